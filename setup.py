@@ -1,0 +1,11 @@
+"""Compiles the one compiled module: the walk over record batches."""
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+setup(
+    ext_modules=cythonize(
+        [Extension("logmark.wire.columns", ["src/logmark/wire/columns.py"])],
+        language_level=3,
+    ),
+)

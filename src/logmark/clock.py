@@ -1,0 +1,42 @@
+"""The only clock: wall time in milliseconds, a parameter everywhere."""
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Tells the time of day in milliseconds since 1970."""
+
+    def now_ms(self) -> int: ...
+
+
+class SystemClock:
+    """The machine's clock, moved by what a test asked for and by nothing else."""
+
+    def __init__(self) -> None:
+        self._moved_ms = 0
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000 + self._moved_ms
+
+    def advance(self, *, seconds: float) -> None:
+        """Moves this clock forward; real time goes on from there."""
+        if seconds < 0:
+            raise ValueError("time does not go back")
+        self._moved_ms += round(seconds * 1000)
+
+
+class ManualClock:
+    """A clock that stands still until a test turns it."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self._now_ms = now_ms
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def advance(self, *, seconds: float) -> None:
+        """Moves this clock forward."""
+        if seconds < 0:
+            raise ValueError("time does not go back")
+        self._now_ms += round(seconds * 1000)

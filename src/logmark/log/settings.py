@@ -1,0 +1,217 @@
+"""A topic's settings: Kafka's names, Kafka's defaults, checked before anything is kept.
+
+The table SETTINGS is the documentation: name, how it is read, its default, the broker-wide name it inherits from.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from logmark.errors import ErrorCode, Refused
+
+LONG_MAX = 2**63 - 1
+INT_MAX = 2**31 - 1
+
+
+def _integer(low: int, high: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError(f"must be between {low} and {high}")
+        return value
+
+    return read
+
+
+def _ratio(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise ValueError("must be between 0 and 1")
+    return value
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("must be true or false")
+    return text.lower() == "true"
+
+
+def _one_of(*choices: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"must be one of {', '.join(choices)}")
+        return text
+
+    return read
+
+
+def _policies(text: str) -> str:
+    chosen = [part.strip() for part in text.split(",")] if text else []
+    if not chosen or any(part not in ("delete", "compact") for part in chosen):
+        raise ValueError("must be delete, compact or both")
+    return ",".join(chosen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One topic setting: how its text is read, its default and the broker setting it inherits."""
+
+    name: str
+    read: Callable[[str], object]
+    default: str
+    broker_name: str
+    kind: str
+    documentation: str
+
+
+def _setting(
+    name: str, read: Callable[[str], object], default: object, broker_name: str, kind: str, documentation: str
+) -> Setting:
+    return Setting(
+        name=name, read=read, default=str(default), broker_name=broker_name, kind=kind, documentation=documentation
+    )
+
+
+SETTINGS: Mapping[str, Setting] = {
+    setting.name: setting
+    for setting in (
+        _setting("cleanup.policy", _policies, "delete", "log.cleanup.policy", "LIST",
+                 "What happens to old segments: they are deleted, compacted by key, or both."),
+        _setting("compression.type", _one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), "producer",
+                 "compression.type", "STRING", "The codec that batches are stored with; producer keeps the sender's."),
+        _setting("delete.retention.ms", _integer(0, LONG_MAX), 86_400_000, "log.cleaner.delete.retention.ms", "LONG",
+                 "How long a tombstone stays readable in a compacted topic."),
+        _setting("file.delete.delay.ms", _integer(0, LONG_MAX), 60_000, "log.segment.delete.delay.ms", "LONG",
+                 "How long a deleted segment's file stays on disk."),
+        _setting("flush.messages", _integer(1, LONG_MAX), LONG_MAX, "log.flush.interval.messages", "LONG",
+                 "Kept for hand-over; durability=sync already syncs before every acknowledgement."),
+        _setting("flush.ms", _integer(0, LONG_MAX), LONG_MAX, "log.flush.interval.ms", "LONG",
+                 "Kept for hand-over; durability=sync already syncs before every acknowledgement."),
+        _setting("index.interval.bytes", _integer(0, INT_MAX), 4096, "log.index.interval.bytes", "INT",
+                 "How many bytes of log lie between two index entries."),
+        _setting("max.compaction.lag.ms", _integer(1, LONG_MAX), LONG_MAX, "log.cleaner.max.compaction.lag.ms", "LONG",
+                 "The longest time a record stays out of compaction."),
+        _setting("max.message.bytes", _integer(0, INT_MAX), 1_048_588, "message.max.bytes", "INT",
+                 "The largest batch that is accepted, after compression."),
+        _setting("message.timestamp.after.max.ms", _integer(0, LONG_MAX), 3_600_000,
+                 "log.message.timestamp.after.max.ms", "LONG", "How far in the future a record's time may lie."),
+        _setting("message.timestamp.before.max.ms", _integer(0, LONG_MAX), LONG_MAX,
+                 "log.message.timestamp.before.max.ms", "LONG", "How far in the past a record's time may lie."),
+        _setting("message.timestamp.type", _one_of("CreateTime", "LogAppendTime"), "CreateTime",
+                 "log.message.timestamp.type", "STRING", "Whose clock stamps a record: the producer's or the broker's."),
+        _setting("min.cleanable.dirty.ratio", _ratio, 0.5, "log.cleaner.min.cleanable.ratio", "DOUBLE",
+                 "How much of a log is uncompacted before compaction runs."),
+        _setting("min.compaction.lag.ms", _integer(0, LONG_MAX), 0, "log.cleaner.min.compaction.lag.ms", "LONG",
+                 "The shortest time a record stays uncompacted."),
+        _setting("min.insync.replicas", _integer(1, INT_MAX), 1, "min.insync.replicas", "INT",
+                 "Kept for hand-over; one node has one replica."),
+        _setting("preallocate", _boolean, "false", "log.preallocate", "BOOLEAN", "Kept for hand-over; without effect."),
+        _setting("retention.bytes", _integer(-1, LONG_MAX), -1, "log.retention.bytes", "LONG",
+                 "The size above which a partition's oldest segments are deleted; -1 is no limit."),
+        _setting("retention.ms", _integer(-1, LONG_MAX), 604_800_000, "log.retention.ms", "LONG",
+                 "The age above which a segment is deleted; -1 is for ever."),
+        _setting("segment.bytes", _integer(1_048_576, INT_MAX), 1_073_741_824, "log.segment.bytes", "INT",
+                 "The size at which a new segment is begun."),
+        _setting("segment.index.bytes", _integer(4, INT_MAX), 10_485_760, "log.index.size.max.bytes", "INT",
+                 "The size of a segment's index at which a new segment is begun."),
+        _setting("segment.jitter.ms", _integer(0, LONG_MAX), 0, "log.roll.jitter.ms", "LONG",
+                 "A random part taken off segment.ms, so that partitions do not roll together."),
+        _setting("segment.ms", _integer(1, LONG_MAX), 604_800_000, "log.roll.ms", "LONG",
+                 "The age at which a new segment is begun."),
+    )
+}
+
+
+def check(name: str, text: str | None) -> object:
+    """Returns the value that a setting's text stands for, or refuses it with a sentence."""
+    setting = SETTINGS.get(name)
+    if setting is None:
+        raise Refused(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
+    if text is None:
+        raise Refused(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {name}")
+    try:
+        return setting.read(text)
+    except ValueError as error:
+        raise Refused(ErrorCode.INVALID_CONFIG, f"Invalid value {text} for configuration {name}: {error}") from None
+
+
+class TopicSettings:
+    """A topic's overrides over the broker's defaults, read once into values."""
+
+    def __init__(self, overrides: Mapping[str, str], defaults: Mapping[str, str] | None = None) -> None:
+        """Refuses any override that is unknown or out of range; `defaults` maps topic names to broker-wide texts."""
+        for name, text in overrides.items():
+            check(name, text)
+        self.overrides = dict(overrides)
+        self._defaults = dict(defaults or {})
+
+    def text(self, name: str) -> str:
+        """The text in force for a setting."""
+        return self.overrides.get(name) or self._defaults.get(name) or SETTINGS[name].default
+
+    def _int(self, name: str) -> int:
+        return int(self.text(name))
+
+    @cached_property
+    def cleanup_policy(self) -> frozenset[str]:
+        return frozenset(self.text("cleanup.policy").split(","))
+
+    @cached_property
+    def is_compacted(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @cached_property
+    def is_deleted(self) -> bool:
+        return "delete" in self.cleanup_policy
+
+    @cached_property
+    def compression_type(self) -> str:
+        return self.text("compression.type")
+
+    @cached_property
+    def is_log_append_time(self) -> bool:
+        return self.text("message.timestamp.type") == "LogAppendTime"
+
+    @cached_property
+    def timestamp_before_max_ms(self) -> int:
+        return self._int("message.timestamp.before.max.ms")
+
+    @cached_property
+    def timestamp_after_max_ms(self) -> int:
+        return self._int("message.timestamp.after.max.ms")
+
+    @cached_property
+    def max_message_bytes(self) -> int:
+        return self._int("max.message.bytes")
+
+    @cached_property
+    def segment_bytes(self) -> int:
+        return self._int("segment.bytes")
+
+    @cached_property
+    def segment_ms(self) -> int:
+        return self._int("segment.ms")
+
+    @cached_property
+    def segment_jitter_ms(self) -> int:
+        return self._int("segment.jitter.ms")
+
+    @cached_property
+    def segment_index_bytes(self) -> int:
+        return self._int("segment.index.bytes")
+
+    @cached_property
+    def index_interval_bytes(self) -> int:
+        return self._int("index.interval.bytes")
+
+    @cached_property
+    def retention_ms(self) -> int:
+        return self._int("retention.ms")
+
+    @cached_property
+    def retention_bytes(self) -> int:
+        return self._int("retention.bytes")
+
+    @cached_property
+    def file_delete_delay_ms(self) -> int:
+        return self._int("file.delete.delay.ms")
