@@ -1,0 +1,73 @@
+# Every target sets up what it needs; a second run installs nothing.
+#
+#   make demo    see the whole thing work            make bench   side by side with Apache Kafka and Spark's connector
+#   make test    lint and the fast tests             make soak    the long tests; writes docs/soak.md
+#   make lint    ruff, mypy, import contracts        make dist    a wheel in dist/
+#   make setup   only install                        make clean   remove everything that make made
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench soak dist clean system
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Two workers fit two cores; a file's tests stay on one worker and share its brokers.
+PYTEST := $(BIN)/python -m pytest
+WORKERS ?= 2
+ARGS ?=
+
+# The stamps live in the virtual environment, so that they cannot outlive it.
+PACKAGES := $(VENV)/.packages-installed
+COMPILED := $(VENV)/.module-compiled
+
+export PYTHON
+export ALLOW_NO_KAFKA ?=
+# Spark's workers otherwise run the first python3 of the PATH, which has none of these packages.
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(BIN)/python
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+setup: $(COMPILED)
+
+system:
+	@scripts/system-packages.sh
+
+$(PACKAGES): constraints.txt pyproject.toml setup.py | system
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt setuptools wheel Cython
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+# The editable install has compiled it; this compiles it again when its source has changed.
+$(COMPILED): src/logmark/wire/columns.py setup.py $(PACKAGES)
+	$(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@
+
+demo: setup
+	$(BIN)/python -m examples.clicks.demo $(ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict
+	$(BIN)/lint-imports --no-logo
+
+test: lint
+	$(PYTEST) -n $(WORKERS) --dist loadfile -m 'not soak' $(ARGS)
+
+bench: setup
+	$(BIN)/python bench/broker.py $(ARGS)
+	$(BIN)/python bench/spark.py $(ARGS)
+
+soak: setup
+	$(BIN)/python scripts/soak.py $(ARGS)
+
+dist: setup
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info src/logmark/wire/*.so src/logmark/wire/columns.c .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
