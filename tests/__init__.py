@@ -1,0 +1,1 @@
+"""The tests of Logmark; tests.harness brings a real Apache Kafka."""

@@ -1,0 +1,1 @@
+"""Unmodified clients and Apache Kafka's own Java tools against our broker."""

@@ -1,0 +1,1 @@
+"""The worked examples of offsets, each on our broker and on Apache Kafka."""

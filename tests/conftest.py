@@ -1,0 +1,64 @@
+"""Fixtures for tests that run on our broker and on Apache Kafka."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness import distribution, shared
+from tests.harness.brokers import BrokerUnderTest
+
+OUR_SETTINGS = {"auto.create.topics.enable": "false", "log.retention.check.interval.ms": "200"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    shared.begin()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    shared.end()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test marked `kafka` never passes quietly without Apache Kafka."""
+    if item.get_closest_marker("kafka") is None:
+        return
+    reason = distribution.why_not()
+    if reason is None:
+        return
+    if os.environ.get("ALLOW_NO_KAFKA") == "1":
+        pytest.skip(f"{reason} (allowed by ALLOW_NO_KAFKA=1)")
+    pytest.fail(f"{reason} To run without Apache Kafka, set ALLOW_NO_KAFKA=1.", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def _our_broker() -> Iterator[object]:
+    from logmark.testing import Broker
+
+    with Broker(OUR_SETTINGS) as broker:
+        yield broker
+
+
+@pytest.fixture(params=["logmark", pytest.param("kafka", marks=pytest.mark.kafka)])
+def broker(request: pytest.FixtureRequest) -> Iterator[BrokerUnderTest]:
+    """Our broker, then Apache Kafka: shared by many tests, with names that are the test's own."""
+    yield from _under_test(request, request.param)
+
+
+@pytest.fixture
+def our_broker(request: pytest.FixtureRequest) -> Iterator[BrokerUnderTest]:
+    """Our broker alone, for what Apache Kafka cannot be asked to do."""
+    yield from _under_test(request, "logmark")
+
+
+@pytest.fixture
+def apache_kafka(request: pytest.FixtureRequest) -> Iterator[BrokerUnderTest]:
+    """Apache Kafka alone; the test is marked `kafka` by whoever uses this."""
+    yield from _under_test(request, "kafka")
+
+
+def _under_test(request: pytest.FixtureRequest, kind: str) -> Iterator[BrokerUnderTest]:
+    control = request.getfixturevalue("_our_broker") if kind == "logmark" else shared.node("kafka")
+    broker = BrokerUnderTest(kind, control.bootstrap_servers, control)
+    yield broker
+    broker.close()

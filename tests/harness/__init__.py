@@ -1,0 +1,1 @@
+"""Brings a real Apache Kafka and its tools to the tests, and runs them beside our broker."""

@@ -1,0 +1,201 @@
+"""A broker as a test sees it: ours or Apache Kafka, with the few calls that nearly every example needs."""
+
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from tests.harness.node import wait_until
+
+DEADLINE_S = 30.0
+
+_COORDINATOR_NOT_READY = {
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+}
+
+
+class BrokerUnderTest:
+    """One broker and the clients that a test opened on it; names are made unique, so many tests share a broker."""
+
+    def __init__(self, kind: str, bootstrap_servers: str, control: Any = None) -> None:
+        self.kind = kind
+        self.bootstrap_servers = bootstrap_servers
+        self.control = control  # logmark.testing.Broker or KafkaNode: what starts, stops and disturbs it
+        self.admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        self._suffix = uuid.uuid4().hex[:8]
+        self._opened: list[Any] = []
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this is Logmark and not Apache Kafka."""
+        return self.kind == "logmark"
+
+    def unique(self, name: str) -> str:
+        """`name` with this test's ending; the same name gives the same answer within a test."""
+        return f"{name}-{self._suffix}"
+
+    group = unique
+
+    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        """Creates a topic whose name begins with `name` and returns its full name, once clients can see it."""
+        topic = self.unique(name)
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
+        self.admin.create_topics([new])[topic].result(DEADLINE_S)
+
+        def is_visible() -> bool:
+            seen = self.admin.list_topics(topic, timeout=DEADLINE_S).topics[topic]
+            return seen.error is None and len(seen.partitions) == partitions
+
+        wait_until(is_visible, f"{topic} is visible")
+        return topic
+
+    def producer(self, **config: Any) -> Producer:
+        """A confluent-kafka producer; option names with underscores for dots."""
+        return Producer({"bootstrap.servers": self.bootstrap_servers, "linger.ms": 5, **_dotted(config)})
+
+    def produce(
+        self,
+        topic: str,
+        values: Iterable[str | bytes | None],
+        *,
+        partition: int = 0,
+        timestamp_ms: int | None = None,
+        **config: Any,
+    ) -> list[int]:
+        """Sends the values and returns the offset that the broker gave to each."""
+        producer = self.producer(**config)
+        reports: list[Message] = []
+        errors: list[KafkaError] = []
+
+        def told(error: KafkaError | None, message: Message) -> None:
+            reports.append(message) if error is None else errors.append(error)
+
+        for value in values:
+            at = {} if timestamp_ms is None else {"timestamp": timestamp_ms}
+            producer.produce(topic, value, partition=partition, on_delivery=told, **at)
+        assert 0 == producer.flush(DEADLINE_S), "records without an answer"
+        assert not errors, errors[0]
+        return [report.offset() for report in reports]
+
+    def consumer(self, group: str | None = None, **config: Any) -> Consumer:
+        """A confluent-kafka consumer, closed at the end of the test; without a group it gets one of its own."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "group.id": group or f"reader-{uuid.uuid4().hex[:8]}",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 50,
+                **_dotted(config),
+            }
+        )
+        self._opened.append(consumer)
+        return consumer
+
+    def commit(self, group: str, offsets: Mapping[tuple[str, int], int | tuple[int, str]]) -> None:
+        """Commits offsets for a group without being a member of it, each with its metadata when one is given."""
+        partitions = [
+            TopicPartition(topic, index, *(to if isinstance(to, tuple) else (to,)))
+            for (topic, index), to in offsets.items()
+        ]
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            wanted = ConsumerGroupTopicPartitions(group, partitions)
+            try:
+                answer = self.admin.alter_consumer_group_offsets([wanted])[group].result(DEADLINE_S)
+                refused = next((each.error for each in answer.topic_partitions if each.error), None)
+                if refused is None:
+                    return
+                raise KafkaException(refused)
+            except KafkaException as failure:
+                if failure.args[0].code() not in _COORDINATOR_NOT_READY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+    def committed(self, group: str) -> dict[tuple[str, int], int]:
+        """Every offset that the group has committed: the next offset it will read."""
+        wanted = ConsumerGroupTopicPartitions(group)
+        answer = self.admin.list_consumer_group_offsets([wanted])[group].result(DEADLINE_S)
+        return {(each.topic, each.partition): each.offset for each in answer.topic_partitions}
+
+    def end_offset(self, topic: str, partition: int = 0) -> int:
+        """The offset that the next record will get."""
+        return self._offset(topic, partition, OffsetSpec.latest())
+
+    def start_offset(self, topic: str, partition: int = 0) -> int:
+        """The lowest offset that can still be read."""
+        return self._offset(topic, partition, OffsetSpec.earliest())
+
+    def _offset(self, topic: str, partition: int, spec: OffsetSpec) -> int:
+        at = TopicPartition(topic, partition)
+        return int(self.admin.list_offsets({at: spec})[at].result(DEADLINE_S).offset)
+
+    def delete_records(self, topic: str, before: int, partition: int = 0) -> None:
+        """Removes the records below `before`."""
+        at = TopicPartition(topic, partition, before)
+        self.admin.delete_records([at])[at].result(DEADLINE_S)
+
+    def closing(self, client: Any) -> Any:
+        """The client, which is closed at the end of the test."""
+        self._opened.append(client)
+        return client
+
+    def close(self) -> None:
+        """Closes what the test opened."""
+        for client in self._opened:
+            client.close()
+        self._opened.clear()
+
+
+def read(consumer: Consumer, count: int, *, deadline_s: float = DEADLINE_S) -> list[Message]:
+    """The next `count` messages, one poll each, so that the position moves message by message."""
+    messages: list[Message] = []
+    deadline = time.monotonic() + deadline_s
+    while len(messages) < count:
+        assert time.monotonic() < deadline, f"{len(messages)} of {count} messages came in {deadline_s} s"
+        message = consumer.poll(0.1)
+        if message is None:
+            continue
+        if message.error():
+            raise KafkaException(message.error())
+        messages.append(message)
+    return messages
+
+
+def at(*places: tuple[str, int] | tuple[str, int, int]) -> list[TopicPartition]:
+    """Partitions, each with a position when one is given."""
+    return [TopicPartition(*place) for place in places]
+
+
+def offsets_of(messages: Sequence[Message]) -> list[int]:
+    """The offset of each message."""
+    return [message.offset() for message in messages]
+
+
+def values_of(messages: Sequence[Message]) -> list[str]:
+    """The value of each message, as text."""
+    return [message.value().decode() for message in messages]
+
+
+def warm_up(bootstrap_servers: str) -> None:
+    """Has the group coordinator ready: a fresh node makes its internal topic at the first request of a group."""
+    broker = BrokerUnderTest("kafka", bootstrap_servers)
+    topic = broker.create_topic("warm-up")
+    broker.commit(broker.group("warm-up"), {(topic, 0): 0})
+
+
+def _dotted(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.replace("_", "."): value for name, value in config.items()}

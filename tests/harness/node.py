@@ -1,0 +1,194 @@
+"""One node of Apache Kafka, formatted fresh, on free ports."""
+
+import base64
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from tests.harness import distribution
+from tests.harness.tools import SERVER, STORAGE, java_command, keep_archive, run_tool
+
+JVM = ("-Xlog:disable", "-Xms256m", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
+# What a test wants shorter than an operator does; everything else is Apache Kafka's default.
+SETTINGS = {
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "100",
+    "auto.create.topics.enable": "false",
+    "log.initial.task.delay.ms": "200",
+    "log.retention.check.interval.ms": "200",
+    "offsets.retention.check.interval.ms": "200",
+}
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listened on a moment ago, all different."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaNode:
+    """A running node: where it listens, where its files are, and the process that guards it."""
+
+    bootstrap_servers: str
+    folder: str
+    pid: int
+    owner_pid: int
+
+    @property
+    def log_dir(self) -> Path:
+        """The folder of its partitions."""
+        return Path(self.folder, "data")
+
+    def save(self, path: Path) -> None:
+        """Writes this node down for other processes."""
+        scratch = path.with_suffix(".new")
+        scratch.write_text(json.dumps(asdict(self)))
+        scratch.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> "KafkaNode":
+        """The node that another process wrote down."""
+        return cls(**json.loads(path.read_text()))
+
+    def stop(self, *, is_kill: bool = False) -> None:
+        """Ends the node and waits until its process is gone."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGUSR1 if is_kill else signal.SIGTERM)
+        wait_until(lambda: not is_alive(self.pid), "Apache Kafka has stopped", deadline_s=60)
+
+    def remove(self) -> None:
+        """Ends the node and removes its files."""
+        self.stop()
+        keep_archive(SERVER, self.owner_pid)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def start_node(
+    folder: Path,
+    settings: Mapping[str, str] | None = None,
+    *,
+    owner_pid: int | None = None,
+    env: Mapping[str, str] | None = None,
+) -> KafkaNode:
+    """Starts a node in `folder`, formatted unless it is there already; it ends when the process `owner_pid` does."""
+    properties = folder / "server.properties"
+    if not properties.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        _format(folder, properties)
+    # Ports are chosen anew at each start: nobody keeps those of a stopped node free.
+    broker_port, controller_port = free_ports(2)
+    _write_properties(properties, folder, broker_port, controller_port, settings or {})
+    owner_pid = owner_pid or os.getpid()
+    guard = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("guard.py")), str(owner_pid)]
+        + java_command(SERVER, [str(properties)], jvm=JVM, archive_owner=owner_pid),
+        stdin=subprocess.DEVNULL,
+        stdout=(folder / "stdout").open("ab"),
+        stderr=(folder / "stderr").open("ab"),
+        env={**os.environ, **(env or {})},
+        start_new_session=True,
+    )
+    node = KafkaNode(bootstrap_servers=f"127.0.0.1:{broker_port}", folder=str(folder), pid=guard.pid, owner_pid=owner_pid)
+    try:
+        wait_until(lambda: _answers(node) or _has_ended(guard, folder), "Apache Kafka answers", deadline_s=90)
+    except BaseException:
+        node.stop()
+        raise
+    return node
+
+
+def _format(folder: Path, properties: Path) -> None:
+    """Formats the data folder under a new cluster id."""
+    _write_properties(properties, folder, *free_ports(2), {})
+    cluster_id = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+    # An id that begins with a dash reads as an option.
+    run_tool(STORAGE, "format", "-t", "A" + cluster_id[1:], "-c", str(properties)).check()
+
+
+def _write_properties(
+    path: Path, folder: Path, broker_port: int, controller_port: int, settings: Mapping[str, str]
+) -> None:
+    values = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{broker_port},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{broker_port}",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "log.dirs": str(folder / "data"),
+        **SETTINGS,
+        **settings,
+    }
+    path.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+
+
+def _answers(node: KafkaNode) -> bool:
+    host, port = node.bootstrap_servers.rsplit(":", 1)
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+        client = AdminClient({"bootstrap.servers": node.bootstrap_servers, "log_level": 0})
+        return bool(client.list_topics(timeout=5).brokers)
+    except (OSError, KafkaException):
+        return False
+
+
+def _has_ended(guard: "subprocess.Popen[bytes]", folder: Path) -> bool:
+    if guard.poll() is None:
+        return False
+    raise distribution.KafkaUnavailable(
+        f"Apache Kafka ended before it was ready (exit code {guard.returncode}); "
+        f"its last words: {(folder / 'stderr').read_text()[-800:]} {(folder / 'stdout').read_text()[-800:]}"
+    )
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process with this id runs; a zombie of ours is reaped and counts as gone."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_until(is_true: Callable[[], object], what: str, *, deadline_s: float = 30) -> None:
+    """Returns as soon as `is_true()` holds; fails with `what` when the deadline passes first."""
+    deadline = time.monotonic() + deadline_s
+    while not is_true():
+        assert time.monotonic() < deadline, f"waited {deadline_s} s in vain until: {what}"
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def kafka_node(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[KafkaNode]:
+    """A node of the caller's own, gone at the end; for benches and for tests with settings of their own."""
+    node = start_node(folder, settings)
+    try:
+        yield node
+    finally:
+        node.remove()

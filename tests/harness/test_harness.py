@@ -1,0 +1,71 @@
+"""The harness brings Apache Kafka or says in a sentence why it cannot."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.harness import distribution
+from tests.harness.brokers import BrokerUnderTest
+from tests.harness.tools import GET_OFFSETS, TOPICS, run_tool
+
+PROBE = """
+import pytest
+
+@pytest.mark.kafka
+def test_that_needs_kafka():
+    pass
+"""
+
+
+def run_probe(tmp_path: Path, **env: str) -> "subprocess.CompletedProcess[str]":
+    """Runs one test marked `kafka` under this repository's conftest, on a machine without Java."""
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    repository = distribution.REPOSITORY
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = kafka: needs Apache Kafka\n")
+    (tests / "conftest.py").write_text(
+        f"import sys; sys.path.insert(0, {str(repository)!r})\nfrom tests.conftest import pytest_runtest_setup\n"
+    )
+    (tests / "test_probe.py").write_text(PROBE)
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests)],
+        cwd=tmp_path,
+        env={"PATH": str(tmp_path), "PYTHONPATH": str(repository / "src"), **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_run_without_java_fails_with_a_sentence(tmp_path: Path) -> None:
+    done = run_probe(tmp_path)
+    assert 1 == done.returncode, done.stdout
+    assert "No Java was found, and Apache Kafka 4.3.1 needs one" in done.stdout
+    assert "set ALLOW_NO_KAFKA=1" in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+def test_a_run_without_java_skips_when_that_is_allowed(tmp_path: Path) -> None:
+    done = run_probe(tmp_path, ALLOW_NO_KAFKA="1")
+    assert 0 == done.returncode, done.stdout
+    assert "1 skipped" in done.stdout
+
+
+def test_a_fetch_without_maven_is_refused_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(distribution.KafkaUnavailable, match="No Maven was found"):
+        distribution._fetch(tmp_path / "cache" / "lib")
+    assert not (tmp_path / "cache" / "lib").exists()
+
+
+@pytest.mark.kafka
+def test_a_tool_reads_what_a_client_wrote(apache_kafka: BrokerUnderTest) -> None:
+    topic = apache_kafka.create_topic("orders", partitions=2)
+    apache_kafka.produce(topic, ["ORD-1001", "ORD-1002"], partition=1)
+
+    assert topic in run_tool(TOPICS, "--list", broker=apache_kafka).check().stdout.split()
+    offsets = run_tool(GET_OFFSETS, "--topic", topic, broker=apache_kafka).check().stdout
+    assert [f"{topic}:0:0", f"{topic}:1:2"] == offsets.split()
