@@ -103,15 +103,19 @@ def start_node(
     _write_properties(properties, folder, broker_port, controller_port, settings or {})
     owner_pid = owner_pid or os.getpid()
     guard = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("guard.py")), str(owner_pid)]
-        + java_command(SERVER, [str(properties)], jvm=JVM, archive_owner=owner_pid),
+        [
+            *(sys.executable, str(Path(__file__).with_name("guard.py")), str(owner_pid)),
+            *java_command(SERVER, [str(properties)], jvm=JVM, archive_owner=owner_pid),
+        ],
         stdin=subprocess.DEVNULL,
         stdout=(folder / "stdout").open("ab"),
         stderr=(folder / "stderr").open("ab"),
         env={**os.environ, **(env or {})},
         start_new_session=True,
     )
-    node = KafkaNode(bootstrap_servers=f"127.0.0.1:{broker_port}", folder=str(folder), pid=guard.pid, owner_pid=owner_pid)
+    node = KafkaNode(
+        bootstrap_servers=f"127.0.0.1:{broker_port}", folder=str(folder), pid=guard.pid, owner_pid=owner_pid
+    )
     try:
         wait_until(lambda: _answers(node) or _has_ended(guard, folder), "Apache Kafka answers", deadline_s=90)
     except BaseException:
