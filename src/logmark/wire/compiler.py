@@ -1,0 +1,496 @@
+"""Turns the fields of a message into one straight-line function per version and direction.
+
+The functions have no call per field: neighbouring fields of fixed size, with the length of the string, bytes or array
+that follows them, are one struct call.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from logmark.errors import Malformed
+from logmark.wire.fields import FIXED, Field, Message
+
+STRING_BYTES_MAX = 32767
+_SIZES = {kind: struct.calcsize(">" + code) for kind, code in FIXED.items()}
+
+Decoder = Callable[[bytes, int], Any]
+Encoder = Callable[[Any], bytes]
+
+
+# What the compiled functions call when a message is not the usual small one.
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The unsigned varint at `at`, and where it ends."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift > 28:
+            raise Malformed("a varint is longer than five bytes")
+    if value > 0x7FFFFFFF:
+        raise Malformed(f"a length of {value} is more than 31 bits can say")
+    return value, at
+
+
+def write_varint(value: int) -> bytes:
+    """An unsigned varint."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _read_string_length(data: bytes, at: int) -> tuple[int, int]:
+    value, at = read_varint(data, at)
+    if value > STRING_BYTES_MAX + 1:
+        raise Malformed(f"a string of {value - 1} bytes is longer than {STRING_BYTES_MAX}")
+    return value, at
+
+
+def _write_string_length(value: int) -> bytes:
+    if value > STRING_BYTES_MAX + 1:
+        raise ValueError(f"a string of {value - 1} bytes is longer than {STRING_BYTES_MAX}")
+    return write_varint(value)
+
+
+def read_tag_count(data: bytes, at: int, budget: int) -> tuple[int, int, int]:
+    """The number of tagged fields at `at`, where it ends, and the budget that they leave."""
+    count, at = read_varint(data, at)
+    if count * 2 > len(data) - at:
+        raise Malformed(f"{count} tagged fields cannot fit in {len(data) - at} bytes")
+    if count > budget:
+        raise Malformed("the message asks for too many objects")
+    return count, at, budget - count
+
+
+def skip_tags(data: bytes, at: int, budget: int) -> tuple[int, int]:
+    """Where the tagged fields at `at` end, none of which is kept, and the budget that they leave."""
+    count, at, budget = read_tag_count(data, at, budget)
+    for _ in range(count):
+        _, at = read_varint(data, at)
+        size, at = read_varint(data, at)
+        if size > len(data) - at:
+            _overrun(size, len(data) - at)
+        at += size
+    return at, budget
+
+
+def _overrun(wanted: int, left: int) -> NoReturn:
+    raise Malformed(f"{wanted} bytes wanted, {left} left")
+
+
+def _misfit(count: int, left: int) -> NoReturn:
+    raise Malformed(f"an array of {count} cannot fit in {left} bytes")
+
+
+def _overspent() -> NoReturn:
+    raise Malformed("the message asks for too many objects")
+
+
+def _mistagged(tag: int) -> NoReturn:
+    raise Malformed(f"tagged field {tag} does not end where it says")
+
+
+def _trailing(left: int) -> NoReturn:
+    raise Malformed(f"{left} bytes follow the end of the message")
+
+
+def minimum_bytes(field: Field, version: int, *, flexible: bool) -> int:
+    """The fewest bytes that a value of this field takes."""
+    if field.kind in _SIZES:
+        return _SIZES[field.kind]
+    if field.kind == "struct":
+        assert field.struct is not None
+        plain = (part for part in field.struct.FIELDS if part.tag is None and part.is_in(version))
+        return sum(minimum_bytes(part, version, flexible=flexible) for part in plain) + flexible
+    if flexible:
+        return 1
+    return 2 if field.kind == "string" else 4
+
+
+class _Source:
+    """Lines of a function, the names it uses, and the run of fixed-size fields that is not written yet."""
+
+    def __init__(self, version: int, *, flexible: bool) -> None:
+        self.version = version
+        self.flexible = flexible
+        self.names: dict[str, Any] = {}
+        self.lines: list[str] = []
+        self.indent = 1
+        self.run: list[tuple[str, str]] = []
+        self._unique = 0
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.indent + text)
+
+    def name(self, stem: str, value: Any = None) -> str:
+        """A name that nothing else in the function has, bound to a value if there is one."""
+        self._unique += 1
+        unique = f"{stem}{self._unique}"
+        if value is not None:
+            self.names[unique] = value
+        return unique
+
+    def default(self, field: Field) -> str:
+        """The expression for the field's default."""
+        if field.default is None:
+            return "None"
+        if field.kind == "array":
+            return "[]"
+        if field.kind == "struct":
+            return f"{self.name('Struct', field.struct)}()"
+        return repr(field.default)
+
+    def length_code(self, field: Field) -> str:
+        """The struct code of the length that comes before the field's bytes or elements."""
+        if self.flexible:
+            return "B"
+        return "h" if field.kind == "string" else "i"
+
+    def function(self, head: str, body: list[str], what: str) -> Any:
+        source = "\n".join([head, *body])
+        # The text is made of field names in our own source, never of anything that was received.
+        exec(compile(source, f"<{what}>", "exec"), self.names)  # noqa: S102
+        return self.names["function"]
+
+
+class _DecoderSource(_Source):
+    """The decode function: reads `data` at `at`, of `end` bytes."""
+
+    def flush(self) -> None:
+        """Reads the run with one call."""
+        if not self.run:
+            return
+        targets = ", ".join(target for target, _ in self.run)
+        codes = "".join(code for _, code in self.run)
+        self.run.clear()
+        if codes == "B":
+            self.line(f"{targets} = data[at]")
+            self.line("at += 1")
+            return
+        layout = struct.Struct(">" + codes)
+        comma = "," if len(codes) == 1 or codes == "16s" else ""
+        self.line(f"{targets}{comma} = {self.name('read', layout.unpack_from)}(data, at)")
+        self.line(f"at += {layout.size}")
+
+    def message(self, cls: type[Message], target: str) -> None:
+        """Reads a whole struct into a new `target`."""
+        self.flush()
+        self.line(f"{target} = new({self.name('Struct', cls)})")
+        tagged = []
+        for field in cls.FIELDS:
+            if not field.is_in(self.version):
+                self.line(f"{target}.{field.name} = {self.default(field)}")
+            elif field.tag is not None and self.flexible:
+                self.line(f"{target}.{field.name} = {self.default(field)}")
+                tagged.append(field)
+            else:
+                self.value(field, f"{target}.{field.name}")
+        if self.flexible:
+            self.tags(tagged, target)
+        self.flush()
+
+    def value(self, field: Field, target: str) -> None:
+        if field.kind in FIXED:
+            self.run.append((target, FIXED[field.kind]))
+        elif field.kind == "struct":
+            assert field.struct is not None
+            item = self.name("item")
+            self.message(field.struct, item)
+            self.line(f"{target} = {item}")
+        elif field.kind == "array":
+            self.array(field, target)
+        else:
+            self.sized(field, target)
+
+    def length(self, field: Field, target: str) -> bool:
+        """Reads a length into `n`, and opens the branch in which the value is not null."""
+        self.run.append(("n", self.length_code(field)))
+        self.flush()
+        if self.flexible:
+            long = "read_string_length" if field.kind == "string" else "read_varint"
+            self.line("if n > 127:")
+            self.line(f"    n, at = {long}(data, at - 1)")
+        nullable = field.is_nullable_in(self.version)
+        if nullable:
+            self.line("if n == 0:" if self.flexible else "if n == -1:")
+            self.line(f"    {target} = None")
+            self.line("else:")
+            self.indent += 1
+        return nullable
+
+    def sized(self, field: Field, target: str) -> None:
+        """Reads a string or bytes."""
+        nullable = self.length(field, target)
+        # A compact length is one more than the size, so that a null where none may be makes `stop` less than `at`.
+        self.line("stop = at + n - 1" if self.flexible else "stop = at + n")
+        self.line("if not at <= stop <= end:")
+        self.line("    overrun(stop - at, end - at)")
+        self.line(f"{target} = data[at:stop]" + (".decode()" if field.kind == "string" else ""))
+        self.line("at = stop")
+        self.indent -= nullable
+
+    def array(self, field: Field, target: str) -> None:
+        element = field.element
+        assert element is not None
+        nullable = self.length(field, target)
+        if self.flexible:
+            self.line("n -= 1")
+        size = minimum_bytes(element, self.version, flexible=self.flexible)
+        assert size > 0, "an element that takes no bytes could be claimed any number of times"
+        self.line(f"if n < 0 or n * {size} > end - at:")
+        self.line("    misfit(n, end - at)")
+        self.line("budget -= n")
+        self.line("if budget < 0:")
+        self.line("    overspent()")
+        if element.kind == "uuid":
+            self.line(f"{target} = [data[one : one + 16] for one in range(at, at + n * 16, 16)]")
+            self.line("at += n * 16")
+        elif element.kind in FIXED:
+            self.line(f"{target} = list(unpack_from(f'>{{n}}{FIXED[element.kind]}', data, at))")
+            self.line(f"at += n * {size}")
+        else:
+            items, item = self.name("items"), self.name("item")
+            self.line(f"{target} = {items} = []")
+            self.line("for _ in range(n):")
+            self.indent += 1
+            if element.struct is not None:
+                self.message(element.struct, item)
+            else:
+                self.value(element, item)
+            self.line(f"{items}.append({item})")
+            self.indent -= 1
+        self.indent -= nullable
+
+    def tags(self, tagged: list[Field], target: str) -> None:
+        self.run.append(("n", "B"))
+        self.flush()
+        self.line("if n:")
+        self.indent += 1
+        if not tagged:
+            self.line("at, budget = skip_tags(data, at - 1, budget)")
+        else:
+            tag, tag_stop = self.name("tag"), self.name("tag_stop")
+            self.line("n, at, budget = read_tag_count(data, at - 1, budget)")
+            self.line("for _ in range(n):")
+            self.indent += 1
+            self.line(f"{tag}, at = read_varint(data, at)")
+            self.line("n, at = read_varint(data, at)")
+            self.line(f"{tag_stop} = at + n")
+            self.line(f"if {tag_stop} > end:")
+            self.line("    overrun(n, end - at)")
+            for number, field in enumerate(tagged):
+                self.line(f"{'elif' if number else 'if'} {tag} == {field.tag}:")
+                self.indent += 1
+                self.value(field, f"{target}.{field.name}")
+                self.flush()
+                self.line(f"if at != {tag_stop}:")
+                self.line(f"    mistagged({tag})")
+                self.indent -= 1
+            self.line("else:")
+            self.line(f"    at = {tag_stop}")
+            self.indent -= 1
+        self.indent -= 1
+
+
+class _EncoderSource(_Source):
+    """The encode function: appends pieces to `out`."""
+
+    def __init__(self, version: int, *, flexible: bool) -> None:
+        super().__init__(version, flexible=flexible)
+        self.write = "write"
+
+    def flush(self) -> None:
+        """Writes the run with one call."""
+        if not self.run:
+            return
+        self.line(f"{self.write}({self.pack()})")
+        self.run.clear()
+
+    def pack(self) -> str:
+        """The expression for the bytes of the run."""
+        codes = "".join(code for _, code in self.run)
+        if not codes.strip("x"):
+            return repr(bytes(len(codes)))
+        layout = struct.Struct(">" + codes)
+        return f"{self.name('pack', layout.pack)}({', '.join(value for value, _ in self.run if value)})"
+
+    def message(self, cls: type[Message], source: str) -> None:
+        tagged = []
+        for field in cls.FIELDS:
+            if field.is_in(self.version):
+                if field.tag is not None and self.flexible:
+                    tagged.append(field)
+                else:
+                    self.value(field, f"{source}.{field.name}")
+        if self.flexible and tagged:
+            self.tags(tagged, source)
+        elif self.flexible:
+            self.run.append(("", "x"))
+
+    def value(self, field: Field, source: str) -> None:
+        if field.kind in FIXED:
+            self.run.append((source, FIXED[field.kind]))
+        elif field.kind == "struct":
+            assert field.struct is not None
+            item = self.name("item")
+            self.line(f"{item} = {source}")
+            self.message(field.struct, item)
+        elif field.kind == "array":
+            self.array(field, source)
+        else:
+            self.sized(field, source)
+
+    def length(self, field: Field, value: str) -> None:
+        """Writes the run and the length of `value`, which is null only where the version allows it."""
+        one = " + 1" if self.flexible else ""
+        if field.is_nullable_in(self.version):
+            self.line(f"n = {'0' if self.flexible else '-1'} if {value} is None else len({value}){one}")
+        else:
+            self.line(f"n = len({value}){one}")
+        if self.flexible:
+            self.line("if n > 127:")
+            self.indent += 1
+            if self.run:
+                self.line(f"{self.write}({self.pack()})")
+            long = "write_string_length" if field.kind == "string" else "write_varint"
+            self.line(f"{self.write}({long}(n))")
+            self.indent -= 1
+            self.line("else:")
+            self.indent += 1
+        self.run.append(("n", self.length_code(field)))
+        self.flush()
+        self.indent -= self.flexible
+
+    def sized(self, field: Field, source: str) -> None:
+        """Writes a string or bytes."""
+        nullable = field.is_nullable_in(self.version)
+        self.line(f"value = {source}")
+        if field.kind == "string":
+            if nullable:
+                self.line("if value is not None:")
+            self.line(f"{'    ' if nullable else ''}value = value.encode()")
+        self.length(field, "value")
+        if nullable:
+            self.line("if value is not None:")
+        self.line(f"{'    ' if nullable else ''}{self.write}(value)")
+
+    def array(self, field: Field, source: str) -> None:
+        element = field.element
+        assert element is not None
+        items, item = self.name("items"), self.name("item")
+        self.line(f"{items} = {source}")
+        self.length(field, items)
+        self.line(f"if {items}:")
+        self.indent += 1
+        if element.kind in FIXED and element.kind != "uuid":
+            self.line(f"{self.write}(pack(f'>{{len({items})}}{FIXED[element.kind]}', *{items}))")
+        else:
+            self.line(f"for {item} in {items}:")
+            self.indent += 1
+            if element.struct is not None:
+                self.message(element.struct, item)
+            else:
+                self.value(element, item)
+            self.flush()
+            self.indent -= 1
+        self.indent -= 1
+
+    def tags(self, tagged: list[Field], source: str) -> None:
+        """Writes the tagged fields that differ from their defaults, as Kafka does."""
+        self.flush()
+        tags, outer = self.name("tags"), self.write
+        self.line(f"{tags} = []")
+        for field in tagged:
+            pieces = self.name("pieces")
+            value = f"{source}.{field.name}"
+            self.line(
+                f"if {value}:"
+                if field.kind == "array" and field.default is not None
+                else f"if {value} != {self.default(field)}:"
+            )
+            self.indent += 1
+            self.line(f"{pieces} = []")
+            self.write = f"{pieces}.append"
+            self.value(field, value)
+            self.flush()
+            self.line(f"{pieces} = b''.join({pieces})")
+            self.line(f"{tags}.append(write_varint({field.tag}) + write_varint(len({pieces})) + {pieces})")
+            self.indent -= 1
+        self.write = outer
+        self.line(f"{self.write}(write_varint(len({tags})))")
+        self.line(f"{self.write}(b''.join({tags}))")
+
+
+def _title(cls: type[Message], version: int) -> str:
+    return f"{cls.__module__.rpartition('.')[2]}.{cls.__name__} version {version}"
+
+
+def compile_decoder(cls: type[Message], version: int, *, flexible: bool) -> Decoder:
+    """A function from bytes and an object budget to a message; it raises nothing but Malformed."""
+    source = _DecoderSource(version, flexible=flexible)
+    source.names |= {
+        "Malformed": Malformed,
+        "broken": (struct.error, IndexError, UnicodeDecodeError),
+        "misfit": _misfit,
+        "mistagged": _mistagged,
+        "new": object.__new__,
+        "overrun": _overrun,
+        "overspent": _overspent,
+        "read_string_length": _read_string_length,
+        "read_tag_count": read_tag_count,
+        "read_varint": read_varint,
+        "skip_tags": skip_tags,
+        "trailing": _trailing,
+        "unpack_from": struct.unpack_from,
+    }
+    source.indent = 2
+    source.message(cls, "message")
+    title = _title(cls, version)
+    body = [
+        "    at = 0",
+        "    end = len(data)",
+        "    try:",
+        *source.lines,
+        "    except broken as error:",
+        f"        raise Malformed(f'{title}: {{error}}') from error",
+        "    if at != end:",
+        "        trailing(end - at)",
+        "    return message",
+    ]
+    decoder: Decoder = source.function("def function(data, budget):", body, f"decode {title}")
+    return decoder
+
+
+def compile_encoder(cls: type[Message], version: int, *, flexible: bool) -> Encoder:
+    """A function from a message to bytes; it raises ValueError for what the version cannot say."""
+    source = _EncoderSource(version, flexible=flexible)
+    source.names |= {
+        "broken": (struct.error, AttributeError, TypeError),
+        "pack": struct.pack,
+        "write_string_length": _write_string_length,
+        "write_varint": write_varint,
+    }
+    source.indent = 2
+    source.message(cls, "message")
+    source.flush()
+    title = _title(cls, version)
+    body = [
+        "    out = []",
+        "    write = out.append",
+        "    try:",
+        *(source.lines or ["        pass"]),
+        "    except broken as error:",
+        f"        raise ValueError(f'{title} cannot hold this: {{error}}') from error",
+        "    return b''.join(out)",
+    ]
+    encoder: Encoder = source.function("def function(message):", body, f"encode {title}")
+    return encoder

@@ -1,0 +1,138 @@
+"""Messages to bytes and back, by functions that are compiled when a message is first used."""
+
+from types import ModuleType
+from typing import Any, TypeVar
+
+from logmark.errors import Malformed
+from logmark.wire.compiler import Decoder, Encoder, compile_decoder, compile_encoder
+from logmark.wire.fields import (
+    NO_UUID,
+    Message,
+    array,
+    boolean,
+    data,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+    struct,
+    uuid,
+)
+
+__all__ = [
+    "NO_UUID",
+    "Message",
+    "array",
+    "boolean",
+    "data",
+    "decode",
+    "decode_request",
+    "decode_response",
+    "encode",
+    "encode_request",
+    "encode_response",
+    "float64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "is_flexible",
+    "string",
+    "struct",
+    "uuid",
+]
+
+REQUEST_OBJECTS_MAX = 100_000
+RESPONSE_OBJECTS_MAX = 10_000_000
+
+M = TypeVar("M", bound=Message)
+
+_decoders: dict[tuple[type[Message], int, bool], Decoder] = {}
+_encoders: dict[tuple[type[Message], int, bool], Encoder] = {}
+
+
+def is_flexible(schema: ModuleType, version: int) -> bool:
+    """This version of the API has compact lengths and tagged fields."""
+    first: int | None = schema.FLEXIBLE_FROM
+    return first is not None and version >= first
+
+
+def decode_request(
+    schema: ModuleType, version: int, body: memoryview | bytes, *, budget: int = REQUEST_OBJECTS_MAX
+) -> Any:
+    """The schema's Request in `body`, which holds nothing else."""
+    return _decode(schema, schema.Request, version, body, budget)
+
+
+def decode_response(
+    schema: ModuleType, version: int, body: memoryview | bytes, *, budget: int = RESPONSE_OBJECTS_MAX
+) -> Any:
+    """The schema's Response in `body`, which holds nothing else."""
+    return _decode(schema, schema.Response, version, body, budget)
+
+
+def encode_request(schema: ModuleType, version: int, message: Message) -> bytes:
+    """The body of a request, without its header."""
+    return _encode(schema, schema.Request, version, message)
+
+
+def encode_response(schema: ModuleType, version: int, message: Message) -> bytes:
+    """The body of a response, without its header."""
+    return _encode(schema, schema.Response, version, message)
+
+
+def decode(
+    cls: type[M],
+    version: int,
+    data: memoryview | bytes,
+    *,
+    flexible: bool | None = None,
+    budget: int = REQUEST_OBJECTS_MAX,
+) -> M:
+    """The message of this class in `data`, which holds nothing else."""
+    message: M = _decoder(cls, version, _flexible(cls, version, flexible))(bytes(data), budget)
+    return message
+
+
+def encode(cls: type[M], version: int, message: M, *, flexible: bool | None = None) -> bytes:
+    """The bytes of a message of this class."""
+    return _encoder(cls, version, _flexible(cls, version, flexible))(message)
+
+
+def _flexible(cls: type[Message], version: int, flexible: bool | None) -> bool:
+    if flexible is not None:
+        return flexible
+    return cls.FLEXIBLE_FROM is not None and version >= cls.FLEXIBLE_FROM
+
+
+def _decode(schema: ModuleType, cls: type[M], version: int, body: memoryview | bytes, budget: int) -> M:
+    if version not in schema.VERSIONS:
+        raise Malformed(f"{schema.__name__.rpartition('.')[2]} has no version {version}")
+    message: M = _decoder(cls, version, is_flexible(schema, version))(bytes(body), budget)
+    return message
+
+
+def _encode(schema: ModuleType, cls: type[Message], version: int, message: Message) -> bytes:
+    if version not in schema.VERSIONS:
+        raise ValueError(f"{schema.__name__.rpartition('.')[2]} has no version {version}")
+    if type(message) is not cls:
+        raise ValueError(f"{type(message).__name__} is not the {cls.__name__} of {schema.__name__}")
+    return _encoder(cls, version, is_flexible(schema, version))(message)
+
+
+def _decoder(cls: type[Message], version: int, flexible: bool) -> Decoder:
+    try:
+        return _decoders[cls, version, flexible]
+    except KeyError:
+        decoder = _decoders[cls, version, flexible] = compile_decoder(cls, version, flexible=flexible)
+        return decoder
+
+
+def _encoder(cls: type[Message], version: int, flexible: bool) -> Encoder:
+    try:
+        return _encoders[cls, version, flexible]
+    except KeyError:
+        encoder = _encoders[cls, version, flexible] = compile_encoder(cls, version, flexible=flexible)
+        return encoder
