@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -92,6 +92,7 @@ def start_node(
     *,
     owner_pid: int | None = None,
     env: Mapping[str, str] | None = None,
+    jvm: Sequence[str] = JVM,
 ) -> KafkaNode:
     """Starts a node in `folder`, formatted unless it is there already; it ends when the process `owner_pid` does."""
     properties = folder / "server.properties"
@@ -105,7 +106,7 @@ def start_node(
     guard = subprocess.Popen(
         [
             *(sys.executable, str(Path(__file__).with_name("guard.py")), str(owner_pid)),
-            *java_command(SERVER, [str(properties)], jvm=JVM, archive_owner=owner_pid),
+            *java_command(SERVER, [str(properties)], jvm=jvm, archive_owner=owner_pid),
         ],
         stdin=subprocess.DEVNULL,
         stdout=(folder / "stdout").open("ab"),
@@ -189,9 +190,11 @@ def wait_until(is_true: Callable[[], object], what: str, *, deadline_s: float = 
 
 
 @contextlib.contextmanager
-def kafka_node(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[KafkaNode]:
+def kafka_node(
+    folder: Path, settings: Mapping[str, str] | None = None, *, jvm: Sequence[str] = JVM
+) -> Iterator[KafkaNode]:
     """A node of the caller's own, gone at the end; for benches and for tests with settings of their own."""
-    node = start_node(folder, settings)
+    node = start_node(folder, settings, jvm=jvm)
     try:
         yield node
     finally:
