@@ -1,0 +1,217 @@
+"""Where a query stands and whether its group still stands there: pure decisions, no input or output.
+
+Spark keeps the position of a query in its checkpoint; the group keeps a committed offset. The group owns the position,
+so at every trigger the two are compared. A reader is told neither the checkpoint's path nor the query's id: all it
+knows is the offset that it once returned to Spark, handed back as `start`. So that offset carries what a restarted
+query must know:
+
+    group       the consumer group
+    q           the query's token, made when its checkpoint was new
+    g           the generation: it grows with every seek, and a query with a new checkpoint starts above all earlier ones
+    f           the first offset of the batch, per partition
+    t           the next offset after the batch, per partition
+    c           what the group really had when the batch was planned, where that was not `f` (a commit had failed)
+
+and the metadata of each committed offset carries token, generation and the offset itself.
+
+What "this query last committed" means. While the query runs it is remembered. After a restart it follows from `start`,
+the last batch that Spark finished. The batch was planned by a call that first committed its beginning, so the group has
+`f` (or `c`, where that commit failed) if the driver died before the next call, and `t` if it died after it. A commit of
+this token and generation, whose offset is the one in its own metadata and is one of these, is ours: the group is rightly
+one batch behind, and going back to it would read that batch twice. Any other offset is a move by somebody, also under a
+token that a tool kept (the metadata names another offset) or restored (another generation, or an offset that this query
+left behind batches ago). The one move that cannot be seen is one to exactly where the group already was.
+
+Generations are times: a seek makes max(generation + 1, now in milliseconds), and so does a new query. So a query that
+takes a group over is above its predecessor even where a reset has wiped the metadata that named it, and the tables can
+refuse the rows of a query that has lost its group.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from logmark.errors import UserError
+from logmark.names import TopicPartition
+
+Offsets = Mapping[TopicPartition, int]
+_MARK = "logmark"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Who committed an offset: written into the metadata of the commit."""
+
+    query: str
+    generation: int
+    offset: int
+
+    def to_metadata(self) -> str:
+        """The metadata of a commit, plain enough to be read in any Kafka tool."""
+        return f"{_MARK} query={self.query} generation={self.generation} offset={self.offset}"
+
+    @classmethod
+    def of(cls, metadata: str | None) -> "Mark | None":
+        """The mark in a commit's metadata, if a query of ours wrote it."""
+        words = (metadata or "").split(" ")
+        if len(words) != 4 or words[0] != _MARK:
+            return None
+        names = dict(word.partition("=")[::2] for word in words[1:])
+        try:
+            return cls(query=names["query"], generation=int(names["generation"]), offset=int(names["offset"]))
+        except (KeyError, ValueError):
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A committed offset as the group has it now."""
+
+    offset: int
+    mark: Mark | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """An offset in Spark's sense: the batch [first, next) of one generation of one query."""
+
+    group: str
+    query: str
+    generation: int
+    first: Offsets
+    next: Offsets
+    behind: Offsets = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """What Spark keeps; the keys are sorted, because Spark compares offsets as text."""
+        fields: dict[str, Any] = {"f": _nested(self.first), "g": self.generation, "group": self.group}
+        fields |= {"q": self.query, "t": _nested(self.next)}
+        return {"c": _nested(self.behind), **fields} if self.behind else fields
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "Position":
+        """The position that `to_json` wrote."""
+        try:
+            return cls(
+                group=fields["group"],
+                query=fields["q"],
+                generation=fields["g"],
+                first=_flat(fields["f"]),
+                next=_flat(fields["t"]),
+                behind=_flat(fields.get("c", {})),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise UserError(
+                "The checkpoint was not written by format(\"logmark\"), so it does not say where this query stands. "
+                "Nothing was read. Give the query a checkpoint directory of its own."
+            ) from None
+
+    @property
+    def ranges(self) -> dict[TopicPartition, tuple[int, int]]:
+        """The offsets that the batch reads, [first, next), without partitions where it reads none."""
+        both = ((place, (first, self.next[place])) for place, first in self.first.items() if place in self.next)
+        return {place: (first, end) for place, (first, end) in both if first < end}
+
+    def mark(self, place: TopicPartition) -> Mark:
+        """What the commit of this position carries."""
+        return Mark(query=self.query, generation=self.generation, offset=self.next[place])
+
+    def seek(self, to: Offsets, *, now_ms: int) -> "Position":
+        """The position after a seek: other offsets, a new generation, nothing read."""
+        places = {**self.next, **to}
+        generation = max(self.generation + 1, now_ms)
+        return Position(group=self.group, query=self.query, generation=generation, first=places, next=places)
+
+    def batch(self, *, first: Offsets, next: Offsets, known: Offsets) -> "Position":
+        """The position after a batch that was planned while the group had the offsets in `known`."""
+        behind = {place: known[place] for place, offset in first.items() if known.get(place, offset) != offset}
+        return Position(
+            group=self.group, query=self.query, generation=self.generation, first=first, next=next, behind=behind
+        )
+
+    def committed_before(self) -> dict[TopicPartition, frozenset[int]]:
+        """Which offsets the group may have if nobody else moved it, as far as a restarted query can know."""
+        return {
+            place: frozenset({end, self.first.get(place, end), self.behind.get(place, end)})
+            for place, end in self.next.items()
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unmoved:
+    """Nobody moved the group; these offsets are to be committed."""
+
+    commit: Offsets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """Somebody moved the group: seek there; the partitions that nobody moved are to be committed first."""
+
+    to: Offsets
+    commit: Offsets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenOver:
+    """A newer query owns the group."""
+
+    owner: Mark
+
+
+def judge(
+    start: Position, found: Mapping[TopicPartition, Found], *, ours: Mapping[TopicPartition, Collection[int]]
+) -> Unmoved | Moved | TakenOver:
+    """Says who moved the group since this query last committed, `ours` being the offsets that it may have committed.
+
+    A newer query owns the group wherever its token stands, also under an offset that a tool moved since: the move was
+    meant for the owner. A commit that is missing was expired or deleted, which is no move. A foreign commit of the
+    very offset where the query stands is no move either; the query marks it as its own.
+    """
+    newer = [
+        commit.mark
+        for commit in found.values()
+        if commit.mark and commit.mark.query != start.query and commit.mark.generation > start.generation
+    ]
+    if newer:
+        return TakenOver(owner=max(newer, key=lambda mark: mark.generation))
+    moved: dict[TopicPartition, int] = {}
+    commit: dict[TopicPartition, int] = {}
+    for place, end in start.next.items():
+        there = found.get(place)
+        if there is None:
+            commit[place] = end
+        elif there.offset != end and not _is_ours(there, start, ours.get(place, ())):
+            moved[place] = there.offset
+        elif there.offset != end or there.mark != start.mark(place):
+            commit[place] = end
+    return Moved(to=moved, commit=commit) if moved else Unmoved(commit=commit)
+
+
+def _is_ours(there: Found, start: Position, ours: Collection[int]) -> bool:
+    expected = Mark(query=start.query, generation=start.generation, offset=there.offset)
+    return there.mark == expected and there.offset in ours
+
+
+def begin(
+    *, group: str, query: str, now_ms: int, found: Mapping[TopicPartition, Found], starts: Offsets
+) -> Position:
+    """The first position of a query with a new checkpoint, above every generation that the group shows."""
+    seen = [commit.mark.generation + 1 for commit in found.values() if commit.mark]
+    generation = max([now_ms, *seen])
+    return Position(group=group, query=query, generation=generation, first=starts, next=starts)
+
+
+def _nested(offsets: Offsets) -> dict[str, dict[str, int]]:
+    nested: dict[str, dict[str, int]] = {}
+    for place in sorted(offsets, key=lambda place: (place.topic, str(place.partition))):
+        nested.setdefault(place.topic, {})[str(place.partition)] = offsets[place]
+    return nested
+
+
+def _flat(nested: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic, int(partition)): int(offset)
+        for topic, partitions in nested.items()
+        for partition, offset in partitions.items()
+    }

@@ -1,0 +1,67 @@
+"""Which offsets a batch reads, and how tasks share them: pure arithmetic."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from logmark.names import TopicPartition
+from logmark.spark.position import Offsets
+
+RECORDS_PER_TASK_MAX = 250_000
+
+
+class Bounds(NamedTuple):
+    """What a partition has to read: [start, end)."""
+
+    start: int
+    end: int
+
+
+class Range(NamedTuple):
+    """What one task reads: [first, stop) of one partition."""
+
+    place: TopicPartition
+    first: int
+    stop: int
+
+
+def out_of_range(offsets: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:
+    """The positions from which nothing can be read: below the log start, or beyond the end of a log made anew."""
+    return {
+        place: offset
+        for place, offset in offsets.items()
+        if place in bounds and not bounds[place].start <= offset <= bounds[place].end
+    }
+
+
+def share(first: Offsets, ends: Offsets, *, records_max: int | None) -> dict[TopicPartition, int]:
+    """Where the batch stops, in each partition in proportion to what waits there, and one record at the very least.
+
+    Offsets are counted: a log with gaps gives fewer records.
+    """
+    waiting = {place: max(0, end - first[place]) for place, end in ends.items()}
+    total = sum(waiting.values())
+    if records_max is None or total <= records_max:
+        return {place: first[place] + count for place, count in waiting.items()}
+    return {
+        place: first[place] + min(count, max(1, count * records_max // total)) for place, count in waiting.items()
+    }
+
+
+def split(
+    ranges: Mapping[TopicPartition, tuple[int, int]], *, records_max: int | None, pieces_min: int | None
+) -> list[Range]:
+    """Cuts the ranges into tasks of at most `records_max` offsets, and into at least `pieces_min` where they allow it."""
+    limit = records_max or RECORDS_PER_TASK_MAX
+    whole = [Range(place, first, stop) for place, (first, stop) in sorted(ranges.items()) if first < stop]
+    pieces = [piece for one in whole for piece in _cut(one, -(-(one.stop - one.first) // limit))]
+    if not pieces_min or len(pieces) >= pieces_min:
+        return pieces
+    total = sum(one.stop - one.first for one in whole)
+    size = max(1, -(-total // pieces_min))
+    return [piece for one in whole for piece in _cut(one, -(-(one.stop - one.first) // min(size, limit)))]
+
+
+def _cut(one: Range, pieces: int) -> list[Range]:
+    length = one.stop - one.first
+    edges = [one.first + length * piece // pieces for piece in range(pieces + 1)]
+    return [Range(one.place, first, stop) for first, stop in zip(edges, edges[1:], strict=False)]

