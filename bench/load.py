@@ -1,0 +1,205 @@
+"""The loads: each runs in a process of its own, against any broker, and prints what it saw as JSON.
+
+`python -m bench.load NAME JSON-ARGUMENTS`
+"""
+
+import collections
+import json
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from bench import wire
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+Result = dict[str, float]
+
+
+def run(name: str, /, **arguments: Any) -> Result:
+    """Runs one load in a fresh process and returns what it measured."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.load", name, json.dumps(arguments)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"the load {name} {arguments} failed:\n{done.stderr}")
+    return dict(json.loads(done.stdout))
+
+
+def connect(address: str) -> socket.socket:
+    """A connection without Nagle's delay."""
+    host, port = address.rsplit(":", 1)
+    opened = socket.create_connection((host, int(port)), timeout=60)
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return opened
+
+
+def receive(connection: socket.socket, buffer: bytearray) -> memoryview:
+    """One answer without its length, in `buffer`, which grows as needed."""
+    view = memoryview(buffer)
+    have = 0
+    while have < 4:
+        got = connection.recv_into(view[have:4])
+        if got == 0:
+            raise RuntimeError("the broker closed the connection")
+        have += got
+    size = int.from_bytes(view[:4], "big")
+    if size > len(buffer):
+        view.release()
+        buffer.extend(bytes(size - len(buffer)))
+        view = memoryview(buffer)
+    have = 0
+    while have < size:
+        got = connection.recv_into(view[have:size])
+        if got == 0:
+            raise RuntimeError("the broker closed the connection")
+        have += got
+    return view[:size]
+
+
+def requests(address: str, topic: str, partitions: int, connections: int, seconds: float, value_bytes: int) -> Result:
+    """One-record Produce requests with acks=all, one in flight on each connection."""
+    record = wire.batch(os.urandom(value_bytes), 1)
+    selector = selectors.DefaultSelector()
+    answers: collections.deque[float] = collections.deque()
+    clock = time.perf_counter
+    opened: list[socket.socket] = []
+    for number in range(connections):
+        connection = connect(address)
+        connection.setblocking(False)
+        opened.append(connection)
+        # What a connection needs for the next request: the request itself, and when the last one was sent.
+        selector.register(
+            connection, selectors.EVENT_READ, [wire.produce_request(topic, number % partitions, record), 0.0]
+        )
+    begin = clock()
+    end = begin + seconds
+    for key in list(selector.get_map().values()):
+        key.data[1] = clock()
+        key.fileobj.send(key.data[0])  # type: ignore[union-attr]
+    now = begin
+    while now < end:
+        for key, _ in selector.select(timeout=30):
+            connection = key.fileobj  # type: ignore[assignment]
+            answer = connection.recv(4096)
+            while len(answer) < 4 or len(answer) < 4 + int.from_bytes(answer[:4], "big"):
+                answer += connection.recv(4096)
+            if error := wire.produce_error(answer[4:], topic):
+                raise RuntimeError(f"the broker answered error code {error}")
+            now = clock()
+            state = key.data
+            answers.append(now - state[1])
+            state[1] = now
+            connection.send(state[0])
+    latencies = sorted(answers)
+    for connection in opened:
+        connection.close()
+    return {
+        "requests_per_s": len(latencies) / (now - begin),
+        "p50_ms": 1000 * latencies[len(latencies) // 2],
+        "p99_ms": 1000 * latencies[int(0.99 * (len(latencies) - 1))],
+    }
+
+
+def produce(address: str, topic: str, partitions: int, records: int, value_bytes: int) -> Result:
+    """A librdkafka producer with acks=all, as an application would configure it for throughput."""
+    from confluent_kafka import Producer
+
+    failures: list[object] = []
+
+    def told(error: object, _: object) -> None:
+        if error is not None:
+            failures.append(error)
+
+    producer = Producer(
+        {
+            "bootstrap.servers": address,
+            "acks": "all",
+            "linger.ms": 5,
+            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.kbytes": 1 << 20,
+        }
+    )
+    producer.list_topics(topic, timeout=30)
+    chunk = [{"value": os.urandom(value_bytes)} for _ in range(1000)]
+    begin = time.perf_counter()
+    for number in range(records // len(chunk)):
+        # A call takes many records, so that the client's own cost per record hides the broker's as little as it can.
+        while producer.produce_batch(topic, chunk, partition=number % partitions, on_delivery=told) < len(chunk):
+            raise RuntimeError("the producer's queue is full; its limit is above the load on purpose")
+        while len(producer) > 200_000:
+            producer.poll(0.005)
+    if producer.flush(120):
+        raise RuntimeError("records without an answer after two minutes")
+    seconds = time.perf_counter() - begin
+    if failures:
+        raise RuntimeError(f"{len(failures)} records failed, the first with {failures[0]}")
+    return {"records_per_s": records / seconds, "mb_per_s": records * value_bytes / seconds / 1e6, "seconds": seconds}
+
+
+def consume(address: str, topic: str, partitions: int, records: int, value_bytes: int) -> Result:
+    """A librdkafka consumer that reads every partition from its beginning."""
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+    consumer = Consumer(
+        {"bootstrap.servers": address, "group.id": "bench", "enable.auto.commit": False, "check.crcs": False}
+    )
+    consumer.list_topics(topic, timeout=30)
+    begin = time.perf_counter()
+    consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in range(partitions)])
+    count = 0
+    while count < records:
+        messages = consumer.consume(10_000, timeout=30)
+        if not messages or messages[-1].error():
+            raise RuntimeError(f"{count} of {records} records came")
+        count += len(messages)
+    seconds = time.perf_counter() - begin
+    consumer.close()
+    return {"records_per_s": records / seconds, "mb_per_s": records * value_bytes / seconds / 1e6, "seconds": seconds}
+
+
+def send_batches(address: str, topic: str, partitions: int, records: int, value_bytes: int) -> Result:
+    """Ready-made batches with acks=all, five in flight on one connection: nearly all the work is the broker's."""
+    per_batch = max(1, 65_536 // value_bytes)
+    batch = wire.batch(os.urandom(value_bytes), per_batch)
+    made = [wire.produce_request(topic, index, batch) for index in range(partitions)]
+    connection, buffer = connect(address), bytearray(4096)
+    total = records // per_batch
+    begin = time.perf_counter()
+    for number in range(total + 5):
+        if number < total:
+            connection.sendall(made[number % partitions])
+        if number >= 5 and (error := wire.produce_error(bytes(receive(connection, buffer)), topic)):
+            raise RuntimeError(f"the broker answered error code {error}")
+    seconds = time.perf_counter() - begin
+    connection.close()
+    sent = total * per_batch
+    return {"records_per_s": sent / seconds, "mb_per_s": sent * value_bytes / seconds / 1e6, "seconds": seconds}
+
+
+def fetch_batches(address: str, topic: str, partitions: int, records: int, value_bytes: int) -> Result:
+    """Raw fetches of every partition from its beginning; only batch headers are read, so the broker is what counts."""
+    connection, buffer = connect(address), bytearray(8 << 20)
+    positions = [0] * partitions
+    begin = time.perf_counter()
+    while sum(positions) < records:
+        connection.sendall(wire.fetch_request(topic, positions, partition_bytes_max=1 << 20))
+        wire.fetched(receive(connection, buffer), topic, positions)
+    seconds = time.perf_counter() - begin
+    connection.close()
+    return {"records_per_s": records / seconds, "mb_per_s": records * value_bytes / seconds / 1e6, "seconds": seconds}
+
+
+LOADS = {load.__name__: load for load in (requests, produce, consume, send_batches, fetch_batches)}
+
+if __name__ == "__main__":
+    print(json.dumps(LOADS[sys.argv[1]](**json.loads(sys.argv[2]))))

@@ -1,0 +1,105 @@
+"""What a bench says: rows of Logmark beside something else, as a table or as JSON."""
+
+import datetime
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One work, measured on both sides in the same run; the ratio is Logmark divided by the other."""
+
+    work: str
+    logmark_as: str
+    against: str
+    unit: str
+    logmark: float
+    other: float
+    kind: str
+    is_higher_better: bool = True
+
+    @property
+    def ratio(self) -> float:
+        """Logmark divided by the other side."""
+        return self.logmark / self.other if self.other else float("nan")
+
+    @property
+    def is_won(self) -> bool:
+        """Whether Logmark is at least as good."""
+        return self.ratio >= 1 if self.is_higher_better else self.ratio <= 1
+
+    def as_json(self) -> dict[str, object]:
+        """The row with its ratio under a name that says what was divided: `throughput_ratio`, `scan_ratio`, ..."""
+        values = {name: value for name, value in asdict(self).items() if name not in ("kind", "is_higher_better")}
+        better = "higher" if self.is_higher_better else "lower"
+        return values | {"better": better, f"{self.kind}_ratio": round(self.ratio, 3)}
+
+
+def middle(samples: Iterable[float]) -> float:
+    """The median of the rounds, to four digits."""
+    return float(f"{median(samples):.4g}")
+
+
+def machine() -> dict[str, object]:
+    """Where and when this was measured: ratios travel, absolute figures do not."""
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": " ".join(["python", *sys.argv]),
+        "cores": os.cpu_count(),
+        "memory_gib": round(memory_gib, 1),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
+
+
+def show(rows: list[Row], *, about: Mapping[str, object], title: str, output: str) -> None:
+    """Prints the rows: `json` for programs, `markdown` for docs/performance.md, `table` for people."""
+    if output == "json":
+        print(json.dumps({**machine(), **about, "rows": [row.as_json() for row in rows]}, indent=2))
+    elif output == "markdown":
+        print(markdown(rows, about={**machine(), **about}, title=title))
+    else:
+        _table(rows, about={**machine(), **about}, title=title)
+
+
+def _cells(row: Row) -> list[str]:
+    mark = "better" if row.is_won else "worse"
+    return [
+        row.work,
+        row.logmark_as,
+        row.against,
+        f"{row.logmark:,.4g} {row.unit}" if row.logmark < 1e4 else f"{row.logmark:,.0f} {row.unit}",
+        f"{row.other:,.4g} {row.unit}" if row.other < 1e4 else f"{row.other:,.0f} {row.unit}",
+        f"{row.ratio:.2f} ({mark})",
+    ]
+
+
+HEADINGS = ("work", "Logmark as", "against", "Logmark", "the other", "ratio")
+
+
+def markdown(rows: list[Row], *, about: Mapping[str, object], title: str) -> str:
+    """The rows as a table in Markdown, with where and how they were measured."""
+    lines = [f"### {title}", "", ", ".join(f"{name}: {value}" for name, value in about.items()), ""]
+    lines += ["| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
+    lines += ["| " + " | ".join(_cells(row)) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _table(rows: list[Row], *, about: Mapping[str, object], title: str) -> None:
+    table = Table(title=title, caption=", ".join(f"{name}: {value}" for name, value in about.items()))
+    for heading in HEADINGS:
+        table.add_column(heading, justify="right" if heading in HEADINGS[3:] else "left")
+    for row in rows:
+        table.add_row(*_cells(row), style=None if row.is_won else "yellow")
+    console = Console()
+    # Piped output has no width of its own, and a table cut at 80 columns loses its figures.
+    Console(width=max(console.width, 140) if not console.is_terminal else None).print(table)

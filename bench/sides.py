@@ -1,0 +1,174 @@
+"""The brokers that are compared: Logmark and Apache Kafka, each as its users start it."""
+
+import base64
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench import wire
+from bench.load import connect, receive
+from tests.harness import distribution
+from tests.harness.node import free_ports
+from tests.harness.tools import STORAGE, run_tool
+
+TOPIC_OF_START = "first-record"
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+# What kafka-server-start.sh gives the JVM when nothing is set.
+KAFKA_JVM = (
+    "-Xmx1G",
+    "-Xms1G",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-XX:MaxInlineLevel=15",
+    "-Djava.awt.headless=true",
+)
+
+
+class Running:
+    """A broker's process, watched through /proc."""
+
+    def __init__(self, name: str, command: list[str], *, folder: Path, address: str) -> None:
+        self.name = name
+        self.address = address
+        self._output = (folder / "output").open("ab")
+        begin = time.perf_counter()
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output, cwd=folder
+        )
+        self.pid = self._process.pid
+        try:
+            self._wait_for_first_ack(folder)
+        except BaseException:
+            self.stop()
+            raise
+        self.start_ms = 1000 * (time.perf_counter() - begin)
+
+    def _wait_for_first_ack(self, folder: Path) -> None:
+        deadline = time.monotonic() + 120
+        while not first_record_is_acknowledged(self.address):
+            if self._process.poll() is not None:
+                raise RuntimeError(f"{self.name} ended at its start:\n{(folder / 'output').read_text()[-3000:]}")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{self.name} acknowledged nothing within two minutes")
+            time.sleep(0.001)
+
+    def stop(self) -> None:
+        """Ends the process and waits for it."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(60)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._output.close()
+
+    def cpu_seconds(self) -> float:
+        """Processor time that the broker has used since its start."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(") ", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+
+    def memory_mb(self) -> float:
+        """The most memory that was ever resident."""
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / 1e6
+
+
+def first_record_is_acknowledged(address: str) -> bool:
+    """Whether the broker creates a topic when asked for it, and acknowledges a record in it."""
+    try:
+        connection = connect(address)
+    except OSError:
+        return False
+    with connection:
+        buffer = bytearray(4096)
+        request = wire.produce_request(TOPIC_OF_START, 0, wire.batch(b"first", 1))
+        try:
+            connection.sendall(wire.metadata_request(TOPIC_OF_START))
+            receive(connection, buffer)
+            connection.sendall(request)
+            return wire.produce_error(bytes(receive(connection, buffer)), TOPIC_OF_START) == 0
+        except (OSError, RuntimeError):
+            return False
+
+
+@contextlib.contextmanager
+def logmark(folder: Path, *, durability: str) -> Iterator[Running]:
+    """`logmark serve` as it comes, on a fresh folder."""
+    folder.mkdir(parents=True)
+    (port,) = free_ports(1)
+    address = f"127.0.0.1:{port}"
+    command = [str(Path(sys.executable).with_name("logmark")), "serve", "--data-dir", str(folder / "data")]
+    command += ["--listen", address, "--durability", durability]
+    side = Running(f"logmark {durability}", command, folder=folder, address=address)
+    try:
+        yield side
+    finally:
+        side.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def kafka(folder: Path) -> Iterator[Running]:
+    """One node of Apache Kafka with its own defaults, its own heap and its own collector, formatted beforehand."""
+    folder.mkdir(parents=True)
+    broker_port, controller_port = free_ports(2)
+    properties = folder / "server.properties"
+    values = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{broker_port},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{broker_port}",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "log.dirs": str(folder / "data"),
+        # One node can hold one replica only.
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+    }
+    properties.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+    cluster_id = "A" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode()[1:22]
+    run_tool(STORAGE, "format", "-t", cluster_id, "-c", str(properties)).check()
+    command = [distribution.java(), *KAFKA_JVM, "-cp", distribution.class_path(), "kafka.Kafka", str(properties)]
+    side = Running("kafka", command, folder=folder, address=f"127.0.0.1:{broker_port}")
+    try:
+        yield side
+    finally:
+        side.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def create_topic(address: str, name: str, partitions: int, config: dict[str, str] | None = None) -> None:
+    """Creates a topic and returns when every partition can be written."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": address})
+    new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config or {})
+    admin.create_topics([new])[name].result(30)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        seen = admin.list_topics(name, timeout=30).topics[name]
+        if seen.error is None and len(seen.partitions) == partitions:
+            return
+        time.sleep(0.01)
+    raise RuntimeError(f"topic {name} did not appear on {address}")
+
+
+def delete_topic(address: str, name: str) -> None:
+    """Deletes a topic, so that the next measurement finds room in the page cache."""
+    from confluent_kafka.admin import AdminClient
+
+    AdminClient({"bootstrap.servers": address}).delete_topics([name])[name].result(30)

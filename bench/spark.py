@@ -1,0 +1,172 @@
+"""`format("logmark")` side by side with Spark's own Kafka connector: `python bench/spark.py [--output table|json|markdown]`.
+
+Both read the same topics of the same broker in the same Spark session, in turn, all columns into a sink that drops
+them; the first round is not counted. The brokers are Apache Kafka and Logmark.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/spark.py` finds its neighbours
+
+from bench import connector, load, report, sides
+from bench.report import Row, middle
+from tests.harness import distribution
+
+PARTITIONS = 4
+SIZES = {100: "100 B", 1024: "1 KiB"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How much is measured."""
+
+    rounds: int
+    records: dict[int, int]
+
+    @classmethod
+    def full(cls, rounds: int) -> "Plan":
+        """What `make bench` runs."""
+        return cls(rounds=rounds, records={100: 4_000_000, 1024: 800_000})
+
+    @classmethod
+    def tiny(cls) -> "Plan":
+        """Only enough to see that everything runs; its figures mean nothing."""
+        return cls(rounds=1, records={100: 4_000})
+
+
+def session() -> Any:
+    """A Spark on this machine's cores, with the connector on its class path."""
+    # Spark's workers otherwise run the first python3 of the PATH, which need not have our packages.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("logmark-bench")
+        .config("spark.jars", ",".join(map(str, connector.jars())))
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "2g")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def options(source: str, address: str, topic: str) -> dict[str, str]:
+    """What each source needs to read a topic from its beginning."""
+    if source == "kafka":
+        return {"kafka.bootstrap.servers": address, "subscribe": topic, "startingOffsets": "earliest"}
+    group = f"bench-{uuid.uuid4().hex[:8]}"
+    return {"bootstrap.servers": address, "subscribe": topic, "group.id": group, "auto.offset.reset": "earliest"}
+
+
+def scan_batch(spark: Any, source: str, address: str, topic: str, folder: Path) -> None:
+    """Reads the whole topic as a batch."""
+    frame = spark.read.format(source).options(**options(source, address, topic)).load()
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def scan_stream(spark: Any, source: str, address: str, topic: str, folder: Path) -> None:
+    """Reads the whole topic as a stream that ends when it has caught up."""
+    frame = spark.readStream.format(source).options(**options(source, address, topic)).load()
+    checkpoint = folder / f"checkpoint-{uuid.uuid4().hex[:8]}"
+    query = (
+        frame.writeStream.format("noop")
+        .trigger(availableNow=True)
+        .option("checkpointLocation", str(checkpoint))
+        .start()
+    )
+    query.awaitTermination()
+
+
+SCANS = {"batch": scan_batch, "availableNow": scan_stream}
+Samples = dict[tuple[str, int, str, str], list[float]]
+
+
+def measure(plan: Plan, folder: Path, say: Callable[[str], None]) -> list[Row]:
+    """Every scan of every topic of every broker by both sources."""
+    samples: Samples = defaultdict(list)
+    spark = session()
+    try:
+        with sides.kafka(folder / "kafka") as kafka:
+            _scans(plan, spark, "Apache Kafka", kafka.address, folder, samples, say)
+        with sides.logmark(folder / "logmark", durability="os") as ours:
+            _scans(plan, spark, "Logmark", ours.address, folder, samples, say)
+    finally:
+        spark.stop()
+    return [
+        Row(
+            work=f"{scan} of {SIZES[size]} records from {broker}",
+            logmark_as='format("logmark")',
+            against=f"connector {connector.VERSION}",
+            unit="records/s",
+            logmark=middle(samples[broker, size, scan, "logmark"]),
+            other=middle(samples[broker, size, scan, "kafka"]),
+            kind="scan",
+        )
+        for broker in ("Apache Kafka", "Logmark")
+        for size in plan.records
+        for scan in SCANS
+    ]
+
+
+def _scans(
+    plan: Plan, spark: Any, broker: str, address: str, folder: Path, samples: Samples, say: Callable[[str], None]
+) -> None:
+    for size, records in plan.records.items():
+        topic = f"scan-{size}"
+        sides.create_topic(address, topic, PARTITIONS)
+        load.run("produce", address=address, topic=topic, partitions=PARTITIONS, records=records, value_bytes=size)
+        for source in ("kafka", "logmark"):
+            seen = spark.read.format(source).options(**options(source, address, topic)).load().count()
+            if seen != records:
+                raise RuntimeError(f"{source} read {seen} of {records} records from {broker}")
+        for number in range(plan.rounds + 1):
+            say(f"{broker}, {SIZES[size]}: {'warm-up' if number == 0 else f'round {number} of {plan.rounds}'}")
+            for scan, work in SCANS.items():
+                for source in ("kafka", "logmark"):
+                    begin = time.perf_counter()
+                    work(spark, source, address, topic, folder)
+                    if number:
+                        samples[broker, size, scan, source].append(records / (time.perf_counter() - begin))
+
+
+def main() -> int:
+    """Runs the bench and prints it; 1 with a sentence when a side cannot run here."""
+    parser = argparse.ArgumentParser(description="Logmark's Spark source side by side with Spark's Kafka connector.")
+    parser.add_argument("--output", choices=("table", "json", "markdown"), default="table")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds that count (default 3)")
+    parser.add_argument("--tiny", action="store_true", help="only see that everything runs")
+    chosen = parser.parse_args()
+    if reason := distribution.why_not():
+        print(reason, file=sys.stderr)
+        return 1
+    try:
+        connector.jars()
+    except distribution.KafkaUnavailable as missing:
+        print(missing, file=sys.stderr)
+        return 1
+    import pyspark
+
+    plan = Plan.tiny() if chosen.tiny else Plan.full(chosen.rounds)
+    with tempfile.TemporaryDirectory(prefix="logmark-bench-") as folder:
+        rows = measure(plan, Path(folder), lambda line: print(line, file=sys.stderr, flush=True))
+    about = {"rounds": plan.rounds, "partitions": PARTITIONS, "pyspark": pyspark.__version__, "master": "local[2]"}
+    report.show(rows, about=about, title="Logmark's Spark source beside Spark's connector", output=chosen.output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""The few requests of the light load generators, written by hand so that neither side's own code makes the load."""
+
+import struct
+import time
+
+import google_crc32c
+
+PRODUCE, FETCH, METADATA = 0, 1, 3
+
+
+def varint(number: int) -> bytes:
+    """A zigzag varint."""
+    number = (number << 1) ^ (number >> 63)
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def batch(value: bytes, count: int) -> bytes:
+    """A record batch that holds the same value `count` times."""
+    body = bytearray()
+    for delta in range(count):
+        record = b"\0\0" + varint(delta) + varint(-1) + varint(len(value)) + value + b"\0"
+        body += varint(len(record)) + record
+    now = time.time_ns() // 1_000_000
+    tail = struct.pack(">hiqqqhii", 0, count - 1, now, now, -1, -1, -1, count) + body
+    return struct.pack(">qiibI", 0, 9 + len(tail), -1, 2, google_crc32c.value(tail)) + tail
+
+
+def _string(text: str) -> bytes:
+    return struct.pack(">h", len(text)) + text.encode()
+
+
+def _frame(key: int, version: int, body: bytes) -> bytes:
+    header = struct.pack(">hhi", key, version, 1) + _string("bench")
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+def produce_request(topic: str, partition: int, records: bytes) -> bytes:
+    """Produce v7 of one batch with acks=all."""
+    where = struct.pack(">i", 1) + _string(topic) + struct.pack(">iii", 1, partition, len(records))
+    return _frame(PRODUCE, 7, struct.pack(">hhi", -1, -1, 30_000) + where + records)
+
+
+def produce_error(answer: bytes, topic: str) -> int:
+    """The error code in an answer to `produce_request`, without its length."""
+    return int(struct.unpack_from(">h", answer, 4 + 4 + 2 + len(topic) + 4 + 4)[0])
+
+
+def metadata_request(topic: str) -> bytes:
+    """Metadata v4 of one topic, which is created when it is missing and the broker may."""
+    return _frame(METADATA, 4, struct.pack(">i", 1) + _string(topic) + b"\1")
+
+
+def fetch_request(topic: str, positions: list[int], *, partition_bytes_max: int) -> bytes:
+    """Fetch v4 of every partition of a topic from the given positions; one that is None is left out."""
+    partitions = b"".join(
+        struct.pack(">iqi", index, position, partition_bytes_max) for index, position in enumerate(positions)
+    )
+    where = struct.pack(">i", 1) + _string(topic) + struct.pack(">i", len(positions)) + partitions
+    return _frame(FETCH, 4, struct.pack(">iiiib", -1, 500, 1, 50 << 20, 0) + where)
+
+
+def fetched(answer: memoryview, topic: str, positions: list[int]) -> None:
+    """Moves each position past the whole batches that an answer to `fetch_request` holds for its partition."""
+    at = 4 + 4 + 4 + 2 + len(topic)
+    (count,) = struct.unpack_from(">i", answer, at)
+    at += 4
+    for _ in range(count):
+        index, error, _high, _stable, aborted = struct.unpack_from(">ihqqi", answer, at)
+        if error:
+            raise RuntimeError(f"the broker answered error code {error} to a fetch")
+        at += 26 + 16 * max(aborted, 0)
+        (size,) = struct.unpack_from(">i", answer, at)
+        at += 4
+        end = at + size
+        while end - at >= 61:
+            base, length = struct.unpack_from(">qi", answer, at)
+            if at + 12 + length > end:
+                break
+            (last_delta,) = struct.unpack_from(">i", answer, at + 23)
+            positions[index] = base + last_delta + 1
+            at += 12 + length
+        at = end
