@@ -10,97 +10,28 @@ from typing import Any, NoReturn
 
 from logmark.errors import Malformed
 from logmark.wire.fields import FIXED, Field, Message
+from logmark.wire.primitives import (
+    BROKEN,
+    misfit,
+    overrun,
+    overspent,
+    read_string_length,
+    read_tag_count,
+    read_varint,
+    skip_tags,
+    trailing,
+    write_string_length,
+    write_varint,
+)
 
-STRING_BYTES_MAX = 32767
 _SIZES = {kind: struct.calcsize(">" + code) for kind, code in FIXED.items()}
 
 Decoder = Callable[[bytes, int], Any]
 Encoder = Callable[[Any], bytes]
 
 
-# What the compiled functions call when a message is not the usual small one.
-
-
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The unsigned varint at `at`, and where it ends."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-        if shift > 28:
-            raise Malformed("a varint is longer than five bytes")
-    if value > 0x7FFFFFFF:
-        raise Malformed(f"a length of {value} is more than 31 bits can say")
-    return value, at
-
-
-def write_varint(value: int) -> bytes:
-    """An unsigned varint."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _read_string_length(data: bytes, at: int) -> tuple[int, int]:
-    value, at = read_varint(data, at)
-    if value > STRING_BYTES_MAX + 1:
-        raise Malformed(f"a string of {value - 1} bytes is longer than {STRING_BYTES_MAX}")
-    return value, at
-
-
-def _write_string_length(value: int) -> bytes:
-    if value > STRING_BYTES_MAX + 1:
-        raise ValueError(f"a string of {value - 1} bytes is longer than {STRING_BYTES_MAX}")
-    return write_varint(value)
-
-
-def read_tag_count(data: bytes, at: int, budget: int) -> tuple[int, int, int]:
-    """The number of tagged fields at `at`, where it ends, and the budget that they leave."""
-    count, at = read_varint(data, at)
-    if count * 2 > len(data) - at:
-        raise Malformed(f"{count} tagged fields cannot fit in {len(data) - at} bytes")
-    if count > budget:
-        raise Malformed("the message asks for too many objects")
-    return count, at, budget - count
-
-
-def skip_tags(data: bytes, at: int, budget: int) -> tuple[int, int]:
-    """Where the tagged fields at `at` end, none of which is kept, and the budget that they leave."""
-    count, at, budget = read_tag_count(data, at, budget)
-    for _ in range(count):
-        _, at = read_varint(data, at)
-        size, at = read_varint(data, at)
-        if size > len(data) - at:
-            _overrun(size, len(data) - at)
-        at += size
-    return at, budget
-
-
-def _overrun(wanted: int, left: int) -> NoReturn:
-    raise Malformed(f"{wanted} bytes wanted, {left} left")
-
-
-def _misfit(count: int, left: int) -> NoReturn:
-    raise Malformed(f"an array of {count} cannot fit in {left} bytes")
-
-
-def _overspent() -> NoReturn:
-    raise Malformed("the message asks for too many objects")
-
-
 def _mistagged(tag: int) -> NoReturn:
     raise Malformed(f"tagged field {tag} does not end where it says")
-
-
-def _trailing(left: int) -> NoReturn:
-    raise Malformed(f"{left} bytes follow the end of the message")
 
 
 def minimum_bytes(field: Field, version: int, *, flexible: bool) -> int:
@@ -439,17 +370,17 @@ def compile_decoder(cls: type[Message], version: int, *, flexible: bool) -> Deco
     source = _DecoderSource(version, flexible=flexible)
     source.names |= {
         "Malformed": Malformed,
-        "broken": (struct.error, IndexError, UnicodeDecodeError),
-        "misfit": _misfit,
+        "broken": BROKEN,
+        "misfit": misfit,
         "mistagged": _mistagged,
         "new": object.__new__,
-        "overrun": _overrun,
-        "overspent": _overspent,
-        "read_string_length": _read_string_length,
+        "overrun": overrun,
+        "overspent": overspent,
+        "read_string_length": read_string_length,
         "read_tag_count": read_tag_count,
         "read_varint": read_varint,
         "skip_tags": skip_tags,
-        "trailing": _trailing,
+        "trailing": trailing,
         "unpack_from": struct.unpack_from,
     }
     source.indent = 2
@@ -476,7 +407,7 @@ def compile_encoder(cls: type[Message], version: int, *, flexible: bool) -> Enco
     source.names |= {
         "broken": (struct.error, AttributeError, TypeError),
         "pack": struct.pack,
-        "write_string_length": _write_string_length,
+        "write_string_length": write_string_length,
         "write_varint": write_varint,
     }
     source.indent = 2
