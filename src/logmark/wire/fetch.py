@@ -119,7 +119,7 @@ def _read_request(version: int, frame: memoryview, at: int, budget: int) -> Fetc
     at, budget = read.skip_tags(frame, at, budget)
     if at != len(frame):
         trailing(len(frame) - at)
-    return FetchRequest(*fixed, topics, forgotten, required(rack_id))
+    return FetchRequest._make((*fixed, topics, forgotten, required(rack_id)))
 
 
 def _read_topics(
@@ -315,4 +315,5 @@ def _read_answer(version: int, frame: memoryview, at: int, budget: int) -> tuple
         at += 4
     records, at = read.read_bytes(frame, at)
     at, budget = read.skip_tags(frame, at, budget)
-    return FetchAnswer(*fixed, frame[:0] if records is None else records, tuple(aborted), replica), at, budget
+    answer = FetchAnswer._make((*fixed, frame[:0] if records is None else records, tuple(aborted), replica))
+    return answer, at, budget

@@ -195,12 +195,24 @@ def _read_response(version: int, frame: memoryview, budget: int) -> ProduceRespo
 
 def _read_answer(version: int, frame: memoryview, at: int, budget: int) -> tuple[PartitionAnswer, int, int]:
     if version < 5:
-        return PartitionAnswer(*_ANSWER_V3.unpack_from(frame, at), -1), at + _ANSWER_V3.size, budget
-    fixed = _ANSWER_V5.unpack_from(frame, at)
+        partition, error_code, base_offset, append_time = _ANSWER_V3.unpack_from(frame, at)
+        at += _ANSWER_V3.size
+        return PartitionAnswer(partition, error_code, base_offset, append_time, -1), at, budget
+    partition, error_code, base_offset, append_time, log_start = _ANSWER_V5.unpack_from(frame, at)
     at += _ANSWER_V5.size
     if version < 8:
-        return PartitionAnswer(*fixed), at, budget
+        return PartitionAnswer(partition, error_code, base_offset, append_time, log_start), at, budget
     read = _encoding(version)
+    record_errors, at, budget = _read_record_errors(read, frame, at, budget)
+    message, at = read.read_string(frame, at)
+    at, budget = read.skip_tags(frame, at, budget)
+    answer = PartitionAnswer(partition, error_code, base_offset, append_time, log_start, record_errors, message)
+    return answer, at, budget
+
+
+def _read_record_errors(
+    read: Encoding, frame: memoryview, at: int, budget: int
+) -> tuple[Sequence[tuple[int, str | None]], int, int]:
     count, at, budget = read.read_count(frame, at, 6, budget)
     record_errors = []
     for _ in range(_present(count)):
@@ -208,6 +220,4 @@ def _read_answer(version: int, frame: memoryview, at: int, budget: int) -> tuple
         sentence, at = read.read_string(frame, at + 4)
         at, budget = read.skip_tags(frame, at, budget)
         record_errors.append((index, sentence))
-    message, at = read.read_string(frame, at)
-    at, budget = read.skip_tags(frame, at, budget)
-    return PartitionAnswer(*fixed, tuple(record_errors), message), at, budget
+    return tuple(record_errors), at, budget
