@@ -1,0 +1,70 @@
+"""DeleteRecords moves a partition's log start forward; -1 means up to the high watermark.
+
+v2  flexible
+"""
+
+from typing import TYPE_CHECKING
+
+from logmark.errors import ErrorCode, LogFailed, Refused
+from logmark.wire.schema import delete_records as schema
+
+if TYPE_CHECKING:
+    from logmark.broker.dispatch import Request
+
+KEY = schema.KEY
+VERSIONS = range(0, 3)
+
+TO_HIGH_WATERMARK = -1
+
+
+def handle(request: schema.Request, at: "Request") -> schema.Response:
+    """Moves each partition's start by itself and tells the new one."""
+    return schema.Response(
+        topics=[
+            schema.ResponseTopic(
+                name=topic.name, partitions=[_delete(topic.name, partition, at) for partition in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _delete(
+    name: str, wanted: schema.RequestPartition, at: "Request"
+) -> schema.ResponsePartition:
+    try:
+        topic = at.broker.logs.topic(name)
+        partition = at.broker.logs.partition(name, wanted.partition_index)
+        if topic is None or partition is None:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if topic.is_internal:
+            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        before = partition.high_watermark if wanted.offset == TO_HIGH_WATERMARK else wanted.offset
+        low_watermark = partition.delete_records(before)
+    except Refused as refused:
+        return schema.ResponsePartition(
+            partition_index=wanted.partition_index, low_watermark=-1, error_code=refused.code
+        )
+    except LogFailed:
+        return schema.ResponsePartition(
+            partition_index=wanted.partition_index, low_watermark=-1, error_code=ErrorCode.KAFKA_STORAGE_ERROR
+        )
+    return schema.ResponsePartition(partition_index=wanted.partition_index, low_watermark=low_watermark)
+
+
+def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
+    """Every partition, with the error."""
+    return schema.Response(
+        topics=[
+            schema.ResponseTopic(
+                name=topic.name,
+                partitions=[
+                    schema.ResponsePartition(
+                        partition_index=partition.partition_index, low_watermark=-1, error_code=code
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

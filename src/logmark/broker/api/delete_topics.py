@@ -1,0 +1,63 @@
+"""DeleteTopics removes topics with their records; what groups had committed for them goes too.
+
+v4  flexible     v5  error messages     v6  topics by id
+"""
+
+from typing import TYPE_CHECKING
+
+from logmark.errors import ErrorCode, Refused
+from logmark.wire.schema import delete_topics as schema
+
+if TYPE_CHECKING:
+    from logmark.broker.dispatch import Request
+    from logmark.broker.logs import Topic
+
+KEY = schema.KEY
+VERSIONS = range(1, 7)
+
+NO_ID = bytes(16)
+
+
+def handle(request: schema.Request, at: "Request") -> schema.Response:
+    """Deletes each topic by itself."""
+    wanted: list[tuple[str | None, bytes]] = (
+        [(topic.name, topic.topic_id) for topic in request.topics]
+        if at.version >= 6
+        else [(name, NO_ID) for name in request.topic_names]
+    )
+    return schema.Response(responses=[_delete(name, topic_id, at) for name, topic_id in wanted])
+
+
+def _delete(name: str | None, topic_id: bytes, at: "Request") -> schema.ResponseTopic:
+    try:
+        topic = _find(name, topic_id, at)
+        if not at.broker.config.bool("delete.topic.enable"):
+            raise Refused(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is switched off: delete.topic.enable=false.")
+        at.broker.logs.delete_topic(topic.name)
+    except Refused as refused:
+        return schema.ResponseTopic(
+            name=name, topic_id=topic_id, error_code=refused.code, error_message=refused.message
+        )
+    return schema.ResponseTopic(name=topic.name, topic_id=topic.id)
+
+
+def _find(name: str | None, topic_id: bytes, at: "Request") -> "Topic":
+    logs = at.broker.logs
+    if name is not None and topic_id != NO_ID:
+        raise Refused(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+    topic = logs.topic_by_id(topic_id) if name is None else logs.topic(name)
+    if topic is None:
+        raise Refused(
+            ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            "This server does not host this topic-partition.",
+        )
+    if topic.is_internal:
+        # Groups keep their places there: deleting it would take them all.
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"The internal topic {topic.name} cannot be deleted.")
+    return topic
+
+
+def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
+    """Every topic, with the error."""
+    names = [topic.name for topic in request.topics] if version >= 6 else list(request.topic_names)
+    return schema.Response(responses=[schema.ResponseTopic(name=name, error_code=code) for name in names])

@@ -1,0 +1,37 @@
+"""DescribeCluster names the cluster and its one broker.
+
+v1  endpoint types
+"""
+
+from typing import TYPE_CHECKING
+
+from logmark.broker.api.metadata import NO_OPERATIONS
+from logmark.errors import ErrorCode
+from logmark.wire.schema import describe_cluster as schema
+
+if TYPE_CHECKING:
+    from logmark.broker.dispatch import Request
+
+KEY = schema.KEY
+VERSIONS = range(0, 2)
+
+BROKERS = 1
+
+
+def handle(request: schema.Request, at: "Request") -> schema.Response:
+    """Answers with the address that this client's listener advertises."""
+    if request.endpoint_type != BROKERS:
+        return schema.Response(
+            error_code=ErrorCode.INVALID_REQUEST, error_message="There are no controllers to connect to."
+        )
+    advertised = at.connection.listener.advertised
+    return schema.Response(
+        cluster_id=at.broker.cluster_id,
+        controller_id=at.broker.node_id,
+        brokers=[
+            schema.ResponseBroker(
+                broker_id=at.broker.node_id, host=advertised.host, port=advertised.port, rack=None
+            )
+        ],
+        cluster_authorized_operations=NO_OPERATIONS,
+    )

@@ -1,0 +1,129 @@
+"""DescribeConfigs tells the settings of topics and of this broker, and where each value comes from.
+
+v1  sources and synonyms     v3  types and documentation     v4  flexible
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from logmark.broker.config import BROKER_SETTINGS
+from logmark.errors import ErrorCode, Refused
+from logmark.log import catalog
+from logmark.log.settings import SETTINGS
+from logmark.wire.schema import describe_configs as schema
+
+if TYPE_CHECKING:
+    from logmark.broker.dispatch import Request
+
+KEY = schema.KEY
+VERSIONS = range(1, 5)
+
+TOPIC = 2
+BROKER = 4
+
+# Where a topic's value comes from, as Kafka numbers it.
+TOPIC_CONFIG_SOURCES = {"override": 1, "broker": 4, "default": 5}
+_KINDS = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7}
+
+
+def handle(request: schema.Request, at: "Request") -> schema.Response:
+    """Describes each resource by itself."""
+    return schema.Response(results=[_describe(resource, request, at) for resource in request.resources])
+
+
+def _describe(
+    resource: schema.RequestResource, request: schema.Request, at: "Request"
+) -> schema.ResponseResource:
+    try:
+        if resource.resource_type == TOPIC:
+            found = _topic(resource.resource_name, request, at)
+        elif resource.resource_type == BROKER:
+            found = _broker(resource.resource_name, request, at)
+        else:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST, f"Settings of resource type {resource.resource_type} are not kept here."
+            )
+    except Refused as refused:
+        return schema.ResponseResource(
+            error_code=refused.code,
+            error_message=refused.message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            configs=[],
+        )
+    wanted = resource.configuration_keys
+    return schema.ResponseResource(
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        # An empty list means all settings, as a null one does (KIP-133 clients send both).
+        configs=[config for config in found if not wanted or config.name in wanted],
+    )
+
+
+def _topic(name: str, request: schema.Request, at: "Request") -> Iterable[schema.ResponseConfig]:
+    catalog.check_name(name)
+    topic = at.broker.logs.topic(name)
+    if topic is None:
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+    defaults = at.broker.config.topic_defaults()
+    results = []
+    for setting_name, value, source in topic.configs():
+        setting = SETTINGS[setting_name]
+        synonyms = []
+        if setting_name in topic.settings.overrides:
+            synonyms.append((setting_name, topic.settings.overrides[setting_name], "override"))
+        if setting_name in defaults:
+            synonyms.append((setting.broker_name, defaults[setting_name], "broker"))
+        synonyms.append((setting.broker_name, setting.default, "default"))
+        results.append(
+            schema.ResponseConfig(
+                name=setting_name,
+                value=value,
+                read_only=False,
+                config_source=TOPIC_CONFIG_SOURCES[source],
+                is_sensitive=False,
+                synonyms=[
+                    schema.ResponseSynonym(name=name, value=text, source=TOPIC_CONFIG_SOURCES[origin])
+                    for name, text, origin in (synonyms if request.include_synonyms else [])
+                ],
+                config_type=_KINDS[setting.kind],
+                documentation=setting.documentation if request.include_documentation else None,
+            )
+        )
+    return results
+
+
+def _broker(name: str, request: schema.Request, at: "Request") -> Iterable[schema.ResponseConfig]:
+    if not name:
+        # The cluster-wide dynamic defaults: none can be set here.
+        return []
+    if name != str(at.broker.node_id):
+        raise Refused(
+            ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {at.broker.node_id} but received {name}"
+        )
+    config = at.broker.config
+    return [
+        schema.ResponseConfig(
+            name=setting.name,
+            value=config.text(setting.name),
+            read_only=True,
+            config_source=TOPIC_CONFIG_SOURCES["broker" if config.is_given(setting.name) else "default"],
+            is_sensitive=False,
+            synonyms=[],
+            config_type=_KINDS[setting.kind],
+            documentation=setting.documentation if request.include_documentation else None,
+        )
+        for setting in BROKER_SETTINGS.values()
+    ]
+
+
+def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
+    """Every resource, with the error."""
+    return schema.Response(
+        results=[
+            schema.ResponseResource(
+                error_code=code, resource_type=resource.resource_type, resource_name=resource.resource_name, configs=[]
+            )
+            for resource in request.resources
+        ]
+    )

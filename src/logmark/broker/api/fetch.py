@@ -1,0 +1,165 @@
+"""Fetch sends whole batches as they lie on disk, from the one that holds the asked offset on.
+
+v5  log start offset     v7  fetch sessions (KIP-227)     v9  leader epochs     v10 zstd     v11 racks     v12 flexible
+Topic ids replace names in version 13, which is not served yet.
+A fetch without enough bytes waits until data comes or its time is over; nothing polls and no other connection is held up.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from logmark.broker.sessions import FetchSession
+from logmark.errors import ErrorCode, Refused
+from logmark.log.partition import Partition
+from logmark.names import TopicPartition
+from logmark.wire import fetch as wire
+
+if TYPE_CHECKING:
+    from logmark.broker.dispatch import Buffers, Request
+
+schema = wire
+KEY = wire.KEY
+VERSIONS = range(4, 13)
+
+MAX_WAIT_MS_MAX = 600_000
+CONSUMER = -1
+DEBUG_CONSUMER = -2
+
+Collected = list[tuple[TopicPartition, wire.FetchAnswer]]
+
+
+def handle_frame(
+    frame: memoryview, body_at: int, at: "Request", *, refuse_with: ErrorCode | None
+) -> "Buffers | asyncio.Future[Buffers | None]":
+    """Answers with what there is, or when there is enough."""
+    request = wire.decode_request(at.version, frame, body_at)
+    try:
+        if request.replica_id not in (CONSUMER, DEBUG_CONSUMER):
+            # Replicas are brokers, and there is no other broker (CVE-2018-1288).
+            raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        if refuse_with is not None:
+            raise Refused(refuse_with)
+        session, only_news = at.broker.fetch_sessions.resume(request)
+    except Refused as refused:
+        return _refusal(request, refused.code, at.version)
+    return _Fetch(request, session, only_news, at).begin()
+
+
+def _refusal(request: wire.FetchRequest, code: ErrorCode, version: int) -> "Buffers":
+    failed = [
+        (topic, [wire.FetchAnswer(partition.partition, int(code), -1, -1, -1, b"") for partition in partitions])
+        for topic, partitions in request.topics
+    ]
+    # The error of the whole answer exists from version 7 on.
+    return wire.encode_response(version, throttle_time_ms=0, error_code=int(code), session_id=0, topics=failed)
+
+
+class _Fetch:
+    """One fetch from its arrival to its answer."""
+
+    __slots__ = ("_answered", "_at", "_is_due", "_only_news", "_request", "_session", "_timer", "_wanted", "_watched")
+
+    def __init__(
+        self, request: wire.FetchRequest, session: FetchSession | None, only_news: bool, at: "Request"
+    ) -> None:
+        self._request = request
+        self._session = session
+        self._only_news = only_news
+        self._at = at
+        self._wanted: list[tuple[TopicPartition, wire.FetchPartition]] = (
+            list(session.partitions.items())
+            if session is not None
+            else [(TopicPartition(topic, part.partition), part) for topic, parts in request.topics for part in parts]
+        )
+        self._answered: asyncio.Future[Buffers | None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._watched: list[Partition] = []
+        self._is_due = False
+
+    def begin(self) -> "Buffers | asyncio.Future[Buffers | None]":
+        collected, is_enough = self._collect()
+        if is_enough or self._request.max_wait_ms <= 0:
+            return self._encoded(collected)
+        loop = self._at.broker.loop
+        self._answered = loop.create_future()
+        self._answered.add_done_callback(self._end)
+        self._timer = loop.call_later(min(self._request.max_wait_ms, MAX_WAIT_MS_MAX) / 1000, self._look_again, True)
+        for where, _ in self._wanted:
+            partition = self._at.broker.logs.partition(where.topic, where.partition)
+            if partition is not None:
+                partition.watchers.add(self._wake)
+                self._watched.append(partition)
+        return self._answered
+
+    def _wake(self) -> None:
+        # Many appends in one turn of the loop are one reason to look.
+        if not self._is_due:
+            self._is_due = True
+            self._at.broker.loop.call_soon(self._look_again, False)
+
+    def _look_again(self, time_is_over: bool) -> None:
+        self._is_due = False
+        if self._answered is None or self._answered.done():
+            return
+        collected, is_enough = self._collect()
+        if is_enough or time_is_over:
+            self._answered.set_result(self._encoded(collected))
+
+    def _end(self, _: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for partition in self._watched:
+            partition.watchers.discard(self._wake)
+
+    def _collect(self) -> tuple[Collected, bool]:
+        """What can be sent now, and whether it is worth sending."""
+        left = min(self._request.max_bytes, self._at.broker.fetch_bytes_max)
+        total = 0
+        is_urgent = not self._wanted
+        collected: Collected = []
+        find: Callable[[str, int], Partition | None] = self._at.broker.logs.partition
+        for where, wanted in self._wanted:
+            answer = _read(find(where.topic, where.partition), wanted, left, is_first=total == 0)
+            total += len(answer.records)
+            left = max(left - len(answer.records), 0)
+            is_urgent = is_urgent or answer.error_code != 0
+            collected.append((where, answer))
+        return collected, is_urgent or total >= self._request.min_bytes
+
+    def _encoded(self, collected: Collected) -> "Buffers":
+        session = self._session
+        if session is not None:
+            if self._only_news:
+                collected = [(where, answer) for where, answer in collected if session.has_news(where, answer)]
+            for where, answer in collected:
+                session.tell(where, answer)
+        topics: dict[str, list[wire.FetchAnswer]] = {}
+        for where, answer in collected:
+            topics.setdefault(where.topic, []).append(answer)
+        return wire.encode_response(
+            self._at.version,
+            throttle_time_ms=0,
+            error_code=0,
+            session_id=0 if session is None else session.id,
+            topics=list(topics.items()),
+        )
+
+
+def _read(
+    partition: Partition | None, wanted: wire.FetchPartition, bytes_left: int, *, is_first: bool
+) -> wire.FetchAnswer:
+    index = wanted.partition
+    if partition is None:
+        return wire.FetchAnswer(index, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), -1, -1, -1, b"")
+    if wanted.current_leader_epoch > 0:
+        return wire.FetchAnswer(index, int(ErrorCode.UNKNOWN_LEADER_EPOCH), -1, -1, -1, b"")
+    bytes_max = min(wanted.bytes_max, bytes_left)
+    records: bytes | memoryview = b""
+    try:
+        # The first partition with data may send one batch above the limits, or a large batch could never be read.
+        records = partition.read(wanted.fetch_offset, bytes_max=bytes_max, at_least_one=is_first)
+    except Refused as refused:
+        return wire.FetchAnswer(index, int(refused.code), -1, -1, -1, b"")
+    visible_end = partition.high_watermark
+    return wire.FetchAnswer(index, 0, visible_end, visible_end, partition.log_start_offset, records)

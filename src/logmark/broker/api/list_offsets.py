@@ -1,0 +1,102 @@
+"""ListOffsets finds offsets: the start, the end, the newest record, the first at or after a time.
+
+v2  isolation level     v4  leader epochs     v6  flexible     v7  largest timestamp (-3)     v8  earliest local (-4)
+v9  latest tiered (-5)  v10 timeout           v11 earliest pending upload (-6)
+Nothing is tiered here: -4 is the log start, -5 and -6 find nothing.
+"""
+
+from typing import TYPE_CHECKING
+
+from logmark.errors import ErrorCode, Refused
+from logmark.log.partition import Partition
+from logmark.wire.schema import list_offsets as schema
+
+if TYPE_CHECKING:
+    from logmark.broker.dispatch import Request
+
+KEY = schema.KEY
+VERSIONS = range(1, 12)
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+_SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+
+NOT_FOUND = (-1, -1)
+
+
+def handle(request: schema.Request, at: "Request") -> schema.Response:
+    """Looks up each partition by itself; an error is that partition's alone."""
+    asked = [(topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions]
+    repeated = {where for where in asked if asked.count(where) > 1} if len(asked) != len(set(asked)) else set()
+    return schema.Response(
+        topics=[
+            schema.ResponseTopic(
+                name=topic.name,
+                partitions=[
+                    _answer(topic.name, partition, at, is_repeated=(topic.name, partition.partition_index) in repeated)
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _answer(
+    topic: str, wanted: schema.RequestPartition, at: "Request", *, is_repeated: bool
+) -> schema.ResponsePartition:
+    try:
+        if is_repeated:
+            raise Refused(ErrorCode.INVALID_REQUEST)
+        partition = at.broker.logs.partition(topic, wanted.partition_index)
+        if partition is None:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if wanted.current_leader_epoch > 0:
+            raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        offset, timestamp = _look_up(partition, wanted.timestamp, at.version)
+    except Refused as refused:
+        return schema.ResponsePartition(
+            partition_index=wanted.partition_index, error_code=refused.code, timestamp=-1, offset=-1, leader_epoch=-1
+        )
+    return schema.ResponsePartition(
+        partition_index=wanted.partition_index,
+        timestamp=timestamp,
+        offset=offset,
+        leader_epoch=0 if offset >= 0 else -1,
+    )
+
+
+def _look_up(partition: Partition, timestamp: int, version: int) -> tuple[int, int]:
+    if timestamp >= 0:
+        return partition.offset_for_timestamp(timestamp) or NOT_FOUND
+    if version < _SINCE.get(timestamp, version + 1):
+        raise Refused(ErrorCode.UNSUPPORTED_VERSION)
+    if timestamp == LATEST:
+        return partition.high_watermark, -1
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return partition.log_start_offset, -1
+    if timestamp == MAX_TIMESTAMP:
+        return partition.max_timestamp() or NOT_FOUND
+    return NOT_FOUND
+
+
+def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
+    """Every partition that was asked for, with the error."""
+    return schema.Response(
+        topics=[
+            schema.ResponseTopic(
+                name=topic.name,
+                partitions=[
+                    schema.ResponsePartition(
+                        partition_index=partition.partition_index, error_code=code, timestamp=-1, offset=-1, leader_epoch=-1
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

@@ -1,0 +1,59 @@
+"""OffsetForLeaderEpoch tells where a leader epoch ended; a consumer asks to see whether its log was cut.
+
+v3  replica id     v4  flexible
+There is one epoch here, 0, and it never ends.
+"""
+
+from typing import TYPE_CHECKING
+
+from logmark.errors import ErrorCode, Refused
+from logmark.wire.schema import offset_for_leader_epoch as schema
+
+if TYPE_CHECKING:
+    from logmark.broker.dispatch import Request
+
+KEY = schema.KEY
+VERSIONS = range(2, 5)
+
+
+def handle(request: schema.Request, at: "Request") -> schema.Response:
+    """The end of each asked epoch."""
+    return schema.Response(
+        topics=[
+            schema.ResponseTopic(
+                topic=topic.topic, partitions=[_answer(topic.topic, partition, at) for partition in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _answer(topic: str, wanted: schema.RequestPartition, at: "Request") -> schema.ResponsePartition:
+    try:
+        partition = at.broker.logs.partition(topic, wanted.partition)
+        if partition is None:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if wanted.current_leader_epoch > 0:
+            raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        leader_epoch, end_offset = partition.end_offset_for_epoch(wanted.leader_epoch)
+    except Refused as refused:
+        return schema.ResponsePartition(partition=wanted.partition, error_code=refused.code, leader_epoch=-1, end_offset=-1)
+    return schema.ResponsePartition(partition=wanted.partition, leader_epoch=leader_epoch, end_offset=end_offset)
+
+
+def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
+    """Every partition, with the error."""
+    return schema.Response(
+        topics=[
+            schema.ResponseTopic(
+                topic=topic.topic,
+                partitions=[
+                    schema.ResponsePartition(
+                        partition=partition.partition, error_code=code, leader_epoch=-1, end_offset=-1
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

@@ -1,0 +1,124 @@
+"""Produce appends batches: checked, given their offsets, written, and acknowledged when the disk has them.
+
+v5  log start offset in the answer     v7  zstd allowed     v8  errors of single records     v9  flexible
+v12 the highest version before topic ids replace names
+acks=0 gets no answer; acks=1 and acks=all are answered alike: after the sync.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from logmark.errors import ErrorCode, LogFailed, Refused
+from logmark.log.partition import Appended, Partition
+from logmark.wire import batches
+from logmark.wire import produce as wire
+
+if TYPE_CHECKING:
+    from logmark.broker.dispatch import Buffers, Request
+
+log = logging.getLogger(__name__)
+
+schema = wire
+KEY = wire.KEY
+VERSIONS = range(3, 13)
+
+_LEGAL_ACKS = (-1, 0, 1)
+
+
+class _Waiting(NamedTuple):
+    """An appended batch whose bytes are not yet on disk: where its answer stands, and what completes it."""
+
+    answers: list[wire.PartitionAnswer]
+    at: int
+    durable: asyncio.Future[None]
+
+
+def handle_frame(
+    frame: memoryview, body_at: int, at: "Request", *, refuse_with: ErrorCode | None
+) -> "Buffers | asyncio.Future[Buffers | None] | None":
+    """Appends every batch of the request, then waits for the disk."""
+    request = wire.decode_request(at.version, frame, body_at)
+    if request.acks not in _LEGAL_ACKS:
+        refuse_with = ErrorCode.INVALID_REQUIRED_ACKS
+    topics: list[tuple[str, list[wire.PartitionAnswer]]] = []
+    waiting: list[_Waiting] = []
+    for name, partitions in request.topics:
+        answers: list[wire.PartitionAnswer] = []
+        topics.append((name, answers))
+        for index, records in partitions:
+            try:
+                if refuse_with is not None:
+                    raise Refused(refuse_with)
+                partition, appended = _append(name, index, records, at)
+            except Refused as refused:
+                answers.append(_refused(index, refused))
+                continue
+            except LogFailed as failed:
+                answers.append(_refused(index, Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(failed))))
+                continue
+            durable = partition.durable(appended.last_offset + 1)
+            if durable is not None:
+                waiting.append(_Waiting(answers, len(answers), durable))
+            answers.append(
+                wire.PartitionAnswer(
+                    index, 0, appended.base_offset, appended.log_append_time_ms, appended.log_start_offset
+                )
+            )
+    if request.acks == 0:
+        _close_when_refused(topics, waiting, at)
+        return None
+    if not waiting:
+        return [wire.encode_response(at.version, topics)]
+    return _when_durable(topics, waiting, at.version)
+
+
+def _append(name: str, index: int, records: memoryview | None, at: "Request") -> tuple[Partition, Appended]:
+    topic = at.broker.logs.topic(name)
+    if topic is None or not 0 <= index < len(topic.partitions):
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if topic.is_internal:
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {name}")
+    if records is None:
+        raise Refused(ErrorCode.INVALID_RECORD, "Request contains no record batch")
+    now_ms = at.broker.clock.now_ms()
+    batch = batches.check_produced(records, topic.rules, now_ms=now_ms, produce_version=at.version)
+    if batch.is_transactional:
+        # Transactions are not served yet: InitProducerId told the producer so, and nothing half-done is kept.
+        raise Refused(ErrorCode.INVALID_TXN_STATE, "Transactions are not supported by this broker")
+    partition = topic.partitions[index]
+    return partition, partition.append(batch, now_ms=now_ms)
+
+
+def _refused(index: int, refused: Refused) -> wire.PartitionAnswer:
+    return wire.PartitionAnswer(index, int(refused.code), -1, -1, -1, refused.record_errors, refused.message)
+
+
+def _when_durable(
+    topics: list[tuple[str, list[wire.PartitionAnswer]]], waiting: list[_Waiting], version: int
+) -> "asyncio.Future[Buffers | None]":
+    answered: asyncio.Future[Buffers | None] = asyncio.get_running_loop().create_future()
+    left = len(waiting)
+
+    def one_is_done(wait: _Waiting) -> None:
+        nonlocal left
+        left -= 1
+        if wait.durable.cancelled() or wait.durable.exception() is not None:
+            index = wait.answers[wait.at].partition
+            wait.answers[wait.at] = _refused(index, Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(wait.durable.exception())))
+        if left == 0 and not answered.done():
+            answered.set_result([wire.encode_response(version, topics)])
+
+    for wait in waiting:
+        wait.durable.add_done_callback(lambda _, wait=wait: one_is_done(wait))  # type: ignore[misc]
+    return answered
+
+
+def _close_when_refused(
+    topics: list[tuple[str, list[wire.PartitionAnswer]]], waiting: list[_Waiting], at: "Request"
+) -> None:
+    """A producer with acks=0 learns of an error by its connection being closed, as with Kafka."""
+    for wait in waiting:
+        wait.durable.add_done_callback(lambda durable: durable.cancelled() or durable.exception())
+    if any(answer.error_code for _, answers in topics for answer in answers):
+        at.connection.refuse("a record sent with acks=0 was refused")

@@ -1,0 +1,206 @@
+"""The broker's settings: Kafka's server.properties names, read once, each with its reason to be here.
+
+A name of Kafka's that means nothing on one node is accepted with a warning; a name that nobody knows is refused.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from logmark.errors import UserError
+from logmark.log.settings import INT_MAX, LONG_MAX, SETTINGS
+
+_HOUR_MS = 3_600_000
+_MINUTE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSetting:
+    """One setting: its kind, default and bounds."""
+
+    name: str
+    kind: str
+    default: str
+    low: int = 0
+    high: int = LONG_MAX
+    documentation: str = ""
+
+    def check(self, text: str) -> None:
+        """Raises ValueError with the reason when the text is no value of this setting."""
+        if self.kind in ("INT", "LONG"):
+            if not self.low <= int(text) <= self.high:
+                raise ValueError(f"must be between {self.low} and {self.high}")
+        elif self.kind == "BOOLEAN" and text.lower() not in ("true", "false"):
+            raise ValueError("must be true or false")
+
+
+def _int(name: str, default: int, documentation: str, *, low: int = 0, high: int = LONG_MAX) -> BrokerSetting:
+    kind = "INT" if high <= INT_MAX else "LONG"
+    return BrokerSetting(name=name, kind=kind, default=str(default), low=low, high=high, documentation=documentation)
+
+
+def _bool(name: str, default: bool, documentation: str) -> BrokerSetting:
+    return BrokerSetting(name=name, kind="BOOLEAN", default=str(default).lower(), documentation=documentation)
+
+
+def _text(name: str, default: str, documentation: str) -> BrokerSetting:
+    return BrokerSetting(name=name, kind="STRING", default=default, documentation=documentation)
+
+
+BROKER_SETTINGS: Mapping[str, BrokerSetting] = {
+    setting.name: setting
+    for setting in (
+        _int("node.id", 1, "This node's number in Metadata and in meta.properties.", high=INT_MAX),
+        _text("log.dirs", "", "The data directory."),
+        _text("listeners", "", "Where to listen: PLAINTEXT://HOST:PORT, several with commas."),
+        _text("advertised.listeners", "", "What clients are told to connect to, one for each listener."),
+        _int("num.partitions", 1, "Partitions of a topic created without a count.", low=1, high=10_000),
+        _bool("auto.create.topics.enable", True, "Asking for a topic's metadata creates it."),
+        _bool("delete.topic.enable", True, "Topics can be deleted."),
+        _int("socket.request.max.bytes", 104_857_600, "The largest request.", low=1024, high=INT_MAX),
+        _int("queued.max.request.bytes", 536_870_912, "Bytes of unfinished requests, over all connections.", low=1024),
+        _int("max.decompressed.message.bytes", 104_857_600, "The most that one batch may unpack to.", low=1024),
+        _int("max.connections", 10_000, "Connections at one time; further ones are closed at once.", high=INT_MAX),
+        _int("max.connections.per.ip", INT_MAX, "Connections of one address at one time.", high=INT_MAX),
+        _int("connections.max.idle.ms", 600_000, "A connection without requests is closed after this.", low=1000),
+        _int("fetch.max.bytes", 57_671_680, "The most that one fetch answers.", low=1024, high=INT_MAX),
+        _int("max.incremental.fetch.session.cache.slots", 1000, "Fetch sessions kept.", high=INT_MAX),
+        _int("log.retention.check.interval.ms", 300_000, "How often old segments are looked for.", low=1),
+        _int("log.initial.task.delay.ms", 30_000, "When they are looked for first after start."),
+        _int("log.flush.offset.checkpoint.interval.ms", 60_000, "How often recovery points are written.", low=1),
+        _int("producer.id.expiration.ms", 86_400_000, "An idle producer's sequence is forgotten.", low=1, high=INT_MAX),
+        _int("offsets.retention.minutes", 10_080, "Idle committed offsets expire.", low=1, high=INT_MAX),
+        _int("offsets.retention.check.interval.ms", 600_000, "How often expired offsets are looked for.", low=1),
+        _int("offset.metadata.max.bytes", 4096, "The longest metadata of a committed offset.", high=INT_MAX),
+        _int("offsets.topic.num.partitions", 50, "Fixed: groups would not be found again.", low=50, high=50),
+        _int("offsets.topic.segment.bytes", 104_857_600, "segment.bytes of __consumer_offsets.", low=1_048_576),
+        _int("group.initial.rebalance.delay.ms", 3000, "A new group waits for more members.", high=INT_MAX),
+        _int("group.min.session.timeout.ms", 6000, "The shortest session a member may ask for.", high=INT_MAX),
+        _int("group.max.session.timeout.ms", 1_800_000, "The longest session a member may ask for.", high=INT_MAX),
+        _int("group.max.size", INT_MAX, "Members of one group.", low=1, high=INT_MAX),
+    )
+}
+
+# One name, several units: the finest wins, as in Kafka.
+_OTHER_UNITS: Mapping[str, tuple[str, int]] = {
+    "log.retention.minutes": ("log.retention.ms", _MINUTE_MS),
+    "log.retention.hours": ("log.retention.ms", _HOUR_MS),
+    "log.roll.hours": ("log.roll.ms", _HOUR_MS),
+    "log.roll.jitter.hours": ("log.roll.jitter.ms", _HOUR_MS),
+}
+
+_TOPIC_DEFAULTS: Mapping[str, str] = {setting.broker_name: name for name, setting in SETTINGS.items()}
+
+# Names of a server.properties that a single node has no use for.
+_WITHOUT_MEANING_EXACT = frozenset(
+    {
+        "process.roles", "broker.id", "broker.rack", "default.replication.factor", "unclean.leader.election.enable",
+        "num.network.threads", "num.io.threads", "num.recovery.threads.per.data.dir", "num.replica.fetchers",
+        "background.threads", "queued.max.requests", "inter.broker.listener.name", "inter.broker.protocol.version",
+        "security.inter.broker.protocol", "log.dir", "log.message.format.version", "early.start.listeners",
+        "auto.leader.rebalance.enable", "broker.heartbeat.interval.ms", "broker.session.timeout.ms", "request.timeout.ms",
+        "log.flush.scheduler.interval.ms", "log.flush.start.offset.checkpoint.interval.ms", "metric.reporters",
+        "metrics.num.samples", "metrics.recording.level", "metrics.sample.window.ms", "delete.records.purgatory.purge.interval.requests",
+        "offsets.topic.replication.factor", "offsets.topic.compression.codec", "offsets.commit.timeout.ms",
+        "offsets.load.buffer.size", "fetch.purgatory.purge.interval.requests", "producer.purgatory.purge.interval.requests",
+        "producer.id.expiration.check.interval.ms", "compression.gzip.level", "compression.lz4.level", "compression.zstd.level",
+        "max.connection.creation.rate", "message.downconversion.enable", "log.message.downconversion.enable",
+    }
+)  # fmt: skip
+_WITHOUT_MEANING_PREFIXES = (
+    "controller.", "controlled.shutdown.", "replica.", "leader.", "zookeeper.", "transaction.", "transactional.",
+    "group.consumer.", "group.coordinator.", "group.share.", "group.streams.", "socket.", "connection.failed.",
+    "listener.security.", "confluent.", "remote.log.", "log.cleaner.", "metadata.", "kafka.", "quota.", "replication.quota.",
+    "telemetry.", "share.", "initial.broker.", "sasl.kerberos.",
+)  # fmt: skip
+
+
+class BrokerConfig:
+    """Every setting of this broker by Kafka's name."""
+
+    def __init__(self, given: Mapping[str, str] | None = None) -> None:
+        """Refuses unknown names and impossible values with a sentence; `warnings` says what was left aside."""
+        self.warnings: list[str] = []
+        self._given: dict[str, str] = {}
+        by_unit: dict[str, str] = {}
+        for name, text in (given or {}).items():
+            self._take(name.strip(), text.strip(), by_unit)
+        self._given = {**by_unit, **self._given}
+
+    def _take(self, name: str, text: str, by_unit: dict[str, str]) -> None:
+        try:
+            if name in BROKER_SETTINGS:
+                BROKER_SETTINGS[name].check(text)
+                self._given[name] = text
+            elif name in _TOPIC_DEFAULTS:
+                SETTINGS[_TOPIC_DEFAULTS[name]].read(text)
+                self._given[name] = text
+            elif name in _OTHER_UNITS:
+                target, unit_ms = _OTHER_UNITS[name]
+                # Hours come before minutes in no particular order of the file: the finer unit overrides.
+                if target not in by_unit or unit_ms == _MINUTE_MS:
+                    by_unit[target] = str(int(text) * unit_ms if int(text) >= 0 else -1)
+            elif name in _WITHOUT_MEANING_EXACT or name.startswith(_WITHOUT_MEANING_PREFIXES):
+                self.warnings.append(f"{name} has no meaning on a single Logmark node and is left aside.")
+            else:
+                raise UserError(
+                    f"Unknown setting {name!r}: it is neither one of Kafka's server.properties nor Logmark's. "
+                    "Nothing was started; correct the name or take the line out.",
+                    exit_code=2,
+                )
+        except ValueError as error:
+            raise UserError(
+                f"Setting {name}={text!r} is not possible: {error}. Nothing was started; correct the value.", exit_code=2
+            ) from None
+
+    def text(self, name: str) -> str:
+        """The text in force for a broker setting."""
+        return self._given.get(name, BROKER_SETTINGS[name].default)
+
+    def int(self, name: str) -> int:
+        """The number in force for a broker setting."""
+        return int(self.text(name))
+
+    def bool(self, name: str) -> bool:
+        """The truth in force for a broker setting."""
+        return self.text(name).lower() == "true"
+
+    def is_given(self, name: str) -> bool:
+        """Somebody set it; it is not the default."""
+        return name in self._given
+
+    def topic_defaults(self) -> dict[str, str]:
+        """Topic settings whose default this broker's file changed."""
+        return {_TOPIC_DEFAULTS[name]: text for name, text in self._given.items() if name in _TOPIC_DEFAULTS}
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """The names and values of a Java properties file."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"The settings file {path} cannot be read: {error}. Nothing was started.", exit_code=2) from None
+    return parse_properties(lines, refuse=lambda number, line: _bad_line(path, number, line))
+
+
+def _bad_line(path: Path, number: int, line: str) -> UserError:
+    return UserError(f"{path}, line {number}: {line!r} is not name=value. Nothing was started.", exit_code=2)
+
+
+def parse_properties(lines: Iterable[str], *, refuse: Callable[[int, str], Exception]) -> dict[str, str]:
+    """Names and values out of lines `name=value`, `name: value`; # and ! begin comments, a backslash joins lines."""
+    found: dict[str, str] = {}
+    joined = ""
+    for number, raw in enumerate(lines, 1):
+        line = joined + raw.lstrip()
+        joined = ""
+        if not line or line[0] in "#!":
+            continue
+        if line.endswith("\\") and not line.endswith("\\\\"):
+            joined = line[:-1]
+            continue
+        at = min((line.index(mark) for mark in "=:" if mark in line), default=-1)
+        if at <= 0:
+            raise refuse(number, line)
+        found[line[:at].strip()] = line[at + 1 :].strip()
+    return found

@@ -1,0 +1,196 @@
+"""From a request's bytes to its answer's bytes: find the API, decode, call its handler, encode.
+
+A handler answers at once with a message, or later with an awaitable. What it refuses with `Refused` becomes the
+answer's error code here, once for every API. A request that cannot be read costs its connection, nothing else.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from logmark.broker import api
+from logmark.errors import ErrorCode, Malformed, Refused
+from logmark.wire import frames, messages
+
+if TYPE_CHECKING:
+    from logmark.broker.connection import Connection
+    from logmark.broker.server import Broker
+
+log = logging.getLogger(__name__)
+
+Buffers = list[bytes | memoryview]
+Answer = Buffers | asyncio.Future[Buffers | None] | None
+
+API_VERSIONS_KEY = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Who asks, in which version: what a handler may want to know beside the message."""
+
+    broker: "Broker"
+    connection: "Connection"
+    version: int
+    client_id: str | None
+
+    @property
+    def client_host(self) -> str:
+        """The client's address as Kafka writes it."""
+        return f"/{self.connection.peer_host}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """One entry of the table: everything the dispatcher knows of an API."""
+
+    key: int
+    name: str
+    versions: range
+    schema: ModuleType
+    handler: ModuleType
+    reads_frames: bool
+
+    def is_flexible(self, version: int) -> bool:
+        flexible_from: int | None = self.schema.FLEXIBLE_FROM
+        return flexible_from is not None and version >= flexible_from
+
+
+def table() -> dict[int, Api]:
+    """The APIs this broker serves, by key: one module of broker/api each."""
+    found: dict[int, Api] = {}
+    for handler in api.MODULES:
+        schema: ModuleType = handler.schema
+        found[handler.KEY] = Api(
+            key=handler.KEY,
+            name="".join(word.capitalize() for word in handler.__name__.rpartition(".")[2].split("_")),
+            versions=handler.VERSIONS,
+            schema=schema,
+            handler=handler,
+            reads_frames=hasattr(handler, "handle_frame"),
+        )
+    return found
+
+
+class Dispatcher:
+    """Answers requests of every connection."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self.apis = table()
+        self._flexible_from: Callable[[int], int | None] = {
+            key: entry.schema.FLEXIBLE_FROM for key, entry in self.apis.items()
+        }.get
+
+    def answer(self, frame: memoryview, connection: "Connection") -> Answer:
+        """The answer to one request, ready, later or never (acks=0); Malformed when it cannot be read."""
+        header = frames.read_request_header(frame, self._flexible_from)
+        entry = self.apis.get(header.api_key)
+        if entry is None:
+            raise Malformed(f"API key {header.api_key} is not served here")
+        version = header.api_version
+        if version not in entry.versions:
+            if entry.key == API_VERSIONS_KEY:
+                return self._framed(header.correlation_id, False, [entry.handler.unsupported_version(self.apis)])
+            raise Malformed(f"{entry.name} version {version} is not served here")
+        request = Request(self._broker, connection, version, header.client_id)
+        flexible = entry.key != API_VERSIONS_KEY and entry.is_flexible(version)
+
+        body = self._body(entry, frame, header.body_at, request)
+        if body is None:
+            return None
+        if isinstance(body, list):
+            return self._framed(header.correlation_id, flexible, body)
+        return self._later(header.correlation_id, flexible, body)
+
+    def _body(
+        self, entry: Api, frame: memoryview, body_at: int, request: Request
+    ) -> Buffers | asyncio.Future[Buffers | None] | None:
+        faults = self._broker.faults
+        if faults.is_armed:
+            planned = faults.take(entry.name)
+            if planned is not None:
+                return planned.carry_out(lambda code: self._unfaulted(entry, frame, body_at, request, code))
+        return self._unfaulted(entry, frame, body_at, request, None)
+
+    def _unfaulted(
+        self, entry: Api, frame: memoryview, body_at: int, request: Request, refuse_with: ErrorCode | None
+    ) -> Buffers | asyncio.Future[Buffers | None] | None:
+        if entry.reads_frames:
+            answer: Buffers | asyncio.Future[Buffers | None] | None = entry.handler.handle_frame(
+                frame, body_at, request, refuse_with=refuse_with
+            )
+            return answer
+        message = messages.decode_request(entry.schema, request.version, frame[body_at:])
+        if refuse_with is not None:
+            return self._encoded(entry, request, refusal(entry, message, refuse_with, request.version))
+        try:
+            result = entry.handler.handle(message, request)
+        except Refused as refused:
+            result = refusal(entry, message, refused.code, request.version, refused.message)
+        except Exception:
+            log.exception("a handler failed", extra={"api": entry.name, "version": request.version})
+            result = refusal(entry, message, ErrorCode.UNKNOWN_SERVER_ERROR, request.version)
+        if isinstance(result, messages.Message):
+            return self._encoded(entry, request, result)
+        assert inspect.isawaitable(result)
+        return asyncio.ensure_future(self._finish(entry, message, result, request))
+
+    async def _finish(
+        self, entry: Api, message: messages.Message, result: Awaitable[Any], request: Request
+    ) -> Buffers | None:
+        try:
+            reply = await result
+        except Refused as refused:
+            reply = refusal(entry, message, refused.code, request.version, refused.message)
+        except Exception:
+            log.exception("a handler failed", extra={"api": entry.name, "version": request.version})
+            reply = refusal(entry, message, ErrorCode.UNKNOWN_SERVER_ERROR, request.version)
+        return self._encoded(entry, request, reply)
+
+    def _encoded(self, entry: Api, request: Request, reply: Any) -> Buffers:
+        return [messages.encode_response(entry.schema, request.version, reply)]
+
+    def _framed(self, correlation_id: int, flexible: bool, body: Buffers) -> Buffers:
+        header = frames.response_header(correlation_id, flexible=flexible)
+        size = len(header) + sum(map(len, body))
+        return [size.to_bytes(4, "big") + header, *body]
+
+    def _later(
+        self, correlation_id: int, flexible: bool, body: asyncio.Future[Buffers | None]
+    ) -> asyncio.Future[Buffers | None]:
+        framed: asyncio.Future[Buffers | None] = asyncio.get_running_loop().create_future()
+
+        def done(body: asyncio.Future[Buffers | None]) -> None:
+            if framed.done():
+                return
+            if body.cancelled():
+                framed.cancel()
+            elif (error := body.exception()) is not None:
+                framed.set_exception(error)
+            else:
+                buffers = body.result()
+                framed.set_result(None if buffers is None else self._framed(correlation_id, flexible, buffers))
+
+        body.add_done_callback(done)
+        # A lost connection takes its waiting fetches with it; a join goes on, as its member does.
+        if not isinstance(body, asyncio.Task):
+            framed.add_done_callback(lambda framed: body.cancel() if framed.cancelled() else None)
+        return framed
+
+
+def refusal(
+    entry: Api, message: messages.Message, code: ErrorCode, version: int, sentence: str | None = None
+) -> messages.Message:
+    """The API's answer that says nothing but an error: its own `refuse`, else the top-level code."""
+    own: Callable[[Any, ErrorCode, int], messages.Message] | None = getattr(entry.handler, "refuse", None)
+    if own is not None:
+        return own(message, code, version)
+    response = entry.schema.Response(error_code=int(code))
+    if sentence is not None and hasattr(response, "error_message"):
+        response.error_message = sentence
+    assert isinstance(response, messages.Message)
+    return response

@@ -1,0 +1,69 @@
+"""Faults on demand: the next answers of an API refused or late, on the real broker, for tests."""
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from logmark.errors import ErrorCode
+
+Body = list[bytes | memoryview] | asyncio.Future[list[bytes | memoryview] | None] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What happens to one request instead of, or before, its handling."""
+
+    code: ErrorCode | None
+    delay_s: float
+
+    def carry_out(self, handle: Callable[[ErrorCode | None], Body]) -> Body:
+        """Handles the request, late or with an error in place of the work."""
+        if not self.delay_s:
+            return handle(self.code)
+
+        async def late() -> list[bytes | memoryview] | None:
+            await asyncio.sleep(self.delay_s)
+            body = handle(self.code)
+            return await body if isinstance(body, asyncio.Future) else body
+
+        return asyncio.ensure_future(late())
+
+
+class Faults:
+    """Plans by API name; without one, requests pass untouched."""
+
+    def __init__(self) -> None:
+        self._codes: defaultdict[str, deque[ErrorCode]] = defaultdict(deque)
+        self._delays: dict[str, float] = {}
+        self.is_armed = False
+
+    def fail_next(self, api: str, code: ErrorCode, *, times: int = 1) -> None:
+        """The next requests of this API do nothing and are answered with the error."""
+        self._codes[api.lower()].extend([code] * times)
+        self.is_armed = True
+
+    def delay(self, api: str, seconds: float) -> None:
+        """Every request of this API is handled that much later; 0 ends it."""
+        if seconds:
+            self._delays[api.lower()] = seconds
+        else:
+            self._delays.pop(api.lower(), None)
+        self._arm()
+
+    def clear(self) -> None:
+        """No plan is left."""
+        self._codes.clear()
+        self._delays.clear()
+        self.is_armed = False
+
+    def take(self, api: str) -> Fault | None:
+        """The plan for this request, used up."""
+        codes = self._codes.get(api.lower())
+        code = codes.popleft() if codes else None
+        delay_s = self._delays.get(api.lower(), 0.0)
+        self._arm()
+        return Fault(code=code, delay_s=delay_s) if code is not None or delay_s else None
+
+    def _arm(self) -> None:
+        self.is_armed = bool(self._delays) or any(self._codes.values())

@@ -1,0 +1,13 @@
+"""The event loop: uvloop where it is installed, asyncio's own where it is not."""
+
+import asyncio
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """The fastest loop there is."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop

@@ -1,0 +1,193 @@
+"""The broker: opens the data directory, listens, serves, stops; everything it owns hangs here."""
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import resource
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from logmark.broker.config import BrokerConfig
+from logmark.broker.connection import Connection
+from logmark.broker.dispatch import Dispatcher
+from logmark.broker.faults import Faults
+from logmark.broker.groups import Groups
+from logmark.broker.limits import ByteBudget, ConnectionLimit
+from logmark.broker.logs import Logs
+from logmark.broker.sessions import FetchSessions
+from logmark.broker.timers import Timers
+from logmark.clock import Clock, SystemClock
+from logmark.disk.files import FileSystem, RealFileSystem
+from logmark.errors import UserError
+from logmark.log.directory import DataDirectory
+from logmark.log.groupcommit import GroupCommit
+
+log = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 5.0
+FINISH_SECONDS = 2.0
+
+
+class Address(NamedTuple):
+    """A host and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Listener:
+    """One place to listen, and what clients that come in there are told to connect to."""
+
+    host: str
+    port: int
+    advertised: Address
+    is_optional: bool = False
+
+    @property
+    def is_loopback(self) -> bool:
+        """Only this machine can reach it."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+class Broker:
+    """One node. Start it, use it, stop it."""
+
+    def __init__(
+        self,
+        *,
+        data_dir: str,
+        config: BrokerConfig | None = None,
+        listeners: Sequence[Listener] = (),
+        durability: str = "sync",
+        files: FileSystem | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.config = config or BrokerConfig()
+        self.clock: Clock = clock or SystemClock()
+        self.node_id = self.config.int("node.id")
+        self.request_bytes_max = self.config.int("socket.request.max.bytes")
+        self.fetch_bytes_max = self.config.int("fetch.max.bytes")
+        self.durability = durability
+        self.listeners = list(listeners) or [
+            Listener(host="127.0.0.1", port=0, advertised=Address("127.0.0.1", 0)),
+        ]
+        self.connections: set[Connection] = set()
+        self.faults = Faults()
+        self.budget = ByteBudget(self.config.int("queued.max.request.bytes"))
+        self.connection_limit = ConnectionLimit(
+            total_max=self.config.int("max.connections"), per_address_max=self.config.int("max.connections.per.ip")
+        )
+        self.fetch_sessions = FetchSessions(self.config.int("max.incremental.fetch.session.cache.slots"))
+        self._data_dir = data_dir
+        self._files = files or RealFileSystem(sync=durability == "sync")
+        self._servers: list[asyncio.Server] = []
+        self._sweeper: asyncio.TimerHandle | None = None
+        self.dispatcher = Dispatcher(self)
+
+    @property
+    def cluster_id(self) -> str:
+        return self._directory.cluster_id
+
+    async def start(self) -> None:
+        """Opens the logs and listens; when this returns, clients are served."""
+        self.loop = asyncio.get_running_loop()
+        raise_descriptor_limit()
+        self._directory = DataDirectory.open(self._data_dir, files=self._files, node_id=self.node_id)
+        try:
+            self._committer = GroupCommit(self.loop, durability=self.durability)
+            self.timers = Timers(self.loop, self.clock)
+            self.logs = Logs(self._directory, self._committer, self.config, self.clock)
+            self.logs.open()
+            self.groups = Groups(self)
+            self.groups.start()
+            for listener in list(self.listeners):
+                await self._listen(listener)
+        except BaseException:
+            self._directory.abandon()
+            raise
+        every = self.timers.every
+        every(
+            self.config.int("log.retention.check.interval.ms"),
+            self.logs.apply_retention,
+            first_ms=self.config.int("log.initial.task.delay.ms"),
+        )
+        every(self.config.int("log.flush.offset.checkpoint.interval.ms"), self.logs.write_checkpoints)
+        self._sweep()
+
+    async def _listen(self, listener: Listener) -> None:
+        try:
+            server = await self.loop.create_server(
+                lambda: Connection(self, listener), listener.host, listener.port, backlog=1024, reuse_address=True
+            )
+        except OSError as error:
+            if listener.is_optional:
+                # A machine without IPv6 is served on IPv4 alone.
+                self.listeners.remove(listener)
+                return
+            raise UserError(
+                f"Cannot listen on {Address(listener.host, listener.port)}: {error.strerror or error}. "
+                "Nothing was started; stop what holds the port or choose another with --listen."
+            ) from None
+        listener.port = server.sockets[0].getsockname()[1]
+        if not listener.advertised.port:
+            listener.advertised = Address(listener.advertised.host, listener.port)
+        self._servers.append(server)
+
+    async def stop(self) -> None:
+        """Stops listening, lets running requests finish for a moment, closes everything cleanly."""
+        for server in self._servers:
+            server.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self.groups.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._committer.drain(), FINISH_SECONDS)
+        await asyncio.sleep(0)
+        for connection in list(self.connections):
+            connection.abort()
+        await asyncio.sleep(0)
+        self.timers.close()
+        await self._committer.close()
+        self.logs.close(clean=True)
+        self._directory.close([p for topic in self.logs.topics() for p in topic.partitions])
+
+    def advance(self, *, seconds: float) -> None:
+        """Moves this broker's clock; what comes due happens now."""
+        advance = getattr(self.clock, "advance", None)
+        assert advance is not None, "this broker's clock cannot be moved"
+        advance(seconds=seconds)
+        self.timers.wake()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What a client puts into bootstrap.servers."""
+        return str(self.listeners[0].advertised)
+
+    def _sweep(self) -> None:
+        """Closes connections that idle, and those that began a request and do not go on with it."""
+        now = self.loop.time()
+        idle_s = self.config.int("connections.max.idle.ms") / 1000
+        for connection in list(self.connections):
+            if connection.frame_began_at is not None and now > connection.frame_began_at + connection.frame_seconds_max:
+                connection.refuse("half a request came and not the rest")
+            elif now - connection.active_at > idle_s and not connection.is_busy:
+                connection.abort()
+        self._sweeper = self.loop.call_later(SWEEP_SECONDS, self._sweep)
+
+
+def raise_descriptor_limit() -> None:
+    """Takes as many file descriptors as this process may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        # macOS names a hard limit that it does not grant.
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

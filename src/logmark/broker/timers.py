@@ -1,0 +1,78 @@
+"""Deadlines on the broker's clock: they come due when that clock says so, also when a test turns it."""
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable
+
+from logmark.clock import Clock
+
+
+class Timer:
+    """One deadline that can be called off."""
+
+    __slots__ = ("callback", "deadline_ms")
+
+    def __init__(self, deadline_ms: int, callback: Callable[[], None]) -> None:
+        self.deadline_ms = deadline_ms
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        """Nothing happens at the deadline any more."""
+        self.callback = None
+
+
+class Timers:
+    """Calls back once the clock reaches a deadline; one loop timer serves them all."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._heap: list[tuple[int, int, Timer]] = []
+        self._order = itertools.count()
+        self._armed: asyncio.TimerHandle | None = None
+
+    def at(self, deadline_ms: int, callback: Callable[[], None]) -> Timer:
+        """Calls back when the clock reaches the deadline."""
+        timer = Timer(deadline_ms, callback)
+        heapq.heappush(self._heap, (deadline_ms, next(self._order), timer))
+        if self._heap[0][2] is timer:
+            self._arm()
+        return timer
+
+    def every(self, interval_ms: int, callback: Callable[[], None], *, first_ms: int | None = None) -> None:
+        """Calls back at every interval until the timers are closed."""
+
+        def tick() -> None:
+            self.at(self._clock.now_ms() + interval_ms, tick)
+            callback()
+
+        self.at(self._clock.now_ms() + (interval_ms if first_ms is None else first_ms), tick)
+
+    def wake(self) -> None:
+        """Calls back whatever has come due; to be called when the clock was moved."""
+        now_ms = self._clock.now_ms()
+        while self._heap and self._heap[0][0] <= now_ms:
+            timer = heapq.heappop(self._heap)[2]
+            callback, timer.callback = timer.callback, None
+            if callback is not None:
+                callback()
+        self._arm()
+
+    def close(self) -> None:
+        """No deadline comes due any more."""
+        self._heap.clear()
+        if self._armed is not None:
+            self._armed.cancel()
+            self._armed = None
+
+    def _arm(self) -> None:
+        if self._armed is not None:
+            self._armed.cancel()
+            self._armed = None
+        while self._heap and self._heap[0][2].callback is None:
+            heapq.heappop(self._heap)
+        if self._heap:
+            wait_ms = max(self._heap[0][0] - self._clock.now_ms(), 0)
+            # A loop refuses waits of years; an early wake-up only arms again.
+            self._armed = self._loop.call_later(min(wait_ms, 86_400_000) / 1000, self.wake)

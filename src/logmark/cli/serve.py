@@ -1,0 +1,213 @@
+"""`logmark serve`: one broker in the foreground until it is told to stop."""
+
+import asyncio
+import ipaddress
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from logmark import __version__
+from logmark.broker.config import BrokerConfig, read_properties
+from logmark.broker.loops import new_event_loop
+from logmark.broker.server import Address, Broker, Listener
+from logmark.errors import UserError
+
+log = logging.getLogger("logmark")
+
+DEFAULT_DATA_DIR = "logmark-data"
+DEFAULT_PORT = 9092
+
+
+class Durability(StrEnum):
+    """When a record is acknowledged."""
+
+    SYNC = "sync"
+    OS = "os"
+
+
+class LogFormat(StrEnum):
+    """How log lines are written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def serve(
+    data_dir: Annotated[
+        str | None, typer.Option(help=f"Where the log is kept.  [default: ./{DEFAULT_DATA_DIR}]", metavar="DIR")
+    ] = None,
+    listen: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Where to listen; may be repeated; port 0 takes any free one.  [default: 127.0.0.1:9092 and ::1]",
+            metavar="HOST:PORT",
+        ),
+    ] = None,
+    advertise: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What clients are told to connect to: one for each --listen, in the same order.", metavar="HOST:PORT"
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A file of settings under Kafka's server.properties names.", metavar="FILE")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="One setting; wins over the file.", metavar="NAME=VALUE")
+    ] = None,
+    durability: Annotated[
+        Durability,
+        typer.Option(help="sync: acknowledged when the disk has it. os: when the operating system has it, as Kafka does."),
+    ] = Durability.SYNC,
+    log_format: Annotated[LogFormat, typer.Option(help="How log lines are written.")] = LogFormat.TEXT,
+) -> None:
+    """Serve the log to any Kafka client until SIGTERM or Ctrl-C.
+
+    Example: logmark serve --data-dir /var/lib/logmark --listen 0.0.0.0:9092 --advertise log.example.org:9092
+    """
+    _log_as(log_format)
+    settings = read_properties(config) if config is not None else {}
+    for given in set_ or []:
+        name, equals, value = given.partition("=")
+        if not equals:
+            raise UserError(f"--set {given!r} is not name=value. Nothing was started.", exit_code=2)
+        settings[name] = value
+    broker_config = BrokerConfig(settings)
+    for warning in broker_config.warnings:
+        log.warning(warning)
+    listeners = _listeners(
+        listen or _from_settings(broker_config, "listeners"),
+        advertise or _from_settings(broker_config, "advertised.listeners"),
+    )
+    where = os.path.abspath(data_dir or broker_config.text("log.dirs") or DEFAULT_DATA_DIR)
+    broker = Broker(data_dir=where, config=broker_config, listeners=listeners, durability=durability.value)
+    loop = new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_until_complete(_serve(broker, where))
+    finally:
+        loop.close()
+
+
+async def _serve(broker: Broker, where: str) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    await broker.start()
+    for listener in broker.listeners:
+        if not listener.is_loopback:
+            log.warning(
+                "%s can be reached from other machines and there is no authentication: "
+                "anybody who can connect can read and write everything.",
+                Address(listener.host, listener.port),
+            )
+    places = ", ".join(str(Address(listener.host, listener.port)) for listener in broker.listeners)
+    print(
+        f"Logmark {__version__} listening on {places}, data in {where}, durability {broker.durability}", flush=True
+    )
+    await stopping.wait()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(number)
+    await broker.stop()
+
+
+def _from_settings(config: BrokerConfig, name: str) -> list[str]:
+    found = []
+    for entry in filter(None, (part.strip() for part in config.text(name).split(","))):
+        protocol, separator, address = entry.rpartition("://")
+        if separator and protocol.upper() not in ("PLAINTEXT",):
+            raise UserError(
+                f"{name}={entry}: this Logmark speaks PLAINTEXT only; TLS and SASL are not there yet. "
+                "Nothing was started.",
+                exit_code=2,
+            )
+        found.append(address)
+    return found
+
+
+def _address(text: str, option: str) -> Address:
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:
+        raise UserError(f"{option} {text!r} is not HOST:PORT. Nothing was started.", exit_code=2)
+    return Address(host or "0.0.0.0", int(port))  # noqa: S104 - an empty host means every address, as in Kafka
+
+
+def _listeners(listen: list[str], advertise: list[str]) -> list[Listener]:
+    if not listen:
+        address = _address(advertise[0], "--advertise") if advertise else Address("127.0.0.1", DEFAULT_PORT)
+        return [
+            Listener(host="127.0.0.1", port=DEFAULT_PORT, advertised=address),
+            Listener(host="::1", port=DEFAULT_PORT, advertised=address, is_optional=True),
+        ]
+    if advertise and len(advertise) != len(listen):
+        raise UserError(
+            f"{len(listen)} --listen and {len(advertise)} --advertise: give one --advertise for each --listen, in the "
+            "same order. Nothing was started.",
+            exit_code=2,
+        )
+    found = []
+    for index, text in enumerate(listen):
+        address = _address(text, "--listen")
+        if advertise:
+            advertised = _address(advertise[index], "--advertise")
+        elif _is_unspecified(address.host):
+            raise UserError(
+                f"--listen {text} means every address, and no client can connect to that. Nothing was started; "
+                "say what clients shall connect to with --advertise HOST:PORT.",
+                exit_code=2,
+            )
+        else:
+            advertised = address
+        found.append(Listener(host=address.host, port=address.port, advertised=advertised))
+    return found
+
+
+def _is_unspecified(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+class _JsonLines(logging.Formatter):
+    """One JSON object a line: time, level, logger, event and the fields that came with it."""
+
+    _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        line.update({name: value for name, value in vars(record).items() if name not in self._USUAL})
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+class _TextLines(_JsonLines):
+    """One line for people, the fields behind the event."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = " ".join(f"{name}={value}" for name, value in vars(record).items() if name not in self._USUAL)
+        when = time.strftime("%H:%M:%S", time.localtime(record.created))
+        line = f"{when} {record.levelname.lower():7} {record.getMessage()}" + (f" ({fields})" if fields else "")
+        return line + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
+
+
+def _log_as(log_format: LogFormat) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLines() if log_format is LogFormat.JSON else _TextLines())
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

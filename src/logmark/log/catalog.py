@@ -1,0 +1,197 @@
+"""The catalogue of topics: names, ids, partition counts and overrides, durable before anybody is told.
+
+It is one JSON file at the top of the data directory, replaced as a whole. A topic is entered before its folders are
+made and struck out after they are gone, so that every folder always has an owner, whenever the process dies.
+"""
+
+import base64
+import json
+import secrets
+import string
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from logmark.errors import ErrorCode, Refused, UserError
+from logmark.log.settings import TopicSettings
+from logmark.names import INTERNAL_TOPICS
+
+FILE_NAME = "logmark.catalog"
+NAME_LENGTH_MAX = 249
+PARTITIONS_MAX = 10_000
+_LEGAL = frozenset(string.ascii_letters + string.digits + "._-")
+
+# Apache Kafka hands out producer ids from 0. A batch of ours with one of those could make it
+# acknowledge a record without writing it, so ours begin where Kafka will not get to.
+PRODUCER_ID_BASE = 1 << 40
+PRODUCER_ID_BLOCK = 1000
+
+
+def check_name(name: str) -> None:
+    """Refuses a topic name that Kafka would refuse, with the reason."""
+    if not name:
+        problem = "the empty string is not allowed"
+    elif name in (".", ".."):
+        problem = f"'{name}' is not allowed"
+    elif len(name) > NAME_LENGTH_MAX:
+        problem = f"it is longer than {NAME_LENGTH_MAX} characters"
+    elif not _LEGAL.issuperset(name):
+        problem = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+    else:
+        return
+    raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
+
+
+def text_of_id(topic_id: bytes) -> str:
+    """A topic id as Kafka writes it: URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
+
+
+def id_of_text(text: str) -> bytes:
+    """The sixteen bytes behind a topic id's text."""
+    return base64.urlsafe_b64decode(text + "==")
+
+
+def new_id() -> bytes:
+    """A random id that Kafka could have drawn: its text never starts with a dash."""
+    while True:
+        drawn = secrets.token_bytes(16)
+        if not text_of_id(drawn).startswith("-"):
+            return drawn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One topic as the catalogue keeps it."""
+
+    name: str
+    id: bytes
+    partitions: int
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    is_deleting: bool = False
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS
+
+
+class Catalog:
+    """Every topic and the next free producer id; a change is on disk before it is seen."""
+
+    def __init__(self, content: bytes | None, *, write: Callable[[bytes], None]) -> None:
+        """Reads the file's content (None when there is none yet); `write` replaces the file durably."""
+        self._write = write
+        self._entries: dict[str, Entry] = {}
+        self._next_producer_id = PRODUCER_ID_BASE
+        if content is not None:
+            self._read(content)
+
+    def _read(self, content: bytes) -> None:
+        try:
+            document = json.loads(content)
+            if document["version"] != 1:
+                raise UserError(f"{FILE_NAME} has version {document['version']}; this Logmark reads version 1 only.")
+            self._next_producer_id = int(document["next_producer_id"])
+            for row in document["topics"]:
+                entry = Entry(
+                    name=row["name"],
+                    id=id_of_text(row["id"]),
+                    partitions=row["partitions"],
+                    overrides=row["overrides"],
+                    is_deleting=row.get("is_deleting", False),
+                )
+                self._entries[entry.name] = entry
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{FILE_NAME} cannot be read ({error!r}). Nothing was changed; restore the file from a copy."
+            ) from None
+
+    def _keep(self, entries: dict[str, Entry], next_producer_id: int) -> None:
+        document = {
+            "version": 1,
+            "next_producer_id": next_producer_id,
+            "topics": [
+                {
+                    "name": entry.name,
+                    "id": text_of_id(entry.id),
+                    "partitions": entry.partitions,
+                    "overrides": dict(entry.overrides),
+                    **({"is_deleting": True} if entry.is_deleting else {}),
+                }
+                for entry in entries.values()
+            ],
+        }
+        self._write(json.dumps(document, indent=1).encode() + b"\n")
+        self._entries = entries
+        self._next_producer_id = next_producer_id
+
+    def save(self) -> None:
+        """Writes the file as it stands: the first one of a new directory."""
+        self._keep(self._entries, self._next_producer_id)
+
+    def entries(self) -> list[Entry]:
+        """Every topic that is not being deleted."""
+        return [entry for entry in self._entries.values() if not entry.is_deleting]
+
+    def deleting(self) -> list[Entry]:
+        """Topics whose folders are still to be removed."""
+        return [entry for entry in self._entries.values() if entry.is_deleting]
+
+    def get(self, name: str) -> Entry | None:
+        """The live topic of that name."""
+        entry = self._entries.get(name)
+        return None if entry is None or entry.is_deleting else entry
+
+    def check_new(self, name: str, partitions: int, overrides: Mapping[str, str]) -> None:
+        """Refuses what could not become a topic; changes nothing."""
+        check_name(name)
+        if name in self._entries:
+            raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        twin = name.replace(".", "_")
+        for other in self._entries:
+            if other.replace(".", "_") == twin:
+                raise Refused(
+                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
+                )
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            raise Refused(
+                ErrorCode.INVALID_PARTITIONS,
+                "Number of partitions was set to an invalid non-positive value."
+                if partitions < 1
+                else f"Number of partitions must not exceed {PARTITIONS_MAX} on one node.",
+            )
+        TopicSettings(overrides)
+
+    def create(self, name: str, partitions: int, overrides: Mapping[str, str]) -> Entry:
+        """Enters a new topic, with an id of its own."""
+        self.check_new(name, partitions, overrides)
+        entry = Entry(name=name, id=new_id(), partitions=partitions, overrides=dict(overrides))
+        self._keep({**self._entries, name: entry}, self._next_producer_id)
+        return entry
+
+    def grow(self, name: str, partitions: int) -> Entry:
+        """Raises a topic's partition count."""
+        return self._change(name, partitions=partitions)
+
+    def override(self, name: str, overrides: Mapping[str, str]) -> Entry:
+        """Replaces a topic's overrides."""
+        TopicSettings(overrides)
+        return self._change(name, overrides=dict(overrides))
+
+    def begin_deletion(self, name: str) -> Entry:
+        """Marks a topic as going: nobody sees it from now on, and its folders may be removed."""
+        return self._change(name, is_deleting=True)
+
+    def finish_deletion(self, name: str) -> None:
+        """Strikes out a topic whose folders are gone."""
+        self._keep({key: entry for key, entry in self._entries.items() if key != name}, self._next_producer_id)
+
+    def _change(self, name: str, **changes: object) -> Entry:
+        entry = replace(self._entries[name], **changes)  # type: ignore[arg-type]
+        self._keep({**self._entries, name: entry}, self._next_producer_id)
+        return entry
+
+    def reserve_producer_ids(self) -> range:
+        """A block of producer ids that nobody ever had or will have."""
+        first = self._next_producer_id
+        self._keep(self._entries, first + PRODUCER_ID_BLOCK)
+        return range(first, first + PRODUCER_ID_BLOCK)
