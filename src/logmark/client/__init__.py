@@ -1,0 +1,5 @@
+"""A client for any Kafka."""
+
+from logmark.client.client import Client
+
+__all__ = ["Client"]

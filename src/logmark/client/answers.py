@@ -1,0 +1,113 @@
+"""What a client's calls return: plain values that know nothing of a version or a connection."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from logmark.errors import ErrorCode
+from logmark.names import TopicPartition
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetAndTimestamp:
+    """Where a look-up by time landed: offset -1 means that no record is that young."""
+
+    offset: int
+    timestamp_ms: int = -1
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """A group's place in one partition: the next offset to read, with what was stored beside it."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedPartition:
+    """One answer to a fetch: whole batches as they are on disk, the last one perhaps cut off."""
+
+    records: memoryview
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    error: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupListing:
+    """One line in the list of groups; an old broker leaves state and type empty."""
+
+    group: str
+    protocol_type: str
+    state: str = ""
+    type: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """A consumer in a group, with the partitions that it was given."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: Sequence[TopicPartition] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription:
+    """A group's state; a group that nobody knows is `Dead`."""
+
+    group: str
+    state: str
+    type: str = "classic"
+    protocol_type: str = ""
+    assignor: str = ""
+    coordinator: int = -1
+    members: Sequence[GroupMember] = ()
+
+    @property
+    def is_unknown(self) -> bool:
+        return self.state == "Dead"
+
+    @property
+    def is_active(self) -> bool:
+        """Members hold the group, so nobody else may move its offsets."""
+        return self.state not in ("Dead", "Empty")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """A topic to create; -1 leaves a number to the broker's default."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEntry:
+    """One setting of a topic or a broker, and whether somebody set it."""
+
+    name: str
+    value: str | None
+    is_default: bool
+    is_read_only: bool
+    is_sensitive: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterDescription:
+    """The cluster's id, its controller and its brokers' addresses."""
+
+    cluster_id: str
+    controller: int
+    brokers: Mapping[int, str]

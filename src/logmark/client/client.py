@@ -1,0 +1,9 @@
+"""A blocking client for any Kafka: small, exact, and without threads."""
+
+from logmark.client.groups import GroupCalls
+from logmark.client.logs import LogCalls
+from logmark.client.topics import TopicCalls
+
+
+class Client(LogCalls, GroupCalls, TopicCalls):
+    """Every call of the tools and the pipelines, each sent to the broker that can answer it."""

@@ -1,0 +1,196 @@
+"""Calls about topics, their settings and the cluster."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import Protocol
+
+from logmark.client.answers import ClusterDescription, ConfigEntry, NewTopic
+from logmark.client.errors import RefusedByBroker, UnknownTopic, error_code
+from logmark.client.router import ANY, CONTROLLER, Answer, Router
+from logmark.errors import ErrorCode
+from logmark.wire.messages import Message
+from logmark.wire.schema import (
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    incremental_alter_configs,
+)
+
+TOPIC, BROKER = 2, 4
+_SET, _DELETE = 0, 1
+_SOURCE_DEFAULT = 5
+_SOURCE_TOPIC = 1
+
+
+class _Result(Protocol):
+    error_code: int
+    error_message: str | None
+
+
+class TopicCalls(Router):
+    """Creating, changing and deleting topics; reading and changing settings."""
+
+    def create_topic(
+        self, name: str, *, partitions: int = -1, replication_factor: int = -1, config: Mapping[str, str] | None = None
+    ) -> None:
+        """Creates one topic or says why not."""
+        topic = NewTopic(name=name, partitions=partitions, replication_factor=replication_factor, config=config or {})
+        for failure in self.create_topics([topic]).values():
+            raise failure
+
+    def create_topics(self, topics: Iterable[NewTopic], *, is_dry_run: bool = False) -> dict[str, RefusedByBroker]:
+        """Creates topics; returns those that were not created, with the reason."""
+        deadline = self._deadline()
+        request = create_topics.Request(
+            topics=[
+                create_topics.RequestTopic(
+                    name=topic.name,
+                    num_partitions=topic.partitions,
+                    replication_factor=topic.replication_factor,
+                    configs=[create_topics.RequestConfig(name=k, value=v) for k, v in topic.config.items()],
+                )
+                for topic in topics
+            ],
+            timeout_ms=int(self.timeout_s * 1000),
+            validate_only=is_dry_run,
+        )
+        answer = self._at_controller(create_topics, request, create_topics.Response, deadline)
+        return {one.name: _refusal(one.name, one) for one in answer.topics if one.error_code}
+
+    def delete_topics(self, names: Sequence[str]) -> dict[str, RefusedByBroker]:
+        """Deletes topics; returns those that were not deleted, with the reason."""
+        deadline = self._deadline()
+        request = delete_topics.Request(
+            topics=[delete_topics.RequestTopic(name=name) for name in names],
+            topic_names=list(names),
+            timeout_ms=int(self.timeout_s * 1000),
+        )
+        answer = self._at_controller(delete_topics, request, delete_topics.Response, deadline)
+        for partition in [one for one in self._leaders if one.topic in names]:
+            del self._leaders[partition]
+        return {one.name or "": _refusal(one.name or "", one) for one in answer.responses if one.error_code}
+
+    def create_partitions(self, counts: Mapping[str, int]) -> dict[str, RefusedByBroker]:
+        """Raises topics to these numbers of partitions; returns those that were not, with the reason."""
+        deadline = self._deadline()
+        request = create_partitions.Request(
+            topics=[
+                create_partitions.RequestTopic(name=name, count=count, assignments=None)
+                for name, count in counts.items()
+            ],
+            timeout_ms=int(self.timeout_s * 1000),
+        )
+        answer = self._at_controller(create_partitions, request, create_partitions.Response, deadline)
+        return {one.name: _refusal(one.name, one) for one in answer.results if one.error_code}
+
+    def describe_configs(self, topics: Sequence[str]) -> dict[str, list[ConfigEntry]]:
+        """Every setting of these topics, with whether it is a default."""
+        request = describe_configs.Request(
+            resources=[
+                describe_configs.RequestResource(resource_type=TOPIC, resource_name=name, configuration_keys=None)
+                for name in topics
+            ]
+        )
+        answer = self._ask(describe_configs, request, describe_configs.Response, to=ANY, deadline=self._deadline())
+        for one in answer.results:
+            if one.error_code:
+                raise _refusal(one.resource_name, one)
+        return {
+            one.resource_name: [
+                ConfigEntry(
+                    name=entry.name,
+                    value=entry.value,
+                    is_default=entry.config_source != _SOURCE_TOPIC,
+                    is_read_only=entry.read_only,
+                    is_sensitive=entry.is_sensitive,
+                )
+                for entry in one.configs
+            ]
+            for one in answer.results
+        }
+
+    def alter_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
+        """Sets these settings of a topic, and takes back those whose value is None."""
+        request = incremental_alter_configs.Request(
+            resources=[
+                incremental_alter_configs.RequestResource(
+                    resource_type=TOPIC,
+                    resource_name=topic,
+                    configs=[
+                        incremental_alter_configs.RequestConfig(
+                            name=name, config_operation=_DELETE if value is None else _SET, value=value
+                        )
+                        for name, value in changes.items()
+                    ],
+                )
+            ]
+        )
+        answer = self._at_controller(
+            incremental_alter_configs, request, incremental_alter_configs.Response, self._deadline()
+        )
+        for one in answer.responses:
+            if one.error_code:
+                raise _refusal(topic, one)
+
+    def describe_cluster(self) -> ClusterDescription:
+        """The cluster's id, controller and brokers; of an old broker through its metadata."""
+        deadline = self._deadline()
+        if not self._connection(ANY, deadline).offers(describe_cluster.KEY):
+            found = self._metadata([], deadline)
+            return ClusterDescription(
+                cluster_id=found.cluster_id,
+                controller=found.controller,
+                brokers={node: str(address) for node, address in found.brokers.items()},
+            )
+        answer = self._ask(
+            describe_cluster, describe_cluster.Request(), describe_cluster.Response, to=ANY, deadline=deadline
+        )
+        if answer.error_code:
+            code = error_code(answer.error_code)
+            raise RefusedByBroker(code, f"The cluster cannot be described: {answer.error_message or code.name}.")
+        return ClusterDescription(
+            cluster_id=answer.cluster_id,
+            controller=answer.controller_id,
+            brokers={broker.broker_id: f"{broker.host}:{broker.port}" for broker in answer.brokers},
+        )
+
+    def _at_controller(self, schema: ModuleType, request: Message, answer: type[Answer], deadline: float) -> Answer:
+        """Asks the controller; not twice, for it may have done the work before the connection broke."""
+        response: Answer | None = None
+        for _ in self._tries(deadline):
+            if self._controller not in self._brokers:
+                self._metadata([], deadline)
+            response = self._ask(schema, request, answer, to=CONTROLLER, deadline=deadline, is_repeatable=False)
+            if ErrorCode.NOT_CONTROLLER not in _codes(response):
+                break
+            self._controller = -1
+        assert response is not None
+        return response
+
+
+def _codes(response: Message) -> set[int]:
+    results: list[_Result] = []
+    for name in ("topics", "responses", "results"):
+        results += getattr(response, name, [])
+    return {one.error_code for one in results}
+
+
+_SENTENCES = {
+    ErrorCode.TOPIC_ALREADY_EXISTS: "Topic {name} exists already; nothing was changed.",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "Topic {name} does not exist; `logmark topics list` shows those that do.",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "You are not allowed to do this with topic {name}.",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "You are not allowed to do this in this cluster.",
+    ErrorCode.TOPIC_DELETION_DISABLED: "This cluster does not allow topics to be deleted (delete.topic.enable).",
+}
+
+
+def _refusal(name: str, result: _Result) -> RefusedByBroker:
+    code = error_code(result.error_code)
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return UnknownTopic(_SENTENCES[code].format(name=name))
+    if code in _SENTENCES:
+        return RefusedByBroker(code, _SENTENCES[code].format(name=name))
+    reason = (result.error_message or f"the broker answered {code.name}").rstrip(".")
+    return RefusedByBroker(code, f"Topic {name}: {reason}.")
