@@ -1,0 +1,285 @@
+"""One classic group: its members, its generation and the vote on how to assign."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from logmark.coordination.commands import JoinedMember, Protocol, Ticket
+from logmark.coordination.facts import GroupRecorded, MemberRecorded
+from logmark.coordination.subscription import CONSUMER, topics_of
+from logmark.errors import ErrorCode, Malformed, Refused
+
+
+class GroupState(StrEnum):
+    """Where a group stands; the text is what Kafka's tools show.
+
+    EMPTY       no members, perhaps offsets. The first join makes it PREPARING.
+    PREPARING   members join; heartbeats are told to join. All joined, or time is up: COMPLETING, or EMPTY.
+    COMPLETING  joins were answered, the leader assigns; syncs wait for it. The leader's sync: STABLE.
+    STABLE      everybody knows what is theirs. A join, a leave or a death: PREPARING.
+    DEAD        there is no such group.
+    """
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+NEXT = {
+    GroupState.EMPTY: {GroupState.PREPARING, GroupState.DEAD},
+    GroupState.PREPARING: {GroupState.COMPLETING, GroupState.EMPTY, GroupState.DEAD},
+    GroupState.COMPLETING: {GroupState.STABLE, GroupState.PREPARING, GroupState.DEAD},
+    GroupState.STABLE: {GroupState.PREPARING, GroupState.DEAD},
+    GroupState.DEAD: set[GroupState](),
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """One member, with the tickets it waits on."""
+
+    id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[Protocol, ...]
+    assignment: bytes = b""
+    is_new: bool = False  # it does not know its generation yet, so it cannot send heartbeats
+    joining: Ticket | None = None
+    syncing: Ticket | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """A member that waits for its group needs no heartbeat."""
+        return not self.is_new and (self.joining is not None or self.syncing is not None)
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """What this member says under one protocol."""
+        return next((each.metadata for each in self.protocols if each.name == protocol), b"")
+
+    def vote(self, candidates: set[str]) -> str:
+        """The first of this member's protocols that everybody supports."""
+        return next(each.name for each in self.protocols if each.name in candidates)
+
+
+@dataclass(slots=True, kw_only=True)
+class Group:
+    """One group. What the journal keeps of it changes in `become` alone."""
+
+    id: str
+    state: GroupState = GroupState.EMPTY
+    state_changed_at_ms: int = -1
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str | None = None
+    is_recorded: bool = False  # without a record of its own it exists as long as it has offsets
+    members: dict[str, Member] = field(default_factory=dict)
+    instances: dict[str, str] = field(default_factory=dict)  # instance id to member id
+    pending: set[str] = field(default_factory=set)  # ids handed out, not yet joined with
+    unsynced: set[str] = field(default_factory=set)  # joined this generation, not yet synced
+    subscribed_topics: frozenset[str] | None = None  # None: not known
+    is_first_rebalance: bool = False
+    has_grown: bool = False  # somebody joined during the delay of the first rebalance
+    delay_left_ms: int = 0
+    delay_ms: int = 0
+
+    def become(self, fact: GroupRecorded) -> None:
+        """Makes a recorded generation true; members that are already here keep what only they know."""
+        known = self.members
+        self.members = {each.id: known.get(each.id) or _member(fact, each) for each in fact.members}
+        for recorded in fact.members:
+            self.members[recorded.id].assignment = recorded.assignment
+        self.instances = {each.instance_id: each.id for each in fact.members if each.instance_id is not None}
+        self.generation = fact.generation
+        self.protocol_type = fact.protocol_type
+        self.protocol = fact.protocol
+        self.leader = fact.leader if fact.leader in self.members else next(iter(self.members), None)
+        self.state = GroupState.STABLE if fact.members else GroupState.EMPTY
+        self.state_changed_at_ms = fact.state_changed_at_ms
+        self.is_recorded = True
+        self.is_first_rebalance = self.has_grown = False
+        self.subscribed_topics = self._topics()
+
+    def record(self, *, now_ms: int, assignments: dict[str, bytes] | None = None) -> GroupRecorded:
+        """The fact that this generation stands, with these assignments or those that members have."""
+        return GroupRecorded(
+            group=self.id,
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol=self.protocol,
+            leader=self.leader,
+            state_changed_at_ms=now_ms,
+            members=tuple(
+                MemberRecorded(
+                    id=member.id,
+                    instance_id=member.instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    rebalance_timeout_ms=member.rebalance_timeout_ms,
+                    session_timeout_ms=member.session_timeout_ms,
+                    subscription=member.metadata(self.protocol),
+                    assignment=member.assignment if assignments is None else assignments.get(member.id, b""),
+                )
+                for member in self.members.values()
+            ),
+        )
+
+    def move_to(self, state: GroupState, *, now_ms: int) -> None:
+        """Takes one of the steps that NEXT allows."""
+        assert state in NEXT[self.state], f"group {self.id} cannot go from {self.state} to {state}"
+        self.is_first_rebalance = state is GroupState.PREPARING and self.state is GroupState.EMPTY
+        self.state = state
+        self.state_changed_at_ms = now_ms
+
+    # Members
+
+    def add(self, member: Member, *, protocol_type: str) -> None:
+        """The member is one of the group; the first one leads it and gives it its type."""
+        if not self.members:
+            self.protocol_type = protocol_type
+        if self.leader is None:
+            self.leader = member.id
+        if member.instance_id is not None:
+            self.instances[member.instance_id] = member.id
+        self.members[member.id] = member
+        self.pending.discard(member.id)
+
+    def remove(self, member_id: str) -> None:
+        """The member, or the id that was handed out, is gone."""
+        member = self.members.pop(member_id, None)
+        if member is not None and member.instance_id is not None:
+            self.instances.pop(member.instance_id, None)
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+        self.pending.discard(member_id)
+        self.unsynced.discard(member_id)
+
+    def rename(self, old_id: str, new_id: str) -> Member:
+        """A static member came back under a new id and keeps everything else."""
+        member = self.members.pop(old_id)
+        member.id = new_id
+        member.is_new = False
+        self.members[new_id] = member
+        assert member.instance_id is not None
+        self.instances[member.instance_id] = new_id
+        if self.leader == old_id:
+            self.leader = new_id
+        if old_id in self.unsynced:
+            self.unsynced.remove(old_id)
+            self.unsynced.add(new_id)
+        return member
+
+    def check_member(self, member_id: str, instance_id: str | None) -> Member:
+        """The member of this id, refused when it is unknown or fenced by another of the same instance."""
+        if instance_id is not None:
+            owner = self.instances.get(instance_id)
+            if owner is None:
+                raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
+            if owner != member_id:
+                raise Refused(ErrorCode.FENCED_INSTANCE_ID)
+        member = self.members.get(member_id)
+        if member is None:
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
+        return member
+
+    @property
+    def joined_count(self) -> int:
+        """How many members wait for the next generation."""
+        return sum(member.joining is not None for member in self.members.values())
+
+    @property
+    def has_everybody_joined(self) -> bool:
+        """Nobody is missing for the next generation."""
+        return not self.pending and self.joined_count == len(self.members)
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """How long the slowest member may take to join again."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def elect_joined_leader(self) -> bool:
+        """The leader has joined, or another member that has joined leads now; False when nobody has."""
+        if self.leader is None:
+            return False
+        if self.members[self.leader].joining is None:
+            joined = next((member.id for member in self.members.values() if member.joining is not None), None)
+            if joined is None:
+                return False
+            self.leader = joined
+        return True
+
+    def as_leader_sees(self) -> tuple[JoinedMember, ...]:
+        """Every member with what it says under the chosen protocol."""
+        return tuple(
+            JoinedMember(member.id, member.instance_id, member.metadata(self.protocol))
+            for member in self.members.values()
+        )
+
+    # The vote
+
+    def accepts(self, protocol_type: str, protocols: Iterable[Protocol]) -> bool:
+        """A member of this type, with these protocols, can work with those who are here."""
+        names = {each.name for each in protocols}
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type) and bool(names)
+        return self.protocol_type == protocol_type and bool(names & self._candidates() if self.members else names)
+
+    def select_protocol(self) -> str:
+        """The protocol with the most votes among those that everybody supports."""
+        candidates = self._candidates()
+        votes = Counter(member.vote(candidates) for member in self.members.values())
+        return votes.most_common(1)[0][0]
+
+    def start_generation(self, *, now_ms: int) -> None:
+        """The members that are here make the next generation; the leader has yet to assign."""
+        self.generation += 1
+        self.protocol = self.select_protocol()
+        self.subscribed_topics = self._topics()
+        self.move_to(GroupState.COMPLETING, now_ms=now_ms)
+        self.unsynced = set(self.members)
+
+    def _candidates(self) -> set[str]:
+        members = self.members.values()
+        supported = Counter(name for member in members for name in {each.name for each in member.protocols})
+        return {name for name, count in supported.items() if count == len(self.members)}
+
+    # Topics
+
+    @property
+    def is_of_consumers(self) -> bool:
+        """Its members speak the consumers' own protocol, whose subscriptions we can read."""
+        return self.protocol_type == CONSUMER
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """A member reads this topic, or consumers are here and we cannot tell what they read."""
+        if self.subscribed_topics is None:
+            return self.is_of_consumers
+        return topic in self.subscribed_topics
+
+    def _topics(self) -> frozenset[str] | None:
+        if not self.is_of_consumers:
+            return None
+        if self.members and self.protocol is None:
+            return None
+        try:
+            return frozenset().union(*(topics_of(member.metadata(self.protocol)) for member in self.members.values()))
+        except Malformed:
+            return None
+
+
+def _member(fact: GroupRecorded, recorded: MemberRecorded) -> Member:
+    return Member(
+        id=recorded.id,
+        instance_id=recorded.instance_id,
+        client_id=recorded.client_id,
+        client_host=recorded.client_host,
+        session_timeout_ms=recorded.session_timeout_ms,
+        rebalance_timeout_ms=recorded.rebalance_timeout_ms,
+        protocols=(Protocol(fact.protocol or "", recorded.subscription),),
+    )
