@@ -8,8 +8,8 @@ FLEXIBLE_FROM: int | None = 3
 
 
 class Request(Message):
-    client_software_name: str = string()
-    client_software_version: str = string()
+    client_software_name: str = string(since=3)
+    client_software_version: str = string(since=3)
 
 
 class ResponseApiVersion(Message):

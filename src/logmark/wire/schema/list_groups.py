@@ -8,7 +8,7 @@ FLEXIBLE_FROM: int | None = 3
 
 
 class Request(Message):
-    states_filter: list[str] = array(string())
+    states_filter: list[str] = array(string(), since=4)
     types_filter: list[str] = array(string(), since=5)
 
 
