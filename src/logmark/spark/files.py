@@ -82,7 +82,7 @@ def describe(table: Path, path: str) -> DataFile:
     is_known = groups and all(one is not None and one.has_min_max for column in bounds for one in column)
     low = tuple(min(one.min for one in column) for column in bounds) if is_known else None
     high = tuple(max(one.max for one in column) for column in bounds) if is_known else None
-    return DataFile(path=path, size_bytes=file.stat().st_size, records=footer.num_rows, low=low, high=high)  # type: ignore[arg-type]
+    return DataFile(path=path, size_bytes=file.stat().st_size, records=footer.num_rows, low=low, high=high)
 
 
 def listed(actions: Iterable[Mapping[str, Any]]) -> list[DataFile]:
@@ -105,7 +105,7 @@ def listed(actions: Iterable[Mapping[str, Any]]) -> list[DataFile]:
 
 
 def replace(table: Path, files: Iterable[DataFile], ranges: Ranges) -> Replacement:
-    """Takes the rows of the ranges out of the files: whole files where it can, by rewriting where one holds others too."""
+    """Takes the rows of the ranges out of the files: by removing a file, or by rewriting one that holds others too."""
     removed, rewritten = [], []
     for file in files:
         if not file.may_hold(ranges):

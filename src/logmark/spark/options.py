@@ -12,21 +12,15 @@ Reset = Literal["earliest", "latest", "none"]
 Edge = Literal["earliest", "latest", "committed"]
 EARLIEST, LATEST = -2, -1  # Kafka's timestamps for the two ends, and Spark's offsets for them in JSON
 
-_BATCH_ONLY = ("startingoffsets", "endingoffsets")
-_STREAM_ONLY = ("auto.offset.reset", "maxoffsetspertrigger")
-_OURS = {
-    "bootstrap.servers",
-    "subscribe",
-    "assign",
-    "group.id",
-    "includeheaders",
-    "minpartitions",
-    "maxrecordsperpartition",
-    *_BATCH_ONLY,
-    *_STREAM_ONLY,
-}
+_BATCH_ONLY = ("startingOffsets", "endingOffsets")
+_STREAM_ONLY = ("auto.offset.reset", "maxOffsetsPerTrigger")
+_ANYWHERE = (
+    "bootstrap.servers", "subscribe", "assign", "group.id", "includeHeaders", "minPartitions", "maxRecordsPerPartition",
+)  # fmt: skip
+_NAMES = (*_ANYWHERE, *_BATCH_ONLY, *_STREAM_ONLY)
+_OURS = {name.lower() for name in _NAMES}  # Spark hands options over in small letters
 _ALSO_WITH_KAFKA = {"bootstrap.servers", "group.id", "auto.offset.reset"}
-_PASSED_ON = ("security.", "sasl.", "ssl.", "client.id")
+_PASSED_ON = ("security.", "sasl.", "ssl.", "enable.ssl.")
 _SPARK_ADDS = {"path"}
 
 
@@ -59,7 +53,7 @@ def parse(given: Mapping[str, str], *, is_stream: bool) -> Options:
     servers = ours.get("bootstrap.servers")
     if not servers:
         raise UserError(
-            'The option bootstrap.servers is missing, so there is no broker to read from. Add for example '
+            "The option bootstrap.servers is missing, so there is no broker to read from. Add for example "
             '.option("bootstrap.servers", "127.0.0.1:9092").'
         )
     topics, assigned = _places(ours)
@@ -115,17 +109,17 @@ def _hint(plain: str, bare: str) -> str:
         return f" For a setting of the client write kafka.{plain}."
     if plain in ("startingtimestamp", "startingoffsetsbytimestamp", "endingtimestamp", "endingoffsetsbytimestamp"):
         return " Reset the group to a time instead: logmark offsets reset GROUP --topic TOPIC --to-datetime TIME."
-    return " It knows: " + ", ".join(sorted(_OURS)) + ", and kafka.security.*, kafka.sasl.*, kafka.ssl.*."
+    return " It knows: " + ", ".join(_NAMES) + ", and kafka.security.*, kafka.sasl.*, kafka.ssl.*."
 
 
 def _check_place(ours: Mapping[str, str], *, is_stream: bool) -> None:
     for name in _BATCH_ONLY if is_stream else _STREAM_ONLY:
-        if name in ours and is_stream:
+        if name.lower() in ours and is_stream:
             raise UserError(
                 f"The option {name} is for batch reads. A stream starts at the committed offsets of its group, and "
                 "auto.offset.reset says where it starts when there are none."
             )
-        if name in ours:
+        if name.lower() in ours:
             raise UserError(f"The option {name} is for streams. A batch read takes startingOffsets and endingOffsets.")
 
 

@@ -9,7 +9,7 @@ from logmark.spark.tables import write_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,9 @@ class Pipeline:
         reader = reader.option("subscribe", topics).option("group.id", self.group)
         return reader.options(**self.options).load()
 
-    def start(self, spark: "SparkSession", *, every: str | None = None, available_now: bool = False) -> "StreamingQuery":
+    def start(
+        self, spark: "SparkSession", *, every: str | None = None, available_now: bool = False
+    ) -> "StreamingQuery":
         """A running query: a batch whenever there is something, or one `every` interval, or all there is now."""
         return write_table(
             self.transform(self.read(spark)),
@@ -48,5 +50,5 @@ class Pipeline:
         )
 
     def run(self, spark: "SparkSession") -> None:
-        """Reads all there is now, commits the group's offsets and returns; raises what stopped the query, if anything."""
+        """Reads all there is now, commits the group's offsets and returns; raises whatever stops the query."""
         self.start(spark, available_now=True).awaitTermination()

@@ -7,7 +7,7 @@ query must know:
 
     group       the consumer group
     q           the query's token, made when its checkpoint was new
-    g           the generation: it grows with every seek, and a query with a new checkpoint starts above all earlier ones
+    g           the generation: it grows with every seek, and a new query starts above all earlier ones
     f           the first offset of the batch, per partition
     t           the next offset after the batch, per partition
     c           what the group really had when the batch was planned, where that was not `f` (a commit had failed)
@@ -17,10 +17,10 @@ and the metadata of each committed offset carries token, generation and the offs
 What "this query last committed" means. While the query runs it is remembered. After a restart it follows from `start`,
 the last batch that Spark finished. The batch was planned by a call that first committed its beginning, so the group has
 `f` (or `c`, where that commit failed) if the driver died before the next call, and `t` if it died after it. A commit of
-this token and generation, whose offset is the one in its own metadata and is one of these, is ours: the group is rightly
-one batch behind, and going back to it would read that batch twice. Any other offset is a move by somebody, also under a
-token that a tool kept (the metadata names another offset) or restored (another generation, or an offset that this query
-left behind batches ago). The one move that cannot be seen is one to exactly where the group already was.
+this token and generation, whose offset is the one in its own metadata and is one of these, is ours: the group is
+rightly one batch behind, and going back to it would read that batch twice. Any other offset is a move by somebody, also
+under a token that a tool kept (the metadata names another offset) or restored (another generation, or an offset that
+this query left behind batches ago). The one move that cannot be seen is one to exactly where the group already was.
 
 Generations are times: a seek makes max(generation + 1, now in milliseconds), and so does a new query. So a query that
 takes a group over is above its predecessor even where a reset has wiped the metadata that named it, and the tables can
@@ -102,7 +102,7 @@ class Position:
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise UserError(
-                "The checkpoint was not written by format(\"logmark\"), so it does not say where this query stands. "
+                'The checkpoint was not written by format("logmark"), so it does not say where this query stands. '
                 "Nothing was read. Give the query a checkpoint directory of its own."
             ) from None
 
@@ -193,9 +193,7 @@ def _is_ours(there: Found, start: Position, ours: Collection[int]) -> bool:
     return there.mark == expected and there.offset in ours
 
 
-def begin(
-    *, group: str, query: str, now_ms: int, found: Mapping[TopicPartition, Found], starts: Offsets
-) -> Position:
+def begin(*, group: str, query: str, now_ms: int, found: Mapping[TopicPartition, Found], starts: Offsets) -> Position:
     """The first position of a query with a new checkpoint, above every generation that the group shows."""
     seen = [commit.mark.generation + 1 for commit in found.values() if commit.mark]
     generation = max([now_ms, *seen])

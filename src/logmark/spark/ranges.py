@@ -1,6 +1,7 @@
 """Which offsets a batch reads, and how tasks share them: pure arithmetic."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 from logmark.names import TopicPartition
@@ -42,15 +43,13 @@ def share(first: Offsets, ends: Offsets, *, records_max: int | None) -> dict[Top
     total = sum(waiting.values())
     if records_max is None or total <= records_max:
         return {place: first[place] + count for place, count in waiting.items()}
-    return {
-        place: first[place] + min(count, max(1, count * records_max // total)) for place, count in waiting.items()
-    }
+    return {place: first[place] + min(count, max(1, count * records_max // total)) for place, count in waiting.items()}
 
 
 def split(
     ranges: Mapping[TopicPartition, tuple[int, int]], *, records_max: int | None, pieces_min: int | None
 ) -> list[Range]:
-    """Cuts the ranges into tasks of at most `records_max` offsets, and into at least `pieces_min` where they allow it."""
+    """Cuts the ranges into tasks of at most `records_max` offsets, and into at least `pieces_min` where possible."""
     limit = records_max or RECORDS_PER_TASK_MAX
     whole = [Range(place, first, stop) for place, (first, stop) in sorted(ranges.items()) if first < stop]
     pieces = [piece for one in whole for piece in _cut(one, -(-(one.stop - one.first) // limit))]
@@ -64,4 +63,4 @@ def split(
 def _cut(one: Range, pieces: int) -> list[Range]:
     length = one.stop - one.first
     edges = [one.first + length * piece // pieces for piece in range(pieces + 1)]
-    return [Range(one.place, first, stop) for first, stop in zip(edges, edges[1:], strict=False)]
+    return [Range(one.place, first, stop) for first, stop in pairwise(edges)]

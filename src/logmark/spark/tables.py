@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 COMMIT_ATTEMPTS_MAX = 20
 _KNOWN_FEATURES = {"timestampNtz"}
@@ -82,7 +82,7 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None) -> "pyarr
     try:
         return DeltaTable(str(table)).to_pyarrow_table(columns=list(columns) if columns else None)
     except TableNotFoundError:
-        raise UserError(f"There is no table in {table}. A pipeline makes it with the first batch that it reads.") from None
+        raise UserError(f"There is no table in {table}. A pipeline makes it with its first batch.") from None
 
 
 def read_position(checkpoint: Path, batch_id: int) -> Position:
@@ -112,7 +112,10 @@ def write_batch(batch: "DataFrame", position: Position, table: Path) -> None:
         shutil.rmtree(table / staged, ignore_errors=True)
         raise
     shutil.rmtree(table / staged, ignore_errors=True)
-    raise UserError(f"The table {table} is changed by others all the time: {COMMIT_ATTEMPTS_MAX} commits failed in a row.")
+    raise UserError(
+        f"Others change the table {table} all the time: {COMMIT_ATTEMPTS_MAX} commits failed in a row. Nothing was "
+        "written. Stop the other writers, or start the query again when they are done."
+    )
 
 
 def _stage(batch: "DataFrame", directory: Path) -> None:
