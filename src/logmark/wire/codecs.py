@@ -1,0 +1,268 @@
+"""The four compressions of record batches, every call with a limit on what may come out.
+
+A compressed batch is a claim by a stranger: one mebibyte of zstd can ask for 32 GiB. Each decoder is therefore
+asked for at most one byte more than the limit, and a declared size is believed only when it refuses.
+"""
+
+import struct
+import threading
+import zlib
+from collections.abc import Callable
+
+import cramjam
+import lz4.frame
+import zstandard
+
+from logmark.errors import Malformed
+
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+NAMES = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
+
+Bytes = bytes | bytearray | memoryview
+
+
+class TooLarge(Malformed):
+    """A stream that would decompress to more than the limit."""
+
+
+def decompress(codec: int, data: Bytes, *, bytes_max: int) -> bytes:
+    """Returns the decompressed bytes, never more than `bytes_max` of them."""
+    if not NONE <= codec <= ZSTD:
+        raise Malformed(f"unknown compression codec {codec}")
+    out = _DECOMPRESS[codec](data, bytes_max)
+    if len(out) > bytes_max:
+        raise TooLarge(f"{NAMES[codec]} stream of {len(data)} bytes decompresses to more than {bytes_max} bytes")
+    return out
+
+
+def compress(codec: int, data: Bytes) -> bytes:
+    """Returns the bytes compressed and framed as Kafka's own readers expect them."""
+    return _COMPRESS[codec](data)
+
+
+# Each decoder below returns at most bytes_max + 1 bytes: the one too many is how the caller knows.
+
+
+def _plain(data: Bytes, bytes_max: int) -> bytes:
+    return bytes(data[: bytes_max + 1])
+
+
+def _gunzip(data: Bytes, bytes_max: int) -> bytes:
+    out = b""
+    rest: Bytes = data
+    while len(out) <= bytes_max:
+        stream = zlib.decompressobj(31)
+        try:
+            part = stream.decompress(rest, bytes_max + 1 - len(out))
+        except zlib.error as error:
+            raise Malformed(f"broken gzip stream: {error}") from None
+        out = out + part if out else part
+        if not stream.eof:
+            if len(out) <= bytes_max:
+                raise Malformed("gzip stream ends in the middle")
+            break
+        rest = stream.unused_data  # gzip members may be concatenated
+        if not rest:
+            break
+    return out
+
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEAD = struct.Struct(">8sii")
+_XERIAL_CHUNK_BYTES = 32 * 1024  # the chunk of snappy-java, so that its readers need no larger buffer
+_XERIAL_VERSION = 1
+_INT32 = struct.Struct(">i")
+
+
+def _unsnappy(data: Bytes, bytes_max: int) -> bytes:
+    view = memoryview(data)
+    if view[:8] != _XERIAL_MAGIC:
+        # Clients of other languages send the bare block; Java's reader takes it, so it is legal in a log.
+        return _snappy_block(view, bytes_max)
+    parts: list[bytes] = []
+    size = 0
+    at = 0
+    while at < len(view):
+        if view[at : at + 8] == _XERIAL_MAGIC:  # streams may be concatenated, each with its header
+            if len(view) - at < _XERIAL_HEAD.size:
+                raise Malformed("snappy stream ends inside its header")
+            _, _, compatible = _XERIAL_HEAD.unpack_from(view, at)
+            if compatible < _XERIAL_VERSION:
+                raise Malformed(f"snappy stream of unknown version {compatible}")
+            at += _XERIAL_HEAD.size
+            continue
+        if len(view) - at < 4:
+            raise Malformed("snappy stream ends inside a chunk length")
+        (length,) = _INT32.unpack_from(view, at)
+        at += 4
+        if not 0 <= length <= len(view) - at:
+            raise Malformed(f"snappy chunk of {length} bytes, {len(view) - at} left")
+        part = _snappy_block(view[at : at + length], bytes_max - size)
+        parts.append(part)
+        size += len(part)
+        at += length
+        if size > bytes_max:
+            break
+    return b"".join(parts)
+
+
+def _snappy_block(block: memoryview, bytes_max: int) -> bytes:
+    # A snappy block begins with its decompressed size, and its decoder allocates that much.
+    try:
+        size = cramjam.snappy.decompress_raw_len(block)
+        if size > bytes_max:
+            raise TooLarge(f"snappy block declares {size} bytes where {bytes_max} are allowed")
+        out = bytearray(size)
+        if cramjam.snappy.decompress_raw_into(block, out) != size:
+            raise Malformed("snappy block ends in the middle")
+    except cramjam.DecompressionError as error:
+        raise Malformed(f"broken snappy block: {error}") from None
+    return bytes(out)
+
+
+_FIRST_READ_BYTES = 64 * 1024
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_INDEPENDENT_BLOCKS = 0x20
+
+
+def _unlz4(data: Bytes, bytes_max: int) -> bytes:
+    view = memoryview(data)
+    if view[:4] != _LZ4_MAGIC or len(view) < 7:
+        raise Malformed("no lz4 frame")
+    if not view[4] & _LZ4_INDEPENDENT_BLOCKS:
+        # Java's reader refuses linked blocks: a batch that we let pass could never be consumed.
+        raise Malformed("lz4 frame with linked blocks")
+    stream = lz4.frame.LZ4FrameDecompressor()
+    parts: list[bytes] = []
+    size = 0
+    # The decoder allocates what it is asked for, so it is asked in growing steps.
+    step = max(_FIRST_READ_BYTES, 4 * len(view))
+    given: Bytes = view
+    try:
+        while not stream.eof and size <= bytes_max:
+            part = stream.decompress(given, min(step, bytes_max + 1 - size))
+            if not part and not stream.eof:
+                raise Malformed("lz4 frame ends in the middle")
+            given = b""
+            parts.append(part)
+            size += len(part)
+            step *= 2
+    except (RuntimeError, EOFError) as error:
+        raise Malformed(f"broken lz4 frame: {error}") from None
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+_WINDOW_BYTES_MIN = 8 << 20  # what RFC 8878 asks every decoder to accept
+_WINDOW_BYTES_MAX = 128 << 20  # what zstd itself accepts by default
+_zstd = threading.local()  # a zstd context belongs to one thread at a time
+
+
+def _zstd_decompressor(bytes_max: int) -> zstandard.ZstdDecompressor:
+    window = _WINDOW_BYTES_MIN
+    while window < bytes_max and window < _WINDOW_BYTES_MAX:
+        window *= 2
+    if getattr(_zstd, "window", 0) != window:
+        _zstd.window = window
+        _zstd.decompressor = zstandard.ZstdDecompressor(max_window_size=window)
+    decompressor: zstandard.ZstdDecompressor = _zstd.decompressor
+    return decompressor
+
+
+def _unzstd(data: Bytes, bytes_max: int) -> bytes:
+    view = memoryview(data)
+    parts: list[bytes] = []
+    size = 0
+    at = 0
+    while at < len(view) and size <= bytes_max:
+        end, blocks = _zstd_frame(view, at)
+        part = _zstd_one_frame(view[at:end], blocks * _ZSTD_BLOCK_BYTES_MAX, bytes_max - size)
+        parts.append(part)
+        size += len(part)
+        at = end
+    if not parts:
+        raise Malformed("no zstd frame")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _zstd_one_frame(frame: memoryview, content_bytes_max: int, bytes_max: int) -> bytes:
+    decompressor = _zstd_decompressor(bytes_max)
+    try:
+        declared = zstandard.frame_content_size(frame)
+        # The decoder ignores max_output_size and allocates what the frame declares, so that is checked here.
+        if declared > bytes_max:
+            raise TooLarge(f"zstd frame declares {declared} bytes where {bytes_max} are allowed")
+        if declared == 0:
+            return b""
+        out: bytes = decompressor.decompress(frame, max_output_size=max(1, min(content_bytes_max, bytes_max)))
+        return out
+    except zstandard.ZstdError as error:
+        # Too small a buffer and a broken block look the same to the decoder; only the first fills the limit.
+        if content_bytes_max > bytes_max and _zstd_fills(decompressor, frame, bytes_max + 1):
+            raise TooLarge(f"zstd frame decompresses to more than {bytes_max} bytes") from None
+        raise Malformed(f"broken zstd frame: {error}") from None
+
+
+def _zstd_fills(decompressor: zstandard.ZstdDecompressor, frame: memoryview, size: int) -> bool:
+    try:
+        return len(decompressor.stream_reader(frame).read(size)) == size
+    except zstandard.ZstdError:
+        return False
+
+
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZSTD_BLOCK_BYTES_MAX = 128 * 1024
+_ZSTD_RLE_BLOCK, _ZSTD_RESERVED_BLOCK = 1, 3
+
+
+def _zstd_frame(view: memoryview, start: int) -> tuple[int, int]:
+    """Where the frame that begins at `start` ends, and its number of blocks: how a cut stream is told from a whole."""
+    if view[start : start + 4] != _ZSTD_MAGIC or len(view) - start < 6:
+        raise Malformed("no zstd frame")
+    descriptor = view[start + 4]
+    is_single_segment = bool(descriptor & 0x20)
+    at = start + 5 + (not is_single_segment) + (0, 1, 2, 4)[descriptor & 3]
+    at += (int(is_single_segment), 2, 4, 8)[descriptor >> 6]
+    blocks = 0
+    is_last = False
+    while not is_last:
+        head = int.from_bytes(view[at : at + 3], "little")
+        is_last = bool(head & 1)
+        kind = head >> 1 & 3
+        at += 3 + (1 if kind == _ZSTD_RLE_BLOCK else head >> 3)
+        blocks += 1
+        if at > len(view) or kind == _ZSTD_RESERVED_BLOCK:
+            raise Malformed("zstd frame ends in the middle")
+    at += 4 if descriptor & 4 else 0
+    if at > len(view):
+        raise Malformed("zstd frame ends inside its checksum")
+    return at, blocks
+
+
+def _gzip(data: Bytes) -> bytes:
+    stream = zlib.compressobj(wbits=31)
+    return stream.compress(data) + stream.flush()
+
+
+def _snappy(data: Bytes) -> bytes:
+    view = memoryview(data)
+    parts = [_XERIAL_HEAD.pack(_XERIAL_MAGIC, _XERIAL_VERSION, _XERIAL_VERSION)]
+    for at in range(0, len(view), _XERIAL_CHUNK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[at : at + _XERIAL_CHUNK_BYTES]))
+        parts += (_INT32.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _lz4(data: Bytes) -> bytes:
+    compressed: bytes = lz4.frame.compress(
+        bytes(data), block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False
+    )
+    return compressed
+
+
+def _zstandard(data: Bytes) -> bytes:
+    compressed: bytes = zstandard.ZstdCompressor().compress(data)
+    return compressed
+
+
+_DECOMPRESS: tuple[Callable[[Bytes, int], bytes], ...] = (_plain, _gunzip, _unsnappy, _unlz4, _unzstd)
+_COMPRESS: tuple[Callable[[Bytes], bytes], ...] = (bytes, _gzip, _snappy, _lz4, _zstandard)
