@@ -8,7 +8,13 @@ import pytest
 from tests.harness import distribution, shared
 from tests.harness.brokers import BrokerUnderTest
 
-OUR_SETTINGS = {"auto.create.topics.enable": "false", "log.retention.check.interval.ms": "200"}
+# The settings that tests.harness.node gives to Apache Kafka too.
+OUR_SETTINGS = {
+    "auto.create.topics.enable": "false",
+    "group.min.session.timeout.ms": "100",
+    "log.retention.check.interval.ms": "200",
+    "offsets.retention.check.interval.ms": "200",
+}
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -17,6 +17,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.harness.node import wait_until
+from tests.harness.worker import Worker
 
 DEADLINE_S = 30.0
 
@@ -104,6 +105,22 @@ class BrokerUnderTest:
         )
         self._opened.append(consumer)
         return consumer
+
+    def worker(self, group: str, topic: str, *, partition: int | None = None, **config: Any) -> Worker:
+        """A consumer in a process of its own that the test may crash; with a partition it assigns, else subscribes."""
+        settings = {
+            "bootstrap.servers": self.bootstrap_servers,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 50,
+            "session.timeout.ms": 1000,
+            "heartbeat.interval.ms": 100,
+            **_dotted(config),
+        }
+        worker = Worker(settings, topic=topic, partition=partition)
+        self._opened.append(worker)
+        return worker
 
     def commit(self, group: str, offsets: Mapping[tuple[str, int], int | tuple[int, str]]) -> None:
         """Commits offsets for a group without being a member of it, each with its metadata when one is given."""
