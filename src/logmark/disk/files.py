@@ -1,0 +1,263 @@
+"""The file-system port: what the log asks of a disk, and the real disk.
+
+A file is durable when it and its directory entry have been synced; nothing else is assumed of the disk.
+"""
+
+import errno
+import fcntl
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+Bytes = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    """One open file, read and written by position."""
+
+    path: str
+
+    def pread(self, size: int, at: int) -> bytes: ...
+
+    def pwrite(self, data: Bytes, at: int) -> None: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def size(self) -> int: ...
+
+    def sync(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Lock(Protocol):
+    """A lock that is held until it is released."""
+
+    def release(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    """Everything that the log does with names and files."""
+
+    def open(self, path: str, *, create: bool = False) -> File: ...
+
+    def read(self, path: str) -> bytes: ...
+
+    def write(self, path: str, data: Bytes, *, sync: bool = True) -> None: ...
+
+    def write_atomically(self, path: str, data: Bytes) -> None: ...
+
+    def size(self, path: str) -> int: ...
+
+    def modified_ms(self, path: str) -> int: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def is_directory(self, path: str) -> bool: ...
+
+    def listdir(self, path: str) -> Sequence[str]: ...
+
+    def mkdir(self, path: str) -> None: ...
+
+    def replace(self, source: str, target: str) -> None: ...
+
+    def remove(self, path: str) -> None: ...
+
+    def rmdir(self, path: str) -> None: ...
+
+    def sync_file(self, path: str) -> None: ...
+
+    def sync_directory(self, path: str) -> None: ...
+
+    def lock(self, path: str) -> Lock | None: ...
+
+
+def strongest_sync(platform: str, *, full_sync: int | None) -> Callable[[int], None]:
+    """The call that puts a file's bytes on the medium, the strongest that a platform has.
+
+    macOS's fsync leaves the bytes in the drive's own cache; only F_FULLFSYNC empties that. Linux's fdatasync
+    flushes the drive and writes the file's size too, which is all the metadata that reading back needs.
+    """
+    if platform == "darwin" and full_sync is not None:
+        command = full_sync
+
+        def sync_fully(descriptor: int) -> None:
+            try:
+                fcntl.fcntl(descriptor, command)
+            except OSError as error:
+                # Some network and foreign file systems do not know the command; they get what they know.
+                if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
+                    raise
+                os.fsync(descriptor)
+
+        return sync_fully
+    if platform.startswith("linux"):
+        return os.fdatasync
+    return os.fsync
+
+
+def no_sync(descriptor: int) -> None:
+    """Leaves the bytes to the operating system."""
+
+
+class RealFile:
+    """An open file of the operating system."""
+
+    __slots__ = ("_descriptor", "_sync", "path")
+
+    def __init__(self, path: str, descriptor: int, sync: Callable[[int], None]) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        self._sync = sync
+
+    def pread(self, size: int, at: int) -> bytes:
+        data = os.pread(self._descriptor, size, at)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        left = size - len(data)
+        while left and (more := os.pread(self._descriptor, left, at + size - left)):
+            parts.append(more)
+            left -= len(more)
+        return b"".join(parts)
+
+    def pwrite(self, data: Bytes, at: int) -> None:
+        written = os.pwrite(self._descriptor, data, at)
+        if written == len(data):
+            return
+        view = memoryview(data)
+        while written < len(view):
+            more = os.pwrite(self._descriptor, view[written:], at + written)
+            if not more:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
+            written += more
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def sync(self) -> None:
+        self._sync(self._descriptor)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+
+# The kernel's lock belongs to the process, so a second broker in the same process would be let in without this.
+_locked_here: set[str] = set()
+
+
+class RealLock:
+    """The operating system's lock on a file, the kind that Apache Kafka takes."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+            _locked_here.discard(self._path)
+
+
+class RealFileSystem:
+    """The operating system's files; with `sync=False` it never waits for the medium."""
+
+    def __init__(self, *, sync: bool = True) -> None:
+        self.is_syncing = sync
+        full_sync: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+        self._sync = strongest_sync(sys.platform, full_sync=full_sync) if sync else no_sync
+        # A directory has no data to sync: only fsync is defined for it.
+        self._sync_directory = os.fsync if sync else no_sync
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return RealFile(path, os.open(path, flags, 0o644), self._sync)
+
+    def read(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def write(self, path: str, data: Bytes, *, sync: bool = True) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        file = RealFile(path, descriptor, self._sync)
+        try:
+            if data:
+                file.pwrite(data, 0)
+            if sync:
+                file.sync()
+        finally:
+            file.close()
+
+    def write_atomically(self, path: str, data: Bytes) -> None:
+        self.write(path + ".tmp", data)
+        os.replace(path + ".tmp", path)
+        self.sync_directory(os.path.dirname(path))
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def listdir(self, path: str) -> Sequence[str]:
+        return sorted(os.listdir(path))
+
+    def mkdir(self, path: str) -> None:
+        os.mkdir(path, 0o755)
+
+    def replace(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        os.remove(path)
+
+    def rmdir(self, path: str) -> None:
+        os.rmdir(path)
+
+    def sync_file(self, path: str) -> None:
+        if not self.is_syncing:
+            return
+        file = self.open(path)
+        try:
+            file.sync()
+        finally:
+            file.close()
+
+    def sync_directory(self, path: str) -> None:
+        if not self.is_syncing:
+            return
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._sync_directory(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def lock(self, path: str) -> RealLock | None:
+        """The lock on a file, or None when another holds it."""
+        real = os.path.realpath(path)
+        # Checked before the file is opened: closing any descriptor of it would drop this process's own lock.
+        if real in _locked_here:
+            return None
+        descriptor = os.open(real, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                return None
+            raise
+        _locked_here.add(real)
+        return RealLock(real, descriptor)

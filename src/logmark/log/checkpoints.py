@@ -1,0 +1,92 @@
+"""The small text files of a data directory, in Kafka's bytes."""
+
+import base64
+from collections.abc import Mapping
+
+from logmark.errors import Malformed
+from logmark.names import TopicPartition
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+
+
+def write_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """The text of an offset checkpoint."""
+    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
+    return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
+
+
+def read_offsets(data: bytes) -> dict[TopicPartition, int]:
+    """The offsets in a checkpoint's text; an empty file holds none."""
+    offsets = {}
+    for line in _entries(data):
+        topic, partition, offset = _split(line, 3)
+        offsets[TopicPartition(topic, _number(partition))] = _number(offset)
+    return offsets
+
+
+def write_epochs(epochs: list[tuple[int, int]]) -> bytes:
+    """The text of a leader-epoch checkpoint."""
+    lines = [f"{leader_epoch} {start_offset}" for leader_epoch, start_offset in epochs]
+    return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
+
+
+def read_epochs(data: bytes) -> list[tuple[int, int]]:
+    """The leader epochs in a checkpoint's text, each with its first offset."""
+    pairs = (_split(line, 2) for line in _entries(data))
+    return [(_number(leader_epoch), _number(start_offset)) for leader_epoch, start_offset in pairs]
+
+
+def write_partition_metadata(topic_id: bytes) -> bytes:
+    """The text of partition.metadata, which has no newline at its end."""
+    return f"version: 0\ntopic_id: {id_text(topic_id)}".encode()
+
+
+def read_partition_metadata(data: bytes) -> bytes:
+    """The topic id in a partition.metadata."""
+    lines = dict(line.split(": ", 1) for line in data.decode("utf-8", "replace").splitlines() if ": " in line)
+    if lines.get("version") != "0" or "topic_id" not in lines:
+        raise Malformed("partition.metadata has no topic id of version 0")
+    return id_bytes(lines["topic_id"])
+
+
+def id_text(value: bytes) -> str:
+    """Kafka's text of a 16-byte id: URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
+
+
+def id_bytes(text: str) -> bytes:
+    """The 16 bytes of an id's text."""
+    try:
+        value = base64.urlsafe_b64decode(text.strip() + "==")
+    except ValueError:
+        value = b""
+    if len(value) != 16:
+        raise Malformed(f"{text!r} is not an id of 22 characters")
+    return value
+
+
+def _entries(data: bytes) -> list[str]:
+    lines = data.decode("utf-8", "replace").splitlines()
+    if not lines:
+        return []
+    if lines[0].strip() != "0":
+        raise Malformed(f"checkpoint of unknown version {lines[0]!r}")
+    if len(lines) < 2 or len(lines) - 2 != _number(lines[1]):
+        raise Malformed("checkpoint whose count does not match its lines")
+    return lines[2:]
+
+
+def _split(line: str, count: int) -> list[str]:
+    parts = line.split(" ")
+    if len(parts) != count:
+        raise Malformed(f"checkpoint line {line!r} does not have {count} parts")
+    return parts
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise Malformed(f"{text!r} is not a number") from None

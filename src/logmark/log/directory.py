@@ -1,0 +1,351 @@
+"""The data directory: one lock, who it belongs to, whether it was left cleanly, and the folders of its partitions.
+
+Only files and partition folders lie in it: any other sub-directory would stop Apache Kafka from opening it.
+"""
+
+import errno
+import json
+import logging
+import os
+import re
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Mapping
+
+from logmark.clock import Clock
+from logmark.disk.files import FileSystem, Lock
+from logmark.errors import Malformed, UserError
+from logmark.log import checkpoints
+from logmark.log.groupcommit import GroupCommit
+from logmark.log.partition import METADATA, Partition
+from logmark.log.settings import TopicSettings
+from logmark.names import TopicPartition
+
+LOCK = ".lock"
+META = "meta.properties"
+CLEAN = ".kafka_cleanshutdown"
+CATALOG = "logmark.catalog"
+BOOTSTRAP = "bootstrap.checkpoint"
+KAFKA_METADATA = "__cluster_metadata-0"
+NODE_ID = 1
+FOLDER_NAME_MAX = 255
+
+_FOLDER = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<index>\d+)")
+_GOING = re.compile(r".+\.[0-9a-f]{32}-delete")
+_STRAY = re.compile(r".+\.[0-9a-f]{32}-stray")
+
+logger = logging.getLogger(__name__)
+
+
+class DataDirectory:
+    """One open data directory and the partitions in it."""
+
+    def __init__(
+        self, path: str, *, files: FileSystem, committer: GroupCommit, clock: Clock, lock: Lock, meta: Mapping[str, str]
+    ) -> None:
+        """Made by `open`."""
+        self.path = path
+        self.cluster_id = meta["cluster.id"]
+        self.directory_id = meta["directory.id"]
+        self.node_id = int(meta["node.id"])
+        self.was_clean = files.exists(f"{path}/{CLEAN}")
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self._files = files
+        self._committer = committer
+        self._clock = clock
+        self._lock = lock
+        self._going: list[tuple[int, str]] = []
+        self._writing = threading.Lock()
+        self._taken = 0
+        self._written = 0
+        self._recovery_points = self._read_offsets(checkpoints.RECOVERY_POINTS)
+        self._log_starts = self._read_offsets(checkpoints.LOG_STARTS)
+
+    # Opening and closing
+
+    @classmethod
+    def open(
+        cls, path: str | os.PathLike[str], *, files: FileSystem, committer: GroupCommit, clock: Clock
+    ) -> "DataDirectory":
+        """Locks a directory, makes it one of ours if it is new, and refuses it with a sentence if it cannot be."""
+        path = os.path.abspath(os.fspath(path))
+        try:
+            _make(path, files)
+            lock = files.lock(f"{path}/{LOCK}")
+            if lock is None:
+                raise UserError(
+                    f"The data directory {path} is in use by another broker. Nothing was changed. "
+                    "Stop that broker, or choose another directory with --data-dir."
+                )
+            try:
+                self = cls(
+                    path, files=files, committer=committer, clock=clock, lock=lock, meta=_meta(path, files)
+                )  # fmt: skip
+                self._begin()
+            except BaseException:
+                lock.release()
+                raise
+        except OSError as error:
+            raise _unusable(path, error) from error
+        return self
+
+    def _begin(self) -> None:
+        # Gone before anything is written: a crash from here on must be seen as one.
+        if self.was_clean:
+            self._files.remove(f"{self.path}/{CLEAN}")
+            self._files.sync_directory(self.path)
+        for name in self._files.listdir(self.path):
+            if _GOING.fullmatch(name):
+                self._remove_folder(f"{self.path}/{name}")
+            elif name.endswith(".tmp") and not self._files.is_directory(f"{self.path}/{name}"):
+                self._files.remove(f"{self.path}/{name}")
+
+    def close(self, *, clean: bool = True) -> bool:
+        """Closes every partition and says whether the next start can trust the files as they are."""
+        closed = [partition.close(clean=clean) for partition in self.partitions.values()]
+        is_complete = all(closed)
+        try:
+            if clean:
+                self.write_checkpoints()
+            if clean and is_complete:
+                marker = json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":"))
+                self._files.write_atomically(f"{self.path}/{CLEAN}", marker.encode())
+        except OSError as error:
+            logger.error("%s was not closed cleanly, the next start will check it: %s", self.path, error)
+            is_complete = False
+        finally:
+            self._lock.release()
+        return clean and is_complete
+
+    # Files of the top level
+
+    def read(self, name: str) -> bytes | None:
+        """A file at the top of the directory, or None."""
+        path = f"{self.path}/{name}"
+        return self._files.read(path) if self._files.exists(path) else None
+
+    def write(self, name: str, data: bytes) -> None:
+        """Replaces a file at the top of the directory, durably."""
+        self._files.write_atomically(f"{self.path}/{name}", data)
+
+    def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
+        try:
+            return checkpoints.read_offsets(self.read(name) or b"")
+        except Malformed as error:
+            # As Kafka does: without a recovery point everything is checked, without a log start nothing is hidden.
+            logger.warning("%s/%s is not used: %s", self.path, name, error)
+            return {}
+
+    def write_checkpoints(self) -> None:
+        """Writes the recovery points, high watermarks and log starts as they are now."""
+        self.checkpoint()()
+
+    def checkpoint(self) -> Callable[[], None]:
+        """Takes the offsets now; the returned call writes them, and may be made from a thread."""
+        recovery_points, high_watermarks, log_starts = {}, {}, {}
+        for key, partition in self.partitions.items():
+            recovery_points[key] = partition.recovery_point
+            high_watermarks[key] = partition.high_watermark
+            segments = partition.segments
+            if partition.log_start_offset > (segments[0].base_offset if segments else 0):
+                log_starts[key] = partition.log_start_offset
+        self._recovery_points, self._log_starts = recovery_points, log_starts
+        self._taken += 1
+        taken = self._taken
+
+        def write() -> None:
+            with self._writing:
+                # A later one may have been faster: an older one must not replace it.
+                if taken > self._written:
+                    self._written = taken
+                    self.write(checkpoints.RECOVERY_POINTS, checkpoints.write_offsets(recovery_points))
+                    self.write(checkpoints.HIGH_WATERMARKS, checkpoints.write_offsets(high_watermarks))
+                    # Last: a log start above the log's end would make Kafka drop the log.
+                    self.write(checkpoints.LOG_STARTS, checkpoints.write_offsets(log_starts))
+
+        return write
+
+    # Partitions
+
+    def folder(self, topic: str, index: int) -> str:
+        """Where a partition lies."""
+        return f"{self.path}/{topic}-{index}"
+
+    def folders(self) -> list[TopicPartition]:
+        """The partitions whose folders are there, known or not."""
+        found = []
+        for name in self._files.listdir(self.path):
+            match = _FOLDER.fullmatch(name)
+            if match and self._files.is_directory(f"{self.path}/{name}"):
+                found.append(TopicPartition(match["topic"], int(match["index"])))
+        return found
+
+    def create_partition(
+        self, topic: str, index: int, topic_id: bytes, settings: TopicSettings, *, first_offset: int = 0
+    ) -> Partition:
+        """A new, durable partition; its first record gets `first_offset`."""
+        (partition,) = self.create_partitions(topic, [index], topic_id, settings, first_offset=first_offset)
+        return partition
+
+    def create_partitions(
+        self, topic: str, indexes: Iterable[int], topic_id: bytes, settings: TopicSettings, *, first_offset: int = 0
+    ) -> list[Partition]:
+        """New, durable partitions of a topic: many cost little more than one."""
+        keys = [TopicPartition(topic, index) for index in indexes]
+        if any(key in self._recovery_points or key in self._log_starts for key in keys):
+            # What is remembered of a deleted partition must not be believed of its successor.
+            self.write_checkpoints()
+        created = []
+        for key in keys:
+            partition = Partition.create(
+                self.folder(*key), topic, key.partition, topic_id, settings,
+                files=self._files, committer=self._committer, clock=self._clock, first_offset=first_offset,
+            )  # fmt: skip
+            self.partitions[key] = partition
+            created.append(partition)
+        self._files.sync_directory(self.path)
+        return created
+
+    def open_partition(self, topic: str, index: int, topic_id: bytes, settings: TopicSettings) -> Partition:
+        """The partition as it was left; one whose folder was not made before a crash is made now."""
+        key, folder = TopicPartition(topic, index), self.folder(topic, index)
+        if self._files.exists(folder) and not self._belongs(folder, topic_id):
+            self._set_aside(folder, topic, index)
+        if not self._files.exists(folder):
+            self._recovery_points.pop(key, None)
+            self._log_starts.pop(key, None)
+            return self.create_partition(topic, index, topic_id, settings)
+        partition = Partition.open(
+            folder, topic, index, topic_id, settings,
+            files=self._files, committer=self._committer, clock=self._clock, clean=self.was_clean,
+            recovery_point=self._recovery_points.get(key, 0), log_start_offset=self._log_starts.get(key, 0),
+        )  # fmt: skip
+        self.partitions[key] = partition
+        return partition
+
+    def _belongs(self, folder: str, topic_id: bytes) -> bool:
+        """Whether a folder is the topic's; one that a crash left without an id or data is completed."""
+        path = f"{folder}/{METADATA}"
+        names = self._files.listdir(folder)
+        content = self._files.read(path) if METADATA in names else b""
+        if not content and not any(name.endswith(".log") for name in names):
+            self._files.write_atomically(path, checkpoints.write_partition_metadata(topic_id))
+            return True
+        try:
+            return checkpoints.read_partition_metadata(content) == topic_id
+        except Malformed as error:
+            logger.warning("%s: %s", path, error)
+            return False
+
+    def _set_aside(self, folder: str, topic: str, index: int) -> None:
+        aside = f"{self.path}/{_name_with_suffix(topic, index, 'stray')}"
+        logger.warning("%s is not of the topic's id: it is kept as %s and not used", folder, aside)
+        self._files.replace(folder, aside)
+        self._files.sync_directory(self.path)
+
+    def delete_partition(self, topic: str, index: int) -> None:
+        """Closes a partition and takes its folder out of use, durably; `purge` removes the files later."""
+        partition = self.partitions.pop(TopicPartition(topic, index), None)
+        if partition is not None:
+            partition.close(clean=False)
+        folder = self.folder(topic, index)
+        if self._files.exists(folder):
+            going = f"{self.path}/{_name_with_suffix(topic, index, 'delete')}"
+            self._files.replace(folder, going)
+            self._files.sync_directory(self.path)
+            delay_ms = partition.settings.file_delete_delay_ms if partition is not None else 0
+            self._going.append((self._clock.now_ms() + delay_ms, going))
+
+    def purge(self, now_ms: int) -> None:
+        """Removes the files of partitions that were deleted long enough ago."""
+        due = [path for deadline_ms, path in self._going if deadline_ms <= now_ms]
+        self._going = [(deadline_ms, path) for deadline_ms, path in self._going if deadline_ms > now_ms]
+        for path in due:
+            self._remove_folder(path)
+
+    def _remove_folder(self, path: str) -> None:
+        for name in self._files.listdir(path):
+            self._files.remove(f"{path}/{name}")
+        self._files.rmdir(path)
+
+
+def _make(path: str, files: FileSystem) -> None:
+    if files.is_directory(path):
+        return
+    if files.exists(path):
+        raise UserError(f"{path} is not a directory. Nothing was changed. Choose another with --data-dir.")
+    parent = os.path.dirname(path)
+    _make(parent, files)
+    files.mkdir(path)
+    files.sync_directory(parent)
+
+
+def _meta(path: str, files: FileSystem) -> dict[str, str]:
+    """What meta.properties says; a new directory gets one."""
+    names = files.listdir(path)
+    folders = [name for name in names if files.is_directory(f"{path}/{name}")]
+    foreign = [name for name in folders if not (_FOLDER.fullmatch(name) or _GOING.fullmatch(name)
+                                                or _STRAY.fullmatch(name))]  # fmt: skip
+    is_ours = CATALOG in names
+    if KAFKA_METADATA in folders or (META in names and not is_ours and (folders or BOOTSTRAP in names)):
+        raise UserError(
+            f"Apache Kafka wrote the data directory {path}. Nothing was changed. "
+            "Logmark opens only directories of its own: choose another with --data-dir."
+        )
+    if foreign or (folders and not is_ours):
+        raise UserError(
+            f"{path} holds a folder that is not a partition of Logmark, {(foreign or folders)[0]!r}. Nothing was "
+            "changed. A data directory holds nothing else: choose an empty one with --data-dir."
+        )
+    if META not in names:
+        meta = {
+            "cluster.id": _new_id(),
+            "directory.id": _new_id(),
+            "node.id": str(NODE_ID),
+            "version": "1",
+        }
+        files.write_atomically(f"{path}/{META}", write_properties(meta))
+        return meta
+    meta = read_properties(files.read(f"{path}/{META}"))
+    missing = {"cluster.id", "directory.id", "node.id", "version"} - meta.keys()
+    if missing or meta["version"] != "1" or not meta["node.id"].isdigit():
+        raise UserError(
+            f"{path}/{META} is not whole ({', '.join(sorted(missing)) or 'version or node.id'}). "
+            "Nothing was changed. Restore that file from a copy."
+        )
+    return meta
+
+
+def write_properties(values: Mapping[str, str]) -> bytes:
+    """Java properties of plain names and values."""
+    return "".join(["#\n", *(f"{name}={value}\n" for name, value in sorted(values.items()))]).encode()
+
+
+def read_properties(data: bytes) -> dict[str, str]:
+    """The names and values of simple Java properties."""
+    lines = (line.strip() for line in data.decode("utf-8", "replace").splitlines())
+    pairs = (line.split("=", 1) for line in lines if line and line[0] not in "#!" and "=" in line)
+    return {name.strip(): value.strip() for name, value in pairs}
+
+
+def _new_id() -> str:
+    while (text := checkpoints.id_text(secrets.token_bytes(16))).startswith("-"):
+        pass
+    return text
+
+
+def _name_with_suffix(topic: str, index: int, suffix: str) -> str:
+    tail = f"-{index}.{secrets.token_hex(16)}-{suffix}"
+    return topic[: FOLDER_NAME_MAX - len(tail)] + tail
+
+
+def _unusable(path: str, error: OSError) -> UserError:
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        reason, remedy = "cannot be written to", "Give this user the right to write there"
+    elif error.errno in (errno.ENOSPC, errno.EDQUOT):
+        reason, remedy = "is on a full disk", "Free some space"
+    else:
+        reason, remedy = f"cannot be used ({error.strerror or error})", "Repair it"
+    return UserError(
+        f"The data directory {path} {reason}. Nothing was lost. {remedy}, or choose another with --data-dir."
+    )

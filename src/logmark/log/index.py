@@ -1,0 +1,80 @@
+"""The sparse indexes of a segment, kept in memory exactly as they lie on disk.
+
+An entry is never believed by itself: whoever follows one checks it against the batch that it points to, so a damaged
+index costs a rebuild and never a wrong answer.
+"""
+
+import struct
+
+_OFFSET_ENTRY = struct.Struct(">ii")
+_TIME_ENTRY = struct.Struct(">qi")
+
+
+class OffsetIndex:
+    """Maps the last offset of some batches to where those batches start in the file."""
+
+    __slots__ = ("base_offset", "data")
+    ENTRY_BYTES = _OFFSET_ENTRY.size
+
+    def __init__(self, base_offset: int, data: bytes = b"") -> None:
+        self.base_offset = base_offset
+        self.data = bytearray(data)
+
+    def __len__(self) -> int:
+        return len(self.data) // _OFFSET_ENTRY.size
+
+    def __getitem__(self, at: int) -> tuple[int, int]:
+        relative, position = _OFFSET_ENTRY.unpack_from(self.data, at * _OFFSET_ENTRY.size)
+        return self.base_offset + relative, position
+
+    def append(self, last_offset: int, position: int) -> None:
+        """Adds the entry of a batch behind all others."""
+        self.data += _OFFSET_ENTRY.pack(last_offset - self.base_offset, position)
+
+    def at_or_before(self, offset: int) -> tuple[int, int] | None:
+        """The last entry whose offset is not above the given one."""
+        relative = offset - self.base_offset
+        data, unpack, low, high = self.data, _OFFSET_ENTRY.unpack_from, 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if unpack(data, middle * 8)[0] <= relative:
+                low = middle + 1
+            else:
+                high = middle
+        return self[low - 1] if low else None
+
+
+class TimeIndex:
+    """Maps the largest timestamp so far to the last offset of the batch that holds it."""
+
+    __slots__ = ("base_offset", "data", "last_timestamp")
+    ENTRY_BYTES = _TIME_ENTRY.size
+
+    def __init__(self, base_offset: int, data: bytes = b"") -> None:
+        self.base_offset = base_offset
+        self.data = bytearray(data)
+        self.last_timestamp = self[len(self) - 1][0] if len(self) else -1
+
+    def __len__(self) -> int:
+        return len(self.data) // _TIME_ENTRY.size
+
+    def __getitem__(self, at: int) -> tuple[int, int]:
+        timestamp, relative = _TIME_ENTRY.unpack_from(self.data, at * _TIME_ENTRY.size)
+        return timestamp, self.base_offset + relative
+
+    def append_if_later(self, timestamp: int, last_offset: int) -> None:
+        """Adds an entry when it says more than the last one."""
+        if timestamp > self.last_timestamp:
+            self.data += _TIME_ENTRY.pack(timestamp, last_offset - self.base_offset)
+            self.last_timestamp = timestamp
+
+    def at_or_before(self, timestamp: int) -> tuple[int, int] | None:
+        """The last entry whose timestamp is not above the given one."""
+        data, unpack, low, high = self.data, _TIME_ENTRY.unpack_from, 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if unpack(data, middle * 12)[0] <= timestamp:
+                low = middle + 1
+            else:
+                high = middle
+        return self[low - 1] if low else None

@@ -1,0 +1,190 @@
+"""What a partition knows of its idempotent producers, and the bytes of a producer snapshot."""
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import google_crc32c
+
+from logmark.errors import ErrorCode, Malformed, Refused
+
+BATCHES_KEPT = 5
+SEQUENCE_MAX = 2**31 - 1
+NO_SEQUENCE = -1
+_HEADER = struct.Struct(">hIi")
+_ENTRY = struct.Struct(">qhiqiqiq")
+_SNAPSHOT_VERSION = 1
+
+
+class SequencedBatch(Protocol):
+    """The part of a batch that producer state depends on."""
+
+    @property
+    def producer_id(self) -> int: ...
+
+    @property
+    def producer_epoch(self) -> int: ...
+
+    @property
+    def base_sequence(self) -> int: ...
+
+    @property
+    def last_offset_delta(self) -> int: ...
+
+    @property
+    def max_timestamp(self) -> int: ...
+
+
+class Written(NamedTuple):
+    """One batch that a producer has written."""
+
+    base_sequence: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def base_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+def last_sequence(base_sequence: int, last_offset_delta: int) -> int:
+    """The sequence of a batch's last record: after 2**31 - 1 comes 0."""
+    if base_sequence < 0:
+        return NO_SEQUENCE
+    return (base_sequence + last_offset_delta) & SEQUENCE_MAX
+
+
+class Producer:
+    """One producer: its epoch, its last batches and when it was last heard of."""
+
+    __slots__ = ("batches", "producer_epoch", "seen_ms")
+
+    def __init__(self, producer_epoch: int, seen_ms: int) -> None:
+        self.producer_epoch = producer_epoch
+        self.batches: list[Written] = []
+        self.seen_ms = seen_ms
+
+    @property
+    def last(self) -> Written | None:
+        return self.batches[-1] if self.batches else None
+
+
+class Producers:
+    """The idempotent producers of one partition."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[int, Producer] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, producer_id: int) -> bool:
+        return producer_id in self._known
+
+    def __iter__(self) -> Iterator[tuple[int, Producer]]:
+        return iter(self._known.items())
+
+    def get(self, producer_id: int) -> Producer | None:
+        """What is known of a producer."""
+        return self._known.get(producer_id)
+
+    def check(self, batch: SequencedBatch, *, from_client: bool) -> Written | None:
+        """The same batch as it was written before, or None when the batch is next in line; refuses any other."""
+        producer = self._known.get(batch.producer_id)
+        if producer is None:
+            return None
+        if batch.producer_epoch == producer.producer_epoch and from_client:
+            last = last_sequence(batch.base_sequence, batch.last_offset_delta)
+            for written in producer.batches:
+                if written.base_sequence == batch.base_sequence and written.last_sequence == last:
+                    return written
+        if batch.producer_epoch < producer.producer_epoch:
+            raise Refused(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"Producer {batch.producer_id} sent epoch {batch.producer_epoch}, "
+                f"and epoch {producer.producer_epoch} has written here.",
+            )
+        if from_client:
+            self._check_sequence(batch, producer)
+        return None
+
+    def _check_sequence(self, batch: SequencedBatch, producer: Producer) -> None:
+        if batch.producer_epoch != producer.producer_epoch or producer.last is None:
+            expected = 0
+        else:
+            expected = (producer.last.last_sequence + 1) & SEQUENCE_MAX
+        if batch.base_sequence != expected:
+            raise Refused(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"Producer {batch.producer_id} sent sequence {batch.base_sequence}, and {expected} is next.",
+            )
+
+    def record(self, batch: SequencedBatch, *, last_offset: int, seen_ms: int) -> None:
+        """Remembers a batch that was written; the loader uses it too, so it checks nothing."""
+        producer = self._known.get(batch.producer_id)
+        if producer is None:
+            producer = self._known[batch.producer_id] = Producer(batch.producer_epoch, seen_ms)
+        elif producer.producer_epoch != batch.producer_epoch:
+            producer.producer_epoch = batch.producer_epoch
+            producer.batches.clear()
+        producer.seen_ms = seen_ms
+        delta = batch.last_offset_delta
+        base = batch.base_sequence
+        producer.batches.append(Written(base, last_sequence(base, delta), last_offset, delta, batch.max_timestamp))
+        if len(producer.batches) > BATCHES_KEPT:
+            del producer.batches[0]
+
+    def remember_more(self, replayed: "Producers") -> None:
+        """Takes the batches before the last from a replay of the log's tail: a snapshot holds only the last one.
+
+        Without this, a producer whose five batches in flight were all written would be refused when it sends them
+        again after a restart.
+        """
+        for producer_id, producer in self:
+            other = replayed.get(producer_id)
+            if other is not None and other.producer_epoch == producer.producer_epoch and other.last == producer.last:
+                producer.batches = other.batches
+
+    def expire(self, *, now_ms: int, expiration_ms: int) -> int:
+        """Forgets the producers that were not heard of for that long, and says how many."""
+        # Told by the broker's clock and not by the records' timestamps as in Kafka: a producer of back-dated records
+        # would otherwise lose its protection against duplicates while it writes.
+        expired = [key for key, producer in self if now_ms - producer.seen_ms >= expiration_ms]
+        for producer_id in expired:
+            del self._known[producer_id]
+        return len(expired)
+
+    def encode(self) -> bytes:
+        """The bytes of a producer snapshot."""
+        entries = bytearray()
+        for producer_id, producer in self:
+            last = producer.last or Written(NO_SEQUENCE, NO_SEQUENCE, -1, 0, -1)
+            entries += _ENTRY.pack(
+                producer_id, producer.producer_epoch, last.last_sequence, last.last_offset, last.offset_delta,
+                last.timestamp, -1, -1,
+            )  # fmt: skip
+        body = struct.pack(">i", len(self._known)) + entries
+        return struct.pack(">hI", _SNAPSHOT_VERSION, google_crc32c.value(bytes(body))) + body
+
+    @classmethod
+    def decode(cls, data: bytes, *, now_ms: int) -> "Producers":
+        """The producers of a snapshot, each with its last batch."""
+        if len(data) < _HEADER.size:
+            raise Malformed("producer snapshot shorter than its header")
+        version, crc, count = _HEADER.unpack_from(data)
+        if version != _SNAPSHOT_VERSION:
+            raise Malformed(f"producer snapshot of unknown version {version}")
+        if crc != google_crc32c.value(data[6:]) or len(data) != _HEADER.size + count * _ENTRY.size:
+            raise Malformed("producer snapshot with a wrong checksum or count")
+        producers = cls()
+        for entry in _ENTRY.iter_unpack(data[_HEADER.size :]):
+            producer_id, producer_epoch, last, last_offset, delta, timestamp, _, _ = entry
+            producer = producers._known[producer_id] = Producer(producer_epoch, now_ms)
+            if last != NO_SEQUENCE:
+                base = (last - delta) & SEQUENCE_MAX
+                producer.batches.append(Written(base, last, last_offset, delta, timestamp))
+        return producers

@@ -1,0 +1,316 @@
+"""Opening a partition's folder: at once after a clean stop, by checking every batch after any other.
+
+What was acknowledged is never cut: a bad batch is cut away only when nothing sound lies behind it, or when it is a
+write that never reached the disk. Otherwise it is damage: kept, reported and not served.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from logmark.disk.files import FileSystem
+from logmark.errors import Malformed
+from logmark.log.producers import Producers
+from logmark.log.segment import DELETED, INDEX, LOG, SNAPSHOT, TIME_INDEX, BadBatch, Damage, Segment, file_name
+from logmark.wire import batches
+
+READ_BYTES = 1024 * 1024
+PAGE_BYTES = 4096
+# Five batches in flight, each of the default largest size.
+TAIL_BYTES = 8 * 1024 * 1024
+_LEFT_OVERS = (DELETED, ".cleaned", ".swap", ".tmp")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Loaded:
+    """What was found in a partition's folder."""
+
+    segments: list[Segment]
+    log_start_offset: int
+    log_end_offset: int
+    producers: Producers
+    damage: list[Damage] = field(default_factory=list)
+    was_checked: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Loader:
+    """Loads one folder."""
+
+    folder: str
+    files: FileSystem
+    is_clean: bool
+    recovery_point: int
+    log_start_offset: int
+    index_interval: int
+    is_dense: bool
+    now_ms: int
+    segments: list[Segment] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
+    snapshots: list[int] = field(default_factory=list)
+    checked: list[Segment] = field(default_factory=list)
+    is_cut: bool = False
+
+    def load(self) -> Loaded:
+        """Opens the folder and leaves it as a stop would have left it."""
+        names = self._sweep()
+        self.segments = [self._segment(int(name[:20])) for name in names if name.endswith(LOG)]
+        self.snapshots = [int(name[:20]) for name in names if name.endswith(SNAPSHOT)]
+        if not self.segments:
+            return self._empty(self.log_start_offset)
+        log_end_offset = self._open_cleanly(names) if self.is_clean else None
+        if log_end_offset is None:
+            log_end_offset = self._check_from(self.recovery_point)
+        log_end_offset = self._keep_lost_offsets(log_end_offset)
+        log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
+        if log_start_offset > log_end_offset:
+            logger.warning(
+                "%s ends at offset %d, below its log start %d: nothing in it is readable, it begins anew there",
+                self.folder, log_end_offset, log_start_offset,
+            )  # fmt: skip
+            self._drop(0)
+            return self._empty(log_start_offset)
+        producers = self._producers(log_end_offset)
+        self._make_durable()
+        return Loaded(
+            segments=self.segments,
+            log_start_offset=log_start_offset,
+            log_end_offset=log_end_offset,
+            producers=producers,
+            damage=self.damage,
+            was_checked=bool(self.checked),
+        )
+
+    def _empty(self, offset: int) -> Loaded:
+        return Loaded(segments=[], log_start_offset=offset, log_end_offset=offset, producers=Producers())
+
+    def _sweep(self) -> list[str]:
+        names = []
+        for name in self.files.listdir(self.folder):
+            if name.endswith(_LEFT_OVERS):
+                self.files.remove(f"{self.folder}/{name}")
+            elif name[:20].isdigit():
+                names.append(name)
+        return names
+
+    def _segment(self, base_offset: int, *, size: int | None = None) -> Segment:
+        path = f"{self.folder}/{file_name(base_offset, LOG)}"
+        return Segment(
+            self.folder,
+            base_offset,
+            self.files,
+            size=self.files.size(path) if size is None else size,
+            created_ms=self.now_ms,
+            index_interval=self.index_interval,
+        )
+
+    def _open_cleanly(self, names: Sequence[str]) -> int | None:
+        """The log end after a clean stop, or None when something is missing and the log must be checked."""
+        present = set(names)
+        wanted = (file_name(segment.base_offset, suffix) for segment in self.segments for suffix in (INDEX, TIME_INDEX))
+        if not all(name in present for name in wanted):
+            logger.warning("%s was stopped cleanly but lacks an index: it is checked", self.folder)
+            self.recovery_point = 0
+            return None
+        last = self.segments[-1]
+        end = last.base_offset
+        try:
+            for _, header in last.batches(last.nearest(2**63 - 1, last.size), last.size):
+                end = header.next_offset
+        except BadBatch as bad:
+            logger.warning("%s was stopped cleanly but is not whole: %s; it is checked", last.path, bad.problem)
+            return None
+        return end
+
+    def _check_from(self, offset: int) -> int:
+        """Checks every batch from the segment that holds an offset to the end, and returns the log end."""
+        first = max((at for at, segment in enumerate(self.segments) if segment.base_offset <= offset), default=0)
+        expected = self.segments[first].base_offset
+        for at in range(first, len(self.segments)):
+            if self.is_cut:
+                break
+            segment = self.segments[at]
+            if self.is_dense and expected < segment.base_offset:
+                self._report_gap(segment, expected)
+            expected = self._check(at, segment)
+            self.checked.append(segment)
+        return expected
+
+    def _report_gap(self, segment: Segment, expected: int) -> None:
+        damage = Damage(
+            path=segment.path,
+            position=0,
+            size_bytes=0,
+            first_offset=expected,
+            next_offset=segment.base_offset,
+            problem="the offsets before it are missing",
+        )
+        self.damage.append(damage)
+        logger.warning("%s", damage)
+
+    def _check(self, at: int, segment: Segment) -> int:
+        """Walks a segment, rebuilds its indexes and returns the offset behind its last sound batch."""
+        segment.begin_indexes()
+        segment.skips.clear()
+        position, expected = 0, segment.base_offset
+        while position < segment.size:
+            sound, expected, problem = self._check_chunk(segment, position, expected)
+            position += sound
+            if problem is None:
+                continue
+            found = segment.next_sound(position, segment.size, at_least=expected)
+            if self._is_torn(at, segment, position, expected, found[0] if found else segment.size, found is not None):
+                logger.warning(
+                    "%s: cut %d bytes at byte %d that hold no whole batch (%s)",
+                    segment.path, segment.size - position, position, problem,
+                )  # fmt: skip
+                segment.truncate(position)
+                self._drop(at + 1)
+                self.is_cut = True
+                break
+            position = segment.note_damage(position, segment.size, at_least=expected, problem=problem)
+            self.damage.append(segment.damage[-1])
+            expected = found[1].base_offset if found else self.segments[at + 1].base_offset
+        segment.show()
+        return expected
+
+    def _check_chunk(self, segment: Segment, position: int, expected: int) -> tuple[int, int, str | None]:
+        """Checks what one read holds: sound bytes, the next offset, and what is wrong there, if anything."""
+        data = segment.read(position, min(READ_BYTES, segment.size - position))
+        sound, _, problem = batches.sound_prefix(data, base=expected, end=None)
+        if not sound and problem is None:
+            size = batches.read_header(data).size if len(data) >= batches.HEADER_BYTES else 0
+            if not 0 < size <= segment.size - position:
+                return 0, expected, "the last batch is not whole"
+            data = segment.read(position, size)
+            sound, _, problem = batches.sound_prefix(data, base=expected, end=None)
+        walked = 0
+        while walked < sound:
+            header = batches.read_header(data, walked)
+            if self.is_dense and header.base_offset != expected:
+                return walked, expected, f"offset {header.base_offset} where {expected} belongs"
+            segment.index_batch(position + walked, header)
+            expected = header.next_offset
+            walked += header.size
+        return walked, expected, problem
+
+    def _is_torn(
+        self, at: int, segment: Segment, position: int, expected: int, end: int, is_followed: bool
+    ) -> bool:  # fmt: skip
+        """A bad place is a torn tail when nothing sound follows it, or when the write of it got lost."""
+        if expected >= self.recovery_point and _is_lost_write(segment, position, end):
+            return True
+        return not is_followed and not any(self._holds_batch(later) for later in self.segments[at + 1 :])
+
+    def _holds_batch(self, segment: Segment) -> bool:
+        try:
+            next(segment.batches(0, segment.size), None)
+        except BadBatch:
+            return segment.next_sound(0, segment.size, at_least=segment.base_offset) is not None
+        return segment.size > 0
+
+    def _keep_lost_offsets(self, log_end_offset: int) -> int:
+        """Begins a new segment when durable records are missing at the end: an offset is never given twice."""
+        if log_end_offset >= self.recovery_point:
+            return log_end_offset
+        segment = self._segment(self.recovery_point, size=0)
+        segment.create()
+        self.files.sync_file(segment.path)
+        self.files.sync_directory(self.folder)
+        self.segments.append(segment)
+        self._report_gap(segment, log_end_offset)
+        return self.recovery_point
+
+    def _drop(self, at: int) -> None:
+        for segment in self.segments[at:]:
+            segment.release()
+            for path in segment.mark_deleted():
+                self.files.remove(path)
+        del self.segments[at:]
+        self.files.sync_directory(self.folder)
+
+    def _make_durable(self) -> None:
+        """What the check has found and rebuilt may still be in memory only: nothing is shown before it is on disk."""
+        if not self.checked:
+            return
+        for segment in self.checked:
+            segment.file.sync()
+            if segment is not self.segments[-1]:
+                segment.finish_indexes()
+                segment.sync_indexes()
+                segment.release()
+        self.files.sync_directory(self.folder)
+
+    # Producers
+
+    def _producers(self, log_end_offset: int) -> Producers:
+        """The newest snapshot that is whole, and what was written after it."""
+        producers, offset = Producers(), self.segments[0].base_offset
+        for candidate in sorted(self.snapshots, reverse=True):
+            path = f"{self.folder}/{file_name(candidate, SNAPSHOT)}"
+            try:
+                if candidate > log_end_offset:
+                    raise Malformed("it is of a later offset than the log's end")
+                producers, offset = Producers.decode(self.files.read(path), now_ms=self.now_ms), candidate
+                break
+            except Malformed as error:
+                logger.warning("%s is not used: %s", path, error)
+                self.files.remove(path)
+                self.snapshots.remove(candidate)
+        self._replay(producers, offset)
+        if len(producers):
+            producers.remember_more(self._tail_producers())
+        self._remove_stray_snapshots()
+        return producers
+
+    def _replay(self, producers: Producers, offset: int) -> None:
+        for segment, following in zip(self.segments, [*self.segments[1:], None], strict=True):
+            if following is not None and following.base_offset <= offset:
+                continue
+            if offset <= segment.base_offset:
+                self._replay_from(producers, segment, 0)
+            elif (found := segment.find(offset, segment.size)) is not None:
+                self._replay_from(producers, segment, found[0])
+
+    def _replay_from(self, producers: Producers, segment: Segment, position: int) -> None:
+        try:
+            for _, header in segment.batches(position, segment.size):
+                if header.producer_id >= 0 and not header.is_control:
+                    producers.record(header, last_offset=header.last_offset, seen_ms=self.now_ms)
+        except BadBatch as bad:
+            end = segment.note_damage(
+                bad.position, segment.size, at_least=segment.base_offset, problem=bad.problem
+            )  # fmt: skip
+            self._replay_from(producers, segment, end)
+
+    def _tail_producers(self) -> Producers:
+        producers, wanted = Producers(), []
+        left = TAIL_BYTES
+        for segment in reversed(self.segments):
+            wanted.append((segment, max(0, segment.size - left)))
+            left -= segment.size
+            if left <= 0:
+                break
+        for segment, size in reversed(wanted):
+            index = segment.offset_index
+            position = next((entry[1] for entry in (index[at] for at in range(len(index))) if entry[1] >= size), 0)
+            self._replay_from(producers, segment, position if size else 0)
+        return producers
+
+    def _remove_stray_snapshots(self) -> None:
+        bases = {segment.base_offset for segment in self.segments}
+        for candidate in sorted(self.snapshots)[:-1]:
+            if candidate not in bases:
+                self.files.remove(f"{self.folder}/{file_name(candidate, SNAPSHOT)}")
+
+
+def _is_lost_write(segment: Segment, position: int, end: int) -> bool:
+    """Where a write never reached the disk but a later one did, the file holds zeros: a header or a whole page."""
+    if not any(segment.read(position, batches.HEADER_BYTES)):
+        return True
+    page = -position % PAGE_BYTES
+    data = segment.read(position, min(end - position, READ_BYTES))
+    pages = range(page, len(data) - PAGE_BYTES + 1, PAGE_BYTES)
+    return any(data.count(0, at, at + PAGE_BYTES) == PAGE_BYTES for at in pages)

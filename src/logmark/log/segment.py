@@ -1,0 +1,399 @@
+"""One segment: a file of batches back to back, and the two sparse indexes that point into it."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from logmark.disk.files import Bytes, File, FileSystem
+from logmark.errors import Malformed
+from logmark.log.index import OffsetIndex, TimeIndex
+from logmark.wire import batches
+from logmark.wire.batches import HEADER_BYTES, BatchHeader
+
+LOG, INDEX, TIME_INDEX, SNAPSHOT, DELETED = ".log", ".index", ".timeindex", ".snapshot", ".deleted"
+CHUNK_BYTES = 64 * 1024
+SEARCH_BYTES = 1024 * 1024
+RELATIVE_OFFSET_MAX = 2**31 - 1
+# Leader epoch 0 and magic 2, which stand in every batch that was written here.
+_MARK = b"\x00\x00\x00\x00\x02"
+_MARK_AT = 12
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """A stretch of a segment that is kept and never served."""
+
+    path: str
+    position: int
+    size_bytes: int
+    first_offset: int
+    next_offset: int | None
+    problem: str
+
+    def __str__(self) -> str:
+        until = "" if self.next_offset is None else f" up to, excluding, {self.next_offset}"
+        return (
+            f"{self.path} is damaged at byte {self.position} ({self.size_bytes} bytes, offsets from "
+            f"{self.first_offset}{until}): {self.problem}. The bytes are kept and not served; what follows them is."
+        )
+
+
+class BadBatch(Malformed):
+    """There is no whole batch at a position that should have one."""
+
+    def __init__(self, position: int, problem: str) -> None:
+        super().__init__(problem)
+        self.position = position
+        self.problem = problem
+
+
+def file_name(offset: int, suffix: str) -> str:
+    """Kafka's name of a file of a partition: twenty digits and what it is."""
+    return f"{offset:020d}{suffix}"
+
+
+class Segment:
+    """The batches from one base offset up to the next segment's."""
+
+    __slots__ = (
+        "_file", "_files", "_first_timestamp", "_index_interval", "_indexed_position", "_offset_index", "_path",
+        "_time_index", "base_offset", "created_ms", "damage", "max_timestamp", "max_timestamp_offset", "size",
+        "skips", "visible_bytes", "visible_timestamp", "visible_timestamp_offset",
+    )  # fmt: skip
+
+    def __init__(
+        self, folder: str, base_offset: int, files: FileSystem, *, size: int, created_ms: int, index_interval: int
+    ) -> None:
+        self.base_offset = base_offset
+        self.created_ms = created_ms
+        self.size = size
+        # Only what lies below is served: it is on disk.
+        self.visible_bytes = size
+        self.max_timestamp = -1
+        self.max_timestamp_offset = base_offset
+        self.visible_timestamp = -1
+        self.visible_timestamp_offset = base_offset
+        self.damage: list[Damage] = []
+        self.skips: dict[int, int] = {}
+        self._path = f"{folder}/{base_offset:020d}"
+        self._files = files
+        self._file: File | None = None
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._first_timestamp: int | None = None
+        self._indexed_position = 0
+        self._index_interval = index_interval
+
+    def __repr__(self) -> str:
+        return f"Segment({self._path}, {self.size} bytes)"
+
+    @property
+    def path(self) -> str:
+        return self._path + LOG
+
+    @property
+    def file(self) -> File:
+        if self._file is None:
+            self._file = self._files.open(self._path + LOG)
+        return self._file
+
+    @property
+    def is_open(self) -> bool:
+        return self._file is not None
+
+    @property
+    def first_timestamp(self) -> int:
+        """The largest timestamp of the first batch, which decides when the segment is old enough to roll."""
+        if self._first_timestamp is None:
+            header = self._header_at(0, self.size)
+            self._first_timestamp = -1 if header is None else header.max_timestamp
+        return self._first_timestamp
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        if self._offset_index is None:
+            self._load_indexes()
+        assert self._offset_index is not None
+        return self._offset_index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        if self._time_index is None:
+            self._load_indexes()
+        assert self._time_index is not None
+        return self._time_index
+
+    # Writing
+
+    def create(self) -> None:
+        """Makes the files of an empty segment; they are durable after `syncs` and a sync of the folder."""
+        self._file = self._files.open(self._path + LOG, create=True)
+        self._file.truncate(0)
+        self._offset_index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
+        self._first_timestamp = None
+        for suffix in (INDEX, TIME_INDEX):
+            self._files.write(self._path + suffix, b"", sync=False)
+
+    def append(self, data: Bytes, size: int, last_offset: int, max_timestamp: int) -> None:
+        """Writes one batch at the end; every `index_interval` bytes a batch gets its index entries."""
+        position = self.size
+        (self._file or self.file).pwrite(data, position)
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+        if not position:
+            self._first_timestamp = max_timestamp
+        elif position - self._indexed_position > self._index_interval:
+            self._add_entries(last_offset, position)
+        self.size = position + size
+
+    def _add_entries(self, last_offset: int, position: int) -> None:
+        self.offset_index.append(last_offset, position)
+        self.time_index.append_if_later(self.max_timestamp, self.max_timestamp_offset)
+        self._indexed_position = position
+
+    def configure(self, *, index_interval: int) -> None:
+        """Takes over a new distance between index entries."""
+        self._index_interval = index_interval
+
+    def show(self) -> None:
+        """Lets readers see everything that was written."""
+        self.visible_bytes = self.size
+        self.visible_timestamp = self.max_timestamp
+        self.visible_timestamp_offset = self.max_timestamp_offset
+
+    def prepare(self) -> None:
+        """Reads what an append needs to know of a segment that was closed."""
+        self.load_timestamps()
+        index = self.offset_index
+        self._indexed_position = index[len(index) - 1][1] if len(index) else 0
+
+    def load_timestamps(self) -> None:
+        """Knows the largest timestamp: the last entry of the time index, if the log says the same."""
+        if self.max_timestamp >= 0 or not self.size:
+            return
+        entries = self.time_index
+        if len(entries) and not self._is_true_time(*entries[len(entries) - 1]):
+            logger.warning("time index contradicts the log: %s is rebuilt", self._path + TIME_INDEX)
+            self.rebuild()
+        elif len(entries):
+            self.max_timestamp, self.max_timestamp_offset = entries[len(entries) - 1]
+        self.visible_timestamp, self.visible_timestamp_offset = self.max_timestamp, self.max_timestamp_offset
+
+    def finish_indexes(self) -> None:
+        """Adds the entry of the largest timestamp, on which retention relies, and writes both index files."""
+        self.load_timestamps()
+        self.time_index.append_if_later(self.max_timestamp, self.max_timestamp_offset)
+        for suffix, data in ((INDEX, self.offset_index.data), (TIME_INDEX, self.time_index.data)):
+            self._files.write(self._path + suffix, data, sync=False)
+
+    def sync_indexes(self) -> None:
+        """Puts both index files on the medium."""
+        for suffix in (INDEX, TIME_INDEX):
+            self._files.sync_file(self._path + suffix)
+
+    def truncate(self, size: int) -> None:
+        """Cuts the file; the indexes must be rebuilt by the caller."""
+        self.file.truncate(size)
+        self.size = self.visible_bytes = size
+
+    def release(self) -> None:
+        """Gives back the file and the memory of a segment that is complete on disk."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._offset_index = self._time_index = None
+
+    def mark_deleted(self) -> list[str]:
+        """Renames the segment's files to `.deleted` and returns their new names."""
+        renamed = []
+        for suffix in (LOG, INDEX, TIME_INDEX, SNAPSHOT):
+            path = self._path + suffix
+            if self._files.exists(path):
+                self._files.replace(path, path + DELETED)
+                renamed.append(path + DELETED)
+        return renamed
+
+    # Reading
+
+    def read(self, position: int, size: int) -> bytes:
+        """The bytes at a position."""
+        return (self._file or self.file).pread(size, position)
+
+    def batches(self, position: int, stop: int) -> Iterator[tuple[int, BatchHeader]]:
+        """The headers from a position on, known damage left out; raises BadBatch where no batch can be."""
+        buffer, start = b"", position
+        while position < stop:
+            if position in self.skips:
+                position = self.skips[position]
+                continue
+            if position - start + HEADER_BYTES > len(buffer):
+                start, buffer = position, self.read(position, min(CHUNK_BYTES, stop - position))
+            header = _header(buffer, position - start, position, stop)
+            yield position, header
+            position += header.size
+
+    def find(self, offset: int, stop: int) -> tuple[int, BatchHeader] | None:
+        """The first batch whose last offset is not below the given one; damage on the way is noted and left out."""
+        position = self.nearest(offset, stop)
+        while True:
+            try:
+                for at, header in self.batches(position, stop):
+                    if header.last_offset >= offset:
+                        return at, header
+                return None
+            except BadBatch as bad:
+                self.note_damage(bad.position, stop, at_least=self.base_offset, problem=bad.problem)
+                position = bad.position
+
+    def nearest(self, offset: int, stop: int) -> int:
+        """Where to begin looking for an offset: an index entry, if the log says the same."""
+        for _ in range(2):
+            entry = self.offset_index.at_or_before(offset)
+            if entry is None:
+                return 0
+            header = self._header_at(entry[1], stop)
+            if header is not None and header.last_offset == entry[0]:
+                return entry[1]
+            logger.warning("index contradicts the log: %s is rebuilt", self._path + INDEX)
+            self.rebuild()
+        return 0
+
+    def _is_true_time(self, timestamp: int, last_offset: int) -> bool:
+        found = self.find(last_offset, self.size)
+        return found is not None and found[1].last_offset == last_offset and found[1].max_timestamp == timestamp
+
+    def nearest_time(self, timestamp: int, stop: int) -> int:
+        """The position before which every record is older than a timestamp."""
+        for _ in range(2):
+            entry = self.time_index.at_or_before(timestamp)
+            if entry is None:
+                return 0
+            found = self.find(entry[1], stop)
+            if found is None and entry[1] >= self.base_offset and stop < self.size:
+                return stop
+            if found is not None and found[1].last_offset == entry[1] and found[1].max_timestamp == entry[0]:
+                return found[0]
+            logger.warning("time index contradicts the log: %s is rebuilt", self._path + TIME_INDEX)
+            self.rebuild()
+        return 0
+
+    def _header_at(self, position: int, stop: int) -> BatchHeader | None:
+        if position < 0 or position + HEADER_BYTES > stop:
+            return None
+        try:
+            return _header(self.read(position, HEADER_BYTES), 0, position, stop)
+        except BadBatch:
+            return None
+
+    def sound_header(self, position: int) -> BatchHeader | None:
+        """The header of the visible batch at a position, if its checksum is right."""
+        return self._sound_at(position, self.visible_bytes, self.base_offset)
+
+    def modified_ms(self) -> int:
+        """When the file was written last, which stands in for timestamps where there are none."""
+        return self._files.modified_ms(self.path)
+
+    # Damage and rebuilding
+
+    def note_damage(self, position: int, stop: int, *, at_least: int, problem: str) -> int:
+        """Remembers that there is no batch at a position, and returns where the next sound one starts."""
+        found = self.next_sound(position, stop, at_least=at_least)
+        end = stop if found is None else found[0]
+        self.skips[position] = end
+        damage = Damage(
+            path=self.path,
+            position=position,
+            size_bytes=end - position,
+            first_offset=at_least,
+            next_offset=None if found is None else found[1].base_offset,
+            problem=problem,
+        )
+        self.damage.append(damage)
+        logger.warning("%s", damage)
+        return end
+
+    def next_sound(self, position: int, stop: int, *, at_least: int) -> tuple[int, BatchHeader] | None:
+        """The first batch behind a bad one whose checksum is right and whose offset is possible."""
+        bad = self._header_at(position, stop)
+        # The length is usually right; a batch inside a record's value must not be taken for one of ours.
+        if bad is not None and (header := self._sound_at(position + bad.size, stop, at_least)) is not None:
+            return position + bad.size, header
+        start = position + 1
+        while start + HEADER_BYTES <= stop:
+            buffer = self.read(start, min(SEARCH_BYTES, stop - start))
+            found = buffer.find(_MARK, _MARK_AT)
+            while found >= 0:
+                candidate = start + found - _MARK_AT
+                header = self._sound_at(candidate, stop, at_least)
+                if header is not None:
+                    return candidate, header
+                found = buffer.find(_MARK, found + 1)
+            if len(buffer) < SEARCH_BYTES:
+                return None
+            start += len(buffer) - HEADER_BYTES
+        return None
+
+    def _sound_at(self, position: int, stop: int, at_least: int) -> BatchHeader | None:
+        header = self._header_at(position, stop)
+        if header is None or not at_least <= header.base_offset <= self.base_offset + RELATIVE_OFFSET_MAX:
+            return None
+        data = self.read(position, header.size)
+        return header if len(data) == header.size and batches.crc_is_right(data, 0, header.size) else None
+
+    def rebuild(self) -> None:
+        """Makes both indexes again from the headers in the log."""
+        self.begin_indexes()
+        position = 0
+        while position < self.size:
+            try:
+                for at, header in self.batches(position, self.size):
+                    self.index_batch(at, header)
+                break
+            except BadBatch as bad:
+                position = self.note_damage(
+                    bad.position, self.size, at_least=self.base_offset, problem=bad.problem
+                )  # fmt: skip
+
+    def begin_indexes(self) -> None:
+        """Empties both indexes in memory, so that `index_batch` can fill them again."""
+        self._offset_index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
+        self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
+        self._indexed_position = 0
+
+    def index_batch(self, position: int, header: BatchHeader) -> None:
+        """Adds the entries that an append of this batch would have added."""
+        if header.max_timestamp > self.max_timestamp:
+            self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
+        if not position:
+            self._first_timestamp = header.max_timestamp
+        elif position - self._indexed_position > self._index_interval:
+            self._add_entries(header.last_offset, position)
+
+    def _load_indexes(self) -> None:
+        try:
+            offsets, times = self._files.read(self._path + INDEX), self._files.read(self._path + TIME_INDEX)
+        except FileNotFoundError:
+            offsets = times = b"?"
+        if len(offsets) % OffsetIndex.ENTRY_BYTES or len(times) % TimeIndex.ENTRY_BYTES:
+            logger.warning("index missing or cut: %s is rebuilt", self._path + INDEX)
+            self.rebuild()
+            self.time_index.append_if_later(self.max_timestamp, self.max_timestamp_offset)
+            return
+        self._offset_index, self._time_index = (
+            OffsetIndex(self.base_offset, offsets), TimeIndex(self.base_offset, times)
+        )  # fmt: skip
+
+
+def _header(buffer: bytes, at: int, position: int, stop: int) -> BatchHeader:
+    try:
+        header = batches.read_header(buffer, at)
+    except Malformed as error:
+        raise BadBatch(position, str(error)) from None
+    if header.magic != batches.MAGIC:
+        raise BadBatch(position, f"batch with magic {header.magic}")
+    if header.size > stop - position:
+        raise BadBatch(position, f"batch of {header.size} bytes where {stop - position} are left")
+    return header
