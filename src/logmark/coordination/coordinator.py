@@ -138,10 +138,15 @@ class Coordinator:
         """When time alone will change something, None while nothing is awaited."""
         return self._rebalances.deadlines.next_ms()
 
-    def expire(self, *, now_ms: int) -> Outcome | None:
-        """Decides one deadline that has passed, None when none has."""
+    def is_due(self, *, now_ms: int) -> bool:
+        """A deadline has passed."""
+        deadline_ms = self.next_deadline_ms()
+        return deadline_ms is not None and deadline_ms <= now_ms
+
+    def expire(self, *, now_ms: int) -> Outcome:
+        """Decides one deadline that has passed."""
         deadline = self._rebalances.deadlines.pop(now_ms)
-        return None if deadline is None else self._rebalances.expire(deadline, now_ms=now_ms)
+        return Outcome() if deadline is None else self._rebalances.expire(deadline, now_ms=now_ms)
 
     # Applying
 

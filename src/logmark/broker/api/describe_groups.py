@@ -1,0 +1,78 @@
+"""DescribeGroups tells the state and the members of classic groups.
+
+v3  authorized operations     v4  static members (KIP-345)     v5  flexible
+v6  a group that does not exist is an error (KIP-1043); before, its state is Dead
+"""
+
+from typing import TYPE_CHECKING
+
+from logmark.coordination.coordinator import GroupDescription
+from logmark.coordination.group import GroupState
+from logmark.errors import ErrorCode, Refused
+from logmark.wire.schema import describe_groups as schema
+
+if TYPE_CHECKING:
+    from logmark.broker.dispatch import Request
+
+KEY = schema.KEY
+VERSIONS = range(0, 7)
+
+NOT_FOUND_FROM = 6
+NO_OPERATIONS = -(2**31)  # "nobody asked"
+# Without authentication everybody may do everything that can be done to a group:
+# read (3), delete (6), describe (8), describe configs (10), alter configs (11).
+ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+
+
+async def handle(request: schema.Request, at: "Request") -> schema.Response:
+    """Every group that was asked for, as it stands."""
+    operations = ALL_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
+    return schema.Response(groups=[await _group(group_id, operations, at) for group_id in request.groups])
+
+
+def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
+    """The same error for every group."""
+    return schema.Response(groups=[_refused(group_id, code) for group_id in request.groups])
+
+
+async def _group(group_id: str, operations: int, at: "Request") -> schema.ResponseGroup:
+    try:
+        found = await at.broker.groups.describe(group_id)
+    except Refused as refused:
+        return _refused(group_id, refused.code)
+    if found is not None:
+        return _described(found, operations)
+    if at.version >= NOT_FOUND_FROM:
+        return schema.ResponseGroup(
+            group_id=group_id,
+            group_state=GroupState.DEAD,
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+            error_message=f"Group {group_id} not found.",
+            authorized_operations=operations,
+        )
+    return schema.ResponseGroup(group_id=group_id, group_state=GroupState.DEAD, authorized_operations=operations)
+
+
+def _described(group: GroupDescription, operations: int) -> schema.ResponseGroup:
+    return schema.ResponseGroup(
+        group_id=group.id,
+        group_state=group.state,
+        protocol_type=group.protocol_type,
+        protocol_data=group.protocol,
+        members=[
+            schema.ResponseMember(
+                member_id=member.id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata,
+                member_assignment=member.assignment,
+            )
+            for member in group.members
+        ],
+        authorized_operations=operations,
+    )
+
+
+def _refused(group_id: str, code: ErrorCode) -> schema.ResponseGroup:
+    return schema.ResponseGroup(group_id=group_id, error_code=code)

@@ -1,0 +1,62 @@
+"""FindCoordinator names the broker that keeps a group: always this one.
+
+v1  key types     v3  flexible     v4  several keys at once (KIP-699)     v6  share groups (KIP-932), not served
+"""
+
+from typing import TYPE_CHECKING
+
+from logmark.errors import ErrorCode, Refused
+from logmark.wire.schema import find_coordinator as schema
+
+if TYPE_CHECKING:
+    from logmark.broker.dispatch import Request
+
+KEY = schema.KEY
+VERSIONS = range(0, 7)
+
+GROUP, TRANSACTION = 0, 1
+
+NO_TRANSACTIONS = "Transactions are not served here: produce without transactional.id, or use Apache Kafka."
+BATCHED_FROM = 4
+
+
+def handle(request: schema.Request, at: "Request") -> schema.Response:
+    """This broker's address for every key that it can serve."""
+    keys = request.coordinator_keys if at.version >= BATCHED_FROM else [request.key]
+    found = [_coordinator(key, request.key_type, at) for key in keys]
+    if at.version >= BATCHED_FROM:
+        return schema.Response(coordinators=found)
+    (one,) = found
+    return schema.Response(
+        error_code=one.error_code, error_message=one.error_message, node_id=one.node_id, host=one.host, port=one.port
+    )
+
+
+def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
+    """The same error for every key."""
+    if version < BATCHED_FROM:
+        return schema.Response(error_code=code, error_message=None, node_id=-1, host="", port=-1)
+    return schema.Response(coordinators=[_nobody(key, code, None) for key in request.coordinator_keys])
+
+
+def _coordinator(key: str, key_type: int, at: "Request") -> schema.ResponseCoordinator:
+    if key_type == TRANSACTION:
+        # The code that no client retries: Java, librdkafka, kafka-python and aiokafka all end the producer with it.
+        # librdkafka repeats the search for ever on anything that is not an authorization error.
+        return _nobody(key, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+    if key_type != GROUP:
+        return _nobody(key, ErrorCode.INVALID_REQUEST, f"There is no coordinator of key type {key_type} here.")
+    try:
+        at.broker.groups.check_available(key)
+    except Refused as refused:
+        return _nobody(key, refused.code, refused.message)
+    advertised = at.connection.listener.advertised
+    return schema.ResponseCoordinator(
+        key=key, node_id=at.broker.node_id, host=advertised.host, port=advertised.port, error_message=None
+    )
+
+
+def _nobody(key: str, code: ErrorCode, message: str | None) -> schema.ResponseCoordinator:
+    return schema.ResponseCoordinator(
+        key=key, node_id=-1, host="", port=-1, error_code=code, error_message=message or code.name
+    )

@@ -1,0 +1,35 @@
+"""Heartbeat keeps a member of a classic group alive.
+
+v3  static members (KIP-345)     v4  flexible
+"""
+
+from typing import TYPE_CHECKING
+
+from logmark.coordination.commands import Heartbeat
+from logmark.errors import ErrorCode, Refused
+from logmark.wire.schema import heartbeat as schema
+
+if TYPE_CHECKING:
+    from logmark.broker.dispatch import Request
+
+KEY = schema.KEY
+VERSIONS = range(0, 5)
+
+
+async def handle(request: schema.Request, at: "Request") -> schema.Response:
+    """The member lives for another session timeout; it may be told to join again."""
+    try:
+        beaten = await at.broker.groups.heartbeat(
+            Heartbeat(
+                group=request.group_id,
+                generation=request.generation_id,
+                member_id=request.member_id,
+                instance_id=request.group_instance_id,
+            )
+        )
+    except Refused as refused:
+        if refused.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            # The load ends with a fresh session for every member, so this one lost nothing by waiting.
+            return schema.Response()
+        raise
+    return schema.Response(error_code=beaten.error)

@@ -1,0 +1,60 @@
+"""JoinGroup makes a client a member of a classic group; the answer comes when the group has a new generation.
+
+v1  rebalance timeout     v4  a member asks for an id first (KIP-394)     v5  static members (KIP-345)
+v6  flexible              v7  protocol type     v8  reason     v9  skip assignment (KIP-814)
+"""
+
+from typing import TYPE_CHECKING
+
+from logmark.coordination.commands import Join, Protocol
+from logmark.errors import ErrorCode
+from logmark.wire.schema import join_group as schema
+
+if TYPE_CHECKING:
+    from logmark.broker.dispatch import Request
+
+KEY = schema.KEY
+VERSIONS = range(0, 10)
+
+NULLABLE_PROTOCOL_FROM = 7
+
+
+async def handle(request: schema.Request, at: "Request") -> schema.Response:
+    """The member's generation; the leader also learns who the others are."""
+    joined = await at.broker.groups.join(
+        Join(
+            group=request.group_id,
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            client_id=at.client_id or "",
+            client_host=at.client_host,
+            protocol_type=request.protocol_type,
+            protocols=tuple(Protocol(each.name, each.metadata) for each in request.protocols),
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms if at.version >= 1 else request.session_timeout_ms,
+            must_know_its_id=at.version >= 4,
+            can_skip_assignment=at.version >= 9,
+        )
+    )
+    return schema.Response(
+        error_code=joined.error,
+        generation_id=joined.generation,
+        protocol_type=joined.protocol_type,
+        protocol_name=_protocol(joined.protocol, at.version),
+        leader=joined.leader,
+        skip_assignment=joined.skip_assignment,
+        member_id=joined.member_id,
+        members=[
+            schema.ResponseMember(member_id=each.id, group_instance_id=each.instance_id, metadata=each.metadata)
+            for each in joined.members
+        ],
+    )
+
+
+def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
+    """Nothing but the error, and the id that the member came with."""
+    return schema.Response(error_code=code, protocol_name=_protocol(None, version), member_id=request.member_id)
+
+
+def _protocol(name: str | None, version: int) -> str | None:
+    return name if version >= NULLABLE_PROTOCOL_FROM else name or ""

@@ -1,0 +1,36 @@
+"""SyncGroup hands out the assignments of a generation; the answer comes when the leader has brought them.
+
+v3  static members (KIP-345)     v4  flexible     v5  protocol type and name, both required (KIP-559)
+"""
+
+from typing import TYPE_CHECKING
+
+from logmark.coordination.commands import Sync
+from logmark.errors import ErrorCode, Refused
+from logmark.wire.schema import sync_group as schema
+
+if TYPE_CHECKING:
+    from logmark.broker.dispatch import Request
+
+KEY = schema.KEY
+VERSIONS = range(0, 6)
+
+
+async def handle(request: schema.Request, at: "Request") -> schema.Response:
+    """What the member owns in this generation."""
+    if at.version >= 5 and (request.protocol_type is None or request.protocol_name is None):
+        raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    synced = await at.broker.groups.sync(
+        Sync(
+            group=request.group_id,
+            generation=request.generation_id,
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            protocol_type=request.protocol_type,
+            protocol=request.protocol_name,
+            assignments={each.member_id: each.assignment for each in request.assignments},
+        )
+    )
+    return schema.Response(
+        protocol_type=synced.protocol_type, protocol_name=synced.protocol, assignment=synced.assignment
+    )
