@@ -118,13 +118,12 @@ class _DecoderSource(_Source):
         self.line(f"{target} = new({self.name('Struct', cls)})")
         tagged = []
         for field in cls.FIELDS:
-            if not field.is_in(self.version):
-                self.line(f"{target}.{field.name} = {self.default(field)}")
-            elif field.tag is not None and self.flexible:
-                self.line(f"{target}.{field.name} = {self.default(field)}")
-                tagged.append(field)
-            else:
+            if field.is_in(self.version) and field.tag is None:
                 self.value(field, f"{target}.{field.name}")
+                continue
+            self.line(f"{target}.{field.name} = {self.default(field)}")
+            if field.is_in(self.version):
+                tagged.append(field)
         if self.flexible:
             self.tags(tagged, target)
         self.flush()
@@ -255,13 +254,11 @@ class _EncoderSource(_Source):
         return f"{self.name('pack', layout.pack)}({', '.join(value for value, _ in self.run if value)})"
 
     def message(self, cls: type[Message], source: str) -> None:
-        tagged = []
-        for field in cls.FIELDS:
-            if field.is_in(self.version):
-                if field.tag is not None and self.flexible:
-                    tagged.append(field)
-                else:
-                    self.value(field, f"{source}.{field.name}")
+        fields = [field for field in cls.FIELDS if field.is_in(self.version)]
+        for field in fields:
+            if field.tag is None:
+                self.value(field, f"{source}.{field.name}")
+        tagged = [field for field in fields if field.tag is not None]
         if self.flexible and tagged:
             self.tags(tagged, source)
         elif self.flexible:
