@@ -3,6 +3,7 @@
 A name of Kafka's that means nothing on one node is accepted with a warning; a name that nobody knows is refused.
 """
 
+import builtins
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +51,6 @@ def _text(name: str, default: str, documentation: str) -> BrokerSetting:
 BROKER_SETTINGS: Mapping[str, BrokerSetting] = {
     setting.name: setting
     for setting in (
-        _int("node.id", 1, "This node's number in Metadata and in meta.properties.", high=INT_MAX),
         _text("log.dirs", "", "The data directory."),
         _text("listeners", "", "Where to listen: PLAINTEXT://HOST:PORT, several with commas."),
         _text("advertised.listeners", "", "What clients are told to connect to, one for each listener."),
@@ -94,7 +94,7 @@ _TOPIC_DEFAULTS: Mapping[str, str] = {setting.broker_name: name for name, settin
 # Names of a server.properties that a single node has no use for.
 _WITHOUT_MEANING_EXACT = frozenset(
     {
-        "process.roles", "broker.id", "broker.rack", "default.replication.factor", "unclean.leader.election.enable",
+        "process.roles", "node.id", "broker.id", "broker.rack", "default.replication.factor", "unclean.leader.election.enable",
         "num.network.threads", "num.io.threads", "num.recovery.threads.per.data.dir", "num.replica.fetchers",
         "background.threads", "queued.max.requests", "inter.broker.listener.name", "inter.broker.protocol.version",
         "security.inter.broker.protocol", "log.dir", "log.message.format.version", "early.start.listeners",
@@ -157,15 +157,15 @@ class BrokerConfig:
         """The text in force for a broker setting."""
         return self._given.get(name, BROKER_SETTINGS[name].default)
 
-    def int(self, name: str) -> int:
+    def int(self, name: str) -> builtins.int:
         """The number in force for a broker setting."""
-        return int(self.text(name))
+        return builtins.int(self.text(name))
 
-    def bool(self, name: str) -> bool:
+    def bool(self, name: str) -> builtins.bool:
         """The truth in force for a broker setting."""
         return self.text(name).lower() == "true"
 
-    def is_given(self, name: str) -> bool:
+    def is_given(self, name: str) -> builtins.bool:
         """Somebody set it; it is not the default."""
         return name in self._given
 

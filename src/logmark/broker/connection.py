@@ -8,7 +8,7 @@ import asyncio
 import logging
 import mmap
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from logmark.broker.dispatch import Buffers
 from logmark.errors import Malformed
@@ -51,8 +51,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- the transport's side ------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.peer_host = peer[0] if peer else ""
         if not self._broker.connection_limit.enter(self.peer_host):

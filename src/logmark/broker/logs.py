@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 
 from logmark.broker.config import BrokerConfig
 from logmark.clock import Clock
-from logmark.errors import ErrorCode, LogFailed, Refused
+from logmark.errors import ErrorCode, Refused
+from logmark.log import catalog
 from logmark.log.catalog import Catalog, Entry
 from logmark.log.directory import DataDirectory
-from logmark.log.groupcommit import GroupCommit
-from logmark.log.partition import Partition
+from logmark.log.partition import Partition, batch_rules
 from logmark.log.settings import SETTINGS, TopicSettings
 from logmark.names import OFFSETS_TOPIC, OFFSETS_TOPIC_PARTITIONS
 from logmark.wire.batches import BatchRules
@@ -53,15 +53,16 @@ class Logs:
 
     offsets_topic_name = OFFSETS_TOPIC
 
-    def __init__(
-        self, directory: DataDirectory, committer: GroupCommit, config: BrokerConfig, clock: Clock
-    ) -> None:
+    def __init__(self, directory: DataDirectory, config: BrokerConfig, clock: Clock) -> None:
         self._directory = directory
-        self._committer = committer
         self._config = config
         self._clock = clock
         self._defaults = config.topic_defaults()
-        self._catalog: Catalog = directory.catalog
+        content = directory.read(catalog.FILE_NAME)
+        self._catalog = Catalog(content, write=lambda content: directory.write(catalog.FILE_NAME, content))
+        if content is None:
+            # From the first start on the directory says whose it is.
+            self._catalog.save()
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         self._producer_ids: Iterator[int] = iter(())
@@ -72,44 +73,27 @@ class Logs:
     def open(self) -> None:
         """Opens every partition, and finishes the deletions that a stop interrupted."""
         for entry in self._catalog.deleting():
-            for index in range(entry.partitions):
-                self._directory.remove_partition(entry.name, index)
-            self._catalog.finish_deletion(entry.name)
+            self._remove_folders(entry)
         for entry in self._catalog.entries():
-            self._enter(entry, first_new=entry.partitions)
+            settings = TopicSettings(entry.overrides, self._defaults)
+            opened = [
+                self._directory.open_partition(entry.name, index, entry.id, settings)
+                for index in range(entry.partitions)
+            ]
+            self._enter(entry, opened, settings)
 
-    def close(self, *, clean: bool) -> None:
-        """Closes every partition; after a clean close the next start need not scan."""
-        for topic in self._topics.values():
-            for partition in topic.partitions:
-                partition.close(clean=clean)
-
-    def _enter(self, entry: Entry, *, first_new: int) -> Topic:
-        settings = self._settings(entry.name, entry.overrides)
-        known = self._topics.get(entry.name)
-        partitions = list(known.partitions) if known else []
-        for index in range(len(partitions), entry.partitions):
-            make = self._directory.create_partition if index >= first_new else self._directory.open_partition
-            partitions.append(
-                make(entry.name, index, topic_id=entry.id, settings=settings, committer=self._committer, clock=self._clock)
-            )
+    def _enter(self, entry: Entry, partitions: list[Partition], settings: TopicSettings) -> Topic:
         topic = Topic(entry, partitions, settings, self._rules(settings))
         self._topics[topic.name] = self._by_id[topic.id] = topic
         return topic
 
-    def _settings(self, name: str, overrides: Mapping[str, str]) -> TopicSettings:
-        return TopicSettings(overrides, self._defaults)
-
     def _rules(self, settings: TopicSettings) -> BatchRules:
-        return BatchRules(
-            max_message_bytes=settings.max_message_bytes,
-            decompressed_bytes_max=self._config.int("max.decompressed.message.bytes"),
-            keys_required=settings.is_compacted,
-            is_log_append_time=settings.is_log_append_time,
-            timestamp_before_max_ms=settings.timestamp_before_max_ms,
-            timestamp_after_max_ms=settings.timestamp_after_max_ms,
-            compression_type=settings.compression_type,
-        )
+        return batch_rules(settings, decompressed_bytes_max=self._config.int("max.decompressed.message.bytes"))
+
+    def _remove_folders(self, entry: Entry) -> None:
+        for index in range(entry.partitions):
+            self._directory.delete_partition(entry.name, index)
+        self._catalog.finish_deletion(entry.name)
 
     # -- finding -------------------------------------------------------------------------------
 
@@ -145,7 +129,9 @@ class Logs:
                 raise Refused(ErrorCode.INVALID_PARTITIONS, f"{name} has {OFFSETS_TOPIC_PARTITIONS} partitions, always.")
         try:
             entry = self._catalog.create(name, partitions, overrides)
-            return self._enter(entry, first_new=0)
+            settings = TopicSettings(entry.overrides, self._defaults)
+            created = self._directory.create_partitions(name, range(partitions), entry.id, settings)
+            return self._enter(entry, created, settings)
         except OSError as error:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"The disk refused the topic: {error}") from error
 
@@ -161,9 +147,12 @@ class Logs:
 
     def create_partitions(self, name: str, count: int) -> None:
         """Grows a topic to that many partitions."""
-        had = self._topics[name].partition_count
+        topic = self._topics[name]
         try:
-            self._enter(self._catalog.grow(name, count), first_new=had)
+            self._catalog.grow(name, count)
+            topic.partitions += self._directory.create_partitions(
+                name, range(topic.partition_count, count), topic.id, topic.settings
+            )
         except OSError as error:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"The disk refused the partitions: {error}") from error
 
@@ -174,7 +163,7 @@ class Logs:
         except OSError as error:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"The disk refused the change: {error}") from error
         topic = self._topics[name]
-        topic.settings = self._settings(name, entry.overrides)
+        topic.settings = TopicSettings(entry.overrides, self._defaults)
         topic.rules = self._rules(topic.settings)
         for partition in topic.partitions:
             partition.configure(topic.settings)
@@ -187,14 +176,10 @@ class Logs:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"The disk refused the deletion: {error}") from error
         topic = self._topics.pop(name)
         del self._by_id[topic.id]
-        for partition in topic.partitions:
-            partition.close(clean=False)
         for told in self.on_topic_deleted:
             told(name)
         try:
-            for partition in topic.partitions:
-                self._directory.remove_partition(entry.name, partition.index)
-            self._catalog.finish_deletion(name)
+            self._remove_folders(entry)
         except OSError:
             # The catalogue remembers: the next start removes the rest.
             log.exception("a deleted topic's files could not all be removed", extra={"topic": name})
@@ -212,20 +197,28 @@ class Logs:
 
     # -- looking after -------------------------------------------------------------------------
 
-    def apply_retention(self) -> None:
-        """Removes what is too old or too much, partition by partition."""
+    def look_after(self) -> None:
+        """Removes what is too old or too much, and forgets producers that have been silent for long."""
         now_ms = self._clock.now_ms()
+        expiration_ms = self._config.int("producer.id.expiration.ms")
         for topic in self._topics.values():
             for partition in topic.partitions:
+                partition.expire_producers(now_ms=now_ms, expiration_ms=expiration_ms)
                 if partition.failure is None:
-                    try:
-                        partition.apply_retention(now_ms)
-                    except (OSError, LogFailed):
-                        log.exception("retention failed", extra={"topic": topic.name, "partition": partition.index})
-
-    def write_checkpoints(self) -> None:
-        """Writes how far every log is durable, so that an unclean start scans less."""
+                    partition.apply_retention(now_ms)
         try:
-            self._directory.write_checkpoints([p for topic in self._topics.values() for p in topic.partitions])
+            self._directory.purge(now_ms)
         except OSError:
-            log.exception("the offset checkpoints could not be written")
+            log.exception("the files of a deleted topic could not be removed")
+
+    def checkpoint(self) -> Callable[[], None]:
+        """Takes how far every log is durable, so that an unclean start scans less; the call writes it."""
+        write = self._directory.checkpoint()
+
+        def write_and_say() -> None:
+            try:
+                write()
+            except OSError:
+                log.exception("the offset checkpoints could not be written")
+
+        return write_and_say

@@ -22,12 +22,11 @@ from logmark.clock import Clock, SystemClock
 from logmark.disk.files import FileSystem, RealFileSystem
 from logmark.errors import UserError
 from logmark.log.directory import DataDirectory
-from logmark.log.groupcommit import GroupCommit
+from logmark.log.groupcommit import Durability, GroupCommit
 
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 5.0
-FINISH_SECONDS = 2.0
 
 
 class Address(NamedTuple):
@@ -67,13 +66,12 @@ class Broker:
         data_dir: str,
         config: BrokerConfig | None = None,
         listeners: Sequence[Listener] = (),
-        durability: str = "sync",
+        durability: Durability = "sync",
         files: FileSystem | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.config = config or BrokerConfig()
         self.clock: Clock = clock or SystemClock()
-        self.node_id = self.config.int("node.id")
         self.request_bytes_max = self.config.int("socket.request.max.bytes")
         self.fetch_bytes_max = self.config.int("fetch.max.bytes")
         self.durability = durability
@@ -93,35 +91,39 @@ class Broker:
         self._sweeper: asyncio.TimerHandle | None = None
         self.dispatcher = Dispatcher(self)
 
-    @property
-    def cluster_id(self) -> str:
-        return self._directory.cluster_id
-
     async def start(self) -> None:
         """Opens the logs and listens; when this returns, clients are served."""
         self.loop = asyncio.get_running_loop()
         raise_descriptor_limit()
-        self._directory = DataDirectory.open(self._data_dir, files=self._files, node_id=self.node_id)
+        self._committer = GroupCommit(self.loop, durability=self.durability)
+        self._directory = DataDirectory.open(
+            self._data_dir, files=self._files, committer=self._committer, clock=self.clock
+        )
         try:
-            self._committer = GroupCommit(self.loop, durability=self.durability)
+            self.node_id = self._directory.node_id
+            self.cluster_id = self._directory.cluster_id
             self.timers = Timers(self.loop, self.clock)
-            self.logs = Logs(self._directory, self._committer, self.config, self.clock)
+            self.logs = Logs(self._directory, self.config, self.clock)
             self.logs.open()
             self.groups = Groups(self)
             self.groups.start()
             for listener in list(self.listeners):
                 await self._listen(listener)
         except BaseException:
-            self._directory.abandon()
+            self._directory.close()
+            self._committer.close()
             raise
         every = self.timers.every
         every(
             self.config.int("log.retention.check.interval.ms"),
-            self.logs.apply_retention,
+            self.logs.look_after,
             first_ms=self.config.int("log.initial.task.delay.ms"),
         )
-        every(self.config.int("log.flush.offset.checkpoint.interval.ms"), self.logs.write_checkpoints)
+        every(self.config.int("log.flush.offset.checkpoint.interval.ms"), self._checkpoint)
         self._sweep()
+
+    def _checkpoint(self) -> None:
+        self.loop.run_in_executor(None, self.logs.checkpoint())
 
     async def _listen(self, listener: Listener) -> None:
         try:
@@ -143,22 +145,19 @@ class Broker:
         self._servers.append(server)
 
     async def stop(self) -> None:
-        """Stops listening, lets running requests finish for a moment, closes everything cleanly."""
+        """Stops listening, lets the connections go and closes every log cleanly."""
         for server in self._servers:
             server.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         self.groups.close()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._committer.drain(), FINISH_SECONDS)
-        await asyncio.sleep(0)
+        self.timers.close()
         for connection in list(self.connections):
             connection.abort()
+        # Lets the connections end before what they use does.
         await asyncio.sleep(0)
-        self.timers.close()
-        await self._committer.close()
-        self.logs.close(clean=True)
-        self._directory.close([p for topic in self.logs.topics() for p in topic.partitions])
+        self._directory.close()
+        self._committer.close()
 
     def advance(self, *, seconds: float) -> None:
         """Moves this broker's clock; what comes due happens now."""

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 from logmark.broker.loops import new_event_loop
 from logmark.disk.files import FileSystem
 from logmark.errors import ErrorCode
+from logmark.log.groupcommit import Durability
 from logmark.testing import control
 
 T = TypeVar("T")
@@ -26,7 +27,7 @@ class Broker:
         self,
         config: Mapping[str, str] | None = None,
         *,
-        durability: str = "os",
+        durability: Durability = "os",
         data_dir: str | None = None,
         subprocess: bool = False,
         files: FileSystem | None = None,

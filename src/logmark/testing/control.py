@@ -9,13 +9,14 @@ from logmark.broker.server import Address, Broker, Listener
 from logmark.clock import SystemClock
 from logmark.disk.files import FileSystem
 from logmark.errors import ErrorCode
+from logmark.log.groupcommit import Durability
 
 # Tests want their groups at once, not after Kafka's three seconds.
 TEST_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 
 
 async def start(
-    *, data_dir: str, config: Mapping[str, str], durability: str, port: int, files: FileSystem | None = None
+    *, data_dir: str, config: Mapping[str, str], durability: Durability, port: int, files: FileSystem | None = None
 ) -> Broker:
     """A broker on a port of loopback (0 = any), serving when this returns."""
     broker = Broker(
@@ -47,7 +48,7 @@ async def carry_out(broker: Broker, verb: str, arguments: Sequence[Any]) -> Any:
         broker.advance(seconds=arguments[0])
         await asyncio.sleep(0)
     elif verb == "apply_retention":
-        broker.logs.apply_retention()
+        broker.logs.look_after()
     else:
         raise ValueError(f"no such thing to ask of a broker: {verb}")
     return None
