@@ -19,17 +19,16 @@ from logmark.log import epochs as leader_epochs
 from logmark.log.epochs import Epochs
 from logmark.log.groupcommit import GroupCommit, Round
 from logmark.log.producers import Producers
+from logmark.log.reader import Reader, Records
 from logmark.log.recovery import Loader
 from logmark.log.segment import RELATIVE_OFFSET_MAX, SNAPSHOT, Damage, Segment, file_name
+from logmark.log.segments import Segments
 from logmark.log.settings import TopicSettings
 from logmark.names import INTERNAL_TOPICS
 from logmark.wire import batches
-from logmark.wire.batches import HEADER_BYTES, BatchRules, ProducedBatch
+from logmark.wire.batches import BatchRules, ProducedBatch
 
 METADATA = "partition.metadata"
-PLACES_MAX = 64
-OPEN_SEGMENTS_MAX = 8
-Records = bytes | memoryview
 
 logger = logging.getLogger(__name__)
 
@@ -97,18 +96,14 @@ class Partition:
         self._committer = committer
         self._is_sync = committer.is_sync
         self._clock = clock
-        self._segments: list[Segment] = []
-        self._active: Segment | None = None
+        self._segments = Segments()
+        self._reader = self._new_reader()
         self._is_prepared = False
         self._is_changed = False
         self._epochs = Epochs(0)
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._syncs: list[Callable[[], None]] = []
         self._unshown: list[Segment] = []
-        self._is_in_round = False
-        self._places: dict[int, tuple[Segment, int]] = {}
-        self._recently_read: dict[Segment, None] = {}
-        self._released: list[Segment] = []
         self._deleted: list[tuple[int, str]] = []
         self._adopt(settings)
 
@@ -175,9 +170,9 @@ class Partition:
             is_dense=not settings.is_compacted,
             now_ms=clock.now_ms(),
         ).load()
-        self._segments = loaded.segments
-        self._active = loaded.segments[-1] if loaded.segments else None
-        self._unshown = [loaded.segments[-1]] if loaded.segments else []
+        self._segments = Segments(loaded.segments)
+        self._reader = self._new_reader()
+        self._unshown = loaded.segments[-1:]
         self._gaps = loaded.damage
         self.producers = loaded.producers
         self._is_changed = loaded.was_checked
@@ -185,6 +180,10 @@ class Partition:
         if loaded.was_checked and loaded.segments:
             files.write_atomically(f"{folder}/{leader_epochs.FILE_NAME}", self._epochs.encode())
         return self
+
+    def _new_reader(self) -> Reader:
+        name = f"{self.topic}-{self.index}"
+        return Reader(name, self._segments, is_dense=not self.settings.is_compacted)
 
     def _stand_at(self, log_start_offset: int, log_end_offset: int) -> None:
         self.log_start_offset = log_start_offset
@@ -195,8 +194,9 @@ class Partition:
         """Takes over new settings from the next append on."""
         self.settings = settings
         self._adopt(settings)
-        for segment in self._segments[-1:]:
-            segment.configure(index_interval=settings.index_interval_bytes)
+        self._reader.is_dense = not settings.is_compacted
+        if self._segments.active is not None:
+            self._segments.active.configure(index_interval=settings.index_interval_bytes)
 
     def _adopt(self, settings: TopicSettings) -> None:
         self._segment_bytes = settings.segment_bytes
@@ -219,13 +219,12 @@ class Partition:
                 is_complete = False
         if self.failure is None:
             self._stop(LogFailed(f"The log of {self.topic}-{self.index} is closed."))
-        for segment in self._segments:
-            segment.release()
+        self._segments.close()
         return is_complete and clean
 
     def _finish(self) -> None:
         """Leaves the files as Kafka leaves them after a clean stop."""
-        active = self._active
+        active = self._segments.active
         if active is not None and self._is_changed:
             self._write_snapshot()
             active.finish_indexes()
@@ -258,7 +257,7 @@ class Partition:
         base = self.log_end_offset
         last = base + batch.last_offset_delta
         try:
-            segment = self._active
+            segment = self._segments.active
             if segment is None or self._must_roll(segment, batch, last, now_ms):
                 segment = self._roll()
             batches.place(batch, base)
@@ -295,7 +294,7 @@ class Partition:
 
     def _roll(self) -> Segment:
         """Begins a new segment at the log end; the syncs of both segments wait for the next round."""
-        old = self._active
+        old = self._segments.active
         if old is not None:
             old.finish_indexes()
             self._write_snapshot()
@@ -311,15 +310,15 @@ class Partition:
             size=0,
             created_ms=self._clock.now_ms(),
             index_interval=self.settings.index_interval_bytes,
+            is_dense=not self.settings.is_compacted,
         )
         segment.create()
         self._syncs += [segment.file.sync, segment.sync_indexes, partial(self._files.sync_directory, self.folder)]
-        self._segments.append(segment)
+        # From here until the round has ended, threads may sync files of old segments.
+        self._segments.hold()
+        self._segments.begin(segment)
         self._unshown.append(segment)
-        self._active = segment
         self._is_prepared = self._is_changed = True
-        if old is not None:
-            self._keep_open(old)
         self._committer.mark(self)
         return segment
 
@@ -348,22 +347,21 @@ class Partition:
     def begin_round(self) -> Round | None:
         """What must be synced now, and what that will have made durable."""
         syncs, self._syncs = self._syncs, []
-        if self._active is not None and self.durable_end < self.log_end_offset:
-            syncs.append(self._active.file.sync)
+        active = self._segments.active
+        if active is not None and self.durable_end < self.log_end_offset:
+            syncs.append(active.file.sync)
         if not syncs or self.failure is not None:
             return None
         shown = [(segment, segment.size, segment.max_timestamp, segment.max_timestamp_offset)
                  for segment in self._unshown]  # fmt: skip
         self._unshown = self._unshown[-1:]
-        self._is_in_round = True
+        self._segments.hold()
         return Round(self, syncs, _Point(self.log_end_offset, shown))
 
     def end_round(self, done: Round) -> None:
         """Shows what is durable now, or stops this log when the disk failed it."""
-        self._is_in_round = False
-        for segment in self._released:
-            segment.release()
-        self._released.clear()
+        if not self._syncs:
+            self._segments.let_go()
         if done.error is not None:
             self._fail(done.error)
         if self.failure is not None:
@@ -424,132 +422,7 @@ class Partition:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"Offset {offset} is not between {self.log_start_offset} and {self.high_watermark}.",
             )
-        place = self._places.get(offset)
-        if place is None or place[1] >= place[0].visible_bytes:
-            segment, position, base = self._locate(offset)
-        else:
-            segment, position = place
-            base = offset
-        left = segment.visible_bytes - position
-        data: Records = segment.read(position, min(left, max(bytes_max, HEADER_BYTES)))
-        sound, next_offset, problem = batches.sound_prefix(data, base=base, end=None)
-        if not sound and problem is None:
-            data, sound, next_offset, problem = self._read_one(segment, position, base)
-        if sound > bytes_max and not at_least_one:
-            return b""
-        if problem is not None or not self._follows(segment, position + sound, next_offset, data, sound):
-            sound, next_offset = self._served(segment, position, data, base, sound, problem)
-        self._remember_place(next_offset, segment, position + sound)
-        return data if sound == len(data) else memoryview(data)[:sound]
-
-    def _read_one(self, segment: Segment, position: int, base: int) -> tuple[bytes, int, int, str | None]:
-        """A batch that is larger than the read."""
-        size = batches.read_header(segment.read(position, HEADER_BYTES)).size
-        if size > segment.visible_bytes - position:
-            return b"", 0, base, "the batch is cut short"
-        data = segment.read(position, size)
-        sound, next_offset, problem = batches.sound_prefix(data, base=base, end=None)
-        return data, sound, next_offset, problem or (None if sound else "the file is cut short")
-
-    def _follows(self, segment: Segment, position: int, next_offset: int, data: Records, sound: int) -> bool:
-        """The offset behind what was read is the one that must be there: no CRC covers a base offset."""
-        if self.settings.is_compacted:
-            return True
-        if len(data) - sound >= 8:
-            return int.from_bytes(data[sound : sound + 8], "big") == next_offset
-        if position < segment.visible_bytes:
-            return int.from_bytes(segment.read(position, 8), "big") == next_offset
-        following = self._after(segment)
-        return next_offset == (following.base_offset if following is not None else self.high_watermark)
-
-    def _served(
-        self, segment: Segment, position: int, data: Records, base: int, sound: int, problem: str | None
-    ) -> tuple[int, int]:
-        """How much may be served of a read that is not sound; refuses when that is nothing."""
-        served, expected = 0, base
-        while served < sound:
-            header = batches.read_header(data, served)
-            end = served + header.size
-            if not self.settings.is_compacted and (
-                header.base_offset != expected
-                or not self._follows(segment, position + end, header.next_offset, data, end)
-            ):
-                # The batch behind is damaged if this one is where it belongs.
-                if header.base_offset == expected and segment.sound_header(position + end) is None:
-                    served, expected = end, header.next_offset
-                problem = problem or "the offsets do not follow each other"
-                break
-            served, expected = end, header.next_offset
-        if served:
-            return served, expected
-        if position not in segment.skips:
-            segment.note_damage(
-                position, segment.visible_bytes, at_least=expected, problem=problem or "the batch is not sound"
-            )  # fmt: skip
-        raise self._corrupt(expected)
-
-    def _corrupt(self, offset: int) -> Refused:
-        return Refused(
-            ErrorCode.CORRUPT_MESSAGE,
-            f"The log of {self.topic}-{self.index} is damaged at offset {offset}; later offsets may be readable.",
-        )
-
-    def _locate(self, offset: int) -> tuple[Segment, int, int]:
-        """The segment, the position and the base offset of the batch that holds an offset or is the next one."""
-        at = self._segment_at(offset)
-        for segment in self._segments[at:]:
-            self._keep_open(segment)
-            found = segment.find(offset, segment.visible_bytes)
-            if found is not None:
-                position, header = found
-                if header.base_offset > offset and not self.settings.is_compacted:
-                    raise self._corrupt(offset)
-                return segment, position, header.base_offset
-            if not self.settings.is_compacted:
-                break
-        raise self._corrupt(offset)
-
-    def _segment_at(self, offset: int) -> int:
-        low, high = 0, len(self._segments)
-        while low < high:
-            middle = (low + high) // 2
-            if self._segments[middle].base_offset <= offset:
-                low = middle + 1
-            else:
-                high = middle
-        return max(0, low - 1)
-
-    def _after(self, segment: Segment) -> Segment | None:
-        if segment is self._active:
-            return None
-        at = self._segment_at(segment.base_offset) + 1
-        return self._segments[at] if at < len(self._segments) and self._segments[at].visible_bytes else None
-
-    def _remember_place(self, next_offset: int, segment: Segment, position: int) -> None:
-        """Where the reader of what was just read goes on: it will ask for that next."""
-        places = self._places
-        places[next_offset] = segment, position
-        if len(places) > PLACES_MAX:
-            del places[next(iter(places))]
-
-    def _keep_open(self, segment: Segment) -> None:
-        """Keeps a few old segments open, and gives the files and indexes of the others back."""
-        if segment is self._active:
-            return
-        recent = self._recently_read
-        recent.pop(segment, None)
-        recent[segment] = None
-        if len(recent) > OPEN_SEGMENTS_MAX:
-            oldest = next(iter(recent))
-            del recent[oldest]
-            self._release(oldest)
-
-    def _release(self, segment: Segment) -> None:
-        # A thread may be syncing the file, and a closed descriptor may be another file's already.
-        if self._is_in_round or self._syncs:
-            self._released.append(segment)
-        else:
-            segment.release()
+        return self._reader.read(offset, bytes_max=bytes_max, at_least_one=at_least_one, end=self.high_watermark)
 
     # Looking up
 
@@ -574,11 +447,11 @@ class Partition:
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         """The offset and timestamp of the first readable record that is not older than a timestamp."""
-        return timestamps.first_at_or_after(self._segments, timestamp, log_start_offset=self.log_start_offset)
+        return timestamps.first_at_or_after(list(self._segments), timestamp, log_start_offset=self.log_start_offset)
 
     def max_timestamp(self) -> tuple[int, int] | None:
         """The offset and timestamp of the first record that has the largest timestamp."""
-        return timestamps.largest(self._segments, log_start_offset=self.log_start_offset)
+        return timestamps.largest(list(self._segments), log_start_offset=self.log_start_offset)
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """A leader epoch and the offset at which it ended; -1 and -1 when it is not known here."""
@@ -623,9 +496,8 @@ class Partition:
 
     def _piece(self, at: int, segment: Segment) -> retention.Piece:
         segment.load_timestamps()
-        is_active = segment is self._active
-        if not is_active:
-            self._keep_open(segment)
+        is_active = segment is self._segments.active
+        self._segments.use(segment)
         return retention.Piece(
             base_offset=segment.base_offset,
             next_base_offset=self.log_end_offset if is_active else self._segments[at + 1].base_offset,
@@ -639,13 +511,11 @@ class Partition:
             if not self._is_prepared:
                 self._segments[-1].prepare()
             self._roll()
-        gone, self._segments = self._segments[:count], self._segments[count:]
+        gone = self._segments.take_oldest(count)
         self._move_log_start(self._segments[0].base_offset)
-        self._places.clear()
+        self._reader.forget()
         deadline_ms = now_ms + self.settings.file_delete_delay_ms
         for segment in gone:
-            self._recently_read.pop(segment, None)
-            self._release(segment)
             self._deleted += [(deadline_ms, path) for path in segment.mark_deleted()]
         self._unshown = [segment for segment in self._unshown if segment not in gone]
         self._syncs.append(partial(self._files.sync_directory, self.folder))

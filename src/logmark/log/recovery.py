@@ -13,6 +13,7 @@ from logmark.errors import Malformed
 from logmark.log.producers import Producers
 from logmark.log.segment import DELETED, INDEX, LOG, SNAPSHOT, TIME_INDEX, BadBatch, Damage, Segment, file_name
 from logmark.wire import batches
+from logmark.wire.columns import HEADER_BYTES
 
 READ_BYTES = 1024 * 1024
 PAGE_BYTES = 4096
@@ -104,6 +105,7 @@ class Loader:
             size=self.files.size(path) if size is None else size,
             created_ms=self.now_ms,
             index_interval=self.index_interval,
+            is_dense=self.is_dense,
         )
 
     def _open_cleanly(self, names: Sequence[str]) -> int | None:
@@ -181,7 +183,7 @@ class Loader:
         data = segment.read(position, min(READ_BYTES, segment.size - position))
         sound, _, problem = batches.sound_prefix(data, base=expected, end=None)
         if not sound and problem is None:
-            size = batches.read_header(data).size if len(data) >= batches.HEADER_BYTES else 0
+            size = batches.read_header(data).size if len(data) >= HEADER_BYTES else 0
             if not 0 < size <= segment.size - position:
                 return 0, expected, "the last batch is not whole"
             data = segment.read(position, size)
@@ -280,9 +282,7 @@ class Loader:
                 if header.producer_id >= 0 and not header.is_control:
                     producers.record(header, last_offset=header.last_offset, seen_ms=self.now_ms)
         except BadBatch as bad:
-            end = segment.note_damage(
-                bad.position, segment.size, at_least=segment.base_offset, problem=bad.problem
-            )  # fmt: skip
+            end = segment.note_damage(bad.position, segment.size, at_least=bad.expected, problem=bad.problem)
             self._replay_from(producers, segment, end)
 
     def _tail_producers(self) -> Producers:
@@ -308,7 +308,7 @@ class Loader:
 
 def _is_lost_write(segment: Segment, position: int, end: int) -> bool:
     """Where a write never reached the disk but a later one did, the file holds zeros: a header or a whole page."""
-    if not any(segment.read(position, batches.HEADER_BYTES)):
+    if not any(segment.read(position, HEADER_BYTES)):
         return True
     page = -position % PAGE_BYTES
     data = segment.read(position, min(end - position, READ_BYTES))

@@ -8,7 +8,8 @@ from logmark.disk.files import Bytes, File, FileSystem
 from logmark.errors import Malformed
 from logmark.log.index import OffsetIndex, TimeIndex
 from logmark.wire import batches
-from logmark.wire.batches import HEADER_BYTES, BatchHeader
+from logmark.wire.batches import BatchHeader
+from logmark.wire.columns import HEADER_BYTES
 
 LOG, INDEX, TIME_INDEX, SNAPSHOT, DELETED = ".log", ".index", ".timeindex", ".snapshot", ".deleted"
 CHUNK_BYTES = 64 * 1024
@@ -43,9 +44,10 @@ class Damage:
 class BadBatch(Malformed):
     """There is no whole batch at a position that should have one."""
 
-    def __init__(self, position: int, problem: str) -> None:
+    def __init__(self, position: int, expected: int, problem: str) -> None:
         super().__init__(problem)
         self.position = position
+        self.expected = expected
         self.problem = problem
 
 
@@ -59,14 +61,24 @@ class Segment:
 
     __slots__ = (
         "_file", "_files", "_first_timestamp", "_index_interval", "_indexed_position", "_offset_index", "_path",
-        "_time_index", "base_offset", "created_ms", "damage", "max_timestamp", "max_timestamp_offset", "size",
-        "skips", "visible_bytes", "visible_timestamp", "visible_timestamp_offset",
+        "_time_index", "base_offset", "created_ms", "damage", "is_dense", "max_timestamp", "max_timestamp_offset",
+        "size", "skips", "visible_bytes", "visible_timestamp", "visible_timestamp_offset",
     )  # fmt: skip
 
     def __init__(
-        self, folder: str, base_offset: int, files: FileSystem, *, size: int, created_ms: int, index_interval: int
+        self,
+        folder: str,
+        base_offset: int,
+        files: FileSystem,
+        *,
+        size: int,
+        created_ms: int,
+        index_interval: int,
+        is_dense: bool,
     ) -> None:
         self.base_offset = base_offset
+        # Every batch begins where the one before it ended: so it is unless the log was compacted.
+        self.is_dense = is_dense
         self.created_ms = created_ms
         self.size = size
         # Only what lies below is served: it is on disk.
@@ -225,15 +237,22 @@ class Segment:
     def batches(self, position: int, stop: int) -> Iterator[tuple[int, BatchHeader]]:
         """The headers from a position on, known damage left out; raises BadBatch where no batch can be."""
         buffer, start = b"", position
+        expected: int | None = None if position else self.base_offset
         while position < stop:
             if position in self.skips:
-                position = self.skips[position]
+                position, expected = self.skips[position], None
                 continue
             if position - start + HEADER_BYTES > len(buffer):
                 start, buffer = position, self.read(position, min(CHUNK_BYTES, stop - position))
-            header = _header(buffer, position - start, position, stop)
+            known = self.base_offset if expected is None else expected
+            header = _header(buffer, position - start, position, stop, known)
+            if expected is not None and header.base_offset != expected and (
+                self.is_dense or header.base_offset < expected
+            ):  # fmt: skip
+                raise BadBatch(position, known, f"offset {header.base_offset} where {expected} belongs")
             yield position, header
             position += header.size
+            expected = header.next_offset
 
     def find(self, offset: int, stop: int) -> tuple[int, BatchHeader] | None:
         """The first batch whose last offset is not below the given one; damage on the way is noted and left out."""
@@ -245,7 +264,7 @@ class Segment:
                         return at, header
                 return None
             except BadBatch as bad:
-                self.note_damage(bad.position, stop, at_least=self.base_offset, problem=bad.problem)
+                self.note_damage(bad.position, stop, at_least=bad.expected, problem=bad.problem)
                 position = bad.position
 
     def nearest(self, offset: int, stop: int) -> int:
@@ -284,7 +303,7 @@ class Segment:
         if position < 0 or position + HEADER_BYTES > stop:
             return None
         try:
-            return _header(self.read(position, HEADER_BYTES), 0, position, stop)
+            return _header(self.read(position, HEADER_BYTES), 0, position, stop, self.base_offset)
         except BadBatch:
             return None
 
@@ -353,9 +372,7 @@ class Segment:
                     self.index_batch(at, header)
                 break
             except BadBatch as bad:
-                position = self.note_damage(
-                    bad.position, self.size, at_least=self.base_offset, problem=bad.problem
-                )  # fmt: skip
+                position = self.note_damage(bad.position, self.size, at_least=bad.expected, problem=bad.problem)
 
     def begin_indexes(self) -> None:
         """Empties both indexes in memory, so that `index_batch` can fill them again."""
@@ -387,13 +404,13 @@ class Segment:
         )  # fmt: skip
 
 
-def _header(buffer: bytes, at: int, position: int, stop: int) -> BatchHeader:
+def _header(buffer: bytes, at: int, position: int, stop: int, expected: int) -> BatchHeader:
     try:
         header = batches.read_header(buffer, at)
     except Malformed as error:
-        raise BadBatch(position, str(error)) from None
+        raise BadBatch(position, expected, str(error)) from None
     if header.magic != batches.MAGIC:
-        raise BadBatch(position, f"batch with magic {header.magic}")
+        raise BadBatch(position, expected, f"batch with magic {header.magic}")
     if header.size > stop - position:
-        raise BadBatch(position, f"batch of {header.size} bytes where {stop - position} are left")
+        raise BadBatch(position, expected, f"batch of {header.size} bytes where {stop - position} are left")
     return header

@@ -57,5 +57,5 @@ def _candidates(segment: Segment, position: int) -> Iterator[tuple[int, BatchHea
             return
         except BadBatch as bad:
             position = segment.note_damage(
-                bad.position, segment.visible_bytes, at_least=segment.base_offset, problem=bad.problem
+                bad.position, segment.visible_bytes, at_least=bad.expected, problem=bad.problem
             )

@@ -1,0 +1,123 @@
+"""Reading batches from a partition's segments, and refusing whatever is not sound.
+
+A checksum covers neither the base offset nor the length of a batch. So in a log without gaps (every log that was never
+compacted) each batch must begin where the one before it ended; that finds what the checksum cannot.
+"""
+
+from collections.abc import Iterable
+
+from logmark.errors import ErrorCode, Refused
+from logmark.log.segment import Damage, Segment
+from logmark.log.segments import Segments
+from logmark.wire import batches
+from logmark.wire.columns import HEADER_BYTES
+
+PLACES_MAX = 64
+Records = bytes | memoryview
+
+
+class Reader:
+    """Reads from where an offset lies; remembers where it stopped, because the next read begins there."""
+
+    __slots__ = ("_name", "_places", "_segments", "is_dense")
+
+    def __init__(self, name: str, segments: Segments, *, is_dense: bool) -> None:
+        self._name = name
+        self._segments = segments
+        self._places: dict[int, tuple[Segment, int]] = {}
+        self.is_dense = is_dense
+
+    def read(self, offset: int, *, bytes_max: int, at_least_one: bool, end: int) -> Records:
+        """Whole batches from the one that holds an offset on, all below the offset `end`."""
+        place = self._places.get(offset)
+        if place is None or place[1] >= place[0].visible_bytes:
+            segment, position, base = self._locate(offset)
+        else:
+            segment, position = place
+            base = offset
+        left = segment.visible_bytes - position
+        data: Records = segment.read(position, min(left, max(bytes_max, HEADER_BYTES)))
+        sound, next_offset, problem = batches.sound_prefix(data, base=base, end=None)
+        if not sound and problem is None:
+            data, sound, next_offset, problem = self._read_one(segment, position, base)
+        if sound > bytes_max and not at_least_one:
+            return b""
+        if problem is not None or not self._follows(segment, position, data, sound, next_offset, end):
+            sound, next_offset = self._served(segment, position, data, base, sound, problem)
+        places = self._places
+        places[next_offset] = segment, position + sound
+        if len(places) > PLACES_MAX:
+            del places[next(iter(places))]
+        return data if sound == len(data) else memoryview(data)[:sound]
+
+    def forget(self) -> None:
+        """Forgets where readers stand: segments have gone."""
+        self._places.clear()
+
+    def _read_one(self, segment: Segment, position: int, base: int) -> tuple[bytes, int, int, str | None]:
+        """A batch that is larger than the read."""
+        head = segment.read(position, HEADER_BYTES)
+        size = batches.read_header(head).size if len(head) == HEADER_BYTES else 0
+        if not 0 < size <= segment.visible_bytes - position:
+            return b"", 0, base, "the batch is cut short"
+        data = segment.read(position, size)
+        sound, next_offset, problem = batches.sound_prefix(data, base=base, end=None)
+        return data, sound, next_offset, problem or (None if sound else "the file is cut short")
+
+    def _follows(
+        self, segment: Segment, position: int, data: Records, sound: int, next_offset: int, end: int
+    ) -> bool:  # fmt: skip
+        """Whether the offset behind the first `sound` bytes of a read is the one that must be there."""
+        if not self.is_dense:
+            return True
+        if len(data) - sound >= 8:
+            return int.from_bytes(data[sound : sound + 8], "big") == next_offset
+        if position + sound < segment.visible_bytes:
+            return int.from_bytes(segment.read(position + sound, 8), "big") == next_offset
+        following = None if next_offset == end else self._segments.after(segment)
+        return next_offset == (end if following is None else following.base_offset)
+
+    def _served(
+        self, segment: Segment, position: int, data: Records, base: int, sound: int, problem: str | None
+    ) -> tuple[int, int]:
+        """How much may be served of a read that is not sound; refuses when that is nothing."""
+        served, expected = 0, base
+        while served < sound:
+            header = batches.read_header(data, served)
+            if self.is_dense and header.base_offset != expected:
+                problem = f"offset {header.base_offset} where {expected} belongs"
+                break
+            served, expected = served + header.size, header.next_offset
+        if not served:
+            if position not in segment.skips:
+                segment.note_damage(
+                    position, segment.visible_bytes, at_least=expected, problem=problem or "the batch is not sound"
+                )  # fmt: skip
+            raise self._corrupt(expected)
+        return served, expected
+
+    def _locate(self, offset: int) -> tuple[Segment, int, int]:
+        """The segment, the position and the base offset of the batch that holds an offset or comes next."""
+        for segment in self._segments.from_offset(offset):
+            self._segments.use(segment)
+            found = segment.find(offset, segment.visible_bytes)
+            if found is not None:
+                position, header = found
+                if header.base_offset > offset and (self.is_dense or _is_in(offset, segment.damage)):
+                    break
+                return segment, position, header.base_offset
+            if self.is_dense or _is_in(offset, segment.damage):
+                break
+        raise self._corrupt(offset)
+
+    def _corrupt(self, offset: int) -> Refused:
+        return Refused(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"The log of {self._name} is damaged at offset {offset}; later offsets may be readable.",
+        )
+
+
+def _is_in(offset: int, damage: Iterable[Damage]) -> bool:
+    return any(
+        found.first_offset <= offset and (found.next_offset is None or offset < found.next_offset) for found in damage
+    )
