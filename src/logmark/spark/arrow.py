@@ -8,9 +8,6 @@ import pyarrow.compute as compute
 from logmark.names import TopicPartition
 from logmark.wire.columns import Columns
 
-DDL = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
-DDL_WITH_HEADERS = DDL + ", headers array<struct<key: string, value: binary>>"
-
 BYTES_PER_BATCH = 8 << 20  # the JVM holds one batch at a time
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])

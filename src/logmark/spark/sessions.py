@@ -42,6 +42,7 @@ def session(
     }
     if master.startswith("local"):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in (settings | dict(config or {})).items():
         builder = builder.config(key, value)

@@ -6,13 +6,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from logmark.client.errors import BrokerUnreachable, RefusedByBroker
 from logmark.clock import SystemClock
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.spark.arrow import DDL, DDL_WITH_HEADERS
 from logmark.spark.following import GroupFollower, bounds_of, partitions_of
 from logmark.spark.options import EARLIEST, LATEST, Options, parse
 from logmark.spark.position import Offsets, Position
@@ -27,6 +35,20 @@ FIRST_CONTACT_S = 10.0
 PATIENCE_S = 120.0  # how long a running query waits for a broker to come back
 IDLE_PAUSE_S = 0.1  # Spark asks an idle source 80 times a second
 
+SCHEMA = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+    ]
+)
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+SCHEMA_WITH_HEADERS = StructType([*SCHEMA.fields, StructField("headers", ArrayType(_HEADER))])
+
 
 class DefaultSource(DataSource):
     """Reads Kafka topics, from Logmark or from Apache Kafka, as batches and as a consumer group's stream."""
@@ -35,9 +57,9 @@ class DefaultSource(DataSource):
     def name(cls) -> str:
         return "logmark"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         with_headers = str(self.options.get("includeHeaders", "false")).lower() == "true"
-        return DDL_WITH_HEADERS if with_headers else DDL
+        return SCHEMA_WITH_HEADERS if with_headers else SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         _check_schema(schema, self.schema())
@@ -182,9 +204,7 @@ def _resolved(
     return offsets
 
 
-def _check_schema(schema: StructType, expected: str) -> None:
-    wanted = StructType.fromDDL(expected)
-    assert isinstance(wanted, StructType)
+def _check_schema(schema: StructType, wanted: StructType) -> None:
     if [(one.name, one.dataType) for one in schema.fields] != [(one.name, one.dataType) for one in wanted.fields]:
         raise UserError(
             f'format("logmark") always gives the columns {", ".join(wanted.names)}. Nothing was read. Leave out '
