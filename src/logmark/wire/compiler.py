@@ -26,7 +26,7 @@ from logmark.wire.primitives import (
 
 _SIZES = {kind: struct.calcsize(">" + code) for kind, code in FIXED.items()}
 
-Decoder = Callable[[bytes, int], Any]
+Decoder = Callable[[bytes, int, bool], Any]
 Encoder = Callable[[Any], bytes]
 
 
@@ -141,37 +141,45 @@ class _DecoderSource(_Source):
         else:
             self.sized(field, target)
 
-    def length(self, field: Field, target: str) -> bool:
-        """Reads a length into `n`, and opens the branch in which the value is not null."""
+    def length(self, field: Field) -> None:
+        """Reads a length into `n`; in flexible versions it is one more than it says."""
         self.run.append(("n", self.length_code(field)))
         self.flush()
         if self.flexible:
             long = "read_string_length" if field.kind == "string" else "read_varint"
             self.line("if n > 127:")
             self.line(f"    n, at = {long}(data, at - 1)")
-        nullable = field.is_nullable_in(self.version)
-        if nullable:
-            self.line("if n == 0:" if self.flexible else "if n == -1:")
-            self.line(f"    {target} = None")
+
+    def cases(self, lengths: list[tuple[int, str]]) -> None:
+        """Tells apart what has no bytes, and opens the branch for what has."""
+        for number, (size, statement) in enumerate(lengths):
+            self.line(f"{'elif' if number else 'if'} n == {size + self.flexible}:")
+            self.line(f"    {statement}")
+        if lengths:
             self.line("else:")
             self.indent += 1
-        return nullable
 
     def sized(self, field: Field, target: str) -> None:
         """Reads a string or bytes."""
-        nullable = self.length(field, target)
-        # A compact length is one more than the size, so that a null where none may be makes `stop` less than `at`.
+        self.length(field)
+        null = [(-1, f"{target} = None")] if field.is_nullable_in(self.version) else []
+        # An empty string is common enough (metadata of commits, ids of new members) to be worth its own branch.
+        self.cases([*null, (0, f"{target} = {'' if field.kind == 'string' else b''!r}")])
+        # A null where none may be makes `stop` less than `at`.
         self.line("stop = at + n - 1" if self.flexible else "stop = at + n")
         self.line("if not at <= stop <= end:")
         self.line("    overrun(stop - at, end - at)")
         self.line(f"{target} = data[at:stop]" + (".decode()" if field.kind == "string" else ""))
         self.line("at = stop")
-        self.indent -= nullable
+        self.indent -= 1
 
     def array(self, field: Field, target: str) -> None:
         element = field.element
         assert element is not None
-        nullable = self.length(field, target)
+        self.length(field)
+        nullable = field.is_nullable_in(self.version)
+        if nullable:
+            self.cases([(-1, f"{target} = None")])
         if self.flexible:
             self.line("n -= 1")
         size = minimum_bytes(element, self.version, flexible=self.flexible)
@@ -390,11 +398,11 @@ def compile_decoder(cls: type[Message], version: int, *, flexible: bool) -> Deco
         *source.lines,
         "    except broken as error:",
         f"        raise Malformed(f'{title}: {{error}}') from error",
-        "    if at != end:",
+        "    if whole and at != end:",
         "        trailing(end - at)",
         "    return message",
     ]
-    decoder: Decoder = source.function("def function(data, budget):", body, f"decode {title}")
+    decoder: Decoder = source.function("def function(data, budget, whole):", body, f"decode {title}")
     return decoder
 
 

@@ -49,8 +49,8 @@ RESPONSE_OBJECTS_MAX = 10_000_000
 
 M = TypeVar("M", bound=Message)
 
-_decoders: dict[tuple[type[Message], int, bool], Decoder] = {}
-_encoders: dict[tuple[type[Message], int, bool], Encoder] = {}
+_decoders: dict[tuple[type[Message], int] | tuple[type[Message], int, bool], Decoder] = {}
+_encoders: dict[tuple[type[Message], int] | tuple[type[Message], int, bool], Encoder] = {}
 
 
 def is_flexible(schema: ModuleType, version: int) -> bool:
@@ -92,47 +92,40 @@ def decode(
     budget: int = REQUEST_OBJECTS_MAX,
 ) -> M:
     """The message of this class in `data`, which holds nothing else."""
-    message: M = _decoder(cls, version, _flexible(cls, version, flexible))(bytes(data), budget)
+    if flexible is None:
+        flexible = cls.FLEXIBLE_FROM is not None and version >= cls.FLEXIBLE_FROM
+    decoder = _decoders.get((cls, version, flexible))
+    if decoder is None:
+        decoder = _decoders[cls, version, flexible] = compile_decoder(cls, version, flexible=flexible)
+    message: M = decoder(bytes(data), budget)
     return message
 
 
 def encode(cls: type[M], version: int, message: M, *, flexible: bool | None = None) -> bytes:
     """The bytes of a message of this class."""
-    return _encoder(cls, version, _flexible(cls, version, flexible))(message)
+    if flexible is None:
+        flexible = cls.FLEXIBLE_FROM is not None and version >= cls.FLEXIBLE_FROM
+    encoder = _encoders.get((cls, version, flexible))
+    if encoder is None:
+        encoder = _encoders[cls, version, flexible] = compile_encoder(cls, version, flexible=flexible)
+    return encoder(message)
 
 
-def _flexible(cls: type[Message], version: int, flexible: bool | None) -> bool:
-    if flexible is not None:
-        return flexible
-    return cls.FLEXIBLE_FROM is not None and version >= cls.FLEXIBLE_FROM
-
-
-def _decode(schema: ModuleType, cls: type[M], version: int, body: memoryview | bytes, budget: int) -> M:
-    if version not in schema.VERSIONS:
-        raise Malformed(f"{schema.__name__.rpartition('.')[2]} has no version {version}")
-    message: M = _decoder(cls, version, is_flexible(schema, version))(bytes(body), budget)
-    return message
+def _decode(schema: ModuleType, cls: type[Message], version: int, body: memoryview | bytes, budget: int) -> Any:
+    decoder = _decoders.get((cls, version))
+    if decoder is None:
+        if version not in schema.VERSIONS:
+            raise Malformed(f"{schema.__name__.rpartition('.')[2]} has no version {version}")
+        decoder = _decoders[cls, version] = compile_decoder(cls, version, flexible=is_flexible(schema, version))
+    return decoder(bytes(body), budget)
 
 
 def _encode(schema: ModuleType, cls: type[Message], version: int, message: Message) -> bytes:
-    if version not in schema.VERSIONS:
-        raise ValueError(f"{schema.__name__.rpartition('.')[2]} has no version {version}")
     if type(message) is not cls:
         raise ValueError(f"{type(message).__name__} is not the {cls.__name__} of {schema.__name__}")
-    return _encoder(cls, version, is_flexible(schema, version))(message)
-
-
-def _decoder(cls: type[Message], version: int, flexible: bool) -> Decoder:
-    try:
-        return _decoders[cls, version, flexible]
-    except KeyError:
-        decoder = _decoders[cls, version, flexible] = compile_decoder(cls, version, flexible=flexible)
-        return decoder
-
-
-def _encoder(cls: type[Message], version: int, flexible: bool) -> Encoder:
-    try:
-        return _encoders[cls, version, flexible]
-    except KeyError:
-        encoder = _encoders[cls, version, flexible] = compile_encoder(cls, version, flexible=flexible)
-        return encoder
+    encoder = _encoders.get((cls, version))
+    if encoder is None:
+        if version not in schema.VERSIONS:
+            raise ValueError(f"{schema.__name__.rpartition('.')[2]} has no version {version}")
+        encoder = _encoders[cls, version] = compile_encoder(cls, version, flexible=is_flexible(schema, version))
+    return encoder(message)
