@@ -56,7 +56,7 @@ def split(
     if not pieces_min or len(pieces) >= pieces_min:
         return pieces
     total = sum(one.stop - one.first for one in whole)
-    size = max(1, -(-total // pieces_min))
+    size = max(1, total // pieces_min)
     return [piece for one in whole for piece in _cut(one, -(-(one.stop - one.first) // min(size, limit)))]
 
 
