@@ -199,7 +199,7 @@ def sound_prefix(buffer: Buffer, *, base: int, end: int | None = None) -> tuple[
     return size, next_offset, _DAMAGE[problem] if problem else None
 
 
-_DAMAGE = {
+_DAMAGE: dict[int, str] = {
     Problem.BAD_LENGTH: "the length of the batch is shorter than its header",
     Problem.BAD_MAGIC: "the batch is not of magic 2",
     Problem.OUT_OF_ORDER: "the offsets of the batch do not follow those before it",
@@ -297,19 +297,16 @@ def check_produced(
     else:
         earliest = now_ms - rules.timestamp_before_max_ms
         latest = min(now_ms + rules.timestamp_after_max_ms, _LONG_MAX)
-    found = columns.check_records(records, None, rules.max_message_bytes, rules.keys_required, earliest, latest)
     body: bytes | None = None
+    found = columns.check_records(records, None, rules.max_message_bytes, rules.keys_required, earliest, latest)
     if found[0]:
-        if produce_version < _ZSTD_SINCE_PRODUCE and found[0] not in _BEFORE_CODEC and records[22] & 7 == codecs.ZSTD:
-            raise Refused(
-                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"Produce version {produce_version} does not allow zstd."
-            )
+        _check_codec(found[0], records, produce_version)
         if found[0] == Problem.COMPRESSED:
             body = _decompressed(found[3] & CODEC_BITS, records[HEADER_BYTES : found[2]], rules)
             found = columns.check_records(records, body, 0, rules.keys_required, earliest, latest)
         if found[0]:
-            raise _refusal(found, records, body, rules, now_ms, earliest, latest)
-    _, _, size, attributes, last_delta, base_time, max_time, *producer, count, largest_time, is_dense = found
+            raise _refusal(found, records, body, rules, earliest, latest)
+    _, _, size, attributes, last_delta, base_time, max_time, producer, epoch, sequence, count, largest, dense = found
     if attributes & LOG_APPEND_TIME_BIT and (rules.is_log_append_time or max_time == NO_TIMESTAMP):
         raise _refused_records(
             [(index, "The producer set the timestamp type to LogAppendTime.") for index in range(count)],
@@ -319,17 +316,24 @@ def check_produced(
         records = records[:size]
     if records.readonly:
         records = memoryview(bytearray(records))
-    batch = ProducedBatch(records, size, attributes, last_delta, base_time, max_time, *producer, count)
-    if not is_dense or rules.compression_type != "producer":
-        batch = _stored_as_asked(batch, body, rules, is_dense)
+    batch = ProducedBatch(records, size, attributes, last_delta, base_time, max_time, producer, epoch, sequence, count)
+    if not dense or rules.compression_type != "producer":
+        batch = _stored_as_asked(batch, body, rules, dense)
     if rules.is_log_append_time:
         _stamp(batch, attributes | LOG_APPEND_TIME_BIT, now_ms)
-    elif max_time != largest_time or attributes & LOG_APPEND_TIME_BIT:
-        _stamp(batch, attributes & ~LOG_APPEND_TIME_BIT, largest_time)
+    elif max_time != largest or attributes & LOG_APPEND_TIME_BIT:
+        _stamp(batch, attributes & ~LOG_APPEND_TIME_BIT, largest)
     return batch
 
 
 _BEFORE_CODEC = frozenset({Problem.NO_BATCH, Problem.BAD_LENGTH, Problem.BAD_MAGIC, Problem.OLD_MAGIC})
+
+
+def _check_codec(problem: int, records: memoryview, produce_version: int) -> None:
+    if problem in _BEFORE_CODEC or produce_version >= _ZSTD_SINCE_PRODUCE:
+        return
+    if records[22] & CODEC_BITS == codecs.ZSTD:
+        raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"Produce version {produce_version} does not allow zstd.")
 
 
 def _stamp(batch: ProducedBatch, attributes: int, max_timestamp: int) -> None:
@@ -355,19 +359,32 @@ def _stored_as_asked(batch: ProducedBatch, body: bytes | None, rules: BatchRules
     target = source if rules.compression_type == "producer" else codecs.NAMES.index(rules.compression_type)
     if is_dense and source == target:
         return batch
-    head = bytes(batch.data[:HEADER_BYTES])
-    if body is None:
-        body = bytes(batch.data[HEADER_BYTES:])
+    plain: Buffer = batch.data[HEADER_BYTES:] if body is None else body
     if not is_dense:
-        body = columns.renumbered(body, batch.record_count)
-    rebuilt = bytearray(head)
-    rebuilt += codecs.compress(target, body)
+        if source == target != codecs.NONE:
+            raise Refused(ErrorCode.INVALID_RECORD, "The offset deltas of the compressed records are not 0, 1, 2, ...")
+        # Kafka keeps wrong deltas of uncompressed records, and consumers then see offsets twice or never.
+        plain = _renumbered(batch, rules)
+    rebuilt = bytearray(batch.data[:HEADER_BYTES])
+    rebuilt += codecs.compress(target, plain)
     _INT32.pack_into(rebuilt, 8, len(rebuilt) - 12)
     _INT16.pack_into(rebuilt, _ATTRIBUTES_AT, batch.attributes & ~CODEC_BITS | target)
     _seal(rebuilt)
     if len(rebuilt) > rules.max_message_bytes:
         raise _too_large(len(rebuilt), rules)
     return _produced(memoryview(rebuilt), read_header(rebuilt))
+
+
+def _renumbered(batch: ProducedBatch, rules: BatchRules) -> bytearray:
+    found = columns.decode(
+        batch.data,
+        start=_LONG_MIN,
+        stop=_LONG_MAX,
+        with_headers=True,
+        decompressed_bytes_max=rules.decompressed_bytes_max,
+    )
+    deltas = [(time - batch.base_timestamp + 2**63) % 2**64 - 2**63 for time in found.timestamps_ms]
+    return columns.encode_records(list(zip(found.keys(), found.values(), strict=True)), deltas, found.headers())
 
 
 def _too_large(size: int, rules: BatchRules) -> Refused:
@@ -402,7 +419,6 @@ def _refusal(
     records: memoryview,
     body: bytes | None,
     rules: BatchRules,
-    now_ms: int,
     earliest: int,
     latest: int,
 ) -> Refused:
@@ -417,7 +433,7 @@ def _refusal(
     is_fixed = bool(attributes & LOG_APPEND_TIME_BIT)
     errors: list[tuple[int, str]] = []
     code = ErrorCode.INVALID_RECORD
-    for index, _, timestamp, has_no_key in columns.refused_records(
+    for index, timestamp, has_no_key in columns.refused_records(
         records if body is None else body,
         HEADER_BYTES if body is None else 0,
         size if body is None else len(body),
@@ -432,7 +448,7 @@ def _refusal(
             errors.append((index, "A compacted topic takes no record without a key."))
         else:
             code = ErrorCode.INVALID_TIMESTAMP
-            errors.append((index, f"Timestamp {timestamp} is not between {earliest} and {latest}; it is now {now_ms}."))
+            errors.append((index, f"Timestamp {timestamp} is not between {earliest} and {latest}."))
     return _refused_records(errors, code)
 
 

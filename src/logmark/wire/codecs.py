@@ -47,6 +47,9 @@ def _plain(data: Bytes, bytes_max: int) -> bytes:
     return bytes(data[: bytes_max + 1])
 
 
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
 def _gunzip(data: Bytes, bytes_max: int) -> bytes:
     out = b""
     rest: Bytes = data
@@ -61,8 +64,8 @@ def _gunzip(data: Bytes, bytes_max: int) -> bytes:
             if len(out) <= bytes_max:
                 raise Malformed("gzip stream ends in the middle")
             break
-        rest = stream.unused_data  # gzip members may be concatenated
-        if not rest:
+        rest = stream.unused_data  # members may be concatenated; what is no member is ignored, as Java does
+        if rest[:2] != _GZIP_MAGIC:
             break
     return out
 

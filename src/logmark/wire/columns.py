@@ -9,7 +9,6 @@ kind of broken record.
 
 import array
 import ctypes
-from collections.abc import Sequence
 from enum import IntEnum
 
 import cython
@@ -92,6 +91,16 @@ def _find_crc_function() -> int:
 
 if cython.compiled:
     _crc_extend = cython.cast(crc_function, cython.cast(cython.size_t, _find_crc_function()))  # noqa: F821
+
+
+@cython.cfunc
+@cython.inline
+def _memory(data: cython.const[cython.uchar][::1]) -> cython.p_const_uchar:
+    """The bytes of a view, as a pointer where compiled; the caller holds the view while it reads them."""
+    if cython.compiled:
+        return cython.address(data[0]) if data.shape[0] > 0 else cython.NULL
+    else:
+        return memoryview(data)
 
 
 @cython.cfunc
@@ -295,61 +304,69 @@ def _check_body(
 
 
 @cython.cfunc
+@cython.inline
 @cython.exceptval(check=False)
 @cython.nogil
-def _check_header(
-    b: cython.p_const_uchar, size: cython.Py_ssize_t, bytes_max: cython.longlong, found: cython.p_longlong
-) -> cython.int:
-    """Looks at everything but the records, in the order of Kafka's leader; leaves the batch's size in `found`."""
-    batch_size: cython.longlong
-    rest: cython.longlong
-    count: cython.longlong
-    last_delta: cython.longlong
-    found[0] = 0
+def _check_frame(b: cython.p_const_uchar, at: cython.longlong, size: cython.longlong) -> cython.int:
+    """Whether the `size` bytes at `at` begin with a whole batch, as Kafka's reader of batches sees it."""
     if size < 12:
         return _NO_BATCH
-    batch_size = 12 + _int32(b, 8)
-    found[0] = batch_size
-    if batch_size < 12 + 14:
+    if _int32(b, at + 8) < 14:
         return _BAD_LENGTH
     if size < 17:
         return _NO_BATCH
-    if b[16] > 2:
+    if b[at + 16] > 2:
         return _BAD_MAGIC
-    if size < batch_size:
-        return _NO_BATCH
-    if b[16] < 2:
-        return _OLD_MAGIC
-    if batch_size < _HEADER_BYTES:
-        return _BAD_LENGTH
-    rest = size - batch_size
-    if rest >= 12:
-        # A second batch is one too many; a piece of one is cut off, as Kafka does.
-        if _int32(b, batch_size + 8) < 14:
-            return _BAD_LENGTH
-        if rest >= 17 and b[batch_size + 16] > 2:
-            return _BAD_MAGIC
-        if 12 + _int32(b, batch_size + 8) <= rest:
-            return _SECOND_BATCH
-    if _int64(b, 0) != 0:
-        return _BASE_OFFSET
-    if batch_size > bytes_max:
-        return _TOO_LARGE
-    if _crc(b, 21, batch_size - 21) != _uint32(b, 17):
-        return _BAD_CRC
-    last_delta = _int32(b, 23)
-    count = _int32(b, 57)
-    if last_delta < 0:
+    return _SOUND if 12 + _int32(b, at + 8) <= size else _NO_BATCH
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+@cython.nogil
+def _check_claims(b: cython.p_const_uchar) -> cython.int:
+    """Whether the header of a batch with a right CRC claims what a client may claim."""
+    if _int32(b, 23) < 0:
         return _OFFSET_RANGE
-    if count <= 0:
+    if _int32(b, 57) <= 0:
         return _BAD_COUNT
-    if last_delta + 1 != count:
+    if _int32(b, 23) + 1 != _int32(b, 57):
         return _COUNT_MISMATCH
     if b[22] & 0x20:
         return _CONTROL
     if _int64(b, 43) >= 0 and _int32(b, 53) < 0:
         return _SEQUENCE
     return _SOUND
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+@cython.nogil
+def _check_header(
+    b: cython.p_const_uchar, size: cython.longlong, bytes_max: cython.longlong, found: cython.p_longlong
+) -> cython.int:
+    """Looks at everything but the records, in the order of Kafka's leader; leaves the batch's size in `found`."""
+    batch_size: cython.longlong
+    problem: cython.int = _check_frame(b, 0, size)
+    found[0] = 0
+    if problem != _SOUND:
+        return problem
+    batch_size = 12 + _int32(b, 8)
+    found[0] = batch_size
+    if b[16] < 2:
+        return _OLD_MAGIC
+    if batch_size < _HEADER_BYTES:
+        return _BAD_LENGTH
+    problem = _check_frame(b, batch_size, size - batch_size)
+    if problem != _NO_BATCH:  # a piece of a second batch is cut off, as Kafka does; a whole one is one too many
+        return _SECOND_BATCH if problem == _SOUND else problem
+    if _int64(b, 0) != 0:
+        return _BASE_OFFSET
+    if batch_size > bytes_max:
+        return _TOO_LARGE
+    if _crc(b, 21, batch_size - 21) != _uint32(b, 17):
+        return _BAD_CRC
+    return _check_claims(b)
 
 
 def check_records(
@@ -366,32 +383,29 @@ def check_records(
     (problem, detail, size, attributes, last offset delta, base timestamp, max timestamp, producer id, producer
     epoch, base sequence, record count, largest timestamp of the records, whether offset deltas are 0, 1, 2, ...).
     """
-    b: cython.p_const_uchar
-    c: cython.p_const_uchar
+    b: cython.p_const_uchar = _memory(records)
+    c: cython.p_const_uchar = b
     view: cython.const[cython.uchar][::1]
     found = cython.declare(cython.longlong[4])
-    problem: cython.int
+    problem: cython.int = _SOUND
     size: cython.longlong
-    start: cython.Py_ssize_t
+    start: cython.Py_ssize_t = HEADER_BYTES
     end: cython.Py_ssize_t
     attributes: cython.int
-    if not cython.compiled:
-        records = memoryview(records)
-    if records.shape[0] == 0:
-        return (_NO_BATCH, 0, 0, 0, 0, 0, 0, -1, -1, -1, 0, -1, False)
-    if cython.compiled:
-        b = cython.address(records[0])
-    else:
-        b = records
-    problem = _SOUND
+    end = len(records)
     if body is None:
         with cython.nogil:
-            problem = _check_header(b, records.shape[0], bytes_max, found)
+            problem = _check_header(b, end, bytes_max, found)
         size = found[0]
+        if problem != _SOUND:
+            return (problem, size, size, 0, 0, 0, 0, -1, -1, -1, 0, -1, False)
+        end = cython.cast(cython.Py_ssize_t, size)
     else:
         size = 12 + _int32(b, 8)
-    if problem != _SOUND:
-        return (problem, size, size, 0, 0, 0, 0, -1, -1, -1, 0, -1, False)
+        view = body
+        c = _memory(view)
+        start = 0
+        end = len(body)
     attributes = b[22]
     found[0] = -1
     found[1] = True
@@ -399,18 +413,6 @@ def check_records(
     if body is None and attributes & 7 != 0:
         problem = _COMPRESSED
     else:
-        start = 0
-        if body is None:
-            c = b
-            start = _HEADER_BYTES
-            end = cython.cast(cython.Py_ssize_t, size)
-        else:
-            end = len(body)
-            view = body
-            if cython.compiled:
-                c = cython.address(view[0]) if end > 0 else b
-            else:
-                c = memoryview(view)
         with cython.nogil:
             problem = _check_body(
                 c, start, end, _int32(b, 57), _int64(b, 35) if attributes & 8 else _int64(b, 27),
@@ -444,26 +446,23 @@ def refused_records(
     earliest: cython.longlong,
     latest: cython.longlong,
 ) -> list:
-    """(index, offset delta, timestamp, whether its key is missing) of the sound records that break a rule."""
-    b: cython.p_const_uchar
+    """(index, timestamp, whether its key is missing) of the sound records that break a rule."""
+    b: cython.p_const_uchar = _memory(body)
     at = cython.declare(cython.Py_ssize_t[1])
     field = cython.declare(cython.longlong[8])
     i: cython.longlong
     timestamp: cython.longlong
     answers: list = []
-    if cython.compiled:
-        b = cython.address(body[0])
-    else:
-        b = memoryview(body)
     at[0] = start
+    end = min(end, len(body))
     for i in range(count):
         if not _record(b, at, end, field):
             break
         timestamp = base_timestamp if fixed_timestamp else _sum(base_timestamp, field[0])
         if keys_required and field[3] < 0:
-            answers.append((i, field[1], timestamp, True))
+            answers.append((i, timestamp, True))
         elif timestamp != -1 and (timestamp < earliest or timestamp > latest):
-            answers.append((i, field[1], timestamp, False))
+            answers.append((i, timestamp, False))
     return answers
 
 
@@ -472,21 +471,12 @@ def sound_prefix(data: cython.const[cython.uchar][::1], base: cython.longlong, e
 
     Offsets begin at `base` or above and only grow; a batch that reaches past `end` is left out.
     """
-    b: cython.p_const_uchar
+    b: cython.p_const_uchar = _memory(data)
     at: cython.Py_ssize_t = 0
-    size: cython.Py_ssize_t
+    size: cython.Py_ssize_t = len(data)
     batch_size: cython.longlong
     next_offset: cython.longlong = base
     problem: cython.int = _SOUND
-    if not cython.compiled:
-        data = memoryview(data)
-    size = data.shape[0]
-    if size < _HEADER_BYTES:
-        return (0, base, _SOUND)
-    if cython.compiled:
-        b = cython.address(data[0])
-    else:
-        b = data
     with cython.nogil:
         while size - at >= _HEADER_BYTES:
             batch_size = 12 + _int32(b, at + 8)
@@ -511,45 +501,13 @@ def sound_prefix(data: cython.const[cython.uchar][::1], base: cython.longlong, e
 
 def crc32c(data: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> int:
     """The CRC-32C of `size` bytes at `at`, without a copy."""
-    if not cython.compiled:
-        data = memoryview(data)
-    if at < 0 or size < 0 or size > data.shape[0] - at:
-        raise IndexError(f"{size} bytes at {at} of {data.shape[0]}")
-    if size == 0:
-        return 0
-    if cython.compiled:
-        return _crc(cython.address(data[0]), at, size)
-    else:
-        return _crc(data, at, size)
-
-
-class Cells(Sequence):
-    """One column read cell by cell: bytes, or None for a null."""
-
-    __slots__ = ("_bytes", "_offsets", "_validity")
-
-    def __init__(self, offsets, validity, data) -> None:
-        self._offsets = offsets
-        self._validity = validity
-        self._bytes = data
-
-    def __len__(self) -> int:
-        return len(self._offsets) - 1
-
-    def __getitem__(self, index):
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if index < 0:
-            index += len(self)
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        if self._validity is not None and not self._validity[index >> 3] >> (index & 7) & 1:
-            return None
-        return bytes(self._bytes[self._offsets[index] : self._offsets[index + 1]])
+    if at < 0 or size < 0 or size > len(data) - at:
+        raise IndexError(f"{size} bytes at {at} of {len(data)}")
+    return _crc(_memory(data), at, size) if size else 0
 
 
 @cython.cfunc
-def _ints(column: object, size: cython.Py_ssize_t) -> object:
+def _ints(column: object, size: cython.Py_ssize_t) -> cython.void:
     """Makes room for `size` integers."""
     if size > len(column):
         size = max(size, len(column) + (len(column) >> 1))
@@ -557,51 +515,110 @@ def _ints(column: object, size: cython.Py_ssize_t) -> object:
             array.resize(column, size)
         else:
             column.extend([0] * (size - len(column)))
-    return column
 
 
 @cython.cfunc
-def _room(column: bytearray, size: cython.Py_ssize_t) -> bytearray:
-    """Makes room for `size` bytes."""
-    if size > len(column):
-        size = max(size, len(column) + (len(column) >> 1))
+def _room(column: bytearray, size: cython.Py_ssize_t, clean: cython.bint) -> cython.void:
+    """Makes room for `size` bytes, the new ones 0 if asked for."""
+    old: cython.Py_ssize_t = len(column)
+    if size > old:
+        size = max(size, old + (old >> 1))
         if cython.compiled:
             PyByteArray_Resize(column, size)
+            if clean:
+                memset(PyByteArray_AS_STRING(column) + old, 0, size - old)
         else:
-            column.extend(bytes(size - len(column)))
-    return column
+            column.extend(bytes(size - old))
 
 
-@cython.cfunc
-def _bits(column: bytearray, size: cython.Py_ssize_t) -> bytearray:
-    """Makes room for `size` bits, the new ones 0."""
-    old: cython.Py_ssize_t = len(column)
-    size = (size + 7) >> 3
-    if size > old:
-        _room(column, size)
+@cython.final
+@cython.cclass
+class Column:
+    """Keys or values in Arrow's layout for binary: `offsets` (32 bits) into `data`, and a bitmap of what is not null.
+
+    As a sequence it gives bytes, or None for a null: for small uses.
+    """
+
+    offsets = cython.declare(object, visibility="readonly")
+    validity = cython.declare(object, visibility="readonly")
+    data = cython.declare(object, visibility="readonly")
+    count: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    nulls: cython.Py_ssize_t
+    # The memory of the three while records are added, without the GIL.
+    _offsets: cython.p_int
+    _bits: cython.p_uchar
+    _bytes: cython.p_uchar
+
+    def __init__(self) -> None:
+        self.offsets = array.array("i", [0])
+        self.validity = bytearray()
+        self.data = bytearray()
+        self.count = self.size = self.nulls = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self.count))]
+        if index < 0:
+            index += self.count
+        if not 0 <= index < self.count:
+            raise IndexError(index)
+        if self.validity is not None and not self.validity[index >> 3] >> (index & 7) & 1:
+            return None
+        return bytes(self.data[self.offsets[index] : self.offsets[index + 1]])
+
+    @cython.cfunc
+    def reserve(self, cells: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.void:
+        """Room for so many more cells and bytes; a batch of that size cannot write past it, whatever it holds."""
+        _ints(self.offsets, self.count + cells + 1)
+        _room(self.validity, (self.count + cells + 7) >> 3, True)
+        _room(self.data, self.size + size, False)
         if cython.compiled:
-            memset(PyByteArray_AS_STRING(column) + old, 0, len(column) - old)
-    return column
+            self._offsets = cython.cast(array.array, self.offsets).data.as_ints
+            self._bits = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.validity))
+            self._bytes = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.data))
+        else:
+            self._offsets, self._bits, self._bytes = self.offsets, self.validity, self.data
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    @cython.nogil
+    def add(self, b: cython.p_const_uchar, at: cython.longlong, size: cython.longlong) -> cython.void:
+        if size >= 0:
+            if cython.compiled:
+                memcpy(self._bytes + self.size, b + at, size)
+            else:
+                self._bytes[self.size : self.size + size] = b[at : at + size]
+            self.size += cython.cast(cython.Py_ssize_t, size)
+            self._bits[self.count >> 3] |= 1 << (self.count & 7)
+        else:
+            self.nulls += 1
+        self.count += 1
+        self._offsets[self.count] = self.size
+
+    @cython.cfunc
+    def trim(self) -> tuple:
+        """Gives back the room that was not needed; a column without nulls needs no bitmap."""
+        del self.offsets[self.count + 1 :]
+        del self.data[self.size :]
+        if self.nulls == 0:
+            self.validity = None
+        else:
+            del self.validity[(self.count + 7) >> 3 :]
+        return self.offsets, self.validity, self.data
 
 
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-@cython.nogil
-def _copy(
-    to: cython.p_uchar, to_at: cython.Py_ssize_t, b: cython.p_const_uchar, at: cython.longlong, size: cython.longlong
-) -> cython.void:
-    if cython.compiled:
-        memcpy(to + to_at, b + at, size)
-    else:
-        to[to_at : to_at + size] = b[at : at + size]
-
-
+@cython.final
 @cython.cclass
 class Columns:
-    """The records of some batches, column by column, in Arrow's layout: plain buffers that Arrow takes as they are.
+    """The records of some batches, column by column, in buffers that Arrow takes as they are.
 
     `next_offset` is where to go on reading: past the last batch that was decoded, also where it held no record.
+    The header columns are None unless they were asked for.
     """
 
     count = cython.declare(cython.Py_ssize_t, visibility="readonly")
@@ -621,263 +638,171 @@ class Columns:
     header_value_offsets = cython.declare(object, visibility="readonly")
     header_value_validity = cython.declare(object, visibility="readonly")
     header_value_bytes = cython.declare(object, visibility="readonly")
-    with_headers = cython.declare(cython.bint, visibility="readonly")
+    _keys: Column
+    _values: Column
+    _header_keys: Column
+    _header_values: Column
+    _with_headers: cython.bint
+    _offsets: cython.p_longlong
+    _timestamps: cython.p_longlong
+    _types: cython.p_int
+    _list_offsets: cython.p_int
 
-    _headers: cython.Py_ssize_t
-    _key_size: cython.Py_ssize_t
-    _value_size: cython.Py_ssize_t
-    _header_key_size: cython.Py_ssize_t
-    _header_value_size: cython.Py_ssize_t
-    _null_keys: cython.Py_ssize_t
-    _null_values: cython.Py_ssize_t
-    _null_header_values: cython.Py_ssize_t
-    # The memory of the columns above while a batch is written to them, without the GIL.
-    _p_offsets: cython.p_longlong
-    _p_timestamps: cython.p_longlong
-    _p_types: cython.p_int
-    _p_key_offsets: cython.p_int
-    _p_key_bits: cython.p_uchar
-    _p_keys: cython.p_uchar
-    _p_value_offsets: cython.p_int
-    _p_value_bits: cython.p_uchar
-    _p_values: cython.p_uchar
-    _p_list_offsets: cython.p_int
-    _p_header_key_offsets: cython.p_int
-    _p_header_keys: cython.p_uchar
-    _p_header_value_offsets: cython.p_int
-    _p_header_value_bits: cython.p_uchar
-    _p_header_values: cython.p_uchar
-
-    def __init__(self, start: cython.longlong, with_headers: cython.bint, bytes_expected: cython.Py_ssize_t) -> None:
+    def __init__(self, start: cython.longlong, with_headers: cython.bint) -> None:
         self.count = 0
         self.next_offset = start
-        self.with_headers = with_headers
         self.offsets = array.array("q")
         self.timestamps_ms = array.array("q")
         self.timestamp_types = array.array("i")
-        self.key_offsets = array.array("i", [0])
-        self.value_offsets = array.array("i", [0])
-        self.key_validity = bytearray()
-        self.value_validity = bytearray()
-        self.key_bytes = bytearray()
-        self.value_bytes = bytearray()
-        _room(self.key_bytes, bytes_expected)
-        _room(self.value_bytes, bytes_expected)
         self.header_list_offsets = array.array("i", [0])
-        self.header_key_offsets = array.array("i", [0])
-        self.header_value_offsets = array.array("i", [0])
-        self.header_key_bytes = bytearray()
-        self.header_value_bytes = bytearray()
-        self.header_value_validity = bytearray()
-        self._headers = 0
-        self._key_size = self._value_size = self._header_key_size = self._header_value_size = 0
-        self._null_keys = self._null_values = self._null_header_values = 0
+        self._keys = Column()
+        self._values = Column()
+        self._header_keys = Column()
+        self._header_values = Column()
+        self._with_headers = with_headers
 
-    def keys(self) -> Cells:
-        """The keys, cell by cell: for small uses."""
-        return Cells(self.key_offsets, self.key_validity, self.key_bytes)
+    def keys(self) -> Column:
+        """The keys one by one: for small uses."""
+        return self._keys
 
-    def values(self) -> Cells:
-        """The values, cell by cell: for small uses."""
-        return Cells(self.value_offsets, self.value_validity, self.value_bytes)
+    def values(self) -> Column:
+        """The values one by one: for small uses."""
+        return self._values
 
     def headers(self) -> list:
         """The headers of each record as (key, value) pairs: for small uses."""
-        keys = Cells(self.header_key_offsets, None, self.header_key_bytes)
-        values = Cells(self.header_value_offsets, self.header_value_validity, self.header_value_bytes)
-        pairs = list(zip(keys, values, strict=True))
-        offsets = self.header_list_offsets
-        return [pairs[offsets[i] : offsets[i + 1]] for i in range(len(offsets) - 1)]
+        if not self._with_headers:
+            return [[] for _ in range(self.count)]
+        pairs = list(zip(self._header_keys, self._header_values, strict=True))
+        ends = self.header_list_offsets
+        return [pairs[ends[i] : ends[i + 1]] for i in range(self.count)]
 
     @cython.cfunc
-    def _has_room(self, size: cython.Py_ssize_t) -> cython.bint:
-        """False when a batch of that size could push a column past 32-bit offsets; the first always fits."""
-        return (
-            max(self._key_size, self._value_size, self._header_key_size, self._header_value_size) + size <= _INT32_MAX
-        )
-
-    @cython.cfunc
-    def _make_room(self, records: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.void:
-        """Room for a batch of so many records and bytes: whatever it holds, nothing is written past it."""
-        headers: cython.Py_ssize_t
-        count: cython.Py_ssize_t = self.count + records
-        _ints(self.offsets, count)
-        _ints(self.timestamps_ms, count)
-        _ints(self.timestamp_types, count)
-        _ints(self.key_offsets, count + 1)
-        _ints(self.value_offsets, count + 1)
-        _bits(self.key_validity, count)
-        _bits(self.value_validity, count)
-        _room(self.key_bytes, self._key_size + size)
-        _room(self.value_bytes, self._value_size + size)
-        if self.with_headers:
-            headers = self._headers + (size >> 1)  # a header has two bytes at least
-            _ints(self.header_list_offsets, count + 1)
-            _ints(self.header_key_offsets, headers + 1)
-            _ints(self.header_value_offsets, headers + 1)
-            _bits(self.header_value_validity, headers)
-            _room(self.header_key_bytes, self._header_key_size + size)
-            _room(self.header_value_bytes, self._header_value_size + size)
-        self._take_memory()
-
-    @cython.cfunc
-    def _take_memory(self) -> cython.void:
+    def _reserve(self, records: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.void:
+        """Room for a batch of so many records and bytes."""
+        _ints(self.offsets, self.count + records)
+        _ints(self.timestamps_ms, self.count + records)
+        _ints(self.timestamp_types, self.count + records)
+        self._keys.reserve(records, size)
+        self._values.reserve(records, size)
+        if self._with_headers:
+            _ints(self.header_list_offsets, self.count + records + 1)
+            self._header_keys.reserve(size >> 1, size)  # a header has two bytes at least
+            self._header_values.reserve(size >> 1, size)
         if cython.compiled:
-            self._p_offsets = cython.cast(array.array, self.offsets).data.as_longlongs
-            self._p_timestamps = cython.cast(array.array, self.timestamps_ms).data.as_longlongs
-            self._p_types = cython.cast(array.array, self.timestamp_types).data.as_ints
-            self._p_key_offsets = cython.cast(array.array, self.key_offsets).data.as_ints
-            self._p_value_offsets = cython.cast(array.array, self.value_offsets).data.as_ints
-            self._p_list_offsets = cython.cast(array.array, self.header_list_offsets).data.as_ints
-            self._p_header_key_offsets = cython.cast(array.array, self.header_key_offsets).data.as_ints
-            self._p_header_value_offsets = cython.cast(array.array, self.header_value_offsets).data.as_ints
-            self._p_key_bits = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.key_validity))
-            self._p_value_bits = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.value_validity))
-            self._p_header_value_bits = cython.cast(
-                cython.p_uchar, PyByteArray_AS_STRING(self.header_value_validity)
-            )
-            self._p_keys = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.key_bytes))
-            self._p_values = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.value_bytes))
-            self._p_header_keys = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.header_key_bytes))
-            self._p_header_values = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.header_value_bytes))
+            self._offsets = cython.cast(array.array, self.offsets).data.as_longlongs
+            self._timestamps = cython.cast(array.array, self.timestamps_ms).data.as_longlongs
+            self._types = cython.cast(array.array, self.timestamp_types).data.as_ints
+            self._list_offsets = cython.cast(array.array, self.header_list_offsets).data.as_ints
         else:
-            self._p_offsets = self.offsets
-            self._p_timestamps = self.timestamps_ms
-            self._p_types = self.timestamp_types
-            self._p_key_offsets = self.key_offsets
-            self._p_value_offsets = self.value_offsets
-            self._p_list_offsets = self.header_list_offsets
-            self._p_header_key_offsets = self.header_key_offsets
-            self._p_header_value_offsets = self.header_value_offsets
-            self._p_key_bits = self.key_validity
-            self._p_value_bits = self.value_validity
-            self._p_header_value_bits = self.header_value_validity
-            self._p_keys = self.key_bytes
-            self._p_values = self.value_bytes
-            self._p_header_keys = self.header_key_bytes
-            self._p_header_values = self.header_value_bytes
+            self._offsets, self._timestamps = self.offsets, self.timestamps_ms
+            self._types, self._list_offsets = self.timestamp_types, self.header_list_offsets
 
     @cython.cfunc
-    @cython.exceptval(check=False)
-    @cython.nogil
     def _add_batch(
         self,
         head: cython.p_const_uchar,
-        head_at: cython.Py_ssize_t,
         b: cython.p_const_uchar,
-        at_: cython.Py_ssize_t,
+        begin: cython.Py_ssize_t,
         end: cython.Py_ssize_t,
         start: cython.longlong,
         stop: cython.longlong,
-    ) -> cython.longlong:
-        """Adds the records of one batch; answers the index of the broken one, its count if bytes are left, or -1."""
-        at = cython.declare(cython.Py_ssize_t[1])
-        field = cython.declare(cython.longlong[8])
-        i: cython.longlong
-        n: cython.Py_ssize_t = self.count
-        key_size: cython.Py_ssize_t = self._key_size
-        value_size: cython.Py_ssize_t = self._value_size
-        offset: cython.longlong
-        base_offset: cython.longlong = _int64(head, head_at)
-        base_timestamp: cython.longlong = _int64(head, head_at + 27)
-        count: cython.longlong = _int32(head, head_at + 57)
-        is_log_append_time: cython.bint = head[head_at + 22] & 8 != 0
-        if is_log_append_time:
-            base_timestamp = _int64(head, head_at + 35)
-        at[0] = at_
-        for i in range(count):
-            if not _record(b, at, end, field):
-                return i
-            offset = _sum(base_offset, field[1])
-            if offset < start or offset >= stop:
-                continue
-            self._p_offsets[n] = offset
-            self._p_timestamps[n] = base_timestamp if is_log_append_time else _sum(base_timestamp, field[0])
-            self._p_types[n] = is_log_append_time
-            if field[3] >= 0:
-                _copy(self._p_keys, key_size, b, field[2], field[3])
-                key_size += cython.cast(cython.Py_ssize_t, field[3])
-                self._p_key_bits[n >> 3] |= 1 << (n & 7)
-            else:
-                self._null_keys += 1
-            if field[5] >= 0:
-                _copy(self._p_values, value_size, b, field[4], field[5])
-                value_size += cython.cast(cython.Py_ssize_t, field[5])
-                self._p_value_bits[n >> 3] |= 1 << (n & 7)
-            else:
-                self._null_values += 1
-            n += 1
-            self._p_key_offsets[n] = key_size
-            self._p_value_offsets[n] = value_size
-            if self.with_headers:
-                self._add_headers(b, cython.cast(cython.Py_ssize_t, field[7]), end, field[6])
-                self._p_list_offsets[n] = self._headers
-        self.count = n
-        self._key_size = key_size
-        self._value_size = value_size
-        return -1 if at[0] == end else count
+    ) -> cython.void:
+        """Adds the records of the batch with the header at `head`, which lie in `b` from `begin` to `end`."""
+        broken: cython.longlong
+        base_offset: cython.longlong = _int64(head, 0)
+        count: cython.longlong = _int32(head, 57)
+        if count < 0 or count > (end - begin) // _RECORD_BYTES_MIN:
+            raise Malformed(f"the batch of offset {base_offset} cannot hold {count} records")
+        self._reserve(cython.cast(cython.Py_ssize_t, count), end - begin)
+        with cython.nogil:
+            broken = _add_records(
+                self, self._keys, self._values, self._header_keys, self._header_values, head, b, begin, end, start, stop
+            )
+        if broken == count:
+            raise Malformed(f"bytes are left after the last record of the batch of offset {base_offset}")
+        if broken >= 0:
+            raise Malformed(f"record {broken} of the batch of offset {base_offset} is broken")
 
     @cython.cfunc
-    @cython.exceptval(check=False)
-    @cython.nogil
-    def _add_headers(
-        self, b: cython.p_const_uchar, at_: cython.Py_ssize_t, end: cython.Py_ssize_t, count: cython.longlong
-    ) -> cython.void:
-        """Adds the headers of a record that `_record` has found sound."""
-        at = cython.declare(cython.Py_ssize_t[1])
-        i: cython.longlong
-        size: cython.longlong
-        n: cython.Py_ssize_t = self._headers
-        at[0] = at_
-        for i in range(count):  # noqa: B007
-            size = _varint(b, at, end, 5)
-            _copy(self._p_header_keys, self._header_key_size, b, at[0], size)
-            self._header_key_size += cython.cast(cython.Py_ssize_t, size)
-            at[0] += cython.cast(cython.Py_ssize_t, size)
-            size = _varint(b, at, end, 5)
-            if size >= 0:
-                _copy(self._p_header_values, self._header_value_size, b, at[0], size)
-                self._header_value_size += cython.cast(cython.Py_ssize_t, size)
-                at[0] += cython.cast(cython.Py_ssize_t, size)
-                self._p_header_value_bits[n >> 3] |= 1 << (n & 7)
-            else:
-                self._null_header_values += 1
-            n += 1
-            self._p_header_key_offsets[n] = self._header_key_size
-            self._p_header_value_offsets[n] = self._header_value_size
-        self._headers = n
+    def _has_room(self, size: cython.Py_ssize_t) -> cython.bint:
+        """False when a batch of that size could push a column past 32-bit offsets; a first batch always fits."""
+        return (
+            max(self._keys.size, self._values.size, self._header_keys.size, self._header_values.size) + size
+            <= _INT32_MAX
+        )
 
     @cython.cfunc
     def _trim(self) -> cython.void:
-        """Gives back the room that was not needed; a column without nulls needs no bitmap."""
         del self.offsets[self.count :]
         del self.timestamps_ms[self.count :]
         del self.timestamp_types[self.count :]
-        del self.key_offsets[self.count + 1 :]
-        del self.value_offsets[self.count + 1 :]
-        del self.key_bytes[self._key_size :]
-        del self.value_bytes[self._value_size :]
-        if self._null_keys == 0:
-            self.key_validity = None
+        self.key_offsets, self.key_validity, self.key_bytes = self._keys.trim()
+        self.value_offsets, self.value_validity, self.value_bytes = self._values.trim()
+        if self._with_headers:
+            del self.header_list_offsets[self.count + 1 :]
+            self.header_key_offsets, _, self.header_key_bytes = self._header_keys.trim()
+            self.header_value_offsets, self.header_value_validity, self.header_value_bytes = self._header_values.trim()
         else:
-            del self.key_validity[(self.count + 7) >> 3 :]
-        if self._null_values == 0:
-            self.value_validity = None
-        else:
-            del self.value_validity[(self.count + 7) >> 3 :]
-        if not self.with_headers:
-            self.header_list_offsets = self.header_key_offsets = self.header_key_bytes = None
-            self.header_value_offsets = self.header_value_validity = self.header_value_bytes = None
-            return
-        del self.header_list_offsets[self.count + 1 :]
-        del self.header_key_offsets[self._headers + 1 :]
-        del self.header_value_offsets[self._headers + 1 :]
-        del self.header_key_bytes[self._header_key_size :]
-        del self.header_value_bytes[self._header_value_size :]
-        if self._null_header_values == 0:
-            self.header_value_validity = None
-        else:
-            del self.header_value_validity[(self._headers + 7) >> 3 :]
+            self.header_list_offsets = None
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+@cython.nogil
+def _add_records(
+    columns: Columns,
+    keys: Column,
+    values: Column,
+    header_keys: Column,
+    header_values: Column,
+    head: cython.p_const_uchar,
+    b: cython.p_const_uchar,
+    begin: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    start: cython.longlong,
+    stop: cython.longlong,
+) -> cython.longlong:
+    """Answers -1, or the index of the record that is broken, or the number of records if bytes are left after them."""
+    at = cython.declare(cython.Py_ssize_t[1])
+    field = cython.declare(cython.longlong[8])
+    i: cython.longlong
+    j: cython.longlong
+    n: cython.Py_ssize_t = columns.count
+    size: cython.longlong
+    next_at: cython.Py_ssize_t
+    offset: cython.longlong
+    base_offset: cython.longlong = _int64(head, 0)
+    count: cython.longlong = _int32(head, 57)
+    is_log_append_time: cython.bint = head[22] & 8 != 0
+    base_timestamp: cython.longlong = _int64(head, 35) if is_log_append_time else _int64(head, 27)
+    at[0] = begin
+    for i in range(count):
+        if not _record(b, at, end, field):
+            return i
+        offset = _sum(base_offset, field[1])
+        if offset < start or offset >= stop:
+            continue
+        columns._offsets[n] = offset
+        columns._timestamps[n] = base_timestamp if is_log_append_time else _sum(base_timestamp, field[0])
+        columns._types[n] = is_log_append_time
+        keys.add(b, field[2], field[3])
+        values.add(b, field[4], field[5])
+        n += 1
+        if columns._with_headers:
+            next_at = at[0]
+            at[0] = cython.cast(cython.Py_ssize_t, field[7])
+            for j in range(field[6]):  # noqa: B007
+                size = _varint(b, at, next_at, 5)
+                header_keys.add(b, at[0], size)
+                _skip(at, next_at, size)
+                size = _varint(b, at, next_at, 5)
+                header_values.add(b, at[0], size)
+                _skip(at, next_at, size)
+            at[0] = next_at
+            columns._list_offsets[n] = header_keys.count
+    columns.count = n
+    return -1 if at[0] == end else count
 
 
 def decode(
@@ -890,72 +815,52 @@ def decode(
 ) -> Columns:
     """The records with start <= offset < stop of concatenated batches; a partial batch at the end is ignored.
 
-    Control batches are passed over. Raises Malformed for a wrong CRC or a broken record. Where the keys or values
-    would no longer fit 32-bit offsets it stops early, and `next_offset` says where to go on.
+    Control batches are passed over. Raises Malformed for a wrong CRC, a broken record, and a batch of more than
+    `decompressed_bytes_max`. Where keys or values would no longer fit 32-bit offsets it stops early, and
+    `next_offset` says where to go on.
     """
-    b: cython.p_const_uchar
-    c: cython.p_const_uchar
+    b: cython.p_const_uchar = _memory(data)
+    head: cython.p_const_uchar
     body: cython.const[cython.uchar][::1]
-    columns: Columns
+    columns: Columns = Columns(start, with_headers)
     at: cython.Py_ssize_t = 0
-    from_: cython.Py_ssize_t
-    to: cython.Py_ssize_t
-    size: cython.Py_ssize_t
-    batch_size: cython.longlong
+    batch_size: cython.Py_ssize_t
+    size: cython.Py_ssize_t = len(data)
     base_offset: cython.longlong
-    count: cython.longlong
-    broken: cython.longlong
+    next_offset: cython.longlong
     crc: cython.uint
-    if not cython.compiled:
-        data = memoryview(data)
-    size = data.shape[0]
-    columns = Columns(start, with_headers, size if size < 1 << 30 else 1 << 30)
-    if size >= _HEADER_BYTES:
-        if cython.compiled:
-            b = cython.address(data[0])
-        else:
-            b = data
+    # Whatever is not compressed fits in as many bytes, so these two seldom have to grow and move.
+    columns._keys.reserve(0, min(size, 1 << 30))
+    columns._values.reserve(0, min(size, 1 << 30))
     while size - at >= _HEADER_BYTES:
-        batch_size = 12 + _int32(b, at + 8)
-        base_offset = _int64(b, at)
-        if batch_size < _HEADER_BYTES or b[at + 16] != 2 or base_offset < 0 or _int32(b, at + 23) < 0:
+        head = b + at if cython.compiled else b[at:]
+        batch_size = cython.cast(cython.Py_ssize_t, 12 + _int32(head, 8))
+        base_offset = _int64(head, 0)
+        next_offset = _sum(base_offset, _int32(head, 23) + 1)
+        if batch_size < _HEADER_BYTES or head[16] != 2 or base_offset < 0 or next_offset <= base_offset:
             raise Malformed(f"no record batch at byte {at}")
         if batch_size > size - at or base_offset >= stop:
             break
-        if _sum(base_offset, _int32(b, at + 23)) >= start:
+        if next_offset > start:
             with cython.nogil:
-                crc = _crc(b, at + 21, batch_size - 21)
-            if crc != _uint32(b, at + 17):
+                crc = _crc(head, 21, batch_size - 21)
+            if crc != _uint32(head, 17):
                 raise Malformed(f"wrong CRC in the batch of offset {base_offset} at byte {at}")
-            count = _int32(b, at + 57)
-            if count != 0 and not b[at + 22] & 0x20:
-                if b[at + 22] & 7:
-                    body = codecs.decompress(
-                        b[at + 22] & 7, data[at + _HEADER_BYTES : at + batch_size], bytes_max=decompressed_bytes_max
-                    )
-                    from_ = 0
-                    to = len(body)
-                    if cython.compiled:
-                        c = cython.address(body[0]) if to > 0 else b
-                    else:
-                        c = memoryview(body)
-                else:
-                    c = b
-                    from_ = at + _HEADER_BYTES
-                    to = at + cython.cast(cython.Py_ssize_t, batch_size)
-                if count < 0 or count > (to - from_) // _RECORD_BYTES_MIN:
-                    raise Malformed(f"the batch of offset {base_offset} cannot hold {count} records")
-                if not columns._has_room(to - from_):
+            if _int32(head, 57) == 0 or head[22] & 0x20:
+                pass
+            elif head[22] & 7:
+                body = codecs.decompress(
+                    head[22] & 7, data[at + HEADER_BYTES : at + batch_size], bytes_max=decompressed_bytes_max
+                )
+                if not columns._has_room(len(body)):
                     break
-                columns._make_room(cython.cast(cython.Py_ssize_t, count), to - from_)
-                with cython.nogil:
-                    broken = columns._add_batch(b, at, c, from_, to, start, stop)
-                if broken == count:
-                    raise Malformed(f"bytes are left after the last record of the batch of offset {base_offset}")
-                if broken >= 0:
-                    raise Malformed(f"record {broken} of the batch of offset {base_offset} is broken")
-        columns.next_offset = max(start, min(stop, _sum(base_offset, _int32(b, at + 23) + 1)))
-        at += cython.cast(cython.Py_ssize_t, batch_size)
+                columns._add_batch(head, _memory(body), 0, len(body), start, stop)
+            else:
+                if not columns._has_room(batch_size):
+                    break
+                columns._add_batch(head, head, HEADER_BYTES, batch_size, start, stop)
+            columns.next_offset = min(stop, next_offset)
+        at += batch_size
     columns._trim()
     return columns
 
@@ -988,8 +893,8 @@ def encode_records(records, timestamp_deltas, headers) -> bytearray:
     """The bytes of the records: (key, value) pairs, with their time deltas and headers or None for none."""
     out: bytearray = bytearray()
     body: bytearray = bytearray()
-    index: cython.longlong = 0
-    for key, value in records:
+    index: cython.Py_ssize_t
+    for index, (key, value) in enumerate(records):
         body.clear()
         body.append(0)
         _put(body, 0 if timestamp_deltas is None else timestamp_deltas[index])
@@ -1005,38 +910,4 @@ def encode_records(records, timestamp_deltas, headers) -> bytearray:
                 _put_bytes(body, content)
         _put(out, len(body))
         out += body
-        index += 1
-    return out
-
-
-def renumbered(data: cython.const[cython.uchar][::1], count: cython.longlong) -> bytearray:
-    """The same sound records with offset deltas 0, 1, 2, ..."""
-    b: cython.p_const_uchar
-    at = cython.declare(cython.Py_ssize_t[1])
-    begin: cython.Py_ssize_t
-    size: cython.longlong
-    i: cython.longlong
-    out: bytearray = bytearray()
-    body: bytearray = bytearray()
-    view = memoryview(data)
-    if cython.compiled:
-        b = cython.address(data[0])
-    else:
-        b = view
-    at[0] = 0
-    for i in range(count):
-        size = _varint(b, at, len(view), 5)
-        begin = at[0]
-        if size < 1 or size > len(view) - begin:
-            raise Malformed(f"record {i} is broken")
-        at[0] += 1
-        _varint(b, at, len(view), 10)
-        body.clear()
-        body += view[begin : at[0]]
-        _varint(b, at, len(view), 5)
-        _put(body, i)
-        body += view[at[0] : begin + size]
-        _put(out, len(body))
-        out += body
-        at[0] = begin + cython.cast(cython.Py_ssize_t, size)
     return out

@@ -40,7 +40,6 @@ class Columns:
     value_offsets: array[int]
     value_validity: bytearray | None
     value_bytes: bytearray
-    with_headers: bool
     header_list_offsets: array[int] | None
     header_key_offsets: array[int] | None
     header_key_bytes: bytearray | None
@@ -64,7 +63,7 @@ def refused_records(
     keys_required: bool,
     earliest: int,
     latest: int,
-) -> list[tuple[int, int, int, bool]]: ...
+) -> list[tuple[int, int, bool]]: ...
 def sound_prefix(data: Buffer, base: int, end: int) -> tuple[int, int, int]: ...
 def crc32c(data: Buffer, at: int, size: int) -> int: ...
 def decode(
@@ -75,4 +74,3 @@ def encode_records(
     timestamp_deltas: Sequence[int] | None,
     headers: Sequence[Sequence[tuple[str | bytes, bytes | None]]] | None,
 ) -> bytearray: ...
-def renumbered(body: Buffer, count: int) -> bytearray: ...
