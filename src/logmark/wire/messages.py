@@ -62,15 +62,19 @@ def is_flexible(schema: ModuleType, version: int) -> bool:
 def decode_request(
     schema: ModuleType, version: int, body: memoryview | bytes, *, budget: int = REQUEST_OBJECTS_MAX
 ) -> Any:
-    """The schema's Request in `body`, which holds nothing else."""
-    return _decode(schema, schema.Request, version, body, budget)
+    """The schema's Request at the beginning of `body`.
+
+    What follows it is ignored, as Kafka ignores it: librdkafka 2.16 asks for the metadata of all topics with three
+    bytes too many.
+    """
+    return _decode(schema, schema.Request, version, body, budget, whole=False)
 
 
 def decode_response(
     schema: ModuleType, version: int, body: memoryview | bytes, *, budget: int = RESPONSE_OBJECTS_MAX
 ) -> Any:
     """The schema's Response in `body`, which holds nothing else."""
-    return _decode(schema, schema.Response, version, body, budget)
+    return _decode(schema, schema.Response, version, body, budget, whole=True)
 
 
 def encode_request(schema: ModuleType, version: int, message: Message) -> bytes:
@@ -97,7 +101,7 @@ def decode(
     decoder = _decoders.get((cls, version, flexible))
     if decoder is None:
         decoder = _decoders[cls, version, flexible] = compile_decoder(cls, version, flexible=flexible)
-    message: M = decoder(bytes(data), budget)
+    message: M = decoder(bytes(data), budget, True)
     return message
 
 
@@ -111,13 +115,15 @@ def encode(cls: type[M], version: int, message: M, *, flexible: bool | None = No
     return encoder(message)
 
 
-def _decode(schema: ModuleType, cls: type[Message], version: int, body: memoryview | bytes, budget: int) -> Any:
+def _decode(
+    schema: ModuleType, cls: type[Message], version: int, body: memoryview | bytes, budget: int, *, whole: bool
+) -> Any:
     decoder = _decoders.get((cls, version))
     if decoder is None:
         if version not in schema.VERSIONS:
             raise Malformed(f"{schema.__name__.rpartition('.')[2]} has no version {version}")
         decoder = _decoders[cls, version] = compile_decoder(cls, version, flexible=is_flexible(schema, version))
-    return decoder(bytes(body), budget)
+    return decoder(bytes(body), budget, whole)
 
 
 def _encode(schema: ModuleType, cls: type[Message], version: int, message: Message) -> bytes:
