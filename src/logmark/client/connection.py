@@ -110,9 +110,10 @@ class Connection:
         self.send(schema.KEY, version, encode_request(schema, version, message), flexible=has_tags, deadline=deadline)
         body = self.receive(deadline)
         try:
-            return decode_response(schema, version, body)
+            answer: Message = decode_response(schema, version, body)
         except Malformed as error:
             raise self._lost(f"sent an answer that cannot be read ({error})") from None
+        return answer
 
     def send(self, key: int, version: int, body: bytes, *, flexible: bool, deadline: float) -> None:
         """Sends one request; its answer will come after those of the requests before it."""

@@ -1,0 +1,297 @@
+"""`logmark consume`: records become lines of standard output."""
+
+import base64
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from logmark.cli.options import (
+    DEFAULT_BOOTSTRAP_SERVERS,
+    BootstrapServers,
+    CommandConfig,
+    OutputFormat,
+    connect,
+    properties_of,
+)
+from logmark.cli.tables import say
+from logmark.cli.topics import check_topic_name
+from logmark.errors import UserError
+from logmark.names import TopicPartition
+
+if TYPE_CHECKING:
+    from logmark.client.client import Client
+    from logmark.offsets.positions import Position
+
+_POLL_S = 0.2
+_POLL_RECORDS = 500
+
+
+@dataclass(slots=True)
+class Progress:
+    """What is left to read: nothing when every partition has reached where it shall stop."""
+
+    max_records: int | None
+    is_endless: bool
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
+    done: set[TopicPartition] = field(default_factory=set)
+    records: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.max_records is not None and self.records >= self.max_records
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_full or (not self.is_endless and self.done >= set(self.ends))
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(help="The topic to read.", show_default=False)],
+    begin: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="PLACE",
+            help="earliest, latest, an offset (42), so many records before the end (-10), a time "
+            "(@2024-03-05T00:00:00) or a time ago (@-2h). With --group: where the group has no place yet.  "
+            "[default: earliest]",
+            show_default=False,
+        ),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Read as a member of this group: from its place, and commit what was shown.")
+    ] = None,
+    partition: Annotated[
+        list[int] | None, typer.Option(help="Only this partition; may be repeated.", min=0, show_default=False)
+    ] = None,
+    max_records: Annotated[
+        int | None, typer.Option("--max", metavar="N", help="Stop after N records.", min=1, show_default=False)
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait for new records instead of stopping at the end.")
+    ] = False,
+    show: Annotated[
+        bool, typer.Option("--with-offsets", help="Write partition, offset and key before each value.")
+    ] = False,
+    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    command_config: CommandConfig = None,
+    output: Annotated[
+        OutputFormat, typer.Option("--output", "-o", help="Plain lines, or one JSON object for each record.")
+    ] = OutputFormat.TABLE,
+) -> None:
+    """Writes the records of a topic, one line each, up to the end that it has now."""
+    from logmark.client.properties import librdkafka_properties
+    from logmark.offsets.positions import parse_position
+
+    check_topic_name(topic)
+    position = parse_position(begin or "earliest", now_ms=time.time_ns() // 1_000_000)
+    # A reader who begins at the end wants what comes.
+    progress = Progress(max_records, is_endless=follow or (position.is_latest and group is None))
+    write = _writer(output, with_offsets=show)
+    settings = {
+        **librdkafka_properties(properties_of(command_config)),
+        "bootstrap.servers": bootstrap_servers,
+        "client.id": "logmark-consume",
+        "group.id": group or "logmark-consume",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+        "log_level": 0,
+    }
+    with connect(bootstrap_servers, command_config) as client:
+        partitions = _partitions(client, topic, partition)
+        reader = _Reader(client, settings, progress, write, position, partitions)
+        if group is not None:
+            reader.join(group, topic, by_hand=bool(partition))
+        else:
+            reader.assign()
+        try:
+            reader.run(commit=group is not None)
+        finally:
+            reader.close()
+    if progress.records == 0 and sys.stderr.isatty():
+        say("There was nothing to read.")
+
+
+def _partitions(client: "Client", topic: str, wanted: list[int] | None) -> list[TopicPartition]:
+    existing = client.metadata([topic]).partitions(topic)
+    if not existing:
+        raise UserError(f"Topic {topic} does not exist; `logmark topics list` shows those that do.")
+    for number in wanted or ():
+        if TopicPartition(topic, number) not in existing:
+            raise UserError(f"Topic {topic} has no partition {number}: it has {len(existing)}, numbered from 0.")
+    return [TopicPartition(topic, number) for number in sorted(set(wanted))] if wanted else existing
+
+
+class _Reader:
+    """One consumer, from its start offsets to where it shall stop."""
+
+    def __init__(
+        self,
+        client: "Client",
+        settings: dict[str, Any],
+        progress: Progress,
+        write: Callable[[Any], None],
+        position: "Position",
+        partitions: list[TopicPartition],
+    ) -> None:
+        from confluent_kafka import Consumer
+
+        self._client = client
+        self._consumer = Consumer(settings)
+        self._progress = progress
+        self._write = write
+        self._position = position
+        self._partitions = partitions
+        self._next: dict[TopicPartition, int] = {}
+        self._group: str | None = None
+        self._is_joined = False
+
+    def assign(self) -> None:
+        """Reads these partitions from the position that was asked for."""
+        self._begin(self._partitions, {})
+
+    def join(self, group: str, topic: str, *, by_hand: bool) -> None:
+        """Reads as the group: where it stands, and from the position that was asked for where it stands nowhere."""
+        self._group = group
+        if by_hand:
+            self._begin(self._partitions, self._places(self._partitions))
+            return
+        self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked)
+
+    def run(self, *, commit: bool) -> None:
+        """Writes records until it is over; what was written is committed, also when it is interrupted."""
+        try:
+            while not (self._is_joined and self._progress.is_over):
+                wanted = _POLL_RECORDS
+                if self._progress.max_records is not None:
+                    wanted = min(wanted, self._progress.max_records - self._progress.records)
+                for message in self._consumer.consume(wanted, _POLL_S):
+                    self._take(message)
+                sys.stdout.flush()
+                if commit:
+                    self._commit()
+        finally:
+            if commit:
+                self._commit()
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _take(self, message: Any) -> None:
+        from confluent_kafka import KafkaError
+
+        error = message.error()
+        if error is not None and error.code() == KafkaError._PARTITION_EOF:
+            self._progress.done.add(TopicPartition(message.topic(), message.partition()))
+            return
+        if error is not None:
+            raise UserError(f"The records cannot be read: {error.str()}.")
+        partition, offset = TopicPartition(message.topic(), message.partition()), message.offset()
+        end = self._progress.ends.get(partition)
+        if not self._progress.is_endless and end is not None and offset >= end:
+            self._progress.done.add(partition)
+            return
+        self._write(message)
+        self._next[partition] = offset + 1
+        self._progress.records += 1
+        if not self._progress.is_endless and end is not None and offset + 1 >= end:
+            self._progress.done.add(partition)
+
+    def _places(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        assert self._group is not None
+        return {one: place.offset for one, place in self._client.committed(self._group, partitions).items()}
+
+    def _begin(self, partitions: list[TopicPartition], places: dict[TopicPartition, int]) -> None:
+        from confluent_kafka import TopicPartition as Assigned
+
+        from logmark.offsets.inspect import Bounds
+        from logmark.offsets.positions import resolve
+
+        without = [one for one in partitions if one not in places]
+        begins, _ = resolve(self._client, without, self._position)
+        bounds = Bounds.of(self._client, partitions)
+        for one, offset in places.items():
+            # A place that has expired is no error for a person who looks: go on where the log begins.
+            begins[one] = min(max(offset, bounds.starts[one]), bounds.ends[one])
+        self._progress.ends = dict(bounds.ends)
+        self._progress.done = {one for one in partitions if begins[one] >= bounds.ends[one]}
+        self._consumer.assign([Assigned(one.topic, one.partition, begins[one]) for one in partitions])
+        self._is_joined = True
+
+    def _assigned(self, _: Any, assigned: list[Any]) -> None:
+        partitions = [TopicPartition(one.topic, one.partition) for one in assigned]
+        if not partitions:
+            say(f"Every partition belongs to other members of group {self._group}.")
+        self._begin(partitions, self._places(partitions) if partitions else {})
+
+    def _revoked(self, _: Any, __: list[Any]) -> None:
+        self._commit()
+        self._next.clear()
+
+    def _commit(self) -> None:
+        from confluent_kafka import KafkaException
+        from confluent_kafka import TopicPartition as Assigned
+
+        if self._group is None or not self._next:
+            return
+        try:
+            self._consumer.commit(
+                offsets=[Assigned(one.topic, one.partition, offset) for one, offset in self._next.items()],
+                asynchronous=False,
+            )
+        except KafkaException as error:
+            raise UserError(
+                f"The place of group {self._group} was not committed: {error.args[0].str()}. "
+                "What was shown will be shown again."
+            ) from None
+        self._next.clear()
+
+
+def _writer(output: OutputFormat, *, with_offsets: bool) -> Callable[[Any], None]:
+    out = sys.stdout
+
+    def write_json(message: Any) -> None:
+        _, timestamp = message.timestamp()
+        out.write(
+            json.dumps(
+                {
+                    "topic": message.topic(),
+                    "partition": message.partition(),
+                    "offset": message.offset(),
+                    "timestamp_ms": timestamp,
+                    "key": as_text(message.key()),
+                    "value": as_text(message.value()),
+                    "headers": [[name, as_text(value)] for name, value in message.headers() or []],
+                },
+                ensure_ascii=False,
+            )
+            + "\n"
+        )
+
+    def write_line(message: Any) -> None:
+        value = message.value()
+        line = "" if value is None else value.decode("utf-8", "replace")
+        if with_offsets:
+            key = message.key()
+            shown = "-" if key is None else key.decode("utf-8", "replace")
+            line = f"partition {message.partition()}\toffset {message.offset()}\t{shown}\t{line}"
+        out.write(line + "\n")
+
+    return write_json if output is OutputFormat.JSON else write_line
+
+
+def as_text(data: bytes | None) -> str | dict[str, str] | None:
+    """Text as it is; bytes that are no text in base64, and recognisable as such."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}

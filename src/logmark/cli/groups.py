@@ -1,0 +1,138 @@
+"""`logmark groups`: the consumer groups of a cluster."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from logmark.cli.lag import print_lag, row
+from logmark.cli.options import (
+    DEFAULT_BOOTSTRAP_SERVERS,
+    BootstrapServers,
+    CommandConfig,
+    Output,
+    OutputFormat,
+    Yes,
+    connect,
+    example,
+)
+from logmark.cli.tables import Column, count, print_json, print_table, say
+from logmark.errors import UserError
+
+if TYPE_CHECKING:
+    from logmark.offsets.inspect import GroupView
+
+app = typer.Typer(help="List, describe and delete consumer groups.", no_args_is_help=True)
+
+GroupNames = Annotated[list[str], typer.Argument(metavar="GROUP", help="One or more groups.", show_default=False)]
+
+
+@app.command("list", epilog=example("logmark groups list"))
+def list_groups(
+    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    command_config: CommandConfig = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Lists groups with their state."""
+    with connect(bootstrap_servers, command_config) as client:
+        groups = client.list_groups()
+    if output is OutputFormat.JSON:
+        print_json(
+            [
+                {"group": one.group, "state": one.state, "type": one.type, "protocol_type": one.protocol_type}
+                for one in groups
+            ]
+        )
+        return
+    if not groups:
+        say("There are no groups yet. A consumer with a group id makes one.")
+        return
+    print_table(
+        [Column("GROUP"), Column("STATE"), Column("TYPE")],
+        [(one.group, one.state or None, one.type or None) for one in groups],
+    )
+
+
+@app.command("describe", epilog=example("logmark groups describe billing"))
+def describe_groups(
+    names: GroupNames,
+    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    command_config: CommandConfig = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Shows the state, the members and the places of groups."""
+    from logmark.offsets.inspect import inspect
+
+    with connect(bootstrap_servers, command_config) as client:
+        views = inspect(client, names)
+    for view in views:
+        if view.description.is_unknown and not view.places:
+            raise UserError(
+                f"Group {view.description.group} does not exist; `logmark groups list` shows those that do."
+            )
+    if output is OutputFormat.JSON:
+        print_json([_described(view) for view in views])
+        return
+    for view in views:
+        _print_group(view)
+
+
+def _described(view: "GroupView") -> dict[str, object]:
+    group = view.description
+    return {
+        "group": group.group,
+        "state": group.state,
+        "type": group.type,
+        "assignor": group.assignor,
+        "coordinator": group.coordinator,
+        "lag": view.lag,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "host": member.host,
+                "partitions": [{"topic": one.topic, "partition": one.partition} for one in member.partitions],
+            }
+            for member in group.members
+        ],
+        "offsets": [row(place) | {"member_id": place.member.member_id if place.member else None}
+                    for place in view.places],
+    }  # fmt: skip
+
+
+def _print_group(view: "GroupView") -> None:
+    group = view.description
+    typer.echo(
+        f"Group {group.group}: {group.state or 'state unknown'}, {count(len(group.members), 'member')}"
+        f"{f', assignor {group.assignor}' if group.assignor else ''}"
+    )
+    if group.members:
+        print_table(
+            [Column("MEMBER"), Column("CLIENT"), Column("HOST"), Column("PARTITIONS")],
+            [
+                (member.member_id, member.client_id, member.host.lstrip("/"), " ".join(map(str, member.partitions)))
+                for member in group.members
+            ],
+        )
+    print_lag([view])
+
+
+@app.command("delete", epilog=example("logmark groups delete billing --yes"))
+def delete_groups(
+    names: GroupNames,
+    yes: Yes = False,
+    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    command_config: CommandConfig = None,
+) -> None:
+    """Deletes groups with their committed offsets; asks first in a terminal."""
+    with connect(bootstrap_servers, command_config) as client:
+        question = f"Delete {', '.join(names)} with all committed offsets?"
+        if not yes and sys.stdin.isatty() and not typer.confirm(question, err=True):
+            raise UserError("Nothing was deleted.")
+        failures = client.delete_groups(names)
+    for name in names:
+        if name not in failures:
+            typer.echo(f"Deleted group {name}.")
+    if failures:
+        raise UserError(" ".join(f"{failure} It was not deleted." for failure in failures.values()))

@@ -1,0 +1,96 @@
+"""The command `logmark`: finds the subcommand, and turns what went wrong into a sentence and an exit code."""
+
+import contextlib
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from logmark import __version__
+from logmark.cli import consume, groups, lag, offsets, produce, topics
+from logmark.cli.options import example
+from logmark.errors import LogmarkError, UserError
+
+_SERVE_HELP = "Run a broker in the foreground until it is told to stop."
+_ORDER = ("topics", "produce", "consume", "groups", "lag", "offsets")
+INTERRUPTED = 130
+
+
+class Root(TyperGroup):
+    """The commands; the broker is imported only when it is to be served."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order of a first minute: serve, write, read, look, move."""
+        known = super().list_commands(ctx)
+        return ["serve", *sorted(known, key=_ORDER.index)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return TyperCommand("serve", help=_SERVE_HELP) if cmd_name == "serve" else super().get_command(ctx, cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        if args[:1] == ["serve"]:
+            return "serve", _serve_command(), args[1:]
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs a command; a person's mistake is a sentence on standard error, never a traceback."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except LogmarkError as error:
+            typer.echo(f"logmark: {error}", err=True)
+            raise typer.Exit(error.exit_code if isinstance(error, UserError) else 1) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            # Whoever read our output has seen enough; Python must not fail at its last flush either.
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+        return result
+
+
+def _serve_command() -> Any:
+    from logmark.cli.serve import serve
+
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command("serve", help=_SERVE_HELP, epilog=example("logmark serve --data-dir ./data"))(serve)
+    return typer.main.get_command(app)
+
+
+app = typer.Typer(
+    name="logmark",
+    cls=Root,
+    help="Kafka's log, everybody's place in it, and the pipelines that read it.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+app.add_typer(topics.app, name="topics")
+app.command("produce", epilog=example("seq 3 | logmark produce orders"))(produce.produce)
+app.command("consume", epilog=example("logmark consume orders --from @-2h --max 10"))(consume.consume)
+app.add_typer(groups.app, name="groups")
+app.command("lag", epilog=example("logmark lag billing --output json"))(lag.lag)
+app.add_typer(offsets.app, name="offsets")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"logmark {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and stop.")
+    ] = False,
+) -> None:
+    """Kafka's log, everybody's place in it, and the pipelines that read it."""
+
+
+def run() -> None:
+    """The console script."""
+    app()

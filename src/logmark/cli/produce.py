@@ -1,0 +1,170 @@
+"""`logmark produce`: lines of standard input become records."""
+
+import sys
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from logmark.cli.options import (
+    DEFAULT_BOOTSTRAP_SERVERS,
+    BootstrapServers,
+    CommandConfig,
+    Output,
+    OutputFormat,
+    connect,
+    properties_of,
+)
+from logmark.cli.tables import count, print_json, say
+from logmark.cli.topics import check_topic_name
+from logmark.errors import UserError
+
+_FLUSH_S = 30.0
+
+
+class Compression(StrEnum):
+    """How batches are compressed."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+class Tally:
+    """The offsets that the broker gave, by partition, and the first thing that went wrong."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[int, list[int]] = {}
+        self.failure: str | None = None
+
+    def delivered(self, error: Any, message: Any) -> None:
+        """Called for each record when it is acknowledged or given up."""
+        if error is not None:
+            self.failure = self.failure or str(error.str())
+            return
+        known = self.offsets.setdefault(message.partition(), [message.offset(), message.offset(), 0])
+        known[0] = min(known[0], message.offset())
+        known[1] = max(known[1], message.offset())
+        known[2] += 1
+
+    @property
+    def records(self) -> int:
+        return sum(known[2] for known in self.offsets.values())
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(help="The topic to write to; it must exist.", show_default=False)],
+    key_separator: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="What stands between key and value in a line; without it there are no keys."),
+    ] = None,
+    partition: Annotated[int, typer.Option(help="The partition; -1 lets the key or chance decide.", min=-1)] = -1,
+    compression: Annotated[Compression, typer.Option(help="How batches are compressed.")] = Compression.NONE,
+    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    command_config: CommandConfig = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Writes each line of standard input as a record, and tells the offsets that the broker gave."""
+    if key_separator == "":
+        raise UserError("--key-separator must not be empty.", exit_code=2)
+    _check_topic(topic, partition, bootstrap_servers, command_config)
+    tally = Tally()
+    producer = _producer(bootstrap_servers, command_config, compression)
+    if sys.stdin.isatty():
+        say("Each line becomes a record; Ctrl-D ends.")
+    problem = None
+    try:
+        problem = _send_lines(producer, topic, partition, key_separator, tally)
+    finally:
+        producer.flush(_FLUSH_S)
+        _report(topic, tally, output)
+    if tally.failure or len(producer):
+        raise UserError(
+            f"{count(tally.records, 'record')} of topic {topic} were acknowledged, and then one was not: "
+            f"{tally.failure or 'the broker did not answer in time'}."
+        )
+    if problem:
+        raise UserError(f"{problem} {count(tally.records, 'record')} before it were written.")
+
+
+def _check_topic(topic: str, partition: int, bootstrap_servers: str, command_config: Path | None) -> None:
+    """Refuses a topic that is not there: producing must not create one by a typo."""
+    check_topic_name(topic)
+    with connect(bootstrap_servers, command_config) as client:
+        known = client.metadata([topic]).partitions(topic)
+    if not known:
+        raise UserError(f"Topic {topic} does not exist. Create it first: logmark topics create {topic} --partitions 1")
+    if partition >= len(known):
+        raise UserError(f"Topic {topic} has no partition {partition}: it has {len(known)}, numbered from 0.")
+
+
+def _producer(bootstrap_servers: str, command_config: Path | None, compression: Compression) -> Any:
+    from confluent_kafka import Producer
+
+    from logmark.client.properties import librdkafka_properties
+
+    return Producer(
+        {
+            **librdkafka_properties(properties_of(command_config)),
+            "bootstrap.servers": bootstrap_servers,
+            "client.id": "logmark-produce",
+            "acks": "all",
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "compression.type": compression.value,
+            "delivery.timeout.ms": int(_FLUSH_S * 1000),
+            "log_level": 0,
+        }
+    )
+
+
+def _send_lines(producer: Any, topic: str, partition: int, separator: str | None, tally: Tally) -> str | None:
+    """Sends until the input ends; a line that cannot be read ends it too and is the answer."""
+    wanted = None if separator is None else separator.encode()
+    for number, line in enumerate(_lines(), 1):
+        key, value = None, line
+        if wanted is not None:
+            key, found, value = line.partition(wanted)
+            if not found:
+                return f"Line {number} has no key: {separator!r} is not in it."
+        while True:
+            try:
+                producer.produce(topic, value=value, key=key, partition=partition, on_delivery=tally.delivered)
+                break
+            except BufferError:
+                producer.poll(0.1)  # The queue is full: wait for the broker.
+        producer.poll(0)
+        if tally.failure:
+            return None
+    return None
+
+
+def _lines() -> Iterator[bytes]:
+    for line in sys.stdin.buffer:
+        yield line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def _report(topic: str, tally: Tally, output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        print_json(
+            [
+                {
+                    "topic": topic,
+                    "partition": number,
+                    "records": known[2],
+                    "first_offset": known[0],
+                    "last_offset": known[1],
+                }
+                for number, known in sorted(tally.offsets.items())
+            ]
+        )
+        return
+    for number, (first, last, records) in sorted(tally.offsets.items()):
+        where = f"offset {first}" if first == last else f"offsets {first} to {last}"
+        typer.echo(f"Wrote {count(records, 'record')} to {topic}, partition {number}: {where}.")
+    if not tally.offsets:
+        say("There was nothing to write.")

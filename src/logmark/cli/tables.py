@@ -1,0 +1,61 @@
+"""Writes tables for people and JSON for programs; data goes to standard output, talk to standard error."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import typer
+
+# What is not a terminal has no width; a table there is never folded.
+_NO_TERMINAL_WIDTH = 10_000
+
+
+class Column(NamedTuple):
+    """A table's column: numbers stand to the right."""
+
+    title: str
+    is_number: bool = False
+
+
+def print_json(value: object) -> None:
+    """Writes one JSON document."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> None:
+    """Writes a table; a missing value is a dash."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column.title, justify="right" if column.is_number else "left", no_wrap=not sys.stdout.isatty())
+    for row in rows:
+        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
+    width = None if sys.stdout.isatty() else _NO_TERMINAL_WIDTH
+    console = Console(file=sys.stdout, width=width, highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+    for line in capture.get().splitlines():
+        typer.echo(line.rstrip())
+
+
+def say(sentence: str) -> None:
+    """Tells the person something that is not data."""
+    typer.echo(sentence, err=True)
+
+
+def count(number: int, noun: str) -> str:
+    """A number with its noun: 1 record, 2 records."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def place(committed: int | None) -> str:
+    """A group's place in both ways in which texts say committed."""
+    if committed is None:
+        return "nothing committed"
+    if committed == 0:
+        return "committed 0 (nothing processed)"
+    return f"committed {committed} (last processed {committed - 1})"

@@ -1,0 +1,179 @@
+"""`logmark topics`: the topics of a cluster."""
+
+import re
+import sys
+from typing import Annotated
+
+import typer
+
+from logmark.cli.options import (
+    DEFAULT_BOOTSTRAP_SERVERS,
+    BootstrapServers,
+    CommandConfig,
+    Output,
+    OutputFormat,
+    Yes,
+    connect,
+    example,
+)
+from logmark.cli.tables import Column, print_json, print_table, say
+from logmark.errors import UserError
+
+app = typer.Typer(help="List, create, describe and delete topics.", no_args_is_help=True)
+
+TopicNames = Annotated[list[str], typer.Argument(metavar="NAME", help="One or more topics.", show_default=False)]
+
+
+@app.command("list", epilog=example("logmark topics list --output json"))
+def list_topics(
+    internal: Annotated[bool, typer.Option("--internal", help="Show the cluster's own topics too.")] = False,
+    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    command_config: CommandConfig = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Lists topics with their number of partitions."""
+    with connect(bootstrap_servers, command_config) as client:
+        found = client.metadata().topics
+    topics = [found[name] for name in sorted(found) if internal or not found[name].is_internal]
+    if output is OutputFormat.JSON:
+        print_json(
+            [{"topic": one.name, "partitions": len(one.partitions), "internal": one.is_internal} for one in topics]
+        )
+        return
+    if not topics:
+        say("There are no topics yet. Create one: logmark topics create orders --partitions 3")
+        return
+    print_table([Column("TOPIC"), Column("PARTITIONS", True)], [(one.name, len(one.partitions)) for one in topics])
+
+
+@app.command("create", epilog=example("logmark topics create orders --partitions 3 --config retention.ms=-1"))
+def create_topic(
+    name: Annotated[str, typer.Argument(help="The topic to create.", show_default=False)],
+    partitions: Annotated[
+        int | None, typer.Option(help="How many partitions.  [default: the broker's]", min=1, show_default=False)
+    ] = None,
+    replication_factor: Annotated[
+        int | None, typer.Option(help="How many replicas.  [default: the broker's]", min=1, show_default=False)
+    ] = None,
+    config: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A topic setting; may be repeated.")
+    ] = None,
+    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    command_config: CommandConfig = None,
+) -> None:
+    """Creates a topic."""
+    check_topic_name(name)
+    settings = _settings(config or [])
+    with connect(bootstrap_servers, command_config) as client:
+        client.create_topic(
+            name, partitions=partitions or -1, replication_factor=replication_factor or -1, config=settings
+        )
+    typer.echo(f"Created topic {name}.")
+
+
+@app.command("describe", epilog=example("logmark topics describe orders"))
+def describe_topics(
+    names: TopicNames,
+    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    command_config: CommandConfig = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Shows the partitions of topics, what they hold, and the settings that were changed."""
+    from logmark.offsets.inspect import Bounds
+
+    with connect(bootstrap_servers, command_config) as client:
+        cluster = client.metadata(names)
+        for name in names:
+            if name not in cluster.topics:
+                raise UserError(f"Topic {name} does not exist; `logmark topics list` shows those that do.")
+        configs = client.describe_configs(names)
+        bounds = Bounds.of(client, [one for name in names for one in cluster.partitions(name)])
+    described = [
+        {
+            "topic": name,
+            "internal": cluster.topics[name].is_internal,
+            "config": {entry.name: entry.value for entry in configs.get(name, []) if not entry.is_default},
+            "partitions": [
+                {
+                    "partition": one.partition,
+                    "leader": (known := cluster.topics[name].partitions[one.partition]).leader,
+                    "replicas": list(known.replicas),
+                    "in_sync": list(known.in_sync),
+                    "start": bounds.starts.get(one),
+                    "end": bounds.ends.get(one),
+                }
+                for one in cluster.partitions(name)
+            ],
+        }
+        for name in names
+    ]
+    if output is OutputFormat.JSON:
+        print_json(described)
+        return
+    for topic in described:
+        _print_topic(topic)
+
+
+def _print_topic(topic: dict[str, object]) -> None:
+    partitions, config = topic["partitions"], topic["config"]
+    assert isinstance(partitions, list) and isinstance(config, dict)
+    settings = ", ".join(f"{name}={value}" for name, value in sorted(config.items()))
+    typer.echo(f"Topic {topic['topic']}: {len(partitions)} partition(s), settings {settings or 'all default'}")
+    print_table(
+        [
+            Column("PARTITION", True), Column("LEADER", True), Column("REPLICAS"), Column("IN SYNC"),
+            Column("START", True), Column("END", True), Column("RECORDS", True),
+        ],
+        [
+            (
+                one["partition"], one["leader"],
+                ",".join(map(str, one["replicas"])), ",".join(map(str, one["in_sync"])),
+                one["start"], one["end"], None if one["end"] is None else one["end"] - one["start"],
+            )
+            for one in partitions
+        ],
+    )  # fmt: skip
+
+
+@app.command("delete", epilog=example("logmark topics delete orders --yes"))
+def delete_topics(
+    names: TopicNames,
+    yes: Yes = False,
+    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    command_config: CommandConfig = None,
+) -> None:
+    """Deletes topics with all their records; asks first in a terminal."""
+    with connect(bootstrap_servers, command_config) as client:
+        known = client.metadata(names).topics
+        for name in names:
+            if name not in known:
+                raise UserError(f"Topic {name} does not exist. Nothing was deleted.")
+        question = f"Delete {', '.join(names)} with all records? They cannot be brought back."
+        if not yes and sys.stdin.isatty() and not typer.confirm(question, err=True):
+            raise UserError("Nothing was deleted.")
+        failures = client.delete_topics(names)
+    for name in names:
+        if name not in failures:
+            typer.echo(f"Deleted topic {name}.")
+    if failures:
+        raise UserError(" ".join(str(failure) for failure in failures.values()))
+
+
+def check_topic_name(name: str) -> None:
+    """Refuses a name that no Kafka accepts."""
+    if re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name) and name not in (".", ".."):
+        return
+    raise UserError(
+        f"{name!r} is not a legal topic name: use up to 249 letters, digits, dots, underscores and hyphens "
+        "(ASCII only, and neither . nor .. alone)."
+    )
+
+
+def _settings(texts: list[str]) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UserError(f"--config {text!r} is not NAME=VALUE, such as retention.ms=86400000.", exit_code=2)
+        found[name.strip()] = value.strip()
+    return found
