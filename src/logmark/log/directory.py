@@ -188,9 +188,16 @@ class DataDirectory:
         return partition
 
     def create_partitions(
-        self, topic: str, indexes: Iterable[int], topic_id: bytes, settings: TopicSettings, *, first_offset: int = 0
+        self,
+        topic: str,
+        indexes: Iterable[int],
+        topic_id: bytes,
+        settings: TopicSettings,
+        *,
+        first_offset: int = 0,
+        lazily: bool = False,
     ) -> list[Partition]:
-        """New, durable partitions of a topic: many cost little more than one."""
+        """New, durable partitions of a topic; lazy ones, of which there may be many, get a folder when first used."""
         keys = [TopicPartition(topic, index) for index in indexes]
         if any(key in self._recovery_points or key in self._log_starts for key in keys):
             # What is remembered of a deleted partition must not be believed of its successor.
@@ -200,21 +207,22 @@ class DataDirectory:
             partition = Partition.create(
                 self.folder(*key), topic, key.partition, topic_id, settings,
                 files=self._files, committer=self._committer, clock=self._clock, first_offset=first_offset,
+                lazily=lazily,
             )  # fmt: skip
             self.partitions[key] = partition
             created.append(partition)
-        self._files.sync_directory(self.path)
+        if not lazily:
+            self._files.sync_directory(self.path)
         return created
 
     def open_partition(self, topic: str, index: int, topic_id: bytes, settings: TopicSettings) -> Partition:
-        """The partition as it was left; one whose folder was not made before a crash is made now."""
+        """The partition as it was left; one without a folder, new or lazy, is empty."""
         key, folder = TopicPartition(topic, index), self.folder(topic, index)
         if self._files.exists(folder) and not self._belongs(folder, topic_id):
             self._set_aside(folder, topic, index)
         if not self._files.exists(folder):
-            self._recovery_points.pop(key, None)
-            self._log_starts.pop(key, None)
-            return self.create_partition(topic, index, topic_id, settings)
+            (partition,) = self.create_partitions(topic, [index], topic_id, settings, lazily=True)
+            return partition
         partition = Partition.open(
             folder, topic, index, topic_id, settings,
             files=self._files, committer=self._committer, clock=self._clock, clean=self.was_clean,

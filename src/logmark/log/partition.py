@@ -6,6 +6,7 @@ nobody is told of anything, that a crash could take back. With durability=os it 
 
 import asyncio
 import logging
+import os
 import random
 from collections.abc import Callable
 from functools import partial
@@ -98,6 +99,7 @@ class Partition:
         self._clock = clock
         self._segments = Segments()
         self._reader = self._new_reader()
+        self._has_folder = False
         self._is_prepared = False
         self._is_changed = False
         self._epochs = Epochs(0)
@@ -122,25 +124,32 @@ class Partition:
         committer: GroupCommit,
         clock: Clock,
         first_offset: int = 0,
+        lazily: bool = False,
     ) -> "Partition":
         """A new partition in a new folder, durable but for the folder's own name, which its parent must sync.
 
         The first segment's files come with the first record: until then the folder's name and topic id are all there
-        is to know, and Kafka opens such a folder as an empty log.
+        is to know, and Kafka opens such a folder as an empty log. A lazy partition has no folder either until then.
         """
         self = cls(folder, topic, index, topic_id, settings, files=files, committer=committer, clock=clock)
-        files.mkdir(folder)
-        # Before any data: a folder without it would be set aside as a stray.
-        files.write(f"{folder}/{METADATA}", checkpoints.write_partition_metadata(topic_id))
         self._stand_at(first_offset, first_offset)
+        if first_offset or not lazily:
+            self._make_folder()
+            files.sync_file(f"{folder}/{METADATA}")
+            files.sync_directory(folder)
         if first_offset:
             self._roll()
             for sync in self._syncs:
                 sync()
             self._syncs.clear()
-        else:
-            files.sync_directory(folder)
         return self
+
+    def _make_folder(self) -> None:
+        self._files.mkdir(self.folder)
+        # Before any data: Kafka sets a folder without it aside.
+        metadata = checkpoints.write_partition_metadata(self.topic_id)
+        self._files.write(f"{self.folder}/{METADATA}", metadata, sync=False)
+        self._has_folder = True
 
     @classmethod
     def open(
@@ -170,6 +179,7 @@ class Partition:
             is_dense=not settings.is_compacted,
             now_ms=clock.now_ms(),
         ).load()
+        self._has_folder = True
         self._segments = Segments(loaded.segments)
         self._reader = self._new_reader()
         self._unshown = loaded.segments[-1:]
@@ -300,6 +310,10 @@ class Partition:
             self._write_snapshot()
             self._syncs += [old.file.sync, old.sync_indexes]
         else:
+            if not self._has_folder:
+                self._make_folder()
+                self._syncs.append(partial(self._files.sync_file, f"{self.folder}/{METADATA}"))
+                self._syncs.append(partial(self._files.sync_directory, os.path.dirname(self.folder)))
             path = f"{self.folder}/{leader_epochs.FILE_NAME}"
             self._files.write(path, self._epochs.encode(), sync=False)
             self._syncs.append(partial(self._files.sync_file, path))

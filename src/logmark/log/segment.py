@@ -12,7 +12,8 @@ from logmark.wire.batches import BatchHeader
 from logmark.wire.columns import HEADER_BYTES
 
 LOG, INDEX, TIME_INDEX, SNAPSHOT, DELETED = ".log", ".index", ".timeindex", ".snapshot", ".deleted"
-CHUNK_BYTES = 64 * 1024
+CHUNK_BYTES_MIN = 8 * 1024
+CHUNK_BYTES_MAX = 256 * 1024
 SEARCH_BYTES = 1024 * 1024
 RELATIVE_OFFSET_MAX = 2**31 - 1
 # Leader epoch 0 and magic 2, which stand in every batch that was written here.
@@ -236,14 +237,16 @@ class Segment:
 
     def batches(self, position: int, stop: int) -> Iterator[tuple[int, BatchHeader]]:
         """The headers from a position on, known damage left out; raises BadBatch where no batch can be."""
-        buffer, start = b"", position
+        # A look-up reads little more than an index interval; a walk through the segment soon reads more at once.
+        buffer, start, chunk = b"", position, CHUNK_BYTES_MIN
         expected: int | None = None if position else self.base_offset
         while position < stop:
             if position in self.skips:
                 position, expected = self.skips[position], None
                 continue
             if position - start + HEADER_BYTES > len(buffer):
-                start, buffer = position, self.read(position, min(CHUNK_BYTES, stop - position))
+                start, buffer = position, self.read(position, min(chunk, stop - position))
+                chunk = min(chunk * 2, CHUNK_BYTES_MAX)
             known = self.base_offset if expected is None else expected
             header = _header(buffer, position - start, position, stop, known)
             if expected is not None and header.base_offset != expected and (

@@ -1,0 +1,280 @@
+"""A file system whose disk can be slow, full, broken, or lose its power: wraps a real one."""
+
+import errno as errors
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from logmark.disk.files import Bytes, File, FileSystem, Lock
+
+
+@dataclass(slots=True)
+class _Fault:
+    part: str
+    errno: int
+    times: int | None
+
+
+@dataclass(slots=True)
+class _Unsynced:
+    """What a power loss may take from a file: everything behind the synced size, write by write."""
+
+    size: int
+    writes: list[tuple[int, bytes]] = field(default_factory=list)
+
+
+class FaultyFile:
+    """A file that fails, waits and forgets as its file system says."""
+
+    def __init__(self, file: File, system: "FaultyFileSystem") -> None:
+        self.path = file.path
+        self._file = file
+        self._system = system
+
+    def pread(self, size: int, at: int) -> bytes:
+        return self._file.pread(size, at)
+
+    def pwrite(self, data: Bytes, at: int) -> None:
+        self._system._check_write(self.path)
+        self._system._note_write(self.path, self._file.size(), data, at)
+        self._file.pwrite(data, at)
+
+    def truncate(self, size: int) -> None:
+        self._system._check_write(self.path)
+        self._file.truncate(size)
+        self._system._note_truncate(self.path, size)
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def sync(self) -> None:
+        self._system._sync(self.path, self._file.sync)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class FaultyFileSystem:
+    """Another file system, with faults switched on by a test; safe to use from several threads."""
+
+    def __init__(self, files: FileSystem) -> None:
+        self._files = files
+        self._guard = threading.Condition()
+        self._held: list[tuple[str, int]] = []
+        self._write_faults: list[_Fault] = []
+        self._sync_faults: list[_Fault] = []
+        self._unsynced: dict[str, _Unsynced] = {}
+        self._unnamed: set[str] = set()
+        self.syncs_waiting = 0
+        self.syncs_done: list[str] = []
+
+    # Faults
+
+    @contextmanager
+    def hold_syncs(self, part: str = "") -> Iterator[None]:
+        """Keeps every sync of a path that contains `part` waiting until the block is left.
+
+        The thread that enters the block is not held: it could never leave.
+        """
+        hold = (part, threading.get_ident())
+        with self._guard:
+            self._held.append(hold)
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._held.remove(hold)
+                self._guard.notify_all()
+
+    def wait_for_held_sync(self, *, timeout_s: float = 10.0) -> None:
+        """Returns as soon as a sync waits."""
+        with self._guard:
+            if not self._guard.wait_for(lambda: self.syncs_waiting > 0, timeout_s):
+                raise TimeoutError("no sync came to be held")
+
+    def fail_syncs(self, part: str = "", errno: int = errors.EIO, *, times: int | None = None) -> None:
+        """Makes syncs of paths that contain `part` fail, for ever or so many times."""
+        with self._guard:
+            self._sync_faults.append(_Fault(part, errno, times))
+
+    def fail_writes(self, part: str = "", errno: int = errors.ENOSPC, *, times: int | None = None) -> None:
+        """Makes writes to paths that contain `part` fail, for ever or so many times."""
+        with self._guard:
+            self._write_faults.append(_Fault(part, errno, times))
+
+    def heal(self) -> None:
+        """Ends all faults."""
+        with self._guard:
+            self._sync_faults.clear()
+            self._write_faults.clear()
+
+    def lose_power(self, choose: random.Random) -> None:
+        """Leaves on disk what was synced, and of the rest whatever chance kept: nothing, some, torn writes.
+
+        Nothing may be open any more. A file whose directory was not synced since it was made may be gone.
+        """
+        with self._guard:
+            unsynced, self._unsynced = self._unsynced, {}
+            unnamed, self._unnamed = self._unnamed, set()
+        for path in sorted(unnamed):
+            if self._files.exists(path) and choose.random() < 0.5:
+                if self._files.is_directory(path):
+                    for name in self._files.listdir(path):
+                        self._files.remove(f"{path}/{name}")
+                    self._files.rmdir(path)
+                else:
+                    self._files.remove(path)
+        for path, state in sorted(unsynced.items()):
+            if self._files.exists(path):
+                self._tear(path, state, choose)
+
+    def _tear(self, path: str, state: _Unsynced, choose: random.Random) -> None:
+        file = self._files.open(path)
+        try:
+            if file.size() > state.size:
+                file.truncate(state.size)
+            kept = choose.choice(("none", "some", "first", "all"))
+            writes = state.writes if kept != "first" else state.writes[: choose.randint(0, len(state.writes))]
+            for at, data in writes:
+                if kept == "none" or (kept == "some" and choose.random() < 0.5):
+                    continue
+                whole = kept == "all" or choose.random() < 0.7
+                # A disk writes sectors of 512 bytes, each whole or not at all.
+                size = len(data) if whole else max(0, choose.randint(0, len(data)) // 512 * 512 - at % 512)
+                file.pwrite(data[:size], at)
+        finally:
+            file.close()
+
+    # What a file tells
+
+    def _check_write(self, path: str) -> None:
+        with self._guard:
+            self._strike(self._write_faults, path)
+
+    def _strike(self, faults: list[_Fault], path: str) -> None:
+        for fault in faults:
+            if fault.part in path and fault.times != 0:
+                if fault.times is not None:
+                    fault.times -= 1
+                raise OSError(fault.errno, os.strerror(fault.errno), path)
+
+    def _note_write(self, path: str, size: int, data: Bytes, at: int) -> None:
+        with self._guard:
+            state = self._unsynced.setdefault(path, _Unsynced(size))
+            state.writes.append((at, bytes(data)))
+
+    def _note_truncate(self, path: str, size: int) -> None:
+        with self._guard:
+            state = self._unsynced.get(path)
+            if state is not None:
+                state.size = min(state.size, size)
+                state.writes = [(at, data[: size - at]) for at, data in state.writes if at < size]
+
+    def _sync(self, path: str, sync: Callable[[], None]) -> None:
+        with self._guard:
+            state = self._unsynced.get(path)
+            covered = len(state.writes) if state is not None else 0
+            self.syncs_waiting += 1
+            self._guard.notify_all()
+            me = threading.get_ident()
+            self._guard.wait_for(lambda: not any(part in path and owner != me for part, owner in self._held))
+            self.syncs_waiting -= 1
+            self._strike(self._sync_faults, path)
+        sync()
+        with self._guard:
+            self.syncs_done.append(path)
+            state = self._unsynced.get(path)
+            if state is not None:
+                ends = [at + len(data) for at, data in state.writes[:covered]]
+                state.size = max([state.size, *ends])
+                del state.writes[:covered]
+                if not state.writes:
+                    del self._unsynced[path]
+
+    # The file system
+
+    def open(self, path: str, *, create: bool = False) -> FaultyFile:
+        self._note_name(path)
+        return FaultyFile(self._files.open(path, create=create), self)
+
+    def read(self, path: str) -> bytes:
+        return self._files.read(path)
+
+    def write(self, path: str, data: Bytes, *, sync: bool = True) -> None:
+        file = self.open(path, create=True)
+        try:
+            file.truncate(0)
+            if data:
+                file.pwrite(data, 0)
+            if sync:
+                file.sync()
+        finally:
+            file.close()
+
+    def write_atomically(self, path: str, data: Bytes) -> None:
+        self.write(path + ".tmp", data)
+        self.replace(path + ".tmp", path)
+        self.sync_directory(os.path.dirname(path))
+
+    def size(self, path: str) -> int:
+        return self._files.size(path)
+
+    def modified_ms(self, path: str) -> int:
+        return self._files.modified_ms(path)
+
+    def exists(self, path: str) -> bool:
+        return self._files.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return self._files.is_directory(path)
+
+    def listdir(self, path: str) -> Sequence[str]:
+        return self._files.listdir(path)
+
+    def mkdir(self, path: str) -> None:
+        self._check_write(path)
+        self._note_name(path)
+        self._files.mkdir(path)
+
+    def replace(self, source: str, target: str) -> None:
+        self._check_write(target)
+        self._files.replace(source, target)
+        with self._guard:
+            inside = [path for path in self._unsynced if path == source or path.startswith(source + "/")]
+            for path in inside:
+                self._unsynced[target + path[len(source) :]] = self._unsynced.pop(path)
+            self._unnamed.discard(source)
+
+    def remove(self, path: str) -> None:
+        self._files.remove(path)
+        with self._guard:
+            self._unsynced.pop(path, None)
+            self._unnamed.discard(path)
+
+    def rmdir(self, path: str) -> None:
+        self._files.rmdir(path)
+
+    def sync_file(self, path: str) -> None:
+        file = self.open(path)
+        try:
+            file.sync()
+        finally:
+            file.close()
+
+    def sync_directory(self, path: str) -> None:
+        with self._guard:
+            named = {name for name in self._unnamed if os.path.dirname(name) == path}
+        self._sync(path, lambda: self._files.sync_directory(path))
+        with self._guard:
+            self._unnamed -= named
+
+    def lock(self, path: str) -> Lock | None:
+        return self._files.lock(path)
+
+    def _note_name(self, path: str) -> None:
+        if not self._files.exists(path):
+            with self._guard:
+                self._unnamed.add(path)
