@@ -1,20 +1,17 @@
 """Fixtures for tests that run on our broker and on Apache Kafka."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from tests.harness import distribution, shared
 from tests.harness.brokers import BrokerUnderTest
+from tests.harness.own import OUR_SETTINGS, OwnBroker, own_broker
 
-# The settings that tests.harness.node gives to Apache Kafka too.
-OUR_SETTINGS = {
-    "auto.create.topics.enable": "false",
-    "group.min.session.timeout.ms": "100",
-    "log.retention.check.interval.ms": "200",
-    "offsets.retention.check.interval.ms": "200",
-}
+BOTH = ["logmark", pytest.param("kafka", marks=pytest.mark.kafka)]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -45,7 +42,7 @@ def _our_broker() -> Iterator[object]:
         yield broker
 
 
-@pytest.fixture(params=["logmark", pytest.param("kafka", marks=pytest.mark.kafka)])
+@pytest.fixture(params=BOTH)
 def broker(request: pytest.FixtureRequest) -> Iterator[BrokerUnderTest]:
     """Our broker, then Apache Kafka: shared by many tests, with names that are the test's own."""
     yield from _under_test(request, request.param)
@@ -61,6 +58,13 @@ def our_broker(request: pytest.FixtureRequest) -> Iterator[BrokerUnderTest]:
 def apache_kafka(request: pytest.FixtureRequest) -> Iterator[BrokerUnderTest]:
     """Apache Kafka alone; the test is marked `kafka` by whoever uses this."""
     yield from _under_test(request, "kafka")
+
+
+@pytest.fixture(params=BOTH)
+def start_own(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., OwnBroker]]:
+    """Starts a broker that belongs to the test: ours, then Apache Kafka; takes settings by server.properties names."""
+    with ExitStack() as started:
+        yield lambda settings=None: started.enter_context(own_broker(request.param, tmp_path, settings or {}))
 
 
 def _under_test(request: pytest.FixtureRequest, kind: str) -> Iterator[BrokerUnderTest]:

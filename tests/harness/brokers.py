@@ -106,19 +106,21 @@ class BrokerUnderTest:
         self._opened.append(consumer)
         return consumer
 
-    def worker(self, group: str, topic: str, *, partition: int | None = None, **config: Any) -> Worker:
+    def worker(
+        self, group: str, topic: str, *, partition: int | None = None, client: str = "confluent-kafka", **config: Any
+    ) -> Worker:
         """A consumer in a process of its own that the test may crash; with a partition it assigns, else subscribes."""
         settings = {
             "bootstrap.servers": self.bootstrap_servers,
             "group.id": group,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
-            "fetch.wait.max.ms": 50,
+            ("fetch.wait.max.ms" if client == "confluent-kafka" else "fetch.max.wait.ms"): 50,
             "session.timeout.ms": 1000,
             "heartbeat.interval.ms": 100,
             **_dotted(config),
         }
-        worker = Worker(settings, topic=topic, partition=partition)
+        worker = Worker(settings, topic=topic, partition=partition, client=client)
         self._opened.append(worker)
         return worker
 

@@ -23,9 +23,11 @@ class Received(NamedTuple):
 class Worker:
     """A consumer that can be killed: nothing is committed, nobody says goodbye to the broker."""
 
-    def __init__(self, config: Mapping[str, Any], *, topic: str, partition: int | None = None) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], *, topic: str, partition: int | None = None, client: str = "confluent-kafka"
+    ) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, __file__],
+            [sys.executable, __file__, client],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -62,6 +64,10 @@ class Worker:
         """Commits by hand and waits for the broker's answer."""
         self._ask(do="commit", offsets=sorted(offsets.items()))
 
+    def store(self, partition: int, offset: int) -> None:
+        """Has librdkafka's next automatic commit carry this offset."""
+        self._ask(do="store", partition=partition, offset=offset)
+
     def position(self, partition: int) -> int:
         """The next offset that the client will hand over; only the client knows it."""
         return int(self._ask(do="position", partition=partition))
@@ -81,8 +87,8 @@ class Worker:
                 pipe.close()
 
 
-class _Program:
-    """The worker's own side."""
+class _Confluent:
+    """The worker's own side, with librdkafka."""
 
     def start(self, config: dict[str, Any], topic: str, partition: int | None) -> None:
         from confluent_kafka import Consumer, TopicPartition
@@ -131,9 +137,67 @@ class _Program:
 
         return self.consumer.position([TopicPartition(self.topic, partition)])[0].offset
 
+    def store(self, partition: int, offset: int) -> None:
+        from confluent_kafka import TopicPartition
+
+        self.consumer.store_offsets(offsets=[TopicPartition(self.topic, partition, offset)])
+
+
+class _KafkaPython:
+    """The worker's own side, with kafka-python: it fetches, commits and answers only inside poll()."""
+
+    def start(self, config: dict[str, Any], topic: str, partition: int | None) -> None:
+        from kafka import KafkaConsumer
+
+        assert partition is None
+        self.consumer = KafkaConsumer(topic, **{name.replace(".", "_"): value for name, value in config.items()})
+
+    def read(self, count: int) -> list[tuple[int, int, str]]:
+        received: list[tuple[int, int, str]] = []
+        deadline = time.monotonic() + 20
+        while len(received) < count:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{count} messages wanted, came: {received}")
+            for messages in self.consumer.poll(timeout_ms=100, max_records=count - len(received)).values():
+                received += [(message.partition, message.offset, message.value.decode()) for message in messages]
+        return received
+
+
+class _Aiokafka:
+    """The worker's own side, with aiokafka: its event loop runs on, also while a message is processed."""
+
+    def start(self, config: dict[str, Any], topic: str, partition: int | None) -> None:
+        import asyncio
+        import threading
+
+        from aiokafka import AIOKafkaConsumer
+
+        assert partition is None
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+
+        async def begin() -> Any:
+            consumer = AIOKafkaConsumer(topic, **{name.replace(".", "_"): value for name, value in config.items()})
+            await consumer.start()
+            return consumer
+
+        self.consumer = self._run(begin())
+
+    def _run(self, wanted: Any) -> Any:
+        import asyncio
+
+        return asyncio.run_coroutine_threadsafe(wanted, self.loop).result(20)
+
+    def read(self, count: int) -> list[tuple[int, int, str]]:
+        messages = [self._run(self.consumer.getone()) for _ in range(count)]
+        return [(message.partition, message.offset, message.value.decode()) for message in messages]
+
+
+_CLIENTS = {"confluent-kafka": _Confluent, "kafka-python": _KafkaPython, "aiokafka": _Aiokafka}
+
 
 def _main() -> None:
-    program = _Program()
+    program = _CLIENTS[sys.argv[1]]()
     for line in sys.stdin:
         command = json.loads(line)
         try:
