@@ -254,6 +254,16 @@ def test_broken_bytes_are_malformed(body: bytes, version: int) -> None:
         decode_request(heartbeat, version, body)
 
 
+def test_bytes_after_a_request_are_ignored_as_kafka_ignores_them() -> None:
+    """librdkafka 2.16 asks for the metadata of all topics with three bytes too many."""
+    assert decode_request(metadata, 12, bytes.fromhex("00000000010000")).topics is None
+
+
+def test_bytes_after_a_response_are_malformed() -> None:
+    with pytest.raises(Malformed, match="1 bytes follow"):
+        decode_response(heartbeat, 0, b"\0\0!")
+
+
 def test_an_array_is_counted_against_the_bytes_left_before_anything_is_built() -> None:
     join = encode_request(join_group, 0, join_group.Request())
     assert join.endswith(bytes(4))
@@ -408,10 +418,3 @@ def test_importing_the_messages_imports_nothing_heavy() -> None:
 
     heavy = {"dataclasses", "inspect", "asyncio", "ast", "logging", "socket", "uuid", "datetime"}
     assert set() == heavy & set(json.loads(run.stdout))
-
-
-def test_bytes_after_a_request_are_ignored_as_kafka_ignores_them() -> None:
-    """librdkafka 2.16 asks for all topics' metadata with three bytes too many."""
-    request = decode_request(metadata, 12, bytes.fromhex("00000000010000"))
-
-    assert request.topics is None

@@ -30,7 +30,17 @@ REQUEST = ProduceRequest(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_request_comes_back(version: int) -> None:
-    for request in (REQUEST, REQUEST._replace(transactional_id="tx"), REQUEST._replace(topics=[])):
+    one = [PartitionData(3, memoryview(BATCH))]
+    for request in (
+        REQUEST,
+        REQUEST._replace(transactional_id="tx"),
+        REQUEST._replace(topics=[]),
+        REQUEST._replace(topics=[("clicks", [])]),
+        REQUEST._replace(topics=[("clicks", one)]),
+        REQUEST._replace(topics=[("c" * 200, one)]),
+        REQUEST._replace(topics=[("clicks", one)], transactional_id="tx"),
+        REQUEST._replace(topics=[("clicks", [PartitionData(3, None)])]),
+    ):
         frame = b"header" + encode_request(version, request)
 
         assert request == decode_request(version, memoryview(frame), 6)
@@ -54,8 +64,20 @@ def test_every_cut_of_a_request_is_malformed(version: int) -> None:
     for size in range(len(frame)):
         with pytest.raises(Malformed):
             decode_request(version, memoryview(frame)[:size], 0)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_bytes_after_a_request_are_ignored_as_kafka_ignores_them(version: int) -> None:
+    usual = REQUEST._replace(topics=[("clicks", [PartitionData(0, memoryview(BATCH))])])
+    for request in (REQUEST, usual):
+        frame = encode_request(version, request)
+        assert request == decode_request(version, memoryview(frame + b"\0\1\2"), 0)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_bytes_after_a_response_are_malformed(version: int) -> None:
     with pytest.raises(Malformed, match="1 bytes follow"):
-        decode_request(version, memoryview(frame + b"\0"), 0)
+        decode_response(version, encode_response(version, []) + b"\0")
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -371,7 +371,10 @@ def _title(cls: type[Message], version: int) -> str:
 
 
 def compile_decoder(cls: type[Message], version: int, *, flexible: bool) -> Decoder:
-    """A function from bytes and an object budget to a message; it raises nothing but Malformed."""
+    """A function from bytes, an object budget and whether the message is all of the bytes, to a message.
+
+    It raises nothing but Malformed.
+    """
     source = _DecoderSource(version, flexible=flexible)
     source.names |= {
         "Malformed": Malformed,

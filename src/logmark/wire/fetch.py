@@ -92,7 +92,7 @@ def _present(count: int) -> int:
 
 
 def decode_request(version: int, frame: memoryview, at: int, *, budget: int = REQUEST_OBJECTS_MAX) -> FetchRequest:
-    """The request whose body begins at `at` and ends with the frame."""
+    """The request whose body begins at `at`; bytes after it are ignored, as Kafka ignores them."""
     if version not in VERSIONS:
         raise Malformed(f"fetch has no version {version}")
     try:
@@ -117,8 +117,6 @@ def _read_request(version: int, frame: memoryview, at: int, budget: int) -> Fetc
     if version >= 11:
         rack_id, at = read.read_string(frame, at)
     at, budget = read.skip_tags(frame, at, budget)
-    if at != len(frame):
-        trailing(len(frame) - at)
     return FetchRequest._make((*fixed, topics, forgotten, required(rack_id)))
 
 

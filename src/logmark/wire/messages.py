@@ -115,15 +115,13 @@ def encode(cls: type[M], version: int, message: M, *, flexible: bool | None = No
     return encoder(message)
 
 
-def _decode(
-    schema: ModuleType, cls: type[Message], version: int, body: memoryview | bytes, budget: int, *, whole: bool
-) -> Any:
+def _decoder(schema: ModuleType, cls: type[Message], version: int) -> Decoder:
     decoder = _decoders.get((cls, version))
     if decoder is None:
         if version not in schema.VERSIONS:
             raise Malformed(f"{schema.__name__.rpartition('.')[2]} has no version {version}")
         decoder = _decoders[cls, version] = compile_decoder(cls, version, flexible=is_flexible(schema, version))
-    return decoder(bytes(body), budget, whole)
+    return decoder
 
 
 def _encode(schema: ModuleType, cls: type[Message], version: int, message: Message) -> bytes:

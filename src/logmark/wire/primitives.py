@@ -17,6 +17,8 @@ _INT32 = struct.Struct(">i")
 _read_int16 = _INT16.unpack_from
 _read_int32 = _INT32.unpack_from
 
+_ONE_BYTE = [bytes([value]) for value in range(128)]
+
 Buffer = bytes | memoryview
 
 
@@ -39,6 +41,8 @@ def read_varint(data: Buffer, at: int) -> tuple[int, int]:
 
 def write_varint(value: int) -> bytes:
     """An unsigned varint."""
+    if value < 128:
+        return _ONE_BYTE[value]
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

@@ -20,6 +20,8 @@ RESPONSE_OBJECTS_MAX = 10_000_000
 
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _INT32 = struct.Struct(">i")
+_ONE_TOPIC = struct.Struct(">BhiBB")
+_NO_TAGS_THRICE = b"\0\0\0"
 _ANSWER_V3 = struct.Struct(">ihqq")
 _ANSWER_V5 = struct.Struct(">ihqqq")
 # With no record errors and no message: in version 8 a count of 0 and a length of -1, in flexible versions 1, 0 and no
@@ -68,13 +70,32 @@ def _encoding(version: int) -> Encoding:
 
 
 def decode_request(version: int, frame: memoryview, at: int, *, budget: int = REQUEST_OBJECTS_MAX) -> ProduceRequest:
-    """The request whose body begins at `at` and ends with the frame."""
+    """The request whose body begins at `at`; bytes after it are ignored, as Kafka ignores them."""
     if version not in VERSIONS:
         raise Malformed(f"produce has no version {version}")
     try:
-        return _read_request(_encoding(version), frame, at, budget)
+        if version >= FLEXIBLE_FROM:
+            return _read_usual_request(frame, at) or _read_request(Compact, frame, at, budget)
+        return _read_request(Plain, frame, at, budget)
     except BROKEN as error:
         raise Malformed(f"a produce request is broken: {error}") from error
+
+
+def _read_usual_request(frame: memoryview, at: int) -> ProduceRequest | None:
+    """The flexible request for one partition of one topic without a transaction, sooner; None for any other."""
+    no_transaction, acks, timeout_ms, topics, size = _ONE_TOPIC.unpack_from(frame, at)
+    name_at = at + _ONE_TOPIC.size
+    if no_transaction != 0 or topics != 2 or not 0 < size < 128:
+        return None
+    at = name_at + size - 1
+    if frame[at] != 2:
+        return None
+    (partition,) = _INT32.unpack_from(frame, at + 1)
+    records, end = Compact.read_bytes(frame, at + 5)
+    if frame[end:] != _NO_TAGS_THRICE:
+        return None
+    name = str(frame[name_at:at], "utf-8")
+    return ProduceRequest(None, acks, timeout_ms, [(name, [PartitionData(partition, records)])])
 
 
 def _read_request(read: Encoding, frame: memoryview, at: int, budget: int) -> ProduceRequest:
@@ -95,8 +116,6 @@ def _read_request(read: Encoding, frame: memoryview, at: int, budget: int) -> Pr
         at, budget = read.skip_tags(frame, at, budget)
         topics.append((required(name), partitions))
     at, budget = read.skip_tags(frame, at, budget)
-    if at != len(frame):
-        trailing(len(frame) - at)
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 
