@@ -62,19 +62,16 @@ def is_flexible(schema: ModuleType, version: int) -> bool:
 def decode_request(
     schema: ModuleType, version: int, body: memoryview | bytes, *, budget: int = REQUEST_OBJECTS_MAX
 ) -> Any:
-    """The schema's Request at the beginning of `body`.
-
-    What follows it is ignored, as Kafka ignores it: librdkafka 2.16 asks for the metadata of all topics with three
-    bytes too many.
-    """
-    return _decode(schema, schema.Request, version, body, budget, whole=False)
+    """The schema's Request at the start of `body`; bytes after it are ignored, as Kafka ignores them."""
+    # librdkafka 2.16 asks for the metadata of all topics with three bytes too many.
+    return _decoder(schema, schema.Request, version)(bytes(body), budget, False)
 
 
 def decode_response(
     schema: ModuleType, version: int, body: memoryview | bytes, *, budget: int = RESPONSE_OBJECTS_MAX
 ) -> Any:
     """The schema's Response in `body`, which holds nothing else."""
-    return _decode(schema, schema.Response, version, body, budget, whole=True)
+    return _decoder(schema, schema.Response, version)(bytes(body), budget, True)
 
 
 def encode_request(schema: ModuleType, version: int, message: Message) -> bytes:
