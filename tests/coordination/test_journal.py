@@ -1,0 +1,161 @@
+"""Facts are kept as Kafka's own records."""
+
+import pytest
+
+from logmark.coordination import journal
+from logmark.coordination.facts import GroupForgotten, GroupRecorded, MemberRecorded, OffsetCommitted, OffsetForgotten
+from logmark.errors import Malformed
+
+OFFSET_KEY = bytes.fromhex("0001 000e") + b"analytics-team" + bytes.fromhex("0006") + b"orders" + bytes.fromhex("00000002")
+GROUP_KEY = bytes.fromhex("0002 000d") + b"email-service"
+
+COMMITTED = OffsetCommitted(
+    group="analytics-team",
+    topic="orders",
+    partition=2,
+    offset=142,
+    leader_epoch=0,
+    metadata="note",
+    committed_at_ms=1_700_000_000_000,
+)
+COMMITTED_V3 = bytes.fromhex("0003 000000000000008e 00000000 0004") + b"note" + bytes.fromhex("0000018bcfe56800")
+
+RECORDED = GroupRecorded(
+    group="email-service",
+    generation=7,
+    protocol_type="consumer",
+    protocol="range",
+    leader="m-1",
+    state_changed_at_ms=1_700_000_000_000,
+    members=(
+        MemberRecorded(
+            id="m-1",
+            instance_id=None,
+            client_id="app",
+            client_host="/127.0.0.1",
+            rebalance_timeout_ms=300_000,
+            session_timeout_ms=45_000,
+            subscription=b"sub",
+            assignment=b"own",
+        ),
+    ),
+)
+RECORDED_V3 = (
+    bytes.fromhex("0003 0008") + b"consumer" + bytes.fromhex("00000007 0005") + b"range" + bytes.fromhex("0003") + b"m-1"
+    + bytes.fromhex("0000018bcfe56800 00000001 0003") + b"m-1" + bytes.fromhex("ffff 0003") + b"app"
+    + bytes.fromhex("000a") + b"/127.0.0.1" + bytes.fromhex("000493e0 0000afc8 00000003") + b"sub"
+    + bytes.fromhex("00000003") + b"own"
+)
+EMPTY = GroupRecorded(
+    group="email-service", generation=0, protocol_type=None, protocol=None, leader=None, state_changed_at_ms=5
+)
+EMPTY_V3 = bytes.fromhex("0003 0000 00000000 ffff ffff 0000000000000005 00000000")
+
+
+@pytest.mark.parametrize(
+    ("fact", "key", "value"),
+    [
+        (COMMITTED, OFFSET_KEY, COMMITTED_V3),
+        (OffsetForgotten(group="analytics-team", topic="orders", partition=2), OFFSET_KEY, None),
+        (RECORDED, GROUP_KEY, RECORDED_V3),
+        (EMPTY, GROUP_KEY, EMPTY_V3),
+        (GroupForgotten(group="email-service"), GROUP_KEY, None),
+    ],
+)
+def test_a_fact_is_kafkas_record_and_back(fact, key: bytes, value: bytes | None) -> None:
+    assert (key, value) == journal.encode(fact)
+    assert fact == journal.decode(key, value)
+
+
+def test_a_commit_with_its_own_retention_is_value_version_1() -> None:
+    fact = OffsetCommitted(
+        group="analytics-team", topic="orders", partition=2, offset=142, metadata="note", committed_at_ms=1, expires_at_ms=9
+    )
+    value = bytes.fromhex("0001 000000000000008e 0004") + b"note" + bytes.fromhex("0000000000000001 0000000000000009")
+
+    assert (OFFSET_KEY, value) == journal.encode(fact)
+    assert fact == journal.decode(OFFSET_KEY, value)
+
+
+@pytest.mark.parametrize(
+    ("value", "leader_epoch"),
+    [
+        (bytes.fromhex("0000 000000000000008e 0004") + b"note" + bytes.fromhex("0000018bcfe56800"), -1),
+        (bytes.fromhex("0001 000000000000008e 0004") + b"note" + bytes.fromhex("0000018bcfe56800 ffffffffffffffff"), -1),
+        (bytes.fromhex("0002 000000000000008e 0004") + b"note" + bytes.fromhex("0000018bcfe56800"), -1),
+        (COMMITTED_V3, 0),
+        (
+            bytes.fromhex("0004 000000000000008e 00000000 05") + b"note" + bytes.fromhex("0000018bcfe56800 01 00 10")
+            + bytes(16),
+            0,
+        ),
+    ],
+)
+def test_every_version_of_an_offset_is_read(value: bytes, leader_epoch: int) -> None:
+    fact = journal.decode(OFFSET_KEY, value)
+
+    assert isinstance(fact, OffsetCommitted)
+    assert (142, leader_epoch, "note", 1_700_000_000_000) == (
+        fact.offset, fact.leader_epoch, fact.metadata, fact.committed_at_ms
+    )
+
+
+MEMBER_V0 = b"\x00\x03m-1\x00\x03app\x00\x0a/127.0.0.1" + bytes.fromhex("0000afc8 00000003") + b"sub\x00\x00\x00\x03own"
+MEMBER_V1 = (
+    b"\x00\x03m-1\x00\x03app\x00\x0a/127.0.0.1" + bytes.fromhex("000493e0 0000afc8 00000003") + b"sub\x00\x00\x00\x03own"
+)
+MEMBER_V4 = b"\x04m-1\x00\x04app\x0b/127.0.0.1" + bytes.fromhex("000493e0 0000afc8") + b"\x04sub\x04own\x00"
+HEAD = b"\x00\x08consumer\x00\x00\x00\x07\x00\x05range\x00\x03m-1"
+
+
+@pytest.mark.parametrize(
+    ("value", "rebalance_timeout_ms", "state_changed_at_ms"),
+    [
+        (b"\x00\x00" + HEAD + b"\x00\x00\x00\x01" + MEMBER_V0, 45_000, -1),
+        (b"\x00\x01" + HEAD + b"\x00\x00\x00\x01" + MEMBER_V1, 300_000, -1),
+        (b"\x00\x02" + HEAD + bytes.fromhex("0000018bcfe56800") + b"\x00\x00\x00\x01" + MEMBER_V1, 300_000, 1_700_000_000_000),
+        (RECORDED_V3, 300_000, 1_700_000_000_000),
+        (
+            b"\x00\x04\x09consumer\x00\x00\x00\x07\x06range\x04m-1" + bytes.fromhex("0000018bcfe56800")
+            + b"\x02" + MEMBER_V4 + b"\x00",
+            300_000,
+            1_700_000_000_000,
+        ),
+    ],
+)
+def test_every_version_of_a_group_is_read(value: bytes, rebalance_timeout_ms: int, state_changed_at_ms: int) -> None:
+    fact = journal.decode(GROUP_KEY, value)
+
+    assert isinstance(fact, GroupRecorded)
+    assert (7, "consumer", "range", "m-1") == (fact.generation, fact.protocol_type, fact.protocol, fact.leader)
+    assert state_changed_at_ms == fact.state_changed_at_ms
+    (member,) = fact.members
+    assert ("m-1", None, "app", "/127.0.0.1") == (member.id, member.instance_id, member.client_id, member.client_host)
+    assert (rebalance_timeout_ms, 45_000) == (member.rebalance_timeout_ms, member.session_timeout_ms)
+    assert (b"sub", b"own") == (member.subscription, member.assignment)
+
+
+def test_the_oldest_key_of_an_offset_is_read() -> None:
+    assert COMMITTED == journal.decode(b"\x00\x00" + OFFSET_KEY[2:], COMMITTED_V3)
+
+
+@pytest.mark.parametrize("kind", [3, 5, 8, 16, 99])
+def test_records_of_other_kinds_are_left_alone(kind: int) -> None:
+    assert journal.decode(kind.to_bytes(2, "big") + b"\x00\x01g", b"anything") is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (None, b""),
+        (b"\x00", None),
+        (OFFSET_KEY[:-1], None),
+        (OFFSET_KEY, COMMITTED_V3[:-1]),
+        (OFFSET_KEY, b"\x00\x09" + COMMITTED_V3[2:]),
+        (GROUP_KEY, RECORDED_V3[:-1]),
+        (GROUP_KEY, EMPTY_V3[:-4] + b"\x7f\xff\xff\xff"),
+    ],
+)
+def test_broken_records_are_refused_as_malformed(key: bytes | None, value: bytes | None) -> None:
+    with pytest.raises(Malformed):
+        journal.decode(key, value)
