@@ -105,8 +105,8 @@ def test_the_plugin_gives_fixtures_to_users_and_runs_in_parallel(pytester: pytes
             @pytest.mark.parametrize("turn", range(4))
             def test_own(logmark_broker, turn):
                 logmark_broker.create_topic("only-mine")
-                topics = AdminClient({"bootstrap.servers": logmark_broker.bootstrap_servers}).list_topics(timeout=10).topics
-                assert {"only-mine"} == set(topics)
+                admin = AdminClient({"bootstrap.servers": logmark_broker.bootstrap_servers})
+                assert {"only-mine"} == set(admin.list_topics(timeout=10).topics)
 
             def test_shared(logmark_broker_session):
                 assert logmark_broker_session.bootstrap_servers.startswith("127.0.0.1:")

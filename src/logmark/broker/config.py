@@ -92,26 +92,26 @@ _OTHER_UNITS: Mapping[str, tuple[str, int]] = {
 _TOPIC_DEFAULTS: Mapping[str, str] = {setting.broker_name: name for name, setting in SETTINGS.items()}
 
 # Names of a server.properties that a single node has no use for.
-_WITHOUT_MEANING_EXACT = frozenset(
-    {
-        "process.roles", "node.id", "broker.id", "broker.rack", "default.replication.factor", "unclean.leader.election.enable",
-        "num.network.threads", "num.io.threads", "num.recovery.threads.per.data.dir", "num.replica.fetchers",
-        "background.threads", "queued.max.requests", "inter.broker.listener.name", "inter.broker.protocol.version",
-        "security.inter.broker.protocol", "log.dir", "log.message.format.version", "early.start.listeners",
-        "auto.leader.rebalance.enable", "broker.heartbeat.interval.ms", "broker.session.timeout.ms", "request.timeout.ms",
-        "log.flush.scheduler.interval.ms", "log.flush.start.offset.checkpoint.interval.ms", "metric.reporters",
-        "metrics.num.samples", "metrics.recording.level", "metrics.sample.window.ms", "delete.records.purgatory.purge.interval.requests",
-        "offsets.topic.replication.factor", "offsets.topic.compression.codec", "offsets.commit.timeout.ms",
-        "offsets.load.buffer.size", "fetch.purgatory.purge.interval.requests", "producer.purgatory.purge.interval.requests",
-        "producer.id.expiration.check.interval.ms", "compression.gzip.level", "compression.lz4.level", "compression.zstd.level",
-        "max.connection.creation.rate", "message.downconversion.enable", "log.message.downconversion.enable",
-    }
-)  # fmt: skip
+_WITHOUT_MEANING_EXACT = frozenset((
+    "auto.leader.rebalance.enable", "background.threads", "broker.heartbeat.interval.ms", "broker.id",
+    "broker.rack", "broker.session.timeout.ms", "compression.gzip.level", "compression.lz4.level",
+    "compression.zstd.level", "default.replication.factor", "delete.records.purgatory.purge.interval.requests",
+    "early.start.listeners", "fetch.purgatory.purge.interval.requests", "inter.broker.listener.name",
+    "inter.broker.protocol.version", "log.dir", "log.flush.scheduler.interval.ms",
+    "log.flush.start.offset.checkpoint.interval.ms", "log.message.downconversion.enable",
+    "log.message.format.version", "max.connection.creation.rate", "message.downconversion.enable",
+    "metric.reporters", "metrics.num.samples", "metrics.recording.level", "metrics.sample.window.ms", "node.id",
+    "num.io.threads", "num.network.threads", "num.recovery.threads.per.data.dir", "num.replica.fetchers",
+    "offsets.commit.timeout.ms", "offsets.load.buffer.size", "offsets.topic.compression.codec",
+    "offsets.topic.replication.factor", "process.roles", "producer.id.expiration.check.interval.ms",
+    "producer.purgatory.purge.interval.requests", "queued.max.requests", "request.timeout.ms",
+    "security.inter.broker.protocol", "unclean.leader.election.enable",
+))  # fmt: skip
 _WITHOUT_MEANING_PREFIXES = (
     "controller.", "controlled.shutdown.", "replica.", "leader.", "zookeeper.", "transaction.", "transactional.",
     "group.consumer.", "group.coordinator.", "group.share.", "group.streams.", "socket.", "connection.failed.",
-    "listener.security.", "confluent.", "remote.log.", "log.cleaner.", "metadata.", "kafka.", "quota.", "replication.quota.",
-    "telemetry.", "share.", "initial.broker.", "sasl.kerberos.",
+    "listener.security.", "confluent.", "remote.log.", "log.cleaner.", "metadata.", "kafka.", "quota.",
+    "replication.quota.", "telemetry.", "share.", "initial.broker.", "sasl.kerberos.",
 )  # fmt: skip
 
 
@@ -150,7 +150,7 @@ class BrokerConfig:
                 )
         except ValueError as error:
             raise UserError(
-                f"Setting {name}={text!r} is not possible: {error}. Nothing was started; correct the value.", exit_code=2
+                f"Setting {name}={text!r} is not possible: {error}. Nothing was started; correct it.", exit_code=2
             ) from None
 
     def text(self, name: str) -> str:
@@ -179,7 +179,7 @@ def read_properties(path: Path) -> dict[str, str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"The settings file {path} cannot be read: {error}. Nothing was started.", exit_code=2) from None
+        raise UserError(f"The settings file {path} cannot be read: {error}. Nothing started.", exit_code=2) from None
     return parse_properties(lines, refuse=lambda number, line: _bad_line(path, number, line))
 
 

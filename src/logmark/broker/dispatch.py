@@ -26,16 +26,19 @@ Buffers = list[bytes | memoryview]
 Answer = Buffers | asyncio.Future[Buffers | None] | None
 
 API_VERSIONS_KEY = 18
+NEVER = 1 << 15
 
 
-@dataclass(frozen=True, slots=True)
 class Request:
     """Who asks, in which version: what a handler may want to know beside the message."""
 
-    broker: "Broker"
-    connection: "Connection"
-    version: int
-    client_id: str | None
+    __slots__ = ("broker", "client_id", "connection", "version")
+
+    def __init__(self, broker: "Broker", connection: "Connection", version: int, client_id: str | None) -> None:
+        self.broker = broker
+        self.connection = connection
+        self.version = version
+        self.client_id = client_id
 
     @property
     def client_host(self) -> str:
@@ -53,10 +56,7 @@ class Api:
     schema: ModuleType
     handler: ModuleType
     reads_frames: bool
-
-    def is_flexible(self, version: int) -> bool:
-        flexible_from: int | None = self.schema.FLEXIBLE_FROM
-        return flexible_from is not None and version >= flexible_from
+    flexible_headers_from: int
 
 
 def table() -> dict[int, Api]:
@@ -64,6 +64,7 @@ def table() -> dict[int, Api]:
     found: dict[int, Api] = {}
     for handler in api.MODULES:
         schema: ModuleType = handler.schema
+        flexible: int | None = schema.FLEXIBLE_FROM
         found[handler.KEY] = Api(
             key=handler.KEY,
             name="".join(word.capitalize() for word in handler.__name__.rpartition(".")[2].split("_")),
@@ -71,6 +72,8 @@ def table() -> dict[int, Api]:
             schema=schema,
             handler=handler,
             reads_frames=hasattr(handler, "handle_frame"),
+            # The header of the answer to ApiVersions is plain in every version: who asks knows nothing yet.
+            flexible_headers_from=NEVER if handler.KEY == API_VERSIONS_KEY or flexible is None else flexible,
         )
     return found
 
@@ -97,9 +100,12 @@ class Dispatcher:
                 return self._framed(header.correlation_id, False, [entry.handler.unsupported_version(self.apis)])
             raise Malformed(f"{entry.name} version {version} is not served here")
         request = Request(self._broker, connection, version, header.client_id)
-        flexible = entry.key != API_VERSIONS_KEY and entry.is_flexible(version)
-
-        body = self._body(entry, frame, header.body_at, request)
+        flexible = version >= entry.flexible_headers_from
+        planned = self._broker.faults.take(entry.name) if self._broker.faults.is_armed else None
+        if planned is None:
+            body = self._body(entry, frame, header.body_at, request, None)
+        else:
+            body = planned.carry_out(lambda code: self._body(entry, frame, header.body_at, request, code))
         if body is None:
             return None
         if isinstance(body, list):
@@ -107,16 +113,6 @@ class Dispatcher:
         return self._later(header.correlation_id, flexible, body)
 
     def _body(
-        self, entry: Api, frame: memoryview, body_at: int, request: Request
-    ) -> Buffers | asyncio.Future[Buffers | None] | None:
-        faults = self._broker.faults
-        if faults.is_armed:
-            planned = faults.take(entry.name)
-            if planned is not None:
-                return planned.carry_out(lambda code: self._unfaulted(entry, frame, body_at, request, code))
-        return self._unfaulted(entry, frame, body_at, request, None)
-
-    def _unfaulted(
         self, entry: Api, frame: memoryview, body_at: int, request: Request, refuse_with: ErrorCode | None
     ) -> Buffers | asyncio.Future[Buffers | None] | None:
         if entry.reads_frames:

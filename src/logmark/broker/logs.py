@@ -126,7 +126,7 @@ class Logs:
             if name in self._topics:
                 raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
             if partitions != OFFSETS_TOPIC_PARTITIONS:
-                raise Refused(ErrorCode.INVALID_PARTITIONS, f"{name} has {OFFSETS_TOPIC_PARTITIONS} partitions, always.")
+                raise Refused(ErrorCode.INVALID_PARTITIONS, f"{name} has {OFFSETS_TOPIC_PARTITIONS} partitions.")
         try:
             entry = self._catalog.create(name, partitions, overrides)
             settings = TopicSettings(entry.overrides, self._defaults)

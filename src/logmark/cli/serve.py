@@ -65,7 +65,7 @@ def serve(
     ] = None,
     durability: Annotated[
         Durability,
-        typer.Option(help="sync: acknowledged when the disk has it. os: when the operating system has it, as Kafka does."),
+        typer.Option(help="sync: acknowledged when the disk has it. os: when the system has it, as with Kafka."),
     ] = Durability.SYNC,
     log_format: Annotated[LogFormat, typer.Option(help="How log lines are written.")] = LogFormat.TEXT,
 ) -> None:

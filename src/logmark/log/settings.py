@@ -98,7 +98,7 @@ SETTINGS: Mapping[str, Setting] = {
         _setting("message.timestamp.before.max.ms", _integer(0, LONG_MAX), LONG_MAX,
                  "log.message.timestamp.before.max.ms", "LONG", "How far in the past a record's time may lie."),
         _setting("message.timestamp.type", _one_of("CreateTime", "LogAppendTime"), "CreateTime",
-                 "log.message.timestamp.type", "STRING", "Whose clock stamps a record: the producer's or the broker's."),
+                 "log.message.timestamp.type", "STRING", "Who stamps a record: the producer or the broker."),
         _setting("min.cleanable.dirty.ratio", _ratio, 0.5, "log.cleaner.min.cleanable.ratio", "DOUBLE",
                  "How much of a log is uncompacted before compaction runs."),
         _setting("min.compaction.lag.ms", _integer(0, LONG_MAX), 0, "log.cleaner.min.compaction.lag.ms", "LONG",

@@ -175,7 +175,7 @@ class _Subprocess:
     """The broker in a process of its own."""
 
     def __init__(self, options: dict[str, Any]) -> None:
-        self._process = subprocess.Popen(
+        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             [sys.executable, "-m", "logmark.testing.process", json.dumps(options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -57,7 +57,7 @@ def _grow(wanted: schema.RequestTopic, at: "Request", *, validate_only: bool) ->
         ):
             raise Refused(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"Attempted to add {more} additional partition(s): each must be assigned to broker {at.broker.node_id} alone.",
+                f"{more} partition(s) are to be added: each must be assigned to broker {at.broker.node_id} alone.",
             )
     if not validate_only:
         at.broker.logs.create_partitions(wanted.name, wanted.count)

@@ -80,14 +80,15 @@ def _partition_count(wanted: schema.RequestTopic, at: "Request") -> int:
         if wanted.num_partitions != DEFAULT or wanted.replication_factor != DEFAULT:
             raise Refused(
                 ErrorCode.INVALID_REQUEST,
-                "A manual partition assignment was specified, but numPartitions or replicationFactor was not set to -1.",
+                "Partitions are assigned by hand: their number and the replication factor must both be -1.",
             )
         indexes = sorted(assignment.partition_index for assignment in wanted.assignments)
         if indexes != list(range(len(indexes))) or any(
             assignment.broker_ids != [at.broker.node_id] for assignment in wanted.assignments
         ):
             raise Refused(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Every partition must be assigned to broker {at.broker.node_id} alone."
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Every partition must be assigned to broker {at.broker.node_id} alone.",
             )
         return len(indexes)
     if wanted.replication_factor not in (DEFAULT, 1):

@@ -32,7 +32,7 @@ def _delete(name: str | None, topic_id: bytes, at: "Request") -> schema.Response
     try:
         topic = _find(name, topic_id, at)
         if not at.broker.config.bool("delete.topic.enable"):
-            raise Refused(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is switched off: delete.topic.enable=false.")
+            raise Refused(ErrorCode.TOPIC_DELETION_DISABLED, "Topics cannot be deleted: delete.topic.enable=false.")
         at.broker.logs.delete_topic(topic.name)
     except Refused as refused:
         return schema.ResponseTopic(

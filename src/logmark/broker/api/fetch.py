@@ -2,7 +2,7 @@
 
 v5  log start offset     v7  fetch sessions (KIP-227)     v9  leader epochs     v10 zstd     v11 racks     v12 flexible
 Topic ids replace names in version 13, which is not served yet.
-A fetch without enough bytes waits until data comes or its time is over; nothing polls and no other connection is held up.
+A fetch without enough bytes waits until data comes or its time is over; nothing polls, no other connection waits.
 """
 
 import asyncio

@@ -46,7 +46,7 @@ def _alter(resource: schema.RequestResource, at: "Request", *, validate_only: bo
             "Broker settings are read at start: change the file given with --config, or --set, and restart.",
         )
     if resource.resource_type != TOPIC:
-        raise Refused(ErrorCode.INVALID_REQUEST, f"Settings of resource type {resource.resource_type} are not kept here.")
+        raise Refused(ErrorCode.INVALID_REQUEST, f"Resource type {resource.resource_type} has no settings here.")
     topic = at.broker.logs.topic(resource.resource_name)
     if topic is None:
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")

@@ -59,14 +59,18 @@ def _answer(
             raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH)
         offset, timestamp = _look_up(partition, wanted.timestamp, at.version)
     except Refused as refused:
-        return schema.ResponsePartition(
-            partition_index=wanted.partition_index, error_code=refused.code, timestamp=-1, offset=-1, leader_epoch=-1
-        )
+        return _failed(wanted.partition_index, refused.code)
     return schema.ResponsePartition(
         partition_index=wanted.partition_index,
         timestamp=timestamp,
         offset=offset,
         leader_epoch=0 if offset >= 0 else -1,
+    )
+
+
+def _failed(index: int, code: ErrorCode) -> schema.ResponsePartition:
+    return schema.ResponsePartition(
+        partition_index=index, error_code=code, timestamp=-1, offset=-1, leader_epoch=-1
     )
 
 
@@ -91,10 +95,7 @@ def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Res
             schema.ResponseTopic(
                 name=topic.name,
                 partitions=[
-                    schema.ResponsePartition(
-                        partition_index=partition.partition_index, error_code=code, timestamp=-1, offset=-1, leader_epoch=-1
-                    )
-                    for partition in topic.partitions
+                    _failed(partition.partition_index, code) for partition in topic.partitions
                 ],
             )
             for topic in request.topics

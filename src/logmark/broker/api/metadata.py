@@ -100,5 +100,8 @@ def _described(topic: "Topic", at: "Request") -> schema.ResponseTopic:
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
     """Every topic that was asked for, with the error."""
     return schema.Response(
-        topics=[schema.ResponseTopic(error_code=code, name=topic.name, topic_id=topic.topic_id) for topic in request.topics or []]
+        topics=[
+            schema.ResponseTopic(error_code=code, name=topic.name, topic_id=topic.topic_id)
+            for topic in request.topics or []
+        ]
     )

@@ -37,8 +37,12 @@ def _answer(topic: str, wanted: schema.RequestPartition, at: "Request") -> schem
             raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH)
         leader_epoch, end_offset = partition.end_offset_for_epoch(wanted.leader_epoch)
     except Refused as refused:
-        return schema.ResponsePartition(partition=wanted.partition, error_code=refused.code, leader_epoch=-1, end_offset=-1)
+        return _failed(wanted.partition, refused.code)
     return schema.ResponsePartition(partition=wanted.partition, leader_epoch=leader_epoch, end_offset=end_offset)
+
+
+def _failed(index: int, code: ErrorCode) -> schema.ResponsePartition:
+    return schema.ResponsePartition(partition=index, error_code=code, leader_epoch=-1, end_offset=-1)
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
@@ -48,10 +52,7 @@ def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Res
             schema.ResponseTopic(
                 topic=topic.topic,
                 partitions=[
-                    schema.ResponsePartition(
-                        partition=partition.partition, error_code=code, leader_epoch=-1, end_offset=-1
-                    )
-                    for partition in topic.partitions
+                    _failed(partition.partition, code) for partition in topic.partitions
                 ],
             )
             for topic in request.topics

@@ -105,7 +105,8 @@ def _when_durable(
         left -= 1
         if wait.durable.cancelled() or wait.durable.exception() is not None:
             index = wait.answers[wait.at].partition
-            wait.answers[wait.at] = _refused(index, Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(wait.durable.exception())))
+            sentence = "The log was closed." if wait.durable.cancelled() else str(wait.durable.exception())
+            wait.answers[wait.at] = _refused(index, Refused(ErrorCode.KAFKA_STORAGE_ERROR, sentence))
         if left == 0 and not answered.done():
             answered.set_result([wire.encode_response(version, topics)])
 
