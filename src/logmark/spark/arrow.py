@@ -40,7 +40,7 @@ def to_arrow(columns: Columns, place: TopicPartition) -> pa.RecordBatch:
         milliseconds.cast(_TIMESTAMP),
         _plain(pa.int32(), count, columns.timestamp_types),
     ]
-    if not columns.with_headers:
+    if columns.header_key_offsets is None:
         return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
     return pa.RecordBatch.from_arrays([*arrays, _headers(columns)], schema=_SCHEMA_WITH_HEADERS)
 
