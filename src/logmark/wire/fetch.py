@@ -5,7 +5,7 @@ v7  sessions                                v11  racks, preferred replica      v
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from logmark.errors import Malformed
@@ -124,40 +124,42 @@ def _read_topics(
     version: int, frame: memoryview, at: int, budget: int
 ) -> tuple[list[tuple[str, list[FetchPartition]]], int, int]:
     read = _encoding(version)
-    layout = _partition_layout(version)
-    element = layout.size + (read is Compact)
+    layout, build = _partition_shape(version)
+    read_partition, partition_bytes = layout.unpack_from, layout.size
     topic_count, at, budget = read.read_count(frame, at, 3 if read is Compact else 6, budget)
     topics = []
     for _ in range(_present(topic_count)):
         name, at = read.read_string(frame, at)
-        count, at, budget = read.read_count(frame, at, element, budget)
+        count, at, budget = read.read_count(frame, at, partition_bytes + (read is Compact), budget)
         partitions = []
         for _ in range(_present(count)):
-            partitions.append(_partition(version, layout.unpack_from(frame, at)))
-            at, budget = read.skip_tags(frame, at + layout.size, budget)
+            partitions.append(build(*read_partition(frame, at)))
+            at += partition_bytes
+            if read is Compact:
+                at, budget = read.skip_tags(frame, at, budget)
         at, budget = read.skip_tags(frame, at, budget)
         topics.append((required(name), partitions))
     return topics, at, budget
 
 
-def _partition_layout(version: int) -> struct.Struct:
+def _partition_shape(version: int) -> tuple[struct.Struct, Callable[..., FetchPartition]]:
+    """How a partition looks in a request of this version, and what makes it one of ours."""
     if version >= 12:
-        return _PARTITION_V12
+        return _PARTITION_V12, FetchPartition
     if version >= 9:
-        return _PARTITION_V9
-    return _PARTITION_V5 if version >= 5 else _PARTITION_V4
+        return _PARTITION_V9, _partition_v9
+    return (_PARTITION_V5, _partition_v5) if version >= 5 else (_PARTITION_V4, _partition_v4)
 
 
-def _partition(version: int, values: tuple[int, ...]) -> FetchPartition:
-    if version >= 12:
-        return FetchPartition._make(values)
-    if version >= 9:
-        partition, leader_epoch, offset, log_start, size = values
-        return FetchPartition(partition, leader_epoch, offset, _NO_EPOCH, log_start, size)
-    if version >= 5:
-        partition, offset, log_start, size = values
-        return FetchPartition(partition, _NO_EPOCH, offset, _NO_EPOCH, log_start, size)
-    partition, offset, size = values
+def _partition_v9(partition: int, leader_epoch: int, offset: int, log_start: int, size: int) -> FetchPartition:
+    return FetchPartition(partition, leader_epoch, offset, _NO_EPOCH, log_start, size)
+
+
+def _partition_v5(partition: int, offset: int, log_start: int, size: int) -> FetchPartition:
+    return FetchPartition(partition, _NO_EPOCH, offset, _NO_EPOCH, log_start, size)
+
+
+def _partition_v4(partition: int, offset: int, size: int) -> FetchPartition:
     return FetchPartition(partition, _NO_EPOCH, offset, _NO_EPOCH, -1, size)
 
 
@@ -229,11 +231,12 @@ def encode_request(version: int, request: FetchRequest) -> bytes:
     write = _encoding(version)
     out = bytearray(_REQUEST_V7.pack(*request[:7]) if version >= 7 else _REQUEST_V4.pack(*request[:5]))
     out += write.length(len(request.topics))
+    layout, _ = _partition_shape(version)
     for name, partitions in request.topics:
         out += write.string(name)
         out += write.length(len(partitions))
         for partition in partitions:
-            out += _partition_layout(version).pack(*_partition_values(version, partition))
+            out += layout.pack(*_partition_values(version, partition))
             out += write.NO_TAGS
         out += write.NO_TAGS
     if version >= 7:
