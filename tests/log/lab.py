@@ -1,0 +1,130 @@
+"""A data directory on a file system with faults, an event loop that stands still and a clock turned by hand."""
+
+import asyncio
+from pathlib import Path
+
+from logmark.clock import ManualClock
+from logmark.disk.files import RealFileSystem
+from logmark.log.directory import CATALOG, DataDirectory
+from logmark.log.groupcommit import Durability, GroupCommit
+from logmark.log.partition import Appended, Partition
+from logmark.log.settings import TopicSettings
+from logmark.testing.files import FaultyFileSystem
+from logmark.wire import batches
+
+NOW_MS = 1_700_000_000_000
+TOPIC_ID = bytes(range(16))
+PRODUCER_ID = 2**40 + 7
+
+
+def settings(**values: object) -> TopicSettings:
+    """Settings by their names with underscores; below a topic's own limits too, as segments of a few bytes need."""
+    return TopicSettings({}, {name.replace("_", "."): str(value) for name, value in values.items()})
+
+
+def batch(
+    *values: bytes | None,
+    timestamp_ms: int | list[int] = NOW_MS,
+    codec: int = 0,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+) -> batches.ProducedBatch:
+    """A batch ready to be appended; `producer` is id, epoch and first sequence."""
+    producer_id, producer_epoch, base_sequence = producer
+    return batches.own(
+        batches.build(
+            [(None, value) for value in values],
+            timestamp_ms=timestamp_ms,
+            codec=codec,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+        )
+    )
+
+
+class Lab:
+    """Opens, stops and kills the same data directory again and again."""
+
+    def __init__(self, path: Path, *, durability: Durability = "sync") -> None:
+        self.path = path / "data"
+        self.loop = asyncio.new_event_loop()
+        self.files = FaultyFileSystem(RealFileSystem(sync=False))
+        self.clock = ManualClock(NOW_MS)
+        self.durability: Durability = durability
+        self.directory: DataDirectory | None = None
+        self.committer: GroupCommit | None = None
+
+    def open(self) -> DataDirectory:
+        self.committer = GroupCommit(self.loop, durability=self.durability)
+        self.directory = DataDirectory.open(
+            self.path, files=self.files, committer=self.committer, clock=self.clock
+        )  # fmt: skip
+        if self.directory.read(CATALOG) is None:
+            self.directory.write(CATALOG, b"{}")
+        return self.directory
+
+    def create(
+        self, topic: str = "clicks", index: int = 0, *, first_offset: int = 0, config: TopicSettings | None = None
+    ) -> Partition:
+        directory = self.directory or self.open()
+        return directory.create_partition(topic, index, TOPIC_ID, config or settings(), first_offset=first_offset)
+
+    def stop(self, *, clean: bool = True) -> bool:
+        assert self.directory is not None and self.committer is not None
+        is_clean = self.directory.close(clean=clean)
+        self.committer.close()
+        self.directory = None
+        return is_clean
+
+    def reopen(
+        self, topic: str = "clicks", index: int = 0, *, clean: bool = True, config: TopicSettings | None = None
+    ) -> Partition:
+        """The partition after a stop, or after a kill (the page cache survives one)."""
+        if self.directory is not None:
+            self.stop(clean=clean)
+        return self.open().open_partition(topic, index, TOPIC_ID, config or settings())
+
+    def append(
+        self,
+        partition: Partition,
+        *values: bytes | None,
+        timestamp_ms: int | list[int] = NOW_MS,
+        codec: int = 0,
+        producer: tuple[int, int, int] = (-1, -1, -1),
+    ) -> Appended:
+        """Appends one batch and waits until it is durable."""
+        appended = partition.append(
+            batch(*values, timestamp_ms=timestamp_ms, codec=codec, producer=producer), now_ms=self.clock.now_ms()
+        )
+        self.settle(partition)
+        return appended
+
+    def settle(self, partition: Partition) -> None:
+        """Runs the loop until everything that was appended is durable."""
+        waiting = partition.durable(partition.log_end_offset)
+        if waiting is not None:
+            self.loop.run_until_complete(waiting)
+        self.turn()
+
+    def turn(self) -> None:
+        """Runs what is ready on the loop, and the rounds that are not held."""
+        self.loop.run_until_complete(asyncio.sleep(0))
+
+    def close(self) -> None:
+        if self.directory is not None:
+            self.stop(clean=False)
+        self.loop.close()
+
+    def folder(self, topic: str = "clicks", index: int = 0) -> Path:
+        return self.path / f"{topic}-{index}"
+
+
+def values(partition: Partition, start: int | None = None) -> dict[int, bytes | None]:
+    """Every readable record from an offset on: its offset and value."""
+    offset = partition.log_start_offset if start is None else start
+    found: dict[int, bytes | None] = {}
+    while data := partition.read(offset, bytes_max=4096):
+        records = batches.unpack(data)
+        found.update((record.offset, record.value) for record in records if record.offset >= offset)
+        offset = records[-1].offset + 1
+    return found
