@@ -192,7 +192,10 @@ class _Reader:
             self._progress.done.add(TopicPartition(message.topic(), message.partition()))
             return
         if error is not None:
-            raise UserError(f"The records cannot be read: {error.str()}.")
+            raise UserError(
+                f"Partition {message.partition()} of topic {message.topic()} cannot be read on: {error.str()}. "
+                f"{self._progress.records} records were shown."
+            )
         partition, offset = TopicPartition(message.topic(), message.partition()), message.offset()
         end = self._progress.ends.get(partition)
         if not self._progress.is_endless and end is not None and offset >= end:

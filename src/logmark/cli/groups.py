@@ -127,6 +127,13 @@ def delete_groups(
 ) -> None:
     """Deletes groups with their committed offsets; asks first in a terminal."""
     with connect(bootstrap_servers, command_config) as client:
+        for name, description in client.describe_groups(names).items():
+            if description.is_unknown:
+                raise UserError(f"Group {name} does not exist. Nothing was deleted.")
+            if description.is_active:
+                raise UserError(
+                    f"Group {name} has active members ({description.state}). Nothing was deleted; stop them first."
+                )
         question = f"Delete {', '.join(names)} with all committed offsets?"
         if not yes and sys.stdin.isatty() and not typer.confirm(question, err=True):
             raise UserError("Nothing was deleted.")

@@ -24,16 +24,19 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> None:
-    """Writes a table; a missing value is a dash."""
+    """Writes a table; a missing value is a dash, and a last column without any text is left out."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    if cells and not any(row[-1] for row in cells):
+        columns, cells = columns[:-1], [row[:-1] for row in cells]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(column.title, justify="right" if column.is_number else "left", no_wrap=not sys.stdout.isatty())
-    for row in rows:
-        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
+    for row in cells:
+        table.add_row(*(Text(cell) for cell in row))
     width = None if sys.stdout.isatty() else _NO_TERMINAL_WIDTH
     console = Console(file=sys.stdout, width=width, highlight=False)
     with console.capture() as capture:

@@ -37,6 +37,7 @@ class FetchedPartition:
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
+    aborted_transactions: Sequence[tuple[int, int]] = ()
     error: ErrorCode = ErrorCode.NONE
 
 

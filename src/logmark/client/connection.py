@@ -1,6 +1,7 @@
 """One socket to one broker: requests may be sent ahead, answers come in their order, each within a deadline."""
 
 import contextlib
+import select
 import socket
 import ssl
 import threading
@@ -75,8 +76,16 @@ class Connection:
 
     @property
     def is_stale(self) -> bool:
-        """It is closed, or the broker will close it because the login has expired."""
-        return self.is_closed or time.monotonic() >= self._expires_at
+        """It is closed by either side, or the broker will close it because the login has expired."""
+        return self.is_closed or time.monotonic() >= self._expires_at or self._is_closed_by_broker()
+
+    def _is_closed_by_broker(self) -> bool:
+        """Bytes that nobody asked for, or the end of them: a request sent now would be lost."""
+        if self._awaited or isinstance(self._socket, ssl.SSLSocket):
+            return False  # TLS may have sent a session ticket.
+        waiting = select.poll()
+        waiting.register(self._socket, select.POLLIN)
+        return bool(waiting.poll(0))
 
     def close(self) -> None:
         """Lets go of the socket; what was sent and not answered is forgotten."""

@@ -190,7 +190,7 @@ class GroupCalls(Router):
                 if one.error_code
             }
             left = {one: left[one] for one in refused}
-            if not any(code.is_retriable for code in refused.values()):
+            if not any(code.is_retriable and code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for code in refused.values()):
                 break
             # On a young cluster the internal topic is being made: its coordinator says so, and is right a moment later.
             self._forget_coordinator(group)

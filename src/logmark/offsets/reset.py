@@ -121,7 +121,7 @@ def _refuse_active(description: GroupDescription) -> None:
 def _unknown_group(client: Client, group: str) -> str:
     known = [listing.group for listing in client.list_groups()]
     return (
-        f"Group {group} does not exist{_close(group, known)}. Nothing was changed; "
+        f"Group {group} does not exist.{_close(group, known)} Nothing was changed; "
         "to create it with these offsets, add --create-group."
     )
 
@@ -129,11 +129,11 @@ def _unknown_group(client: Client, group: str) -> str:
 def _unknown_topic(client: Client, topic: str) -> str:
     known = list(client.metadata().topics)
     return (
-        f"Topic {topic} does not exist{_close(topic, known)}. Nothing was changed; "
+        f"Topic {topic} does not exist.{_close(topic, known)} Nothing was changed; "
         "`logmark topics list` shows those that do."
     )
 
 
 def _close(name: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]}" if near else ""
+    return f" Did you mean {near[0]}?" if near else ""
