@@ -5,12 +5,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from logmark.errors import Malformed
-from logmark.wire.primitives import BROKEN, Plain, skip_tags
+from logmark.wire.primitives import BROKEN, Plain, overrun, skip_tags
 
 # No client sends tagged fields in a header; whoever sends many is not a client.
 HEADER_TAGS_MAX = 100
 
-_REQUEST = struct.Struct(">hhi")
+_REQUEST = struct.Struct(">hhih")
 _FRAME = struct.Struct(">ihhi")
 _CORRELATION = struct.Struct(">i")
 _CORRELATION_AND_NO_TAGS = struct.Struct(">ix")
@@ -29,8 +29,15 @@ class RequestHeader(NamedTuple):
 def read_request_header(frame: memoryview, flexible_from: Callable[[int], int | None]) -> RequestHeader:
     """The header of a request whose frame is here without its length; `flexible_from` answers for an API key."""
     try:
-        key, version, correlation_id = _REQUEST.unpack_from(frame)
-        client_id, at = Plain.read_string(frame, _REQUEST.size)
+        key, version, correlation_id, size = _REQUEST.unpack_from(frame)
+        at = _REQUEST.size
+        client_id = None
+        if size != -1:
+            stop = at + size
+            if not at <= stop <= len(frame):
+                overrun(size, len(frame) - at)
+            client_id = frame[at:stop].tobytes().decode()
+            at = stop
         flexible = flexible_from(key)
         if flexible is not None and version >= flexible:
             if frame[at] == 0:
@@ -64,5 +71,5 @@ def request_frame(
 ) -> bytes:
     """A whole request with its length."""
     client = Plain.string(client_id)
-    size = _REQUEST.size + len(client) + flexible + len(body)
+    size = _FRAME.size - 4 + len(client) + flexible + len(body)
     return b"".join((_FRAME.pack(size, key, version, correlation_id), client, b"\0" * flexible, body))

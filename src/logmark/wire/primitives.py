@@ -121,7 +121,7 @@ class Plain:
         stop = at + size
         if not at <= stop <= len(frame):
             overrun(size, len(frame) - at)
-        return str(frame[at:stop], "utf-8"), stop
+        return frame[at:stop].tobytes().decode(), stop
 
     @staticmethod
     def read_bytes(frame: memoryview, at: int) -> tuple[memoryview | None, int]:
@@ -187,7 +187,7 @@ class Compact:
         stop = at + size - 1
         if stop > len(frame):
             overrun(size - 1, len(frame) - at)
-        return str(frame[at:stop], "utf-8"), stop
+        return frame[at:stop].tobytes().decode(), stop
 
     @staticmethod
     def read_bytes(frame: memoryview, at: int) -> tuple[memoryview | None, int]:

@@ -94,7 +94,7 @@ def _read_usual_request(frame: memoryview, at: int) -> ProduceRequest | None:
     records, end = Compact.read_bytes(frame, at + 5)
     if frame[end:] != _NO_TAGS_THRICE:
         return None
-    name = str(frame[name_at:at], "utf-8")
+    name = frame[name_at:at].tobytes().decode()
     return ProduceRequest(None, acks, timeout_ms, [(name, [PartitionData(partition, records)])])
 
 
