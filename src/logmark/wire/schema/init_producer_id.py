@@ -3,6 +3,7 @@
 from logmark.wire.messages import Message, int16, int32, int64, string
 
 KEY = 22
+# Kafka 4.3 defines version 6 too, for transactions in two phases, and calls it unstable.
 VERSIONS = range(0, 6)
 FLEXIBLE_FROM: int | None = 2
 
