@@ -61,8 +61,8 @@ class Segment:
     """The batches from one base offset up to the next segment's."""
 
     __slots__ = (
-        "_file", "_files", "_first_timestamp", "_index_interval", "_indexed_position", "_offset_index", "_path",
-        "_time_index", "base_offset", "created_ms", "damage", "is_dense", "max_timestamp", "max_timestamp_offset",
+        "_file", "_files", "_first_timestamp", "_index_interval", "_indexed_position", "_is_timed", "_offset_index",
+        "_path", "_time_index", "base_offset", "created_ms", "damage", "is_dense", "max_timestamp", "max_timestamp_offset",
         "size", "skips", "visible_bytes", "visible_timestamp", "visible_timestamp_offset",
     )  # fmt: skip
 
@@ -96,6 +96,7 @@ class Segment:
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._first_timestamp: int | None = None
+        self._is_timed = False
         self._indexed_position = 0
         self._index_interval = index_interval
 
@@ -144,7 +145,7 @@ class Segment:
         """Makes the files of an empty segment; they are durable after `syncs` and a sync of the folder."""
         self._file = self._files.open(self._path + LOG, create=True)
         self._file.truncate(0)
-        self._offset_index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
+        self.begin_indexes()
         self._first_timestamp = None
         for suffix in (INDEX, TIME_INDEX):
             self._files.write(self._path + suffix, b"", sync=False)
@@ -185,15 +186,17 @@ class Segment:
 
     def load_timestamps(self) -> None:
         """Knows the largest timestamp: the last entry of the time index, if the log says the same."""
-        if self.max_timestamp >= 0 or not self.size:
+        if self._is_timed:
             return
+        self._is_timed = True
         entries = self.time_index
-        if len(entries) and not self._is_true_time(*entries[len(entries) - 1]):
+        last = entries[len(entries) - 1] if len(entries) else None
+        if last is not None and self._is_true_time(*last):
+            self.max_timestamp, self.max_timestamp_offset = last
+            self.show()
+        elif last is not None or self.size:
             logger.warning("time index contradicts the log: %s is rebuilt", self._path + TIME_INDEX)
             self.rebuild()
-        elif len(entries):
-            self.max_timestamp, self.max_timestamp_offset = entries[len(entries) - 1]
-        self.visible_timestamp, self.visible_timestamp_offset = self.max_timestamp, self.max_timestamp_offset
 
     def finish_indexes(self) -> None:
         """Adds the entry of the largest timestamp, on which retention relies, and writes both index files."""
@@ -367,6 +370,7 @@ class Segment:
 
     def rebuild(self) -> None:
         """Makes both indexes again from the headers in the log."""
+        is_shown = self.visible_bytes == self.size
         self.begin_indexes()
         position = 0
         while position < self.size:
@@ -376,12 +380,15 @@ class Segment:
                 break
             except BadBatch as bad:
                 position = self.note_damage(bad.position, self.size, at_least=bad.expected, problem=bad.problem)
+        if is_shown:
+            self.show()
 
     def begin_indexes(self) -> None:
         """Empties both indexes in memory, so that `index_batch` can fill them again."""
         self._offset_index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
         self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
         self._indexed_position = 0
+        self._is_timed = True
 
     def index_batch(self, position: int, header: BatchHeader) -> None:
         """Adds the entries that an append of this batch would have added."""
@@ -400,7 +407,6 @@ class Segment:
         if len(offsets) % OffsetIndex.ENTRY_BYTES or len(times) % TimeIndex.ENTRY_BYTES:
             logger.warning("index missing or cut: %s is rebuilt", self._path + INDEX)
             self.rebuild()
-            self.time_index.append_if_later(self.max_timestamp, self.max_timestamp_offset)
             return
         self._offset_index, self._time_index = (
             OffsetIndex(self.base_offset, offsets), TimeIndex(self.base_offset, times)

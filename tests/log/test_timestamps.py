@@ -1,0 +1,82 @@
+"""Looking records up by their timestamps."""
+
+import pytest
+
+from tests.log.lab import NOW_MS, Lab, batch, settings
+
+SMALL = {"segment_bytes": 400, "index_interval_bytes": 150}
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_the_first_record_not_older_than_a_timestamp_is_found_inside_its_batch(lab: Lab, codec: int) -> None:
+    partition = lab.create(config=settings(**SMALL))
+    for number in range(0, 60, 3):
+        lab.append(
+            partition, b"a", b"b", b"c", timestamp_ms=[NOW_MS + number * 10 + at * 10 for at in range(3)], codec=codec
+        )
+
+    assert len(partition.segments) > 3
+    for offset in range(60):
+        assert (offset, NOW_MS + offset * 10) == partition.offset_for_timestamp(NOW_MS + offset * 10 - 9)
+        assert (offset, NOW_MS + offset * 10) == partition.offset_for_timestamp(NOW_MS + offset * 10)
+    assert partition.offset_for_timestamp(NOW_MS + 591) is None
+
+
+def test_the_first_in_the_log_is_found_when_timestamps_go_back_and_forth(lab: Lab) -> None:
+    partition = lab.create(config=settings(**SMALL))
+    stamps = [(number * 37) % 100 for number in range(100)]
+    for stamp in stamps:
+        lab.append(partition, b"x" * 30, timestamp_ms=NOW_MS + stamp)
+
+    for target in range(100):
+        first = next(offset for offset, stamp in enumerate(stamps) if stamp >= target)
+        assert (first, NOW_MS + stamps[first]) == partition.offset_for_timestamp(NOW_MS + target)
+
+
+def test_the_largest_timestamp_is_found_at_its_first_record(lab: Lab) -> None:
+    partition = lab.create(config=settings(**SMALL))
+    for stamps in ([5, 9, 2], [1, 9, 9], [30, 40, 40], [40, 3, 4], [7, 7, 7]):
+        lab.append(partition, b"x" * 30, b"y", b"z", timestamp_ms=[NOW_MS + stamp for stamp in stamps])
+
+    assert (7, NOW_MS + 40) == partition.max_timestamp()
+    assert (7, NOW_MS + 40) == lab.reopen(config=settings(**SMALL)).max_timestamp()
+
+
+def test_records_below_the_log_start_are_not_found(lab: Lab) -> None:
+    partition = lab.create()
+    lab.append(partition, b"a", b"b", b"c", b"d", timestamp_ms=[NOW_MS + 3, NOW_MS + 9, NOW_MS + 1, NOW_MS + 5])
+    partition.delete_records(2)
+
+    assert (2, NOW_MS + 1) == partition.offset_for_timestamp(NOW_MS)
+    assert (3, NOW_MS + 5) == partition.offset_for_timestamp(NOW_MS + 3)
+    assert partition.offset_for_timestamp(NOW_MS + 6) is None
+
+
+def test_a_record_that_is_not_durable_is_not_found(lab: Lab) -> None:
+    partition = lab.create(config=settings(index_interval_bytes=0))
+    lab.append(partition, b"x", timestamp_ms=NOW_MS)
+    lab.append(partition, b"x", timestamp_ms=NOW_MS + 1)
+    with lab.files.hold_syncs(".log"):
+        for later in (5, 9):
+            partition.append(batch(b"x", timestamp_ms=NOW_MS + later), now_ms=NOW_MS)
+
+        assert (1, NOW_MS + 1) == partition.max_timestamp()
+        assert (1, NOW_MS + 1) == partition.offset_for_timestamp(NOW_MS + 1)
+        assert partition.offset_for_timestamp(NOW_MS + 2) is None
+        assert partition.offset_for_timestamp(NOW_MS + 9) is None
+    lab.settle(partition)
+    assert (3, NOW_MS + 9) == partition.max_timestamp()
+
+
+def test_log_append_time_is_the_batchs_time_for_every_record(lab: Lab) -> None:
+    partition = lab.create(config=settings(message_timestamp_type="LogAppendTime"))
+    from logmark.wire import batches
+
+    for number in range(3):
+        made = batches.own(
+            batches.build([(None, b"x")] * 3, timestamp_ms=[NOW_MS, NOW_MS + 7, NOW_MS + 50 * number], attributes=8)
+        )
+        partition.append(made, now_ms=NOW_MS)
+    lab.settle(partition)
+
+    assert (6, NOW_MS + 100) == partition.offset_for_timestamp(NOW_MS + 51)
