@@ -38,6 +38,7 @@ class BrokerUnderTest:
         self.admin = AdminClient({"bootstrap.servers": bootstrap_servers})
         self._suffix = uuid.uuid4().hex[:8]
         self._opened: list[Any] = []
+        self._producers: dict[tuple[tuple[str, Any], ...], Producer] = {}
 
     @property
     def is_ours(self) -> bool:
@@ -67,6 +68,12 @@ class BrokerUnderTest:
         """A confluent-kafka producer; option names with underscores for dots."""
         return Producer({"bootstrap.servers": self.bootstrap_servers, "linger.ms": 5, **_dotted(config)})
 
+    def _kept_producer(self, config: Mapping[str, Any]) -> Producer:
+        key = tuple(sorted(config.items()))
+        if key not in self._producers:
+            self._producers[key] = self.producer(**config)
+        return self._producers[key]
+
     def produce(
         self,
         topic: str,
@@ -77,7 +84,7 @@ class BrokerUnderTest:
         **config: Any,
     ) -> list[int]:
         """Sends the values and returns the offset that the broker gave to each."""
-        producer = self.producer(**config)
+        producer = self._kept_producer(config)
         reports: list[Message] = []
         errors: list[KafkaError] = []
 
@@ -177,6 +184,7 @@ class BrokerUnderTest:
         for client in self._opened:
             client.close()
         self._opened.clear()
+        self._producers.clear()
 
 
 def read(consumer: Consumer, count: int, *, deadline_s: float = DEADLINE_S) -> list[Message]:

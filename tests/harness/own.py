@@ -12,6 +12,7 @@ from tests.harness.node import KafkaNode, start_node
 OUR_SETTINGS = {
     "auto.create.topics.enable": "false",
     "group.min.session.timeout.ms": "100",
+    "log.initial.task.delay.ms": "200",
     "log.retention.check.interval.ms": "200",
     "offsets.retention.check.interval.ms": "200",
 }
