@@ -1,4 +1,4 @@
-"""Logmark's broker side by side with Apache Kafka: `python bench/broker.py [--output table|json|markdown] [--tiny]`.
+"""Logmark's broker side by side with Apache Kafka: `python bench/broker.py [--output json] [--tiny]`.
 
 Every work is done on every side in turn, round after round, and the median of the rounds counts; a first round that
 nobody counts warms both sides up. `os` is compared with Kafka's default (neither waits for the disk), `sync` with
@@ -29,6 +29,7 @@ class Plan:
     """How much is measured."""
 
     rounds: int
+    warm_ups: int = 1
     seconds: float
     records: dict[int, int]
     connections: tuple[int, ...] = (1, 16, 64)
@@ -42,7 +43,7 @@ class Plan:
     @classmethod
     def tiny(cls) -> "Plan":
         """Only enough to see that everything runs; its figures mean nothing."""
-        return cls(rounds=1, seconds=0.2, records={100: 2_000, 1024: 2_000}, starts=1)
+        return cls(rounds=1, warm_ups=0, seconds=0.2, records={100: 2_000, 1024: 2_000}, starts=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +73,8 @@ def measure(plan: Plan, folder: Path, say: Callable[[str], None]) -> list[Row]:
             Contender(label="sync", broker=ours_sync, topic_config={}),
             Contender(label=FLUSHED, broker=kafka, topic_config={"flush.messages": "1"}),
         ]
-        for number in range(plan.rounds + 1):
-            is_warm_up = number == 0
+        for number in range(1 - plan.warm_ups, plan.rounds + 1):
+            is_warm_up = number < 1
             for contender in contenders:
                 say(f"{'warm-up' if is_warm_up else f'round {number} of {plan.rounds}'}: {contender.label}")
                 figures = _round(plan, contender, f"bench-{number}-{contenders.index(contender)}")
@@ -191,9 +192,7 @@ def _rows(plan: Plan, samples: Samples) -> list[Row]:
 def main() -> int:
     """Runs the bench and prints it; 1 with a sentence when a side cannot run here."""
     parser = argparse.ArgumentParser(description="Logmark's broker side by side with Apache Kafka.")
-    parser.add_argument("--output", choices=("table", "json", "markdown"), default="table")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds that count (default 3)")
-    parser.add_argument("--tiny", action="store_true", help="only see that everything runs")
+    report.add_options(parser)
     options = parser.parse_args()
     if not Path("/proc/self/stat").exists():
         print("The bench reads memory and processor time from /proc, so it runs on Linux only.", file=sys.stderr)
@@ -205,7 +204,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="logmark-bench-") as folder:
         rows = measure(plan, Path(folder), lambda line: print(line, file=sys.stderr, flush=True))
     about = {"rounds": plan.rounds, "partitions": PARTITIONS, "kafka": distribution.KAFKA_VERSION}
-    report.show(rows, about=about, title="Logmark beside Apache Kafka", output=options.output)
+    report.show(rows, about=about, title="Logmark beside Apache Kafka", bench="broker", options=options)
     return 0
 
 

@@ -158,7 +158,8 @@ def consume(address: str, topic: str, partitions: int, records: int, value_bytes
     consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in range(partitions)])
     count = 0
     while count < records:
-        messages = consumer.consume(10_000, timeout=30)
+        # Never more than there are: consume() waits for all that it was asked for.
+        messages = consumer.consume(min(10_000, records - count), timeout=30)
         if not messages or messages[-1].error():
             raise RuntimeError(f"{count} of {records} records came")
         count += len(messages)

@@ -1,5 +1,6 @@
 """What a bench says: rows of Logmark beside something else, as a table or as JSON."""
 
+import argparse
 import datetime
 import json
 import os
@@ -7,10 +8,13 @@ import platform
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import median
 
 from rich.console import Console
 from rich.table import Table
+
+PERFORMANCE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +36,11 @@ class Row:
         return self.logmark / self.other if self.other else float("nan")
 
     @property
-    def is_won(self) -> bool:
-        """Whether Logmark is at least as good."""
-        return self.ratio >= 1 if self.is_higher_better else self.ratio <= 1
+    def verdict(self) -> str:
+        """Who did better; within five percent nobody did."""
+        if 0.95 <= self.ratio <= 1.05:
+            return "even"
+        return "better" if (self.ratio > 1) == self.is_higher_better else "worse"
 
     def as_json(self) -> dict[str, object]:
         """The row with its ratio under a name that says what was divided: `throughput_ratio`, `scan_ratio`, ..."""
@@ -61,25 +67,42 @@ def machine() -> dict[str, object]:
     }
 
 
-def show(rows: list[Row], *, about: Mapping[str, object], title: str, output: str) -> None:
-    """Prints the rows: `json` for programs, `markdown` for docs/performance.md, `table` for people."""
-    if output == "json":
-        print(json.dumps({**machine(), **about, "rows": [row.as_json() for row in rows]}, indent=2))
-    elif output == "markdown":
-        print(markdown(rows, about={**machine(), **about}, title=title))
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options that every bench has."""
+    parser.add_argument("--output", choices=("table", "json"), default="table")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds that count (default 3)")
+    parser.add_argument("--tiny", action="store_true", help="only see that everything runs")
+    parser.add_argument("--record", action="store_true", help="write the table into docs/performance.md too")
+
+
+def show(rows: list[Row], *, about: Mapping[str, object], title: str, bench: str, options: argparse.Namespace) -> None:
+    """Prints the rows as the options ask, and with `--record` puts them into docs/performance.md."""
+    about = {**machine(), **about}
+    if options.record:
+        record(markdown(rows, about=about, title=title), bench)
+    if options.output == "json":
+        print(json.dumps({**about, "rows": [row.as_json() for row in rows]}, indent=2))
     else:
-        _table(rows, about={**machine(), **about}, title=title)
+        _table(rows, about=about, title=title)
+
+
+def record(text: str, bench: str) -> None:
+    """Replaces what docs/performance.md has between the marks of this bench."""
+    before, begin, rest = PERFORMANCE.read_text().partition(f"<!-- bench:{bench}:begin -->\n")
+    _, end, after = rest.partition(f"<!-- bench:{bench}:end -->")
+    if not (begin and end):
+        raise RuntimeError(f"{PERFORMANCE} has lost the marks of the {bench} bench")
+    PERFORMANCE.write_text(before + begin + text + end + after)
 
 
 def _cells(row: Row) -> list[str]:
-    mark = "better" if row.is_won else "worse"
     return [
         row.work,
         row.logmark_as,
         row.against,
         f"{row.logmark:,.4g} {row.unit}" if row.logmark < 1e4 else f"{row.logmark:,.0f} {row.unit}",
         f"{row.other:,.4g} {row.unit}" if row.other < 1e4 else f"{row.other:,.0f} {row.unit}",
-        f"{row.ratio:.2f} ({mark})",
+        f"{row.ratio:.2f} ({row.verdict})",
     ]
 
 
@@ -99,7 +122,7 @@ def _table(rows: list[Row], *, about: Mapping[str, object], title: str) -> None:
     for heading in HEADINGS:
         table.add_column(heading, justify="right" if heading in HEADINGS[3:] else "left")
     for row in rows:
-        table.add_row(*_cells(row), style=None if row.is_won else "yellow")
+        table.add_row(*_cells(row), style="yellow" if row.verdict == "worse" else None)
     console = Console()
-    # Piped output has no width of its own, and a table cut at 80 columns loses its figures.
-    Console(width=max(console.width, 140) if not console.is_terminal else None).print(table)
+    # Piped output has no width of its own, and a table folded at 80 columns cannot be read.
+    Console(width=max(console.width, 170) if not console.is_terminal else None).print(table)

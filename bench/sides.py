@@ -152,23 +152,31 @@ def kafka(folder: Path) -> Iterator[Running]:
 
 
 def create_topic(address: str, name: str, partitions: int, config: dict[str, str] | None = None) -> None:
-    """Creates a topic and returns when every partition can be written."""
-    from confluent_kafka.admin import AdminClient, NewTopic
+    """Creates a topic and returns when its leader answers for every partition."""
+    from confluent_kafka import KafkaException, TopicPartition
+    from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-    admin = AdminClient({"bootstrap.servers": address})
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
     new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config or {})
     admin.create_topics([new])[name].result(30)
+    wanted = {TopicPartition(name, index): OffsetSpec.latest() for index in range(partitions)}
     deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        seen = admin.list_topics(name, timeout=30).topics[name]
-        if seen.error is None and len(seen.partitions) == partitions:
+    while True:
+        try:
+            for answer in admin.list_offsets(wanted).values():
+                answer.result(30)
             return
-        time.sleep(0.01)
-    raise RuntimeError(f"topic {name} did not appear on {address}")
+        except KafkaException:
+            # Apache Kafka names a new topic in its metadata a moment before it takes requests for it.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 def delete_topic(address: str, name: str) -> None:
     """Deletes a topic, so that the next measurement finds room in the page cache."""
     from confluent_kafka.admin import AdminClient
 
-    AdminClient({"bootstrap.servers": address}).delete_topics([name])[name].result(30)
+    # The client has a name because its futures fail when it is collected.
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    admin.delete_topics([name])[name].result(30)

@@ -1,4 +1,4 @@
-"""`format("logmark")` side by side with Spark's own Kafka connector: `python bench/spark.py [--output table|json|markdown]`.
+"""`format("logmark")` side by side with Spark's own Kafka connector: `python bench/spark.py [--output json] [--tiny]`.
 
 Both read the same topics of the same broker in the same Spark session, in turn, all columns into a sink that drops
 them; the first round is not counted. The brokers are Apache Kafka and Logmark.
@@ -31,6 +31,7 @@ class Plan:
     """How much is measured."""
 
     rounds: int
+    warm_ups: int = 1
     records: dict[int, int]
 
     @classmethod
@@ -41,7 +42,7 @@ class Plan:
     @classmethod
     def tiny(cls) -> "Plan":
         """Only enough to see that everything runs; its figures mean nothing."""
-        return cls(rounds=1, records={100: 4_000})
+        return cls(rounds=1, warm_ups=0, records={100: 4_000})
 
 
 def session() -> Any:
@@ -133,22 +134,20 @@ def _scans(
             seen = spark.read.format(source).options(**options(source, address, topic)).load().count()
             if seen != records:
                 raise RuntimeError(f"{source} read {seen} of {records} records from {broker}")
-        for number in range(plan.rounds + 1):
-            say(f"{broker}, {SIZES[size]}: {'warm-up' if number == 0 else f'round {number} of {plan.rounds}'}")
+        for number in range(1 - plan.warm_ups, plan.rounds + 1):
+            say(f"{broker}, {SIZES[size]}: {'warm-up' if number < 1 else f'round {number} of {plan.rounds}'}")
             for scan, work in SCANS.items():
                 for source in ("kafka", "logmark"):
                     begin = time.perf_counter()
                     work(spark, source, address, topic, folder)
-                    if number:
+                    if number >= 1:
                         samples[broker, size, scan, source].append(records / (time.perf_counter() - begin))
 
 
 def main() -> int:
     """Runs the bench and prints it; 1 with a sentence when a side cannot run here."""
     parser = argparse.ArgumentParser(description="Logmark's Spark source side by side with Spark's Kafka connector.")
-    parser.add_argument("--output", choices=("table", "json", "markdown"), default="table")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds that count (default 3)")
-    parser.add_argument("--tiny", action="store_true", help="only see that everything runs")
+    report.add_options(parser)
     chosen = parser.parse_args()
     if reason := distribution.why_not():
         print(reason, file=sys.stderr)
@@ -164,7 +163,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="logmark-bench-") as folder:
         rows = measure(plan, Path(folder), lambda line: print(line, file=sys.stderr, flush=True))
     about = {"rounds": plan.rounds, "partitions": PARTITIONS, "pyspark": pyspark.__version__, "master": "local[2]"}
-    report.show(rows, about=about, title="Logmark's Spark source beside Spark's connector", output=chosen.output)
+    report.show(
+        rows, about=about, title="Logmark's Spark source beside Spark's connector", bench="spark", options=chosen
+    )
     return 0
 
 
