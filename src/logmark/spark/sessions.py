@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,17 @@ from logmark.errors import UserError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# Without it Spark greets its user with eight lines on standard error.
+_LOGGING = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+"""
 
 SPARK_MIN = (4, 2)
 JAVA_MIN = 17
@@ -44,11 +56,13 @@ def session(
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(name).master(master)
-    for key, value in (settings | dict(config or {})).items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+    with tempfile.TemporaryDirectory(prefix="logmark-spark-") as folder:
+        logging = Path(folder, "log4j2.properties")
+        logging.write_text(_LOGGING)
+        settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={logging.as_uri()}"
+        for key, value in (settings | dict(config or {})).items():
+            builder = builder.config(key, value)
+        return builder.getOrCreate()
 
 
 def check_spark() -> None:

@@ -74,15 +74,24 @@ def write_table(
 
 
 def read_table(path: str | Path, columns: Sequence[str] | None = None) -> "pyarrow.Table":
-    """The rows that the table holds now."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import TableNotFoundError
+    """The rows that the table holds now, of all columns or of these."""
+    import pyarrow
+    import pyarrow.dataset
 
     table = _local(path, "table")
-    try:
-        return DeltaTable(str(table)).to_pyarrow_table(columns=list(columns) if columns else None)
-    except TableNotFoundError:
-        raise UserError(f"There is no table in {table}. A pipeline makes it with its first batch.") from None
+    delta = _open(table)
+    if delta is None:
+        raise UserError(f"There is no table in {table}. A pipeline makes it with its first batch.")
+    _check_kind(delta, table)
+    schema = pyarrow.schema(delta.schema().to_arrow())
+    # Not by deltalake's own to_pyarrow_table: its file system is called from Arrow's threads, which now and then aborts
+    # the interpreter at its end.
+    paths = [str(table / file.path) for file in _files(delta)]
+    if not paths:
+        return schema.empty_table().select(list(columns or schema.names))
+    return pyarrow.dataset.dataset(paths, schema=schema, format="parquet").to_table(
+        columns=list(columns) if columns else None
+    )
 
 
 def read_position(checkpoint: Path, batch_id: int) -> Position:
@@ -225,11 +234,15 @@ def _check_columns(frame: "DataFrame") -> None:
         )
 
 
-def _check_schema(delta: "DeltaTable", schema_json: str, table: Path) -> None:
+def _check_kind(delta: "DeltaTable", table: Path) -> None:
     features = set(delta.protocol().reader_features or ()) - _KNOWN_FEATURES
     if features or delta.metadata().partition_columns:
         what = f"the features {', '.join(sorted(features))}" if features else "partition columns"
-        raise UserError(f"The table {table} has {what}, which this writer does not know. Nothing was written.")
+        raise UserError(f"The table {table} has {what}, which pipelines do not know. It was left as it is.")
+
+
+def _check_schema(delta: "DeltaTable", schema_json: str, table: Path) -> None:
+    _check_kind(delta, table)
     there = {field["name"]: field["type"] for field in json.loads(delta.schema().to_json())["fields"]}
     here = {field["name"]: field["type"] for field in json.loads(schema_json)["fields"]}
     if _bare(there) != _bare(here):
