@@ -89,7 +89,9 @@ _OTHER_UNITS: Mapping[str, tuple[str, int]] = {
     "log.roll.jitter.hours": ("log.roll.jitter.ms", _HOUR_MS),
 }
 
-_TOPIC_DEFAULTS: Mapping[str, str] = {setting.broker_name: name for name, setting in SETTINGS.items()}
+_TOPIC_DEFAULTS: Mapping[str, str] = {
+    setting.broker_name: name for name, setting in SETTINGS.items() if setting.broker_name is not None
+}
 
 # Names of a server.properties that a single node has no use for.
 _WITHOUT_MEANING_EXACT = frozenset((

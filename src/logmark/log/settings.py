@@ -59,17 +59,35 @@ class Setting:
     name: str
     read: Callable[[str], object]
     default: str
-    broker_name: str
+    broker_name: str | None
     kind: str
     documentation: str
 
+    @property
+    def default_synonym(self) -> str | None:
+        """The broker setting that Kafka names beside the default; it names none where that comes in several units."""
+        return None if self.broker_name in _IN_SEVERAL_UNITS else self.broker_name
+
+
+_IN_SEVERAL_UNITS = ("log.retention.ms", "log.roll.ms", "log.roll.jitter.ms", "log.flush.interval.ms")
+
 
 def _setting(
-    name: str, read: Callable[[str], object], default: object, broker_name: str, kind: str, documentation: str
+    name: str, read: Callable[[str], object], default: object, broker_name: str | None, kind: str, documentation: str
 ) -> Setting:
     return Setting(
         name=name, read=read, default=str(default), broker_name=broker_name, kind=kind, documentation=documentation
     )
+
+
+_KEPT = "Kept for a hand-over to Apache Kafka; without effect on one node."
+
+
+def _gzip_level(text: str) -> int:
+    level = int(text)
+    if level != -1 and not 1 <= level <= 9:
+        raise ValueError("must be -1 or between 1 and 9")
+    return level
 
 
 SETTINGS: Mapping[str, Setting] = {
@@ -79,6 +97,9 @@ SETTINGS: Mapping[str, Setting] = {
                  "What happens to old segments: they are deleted, compacted by key, or both."),
         _setting("compression.type", _one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"), "producer",
                  "compression.type", "STRING", "The codec that batches are stored with; producer keeps the sender's."),
+        _setting("compression.gzip.level", _gzip_level, -1, "compression.gzip.level", "INT", _KEPT),
+        _setting("compression.lz4.level", _integer(1, 17), 9, "compression.lz4.level", "INT", _KEPT),
+        _setting("compression.zstd.level", _integer(-131072, 22), 3, "compression.zstd.level", "INT", _KEPT),
         _setting("delete.retention.ms", _integer(0, LONG_MAX), 86_400_000, "log.cleaner.delete.retention.ms", "LONG",
                  "How long a tombstone stays readable in a compacted topic."),
         _setting("file.delete.delay.ms", _integer(0, LONG_MAX), 60_000, "log.segment.delete.delay.ms", "LONG",
@@ -87,8 +108,12 @@ SETTINGS: Mapping[str, Setting] = {
                  "Kept for hand-over; durability=sync already syncs before every acknowledgement."),
         _setting("flush.ms", _integer(0, LONG_MAX), LONG_MAX, "log.flush.interval.ms", "LONG",
                  "Kept for hand-over; durability=sync already syncs before every acknowledgement."),
+        _setting("follower.replication.throttled.replicas", str, "", None, "LIST", _KEPT),
         _setting("index.interval.bytes", _integer(0, INT_MAX), 4096, "log.index.interval.bytes", "INT",
                  "How many bytes of log lie between two index entries."),
+        _setting("leader.replication.throttled.replicas", str, "", None, "LIST", _KEPT),
+        _setting("local.retention.bytes", _integer(-2, LONG_MAX), -2, "log.local.retention.bytes", "LONG", _KEPT),
+        _setting("local.retention.ms", _integer(-2, LONG_MAX), -2, "log.local.retention.ms", "LONG", _KEPT),
         _setting("max.compaction.lag.ms", _integer(1, LONG_MAX), LONG_MAX, "log.cleaner.max.compaction.lag.ms", "LONG",
                  "The longest time a record stays out of compaction."),
         _setting("max.message.bytes", _integer(0, INT_MAX), 1_048_588, "message.max.bytes", "INT",
@@ -104,8 +129,12 @@ SETTINGS: Mapping[str, Setting] = {
         _setting("min.compaction.lag.ms", _integer(0, LONG_MAX), 0, "log.cleaner.min.compaction.lag.ms", "LONG",
                  "The shortest time a record stays uncompacted."),
         _setting("min.insync.replicas", _integer(1, INT_MAX), 1, "min.insync.replicas", "INT",
-                 "Kept for hand-over; one node has one replica."),
-        _setting("preallocate", _boolean, "false", "log.preallocate", "BOOLEAN", "Kept for hand-over; without effect."),
+                 _KEPT),
+        _setting("preallocate", _boolean, "false", "log.preallocate", "BOOLEAN", _KEPT),
+        _setting("remote.log.copy.disable", _boolean, "false", None, "BOOLEAN", _KEPT),
+        _setting("remote.log.delete.on.disable", _boolean, "false", None, "BOOLEAN", _KEPT),
+        _setting("remote.storage.enable", _one_of("false"), "false", None, "BOOLEAN",
+                 "There is no tiered storage here."),
         _setting("retention.bytes", _integer(-1, LONG_MAX), -1, "log.retention.bytes", "LONG",
                  "The size above which a partition's oldest segments are deleted; -1 is no limit."),
         _setting("retention.ms", _integer(-1, LONG_MAX), 604_800_000, "log.retention.ms", "LONG",
@@ -118,6 +147,8 @@ SETTINGS: Mapping[str, Setting] = {
                  "A random part taken off segment.ms, so that partitions do not roll together."),
         _setting("segment.ms", _integer(1, LONG_MAX), 604_800_000, "log.roll.ms", "LONG",
                  "The age at which a new segment is begun."),
+        _setting("unclean.leader.election.enable", _boolean, "false", "unclean.leader.election.enable", "BOOLEAN",
+                 _KEPT),
     )
 }
 
@@ -147,7 +178,10 @@ class TopicSettings:
 
     def text(self, name: str) -> str:
         """The text in force for a setting."""
-        return self.overrides.get(name) or self._defaults.get(name) or SETTINGS[name].default
+        for texts in (self.overrides, self._defaults):
+            if name in texts:
+                return texts[name]
+        return SETTINGS[name].default
 
     def _int(self, name: str) -> int:
         return int(self.text(name))

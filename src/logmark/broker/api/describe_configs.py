@@ -73,8 +73,9 @@ def _topic(name: str, request: schema.Request, at: "Request") -> Iterable[schema
         if setting_name in topic.settings.overrides:
             synonyms.append((setting_name, topic.settings.overrides[setting_name], "override"))
         if setting_name in defaults:
-            synonyms.append((setting.broker_name, defaults[setting_name], "broker"))
-        synonyms.append((setting.broker_name, setting.default, "default"))
+            synonyms.append((setting.broker_name or setting_name, defaults[setting_name], "broker"))
+        if setting.default_synonym is not None:
+            synonyms.append((setting.default_synonym, setting.default, "default"))
         results.append(
             schema.ResponseConfig(
                 name=setting_name,
