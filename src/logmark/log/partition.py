@@ -22,7 +22,7 @@ from logmark.log.groupcommit import GroupCommit, Round
 from logmark.log.producers import Producers
 from logmark.log.reader import Reader, Records
 from logmark.log.recovery import Loader
-from logmark.log.segment import RELATIVE_OFFSET_MAX, SNAPSHOT, Damage, Segment, file_name
+from logmark.log.segment import RELATIVE_OFFSET_MAX, SNAPSHOT, Damage, Segment, file_name, sync_if_there
 from logmark.log.segments import Segments
 from logmark.log.settings import TopicSettings
 from logmark.names import INTERNAL_TOPICS
@@ -339,7 +339,7 @@ class Partition:
     def _write_snapshot(self) -> None:
         path = f"{self.folder}/{file_name(self.log_end_offset, SNAPSHOT)}"
         self._files.write(path, self.producers.encode(), sync=False)
-        self._syncs.append(partial(self._files.sync_file, path))
+        self._syncs.append(partial(sync_if_there, self._files, path))
 
     def expire_producers(self, *, now_ms: int, expiration_ms: int) -> int:
         """Forgets idle producers and says how many."""

@@ -118,9 +118,13 @@ class Loader:
             return None
         last = self.segments[-1]
         end = last.base_offset
+        position = None
         try:
-            for _, header in last.batches(last.nearest(2**63 - 1, last.size), last.size):
+            for position, header in last.batches(last.nearest(2**63 - 1, last.size), last.size):  # noqa: B007
                 end = header.next_offset
+            # The end decides which offset comes next, so it is believed only with a right checksum.
+            if position is not None and last.sound_header(position) is None:
+                raise BadBatch(position, end, "the last batch has a wrong checksum")
         except BadBatch as bad:
             logger.warning("%s was stopped cleanly but is not whole: %s; it is checked", last.path, bad.problem)
             return None
@@ -134,7 +138,7 @@ class Loader:
             if self.is_cut:
                 break
             segment = self.segments[at]
-            if self.is_dense and expected < segment.base_offset:
+            if self.is_dense and expected < segment.base_offset and not self._ends_in_damage(at - 1):
                 self._report_gap(segment, expected)
             expected = self._check(at, segment)
             self.checked.append(segment)
@@ -174,7 +178,8 @@ class Loader:
                 break
             position = segment.note_damage(position, segment.size, at_least=expected, problem=problem)
             self.damage.append(segment.damage[-1])
-            expected = found[1].base_offset if found else self.segments[at + 1].base_offset
+            if found is not None:
+                expected = found[1].base_offset
         segment.show()
         return expected
 
@@ -202,7 +207,9 @@ class Loader:
         self, at: int, segment: Segment, position: int, expected: int, end: int, is_followed: bool
     ) -> bool:  # fmt: skip
         """A bad place is a torn tail when nothing sound follows it, or when the write of it got lost."""
-        if expected >= self.recovery_point and _is_lost_write(segment, position, end):
+        if expected < self.recovery_point:
+            return False
+        if _is_lost_write(segment, position, end):
             return True
         return not is_followed and not any(self._holds_batch(later) for later in self.segments[at + 1 :])
 
@@ -221,9 +228,14 @@ class Loader:
         segment.create()
         self.files.sync_file(segment.path)
         self.files.sync_directory(self.folder)
+        if not self._ends_in_damage(len(self.segments) - 1):
+            self._report_gap(segment, log_end_offset)
         self.segments.append(segment)
-        self._report_gap(segment, log_end_offset)
         return self.recovery_point
+
+    def _ends_in_damage(self, at: int) -> bool:
+        segment = self.segments[at]
+        return at >= 0 and segment.size in segment.skips.values()
 
     def _drop(self, at: int) -> None:
         for segment in self.segments[at:]:

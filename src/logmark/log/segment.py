@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from logmark.disk.files import Bytes, File, FileSystem
@@ -55,6 +56,12 @@ class BadBatch(Malformed):
 def file_name(offset: int, suffix: str) -> str:
     """Kafka's name of a file of a partition: twenty digits and what it is."""
     return f"{offset:020d}{suffix}"
+
+
+def sync_if_there(files: FileSystem, path: str) -> None:
+    """Syncs a file by its name; one that retention has renamed meanwhile needs no sync."""
+    with suppress(FileNotFoundError):
+        files.sync_file(path)
 
 
 class Segment:
@@ -208,7 +215,7 @@ class Segment:
     def sync_indexes(self) -> None:
         """Puts both index files on the medium."""
         for suffix in (INDEX, TIME_INDEX):
-            self._files.sync_file(self._path + suffix)
+            sync_if_there(self._files, self._path + suffix)
 
     def truncate(self, size: int) -> None:
         """Cuts the file; the indexes must be rebuilt by the caller."""

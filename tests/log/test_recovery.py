@@ -1,0 +1,342 @@
+"""Opening a log after a stop, a kill, a torn tail and damage."""
+
+import logging
+import random
+
+import pytest
+
+from logmark.errors import ErrorCode, Refused
+from logmark.log.segment import Segment
+from tests.log.lab import NOW_MS, PRODUCER_ID, Lab, batch, settings, values
+
+SMALL = settings(segment_bytes=600, index_interval_bytes=200)
+
+
+def fill(lab: Lab, count: int = 30, *, config=SMALL):
+    """One record per batch, all of one size."""
+    partition = lab.create(config=config)
+    for number in range(count):
+        lab.append(partition, b"value-%03d" % number, producer=(PRODUCER_ID, 0, number))
+    return partition
+
+
+def all_values(count: int = 30) -> dict[int, bytes]:
+    return {number: b"value-%03d" % number for number in range(count)}
+
+
+def flip(path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x40
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_restart_finds_everything_that_was_acknowledged(lab: Lab, clean: bool) -> None:
+    fill(lab)
+
+    partition = lab.reopen(clean=clean, config=SMALL)
+
+    assert all_values() == values(partition)
+    assert (0, 30, 30) == (partition.log_start_offset, partition.high_watermark, partition.log_end_offset)
+    assert 30 == lab.append(partition, b"next").base_offset
+    assert [] == partition.damage
+
+
+def test_a_clean_start_reads_no_more_than_the_end(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = fill(lab, 200, config=settings(segment_bytes=8000, index_interval_bytes=200))
+    sizes = partition.size_bytes
+    lab.stop()
+    read: list[int] = []
+    whole = Segment.read
+    monkeypatch.setattr(Segment, "read", lambda self, at, size: read.append(size) or whole(self, at, size))
+    monkeypatch.setattr("logmark.log.recovery.TAIL_BYTES", 500)
+
+    partition = lab.reopen(config=settings(segment_bytes=8000, index_interval_bytes=200))
+
+    assert sizes == partition.size_bytes
+    assert 200 == partition.log_end_offset
+    assert sum(read) < sizes / 4
+
+
+@pytest.mark.parametrize("torn", [1, 30, 60, 61, 70])
+def test_a_torn_tail_is_cut(lab: Lab, torn: int) -> None:
+    partition = fill(lab)
+    lab.stop(clean=False)
+    tail = bytes(batch(b"torn" * 10).data)[:torn]
+    with (lab.folder() / f"{partition.segments[-1].base_offset:020d}.log").open("ab") as file:
+        file.write(tail)
+
+    again = lab.reopen(config=SMALL)
+
+    assert all_values() == values(again)
+    assert [] == again.damage
+    assert 30 == lab.append(again, b"next").base_offset
+    assert {**all_values(), 30: b"next"} == values(again)
+
+
+def test_garbage_at_the_end_is_cut(lab: Lab) -> None:
+    partition = fill(lab)
+    lab.stop(clean=False)
+    with (lab.folder() / f"{partition.segments[-1].base_offset:020d}.log").open("ab") as file:
+        file.write(random.Random(1).randbytes(5000) + bytes(100))
+
+    assert all_values() == values(lab.reopen(config=SMALL))
+
+
+def test_a_half_written_batch_is_cut_at_every_byte(lab: Lab) -> None:
+    partition = fill(lab, 8)
+    lab.stop(clean=False)
+    path = lab.folder() / f"{partition.segments[-1].base_offset:020d}.log"
+    data = path.read_bytes()
+    count = len(data) // (partition.size_bytes // 8)
+    size = len(data) // count
+    (lab.path / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
+
+    for cut in range(len(data), -1, -7):
+        path.write_bytes(data[:cut])
+        again = lab.reopen(clean=False, config=SMALL)
+        assert all_values(8 - count + cut // size) == values(again)
+
+
+def test_a_record_that_was_written_but_never_acknowledged_may_stay(lab: Lab) -> None:
+    partition = fill(lab)
+    partition.append(batch(b"not acknowledged"), now_ms=NOW_MS)
+
+    again = lab.reopen(clean=False, config=SMALL)
+
+    assert {**all_values(), 30: b"not acknowledged"} == values(again)
+
+
+def test_what_is_found_after_a_kill_is_synced_before_it_is_shown(lab: Lab) -> None:
+    partition = fill(lab, 3)
+    partition.append(batch(b"in memory only"), now_ms=NOW_MS)
+    lab.stop(clean=False)
+    lab.files.syncs_done.clear()
+
+    lab.reopen(config=SMALL)
+
+    assert any(path.endswith("00000000000000000000.log") for path in lab.files.syncs_done)
+
+
+def test_damage_before_the_tail_is_reported_and_everything_else_is_served(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    partition = fill(lab)
+    size = partition.size_bytes // 30
+    path = lab.folder() / f"{partition.segments[1].base_offset:020d}.log"
+    broken = partition.segments[1].base_offset + 2
+    lab.stop(clean=False)
+    (lab.path / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
+    flip(path, size * 2 + 65)
+
+    with caplog.at_level(logging.WARNING):
+        again = lab.reopen(config=SMALL)
+
+    assert str(path) in caplog.text and f"byte {size * 2}" in caplog.text
+    assert [(str(path), size * 2, size, broken, broken + 1)] == [
+        (found.path, found.position, found.size_bytes, found.first_offset, found.next_offset) for found in again.damage
+    ]
+    assert 30 == again.log_end_offset
+    assert broken - 1 == max(values_until_refused(again, 0))
+    assert {offset: value for offset, value in all_values().items() if offset > broken} == values(again, broken + 1)
+    with pytest.raises(Refused) as refused:
+        again.read(broken, bytes_max=1000)
+    assert ErrorCode.CORRUPT_MESSAGE == refused.value.code
+    assert 30 == lab.append(again, b"next", producer=(PRODUCER_ID, 0, 30)).base_offset
+
+
+def values_until_refused(partition, start: int) -> dict[int, bytes | None]:
+    found: dict[int, bytes | None] = {}
+    offset = start
+    while True:
+        try:
+            found[offset] = values_at(partition, offset)
+        except Refused as refused:
+            assert ErrorCode.CORRUPT_MESSAGE == refused.code
+            return found
+        if offset + 1 == partition.high_watermark:
+            return found
+        offset += 1
+
+
+def values_at(partition, offset: int) -> bytes | None:
+    from logmark.wire import batches
+
+    records = batches.unpack(partition.read(offset, bytes_max=1))
+    return next(record.value for record in records if record.offset == offset)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_no_flipped_bit_is_ever_served(lab: Lab, clean: bool) -> None:
+    """Each read after one flipped byte is right or refused; only the batch it hit may be refused."""
+    config = settings(segment_bytes=450, index_interval_bytes=100)
+    partition = fill(lab, 12, config=config)
+    sizes = {segment.base_offset: segment.size for segment in partition.segments}
+    size = partition.size_bytes // 12
+    lab.stop(clean=clean)
+    marker = lab.path / ".kafka_cleanshutdown"
+    originals = {path: path.read_bytes() for path in lab.folder().iterdir()}
+    choose = random.Random(7)
+
+    for _ in range(120):
+        base = choose.choice(sorted(sizes))
+        path = lab.folder() / f"{base:020d}.log"
+        at = choose.randrange(sizes[base])
+        # The CRC does not cover the leader epoch, and nothing depends on it.
+        if 12 <= at % size < 16:
+            continue
+        flip(path, at)
+        if clean:
+            marker.write_bytes(b"{}")
+        hit = base + at // size
+
+        again = lab.open().open_partition("clicks", 0, bytes(range(16)), config)
+
+        # After a kill a bad last batch cannot be told from one that was half written.
+        assert again.high_watermark == (11 if hit == 11 and not clean else 12)
+        for offset in range(again.high_watermark):
+            try:
+                assert b"value-%03d" % offset == values_at(again, offset)
+            except Refused as refused:
+                assert ErrorCode.CORRUPT_MESSAGE == refused.code
+                assert offset == hit, f"byte {at} of {path.name} hit {hit}, but {offset} was refused"
+        lab.stop(clean=False)
+        for name in lab.folder().iterdir():
+            name.unlink()
+        for name, data in originals.items():
+            name.write_bytes(data)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_shortened_file_loses_no_offset_and_no_other_record(lab: Lab, clean: bool) -> None:
+    partition = fill(lab)
+    size = partition.size_bytes // 30
+    first, second = partition.segments[0], partition.segments[1]
+    lab.stop(clean=clean)
+    path = lab.folder() / f"{first.base_offset:020d}.log"
+    path.write_bytes(path.read_bytes()[: size * 2 + 10])
+    if not clean:
+        (lab.path / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
+
+    again = lab.reopen(config=SMALL)
+
+    assert all_values(2) == values_until_refused(again, 0)
+    for offset in range(2, second.base_offset):
+        with pytest.raises(Refused) as refused:
+            again.read(offset, bytes_max=100)
+        assert ErrorCode.CORRUPT_MESSAGE == refused.value.code
+    assert all_values()[second.base_offset] == values_at(again, second.base_offset)
+    assert again.damage
+
+
+def test_durable_records_missing_at_the_end_are_reported_and_their_offsets_never_given_again(lab: Lab) -> None:
+    partition = fill(lab)
+    last = partition.segments[-1]
+    lab.stop()
+    path = lab.folder() / f"{last.base_offset:020d}.log"
+    path.write_bytes(path.read_bytes()[:-100])
+
+    again = lab.reopen(config=SMALL)
+
+    assert 30 == again.log_end_offset
+    assert again.damage
+    assert 30 == lab.append(again, b"next").base_offset
+    assert b"next" == values_at(again, 30)
+    with pytest.raises(Refused) as refused:
+        again.read(29, bytes_max=100)
+    assert ErrorCode.CORRUPT_MESSAGE == refused.value.code
+
+
+def test_a_write_that_the_power_took_is_not_called_damage(lab: Lab) -> None:
+    """A later write reached the disk, an earlier one did not: neither was acknowledged, so both are cut."""
+    partition = fill(lab, 3)
+    lab.directory.write_checkpoints()
+    lab.stop(clean=False)
+    size = partition.size_bytes // 3
+    path = lab.folder() / "00000000000000000000.log"
+    later = batch(b"value-004")
+    from logmark.wire import batches
+
+    batches.place(later, 4)
+    path.write_bytes(path.read_bytes() + bytes(size) + bytes(later.data))
+
+    again = lab.reopen(config=SMALL)
+
+    assert all_values(3) == values(again)
+    assert [] == again.damage
+    assert 3 == lab.append(again, b"next", producer=(PRODUCER_ID, 0, 3)).base_offset
+
+
+def test_a_value_that_looks_like_a_batch_is_not_taken_for_one(lab: Lab) -> None:
+    from logmark.wire import batches
+
+    inner = batches.build([(None, b"forged")], timestamp_ms=NOW_MS, base_offset=1)
+    partition = lab.create()
+    lab.append(partition, b"0")
+    lab.append(partition, bytes(inner))
+    lab.append(partition, b"2")
+    size = batches.read_header(partition.read(0, bytes_max=1)).size
+    lab.stop(clean=False)
+    (lab.path / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
+    flip(lab.folder() / "00000000000000000000.log", size + 40)
+
+    again = lab.reopen()
+
+    assert {0: b"0"} == values_until_refused(again, 0)
+    assert {2: b"2"} == values(again, 2)
+
+
+def test_a_log_whose_checkpointed_start_lies_above_its_end_begins_there(lab: Lab) -> None:
+    fill(lab, 3)
+    lab.stop(clean=False)
+    (lab.path / "log-start-offset-checkpoint").write_text("0\n1\nclicks 0 50\n")
+
+    again = lab.reopen(config=SMALL)
+
+    assert (50, 50) == (again.log_start_offset, again.log_end_offset)
+    assert 50 == lab.append(again, b"x").base_offset
+    assert {50: b"x"} == values(lab.reopen(clean=False, config=SMALL))
+
+
+def test_left_overs_of_a_crash_are_removed(lab: Lab) -> None:
+    fill(lab, 3)
+    lab.stop(clean=False)
+    for name in ("00000000000000000000.log.deleted", "00000000000000000009.log.cleaned", "leader-epoch-checkpoint.tmp"):
+        (lab.folder() / name).write_bytes(b"?")
+
+    again = lab.reopen(config=SMALL)
+
+    assert all_values(3) == values(again)
+    assert {"partition.metadata", "leader-epoch-checkpoint"} == {
+        path.name for path in lab.folder().iterdir() if not path.name.startswith("0000")
+    }
+    assert [] == [path for path in lab.folder().iterdir() if path.suffix in (".deleted", ".cleaned", ".tmp")]
+
+
+def test_only_snapshots_of_segments_and_the_newest_one_stay(lab: Lab) -> None:
+    config = settings(segment_bytes=10_000)
+    partition = fill(lab, 2, config=config)
+    for _ in range(3):
+        partition = lab.reopen(config=config)
+        lab.append(partition, b"x")
+    lab.reopen(config=config)
+
+    assert ["00000000000000000005.snapshot"] == sorted(path.name for path in lab.folder().glob("*.snapshot"))
+
+
+def test_an_unclean_start_checks_from_the_recovery_point_only(lab: Lab) -> None:
+    """Damage in a segment that was durable long ago is found when it is read."""
+    partition = fill(lab)
+    path = lab.folder() / f"{partition.segments[0].base_offset:020d}.log"
+    lab.directory.write_checkpoints()
+    lab.stop(clean=False)
+    flip(path, 70)
+
+    again = lab.reopen(config=SMALL)
+
+    assert [] == again.damage
+    with pytest.raises(Refused) as refused:
+        again.read(0, bytes_max=100)
+    assert ErrorCode.CORRUPT_MESSAGE == refused.value.code
+    assert 1 == len(again.damage)
+    assert {offset: value for offset, value in all_values().items() if offset} == values(again, 1)
