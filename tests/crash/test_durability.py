@@ -1,0 +1,154 @@
+"""Nobody is told what the disk does not have yet: the broker over a disk whose syncs wait or fail."""
+
+import errno
+from collections.abc import Iterator
+
+import pytest
+
+from logmark.client.client import Client
+from logmark.coordination.placement import partition_of
+from logmark.disk.files import RealFileSystem
+from logmark.errors import ErrorCode
+from logmark.names import OFFSETS_TOPIC, TopicPartition
+from logmark.testing import Broker
+from logmark.testing.files import FaultyFileSystem
+from logmark.wire import batches
+from tests.crash.asked import AskedCommit, AskedCommitted, AskedProduce
+
+TOPIC = "clicks"
+FIRST, SECOND = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
+NONE = ErrorCode.NONE
+ACKS = [pytest.param(1, id="acks=1"), pytest.param(-1, id="acks=all")]
+
+
+@pytest.fixture
+def files() -> FaultyFileSystem:
+    return FaultyFileSystem(RealFileSystem())
+
+
+@pytest.fixture
+def broker(files: FaultyFileSystem) -> Iterator[Broker]:
+    with Broker(durability="sync", files=files) as broker:
+        broker.create_topic(TOPIC, partitions=2)
+        with AskedProduce(broker.bootstrap_servers, TOPIC, 0, batch(b"before")) as asked:
+            assert (NONE, 0) == asked.answer()
+        yield broker
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[Client]:
+    with Client(broker.bootstrap_servers) as client:
+        yield client
+
+
+def batch(value: bytes, *, producer_id: int = -1, sequence: int = -1) -> bytes:
+    epoch = -1 if producer_id < 0 else 0
+    return bytes(
+        batches.build(
+            [(None, value)],
+            timestamp_ms=1_700_000_000_000,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
+    )
+
+
+def visible(client: Client, partition: TopicPartition) -> list[bytes | None]:
+    """What a reader sees, and it must agree with the end that the broker tells."""
+    fetched = client.fetch(partition, 0, max_wait_ms=0)
+    records = batches.unpack(fetched.records)
+    assert len(records) == client.latest([partition])[partition] == fetched.high_watermark
+    return [record.value for record in records]
+
+
+@pytest.mark.parametrize("acks", ACKS)
+def test_no_record_is_acknowledged_or_visible_before_the_disk_has_it(
+    broker: Broker, files: FaultyFileSystem, client: Client, acks: int
+) -> None:
+    with files.hold_syncs("clicks-0"):
+        asked = AskedProduce(broker.bootstrap_servers, TOPIC, 0, batch(b"held"), acks=acks)
+        files.wait_for_held_sync()
+        with AskedProduce(broker.bootstrap_servers, TOPIC, 1, batch(b"meanwhile"), acks=acks) as other:
+            assert (NONE, 0) == other.answer()
+
+        assert [b"before"] == visible(client, FIRST)
+        assert [b"meanwhile"] == visible(client, SECOND)
+        assert not asked.is_answered
+
+    with asked:
+        assert (NONE, 1) == asked.answer()
+    assert [b"before", b"held"] == visible(client, FIRST)
+
+
+def test_a_duplicate_of_an_unsynced_batch_is_not_acknowledged_before_the_batch_is(
+    broker: Broker, files: FaultyFileSystem, client: Client
+) -> None:
+    sent = batch(b"held", producer_id=7, sequence=0)
+    with files.hold_syncs("clicks-0"):
+        first = AskedProduce(broker.bootstrap_servers, TOPIC, 0, sent)
+        files.wait_for_held_sync()
+        again = AskedProduce(broker.bootstrap_servers, TOPIC, 0, sent)
+        assert [b"before"] == visible(client, FIRST)
+        assert (False, False) == (first.is_answered, again.is_answered)
+
+    with first, again:
+        assert (NONE, 1) == first.answer()
+        assert (NONE, 1) == again.answer()
+    assert [b"before", b"held"] == visible(client, FIRST)
+
+
+def test_no_commit_is_answered_before_the_disk_has_it(broker: Broker, files: FaultyFileSystem, client: Client) -> None:
+    client.commit("readers", {FIRST: 1})
+    with files.hold_syncs(OFFSETS_TOPIC):
+        commit = AskedCommit(broker.bootstrap_servers, "readers", TOPIC, 2)
+        files.wait_for_held_sync()
+        committed = AskedCommitted(broker.bootstrap_servers, "readers", TOPIC)
+        assert [b"before"] == visible(client, FIRST)
+        assert not commit.is_answered
+        # Whoever asks now waits too: the old place may be gone, and the new one may never come.
+        assert not committed.is_answered
+
+    with commit, committed:
+        assert NONE == commit.answer()
+        assert 2 == committed.answer()
+
+
+@pytest.mark.parametrize("acks", ACKS)
+def test_a_failed_sync_acknowledges_nothing_ever_and_stops_that_log_alone(
+    broker: Broker, files: FaultyFileSystem, client: Client, acks: int
+) -> None:
+    files.fail_syncs("clicks-0", errno.EIO, times=1)
+    sent = batch(b"lost", producer_id=7, sequence=0)
+    # The same batch twice after the failure: a retry of it must not find it acknowledged either.
+    for _ in range(3):
+        with AskedProduce(broker.bootstrap_servers, TOPIC, 0, sent, acks=acks) as asked:
+            assert ErrorCode.KAFKA_STORAGE_ERROR == asked.answer()[0]
+    with AskedProduce(broker.bootstrap_servers, TOPIC, 1, batch(b"goes on"), acks=acks) as asked:
+        assert (NONE, 0) == asked.answer()
+    assert [b"goes on"] == visible(client, SECOND)
+
+    # The disk is well again since the first failure; a restart recovers the log and takes writes.
+    broker.restart()
+    with AskedProduce(broker.bootstrap_servers, TOPIC, 0, batch(b"after"), acks=acks) as asked:
+        assert NONE == asked.answer()[0]
+    with Client(broker.bootstrap_servers) as again:
+        seen = visible(again, FIRST)
+    assert (b"before", b"after") == (seen[0], seen[-1])
+
+
+def test_a_commit_whose_sync_failed_is_never_answered_well_and_other_groups_go_on(
+    broker: Broker, files: FaultyFileSystem, client: Client
+) -> None:
+    client.commit("readers", {FIRST: 1})
+    client.commit("others", {FIRST: 1})
+    mine, others = partition_of("readers"), partition_of("others")
+    assert mine != others
+    files.fail_syncs(f"{OFFSETS_TOPIC}-{mine}/", errno.EIO)
+
+    with AskedCommit(broker.bootstrap_servers, "readers", TOPIC, 2) as asked:
+        assert NONE != asked.answer()
+    with AskedCommit(broker.bootstrap_servers, "others", TOPIC, 2) as asked:
+        assert NONE == asked.answer()
+    with AskedCommitted(broker.bootstrap_servers, "others", TOPIC) as asked:
+        assert 2 == asked.answer()
