@@ -91,6 +91,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._filled == len(self._frame):
             frame = self._frame
             self._frame = None
+            self._announced = 0
             self.frame_began_at = None
             self._handle(frame)
             self._release_frame()

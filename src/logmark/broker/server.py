@@ -120,7 +120,7 @@ class Broker:
             first_ms=self.config.int("log.initial.task.delay.ms"),
         )
         every(self.config.int("log.flush.offset.checkpoint.interval.ms"), self._checkpoint)
-        self._sweep()
+        self._sweep_for_ever()
 
     def _checkpoint(self) -> None:
         self.loop.run_in_executor(None, self.logs.checkpoint())
@@ -171,16 +171,18 @@ class Broker:
         """What a client puts into bootstrap.servers."""
         return str(self.listeners[0].advertised)
 
-    def _sweep(self) -> None:
+    def sweep(self, now: float) -> None:
         """Closes connections that idle, and those that began a request and do not go on with it."""
-        now = self.loop.time()
         idle_s = self.config.int("connections.max.idle.ms") / 1000
         for connection in list(self.connections):
             if connection.frame_began_at is not None and now > connection.frame_began_at + connection.frame_seconds_max:
                 connection.refuse("half a request came and not the rest")
             elif now - connection.active_at > idle_s and not connection.is_busy:
                 connection.abort()
-        self._sweeper = self.loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    def _sweep_for_ever(self) -> None:
+        self.sweep(self.loop.time())
+        self._sweeper = self.loop.call_later(SWEEP_SECONDS, self._sweep_for_ever)
 
 
 def raise_descriptor_limit() -> None:
