@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,8 @@ BOTH = ["logmark", pytest.param("kafka", marks=pytest.mark.kafka)]
 
 def pytest_configure(config: pytest.Config) -> None:
     shared.begin()
+    # kafka-python reads its schemas by a call that Python has deprecated.
+    config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -58,6 +60,21 @@ def our_broker(request: pytest.FixtureRequest) -> Iterator[BrokerUnderTest]:
 def apache_kafka(request: pytest.FixtureRequest) -> Iterator[BrokerUnderTest]:
     """Apache Kafka alone; the test is marked `kafka` by whoever uses this."""
     yield from _under_test(request, "kafka")
+
+
+@pytest.fixture(params=BOTH)
+def failing_broker(request: pytest.FixtureRequest) -> Iterator[BrokerUnderTest]:
+    """Our broker, then Apache Kafka, whose next commits can be made to fail: `.control.fail_next`."""
+    if request.param == "logmark":
+        yield from _under_test(request, "logmark")
+        request.getfixturevalue("_our_broker").clear_faults()
+        return
+    from tests.harness.proxy import FailingListener
+
+    with shared.alone("proxy"), closing(FailingListener(shared.node("kafka"))) as listener:
+        broker = BrokerUnderTest("kafka", listener.bootstrap_servers, listener)
+        yield broker
+        broker.close()
 
 
 @pytest.fixture(params=BOTH)

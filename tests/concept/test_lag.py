@@ -1,8 +1,5 @@
 """Lag is the end of the log minus the group's place, per partition, however large the numbers are."""
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
@@ -11,7 +8,7 @@ from confluent_kafka import TopicPartition
 
 from tests.harness.brokers import BrokerUnderTest, at, offsets_of, read
 from tests.harness.own import OwnBroker
-from tests.harness.tools import CONSUMER_GROUPS, GET_OFFSETS, run_tool
+from tests.harness.tools import CONSUMER_GROUPS, GET_OFFSETS, run_logmark, run_tool
 
 FIRST = 259_000_000_000
 
@@ -21,20 +18,6 @@ def described(broker: BrokerUnderTest, group: str) -> list[tuple[int, int, int, 
     printed = run_tool(CONSUMER_GROUPS, "--describe", "--group", group, broker=broker).check().stdout
     rows = [line.split() for line in printed.splitlines() if line.startswith(group)]
     return [(int(row[2]), int(row[3]), int(row[4]), int(row[5])) for row in rows]
-
-
-def logmark(*args: str, broker: BrokerUnderTest) -> list[dict[str, object]]:
-    """What our own command line answers as JSON."""
-    command = [sys.executable, "-c", "from logmark.cli.main import run; run()", *args]
-    done = subprocess.run(
-        [*command, "--bootstrap-servers", broker.bootstrap_servers, "--output", "json"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert 0 == done.returncode, done.stderr + done.stdout
-    return json.loads(done.stdout)
 
 
 def log_of(broker: BrokerUnderTest, *sizes: int) -> str:
@@ -55,7 +38,7 @@ def test_a_lag_of_742_and_one_of_10_are_752_in_all(broker: BrokerUnderTest) -> N
     assert [(0, 258, 1000, 742), (1, 490, 500, 10)] == rows
     assert 752 == sum(lag for *_, lag in rows)
 
-    ours = logmark("lag", group, broker=broker)
+    ours = run_logmark("lag", group, broker=broker)
     assert [742, 10] == [row["lag"] for row in ours]
     assert [(258, 257), (490, 489)] == [(row["committed"], row["last_processed"]) for row in ours]
 
@@ -93,7 +76,7 @@ def test_a_partition_near_259_billion_works_like_any_other(start_own: Callable[.
     broker.commit(group, {(topic, 0): FIRST + 258})
     assert {(topic, 0): FIRST + 258} == broker.committed(group)
     assert [(0, FIRST + 258, FIRST + 1000, 742)] == described(broker, group)
-    (ours,) = logmark("lag", group, broker=broker)
+    (ours,) = run_logmark("lag", group, broker=broker)
     assert (FIRST + 258, FIRST, FIRST + 1000, 742) == (ours["committed"], ours["start"], ours["end"], ours["lag"])
     assert f"{topic}:0:{FIRST + 1000}" in run_tool(GET_OFFSETS, "--topic", topic, broker=broker).check().stdout
 

@@ -20,6 +20,7 @@ from tests.harness.node import wait_until
 from tests.harness.worker import Worker
 
 DEADLINE_S = 30.0
+QUIET = {"log_level": 0}  # librdkafka tells standard error of every broker that stops, and tests stop many
 
 _COORDINATOR_NOT_READY = {
     KafkaError.NOT_COORDINATOR,
@@ -35,7 +36,7 @@ class BrokerUnderTest:
         self.kind = kind
         self.bootstrap_servers = bootstrap_servers
         self.control = control  # logmark.testing.Broker or KafkaNode: what starts, stops and disturbs it
-        self.admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        self.admin = AdminClient({"bootstrap.servers": bootstrap_servers, **QUIET})
         self._suffix = uuid.uuid4().hex[:8]
         self._opened: list[Any] = []
         self._producers: dict[tuple[tuple[str, Any], ...], Producer] = {}
@@ -66,7 +67,7 @@ class BrokerUnderTest:
 
     def producer(self, **config: Any) -> Producer:
         """A confluent-kafka producer; option names with underscores for dots."""
-        return Producer({"bootstrap.servers": self.bootstrap_servers, "linger.ms": 5, **_dotted(config)})
+        return Producer({"bootstrap.servers": self.bootstrap_servers, "linger.ms": 5, **QUIET, **_dotted(config)})
 
     def _kept_producer(self, config: Mapping[str, Any]) -> Producer:
         key = tuple(sorted(config.items()))
@@ -107,6 +108,7 @@ class BrokerUnderTest:
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": 50,
+                **QUIET,
                 **_dotted(config),
             }
         )
@@ -225,4 +227,5 @@ def warm_up(bootstrap_servers: str) -> None:
 
 
 def _dotted(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {name.replace("_", "."): value for name, value in config.items()}
+    """Options as Kafka spells them; call-backs keep the underscore."""
+    return {name if callable(value) else name.replace("_", "."): value for name, value in config.items()}

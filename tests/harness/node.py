@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -48,6 +49,15 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
+class Ports(NamedTuple):
+    """What a node listens on, and the port that its second listener advertises."""
+
+    broker: int
+    controller: int
+    proxied: int
+    proxy: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaNode:
     """A running node: where it listens, where its files are, and the process that guards it."""
@@ -56,6 +66,8 @@ class KafkaNode:
     folder: str
     pid: int
     owner_pid: int
+    proxied_port: int  # a second listener, which sends its clients to the port beside
+    proxy_port: int
 
     @property
     def log_dir(self) -> Path:
@@ -100,8 +112,8 @@ def start_node(
         folder.mkdir(parents=True, exist_ok=True)
         _format(folder, properties)
     # Ports are chosen anew at each start: nobody keeps those of a stopped node free.
-    broker_port, controller_port = free_ports(2)
-    _write_properties(properties, folder, broker_port, controller_port, settings or {})
+    ports = Ports(*free_ports(4))
+    _write_properties(properties, folder, ports, settings or {})
     owner_pid = owner_pid or os.getpid()
     guard = subprocess.Popen(
         [
@@ -115,7 +127,12 @@ def start_node(
         start_new_session=True,
     )
     node = KafkaNode(
-        bootstrap_servers=f"127.0.0.1:{broker_port}", folder=str(folder), pid=guard.pid, owner_pid=owner_pid
+        bootstrap_servers=f"127.0.0.1:{ports.broker}",
+        folder=str(folder),
+        pid=guard.pid,
+        owner_pid=owner_pid,
+        proxied_port=ports.proxied,
+        proxy_port=ports.proxy,
     )
     try:
         wait_until(lambda: _answers(node) or _has_ended(guard, folder), "Apache Kafka answers", deadline_s=90)
@@ -127,23 +144,24 @@ def start_node(
 
 def _format(folder: Path, properties: Path) -> None:
     """Formats the data folder under a new cluster id."""
-    _write_properties(properties, folder, *free_ports(2), {})
+    _write_properties(properties, folder, Ports(*free_ports(4)), {})
     cluster_id = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
     # An id that begins with a dash reads as an option.
     run_tool(STORAGE, "format", "-t", "A" + cluster_id[1:], "-c", str(properties)).check()
 
 
-def _write_properties(
-    path: Path, folder: Path, broker_port: int, controller_port: int, settings: Mapping[str, str]
-) -> None:
+def _write_properties(path: Path, folder: Path, ports: Ports, settings: Mapping[str, str]) -> None:
+    here = "127.0.0.1"
     values = {
         "process.roles": "broker,controller",
         "node.id": "1",
-        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{broker_port},CONTROLLER://127.0.0.1:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{broker_port}",
+        "controller.quorum.voters": f"1@{here}:{ports.controller}",
+        "listeners": f"PLAINTEXT://{here}:{ports.broker},PROXIED://{here}:{ports.proxied},"
+        f"CONTROLLER://{here}:{ports.controller}",
+        "advertised.listeners": f"PLAINTEXT://{here}:{ports.broker},PROXIED://{here}:{ports.proxy}",
         "controller.listener.names": "CONTROLLER",
-        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT",
         "log.dirs": str(folder / "data"),
         **SETTINGS,
         **settings,

@@ -1,9 +1,10 @@
 """Nodes of Apache Kafka that all processes of one test run share, each started by the first test that needs it."""
 
+import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.harness.brokers import warm_up
@@ -31,6 +32,13 @@ def node(name: str, settings: Mapping[str, str] | None = None) -> KafkaNode:
             warm_up(started.bootstrap_servers)
             started.save(written)
     return KafkaNode.load(written)
+
+
+@contextlib.contextmanager
+def alone(name: str) -> Iterator[None]:
+    """No other process of this run is in here with the same name."""
+    with locked(Path(os.environ[FOLDER]) / f"{name}.alone"):
+        yield
 
 
 def end() -> None:

@@ -1,13 +1,15 @@
 """Apache Kafka's own command-line tools, run against any broker."""
 
+import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from tests.harness import distribution
 
@@ -106,3 +108,19 @@ def start_tool(main_class: str, *args: str, broker: HasAddress) -> "subprocess.P
         stderr=tempfile.TemporaryFile("w+"),
         text=True,
     )
+
+
+def run_logmark(*args: str, broker: HasAddress) -> Any:
+    """What our own command line answers as JSON."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", "from logmark.cli.main import run; run()", *args),
+            *("--bootstrap-servers", broker.bootstrap_servers, "--output", "json"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert 0 == done.returncode, done.stderr + done.stdout
+    return json.loads(done.stdout)
