@@ -69,8 +69,8 @@ class Segment:
 
     __slots__ = (
         "_file", "_files", "_first_timestamp", "_index_interval", "_indexed_position", "_is_timed", "_offset_index",
-        "_path", "_time_index", "base_offset", "created_ms", "damage", "is_dense", "max_timestamp", "max_timestamp_offset",
-        "size", "skips", "visible_bytes", "visible_timestamp", "visible_timestamp_offset",
+        "_path", "_time_index", "base_offset", "created_ms", "damage", "is_dense", "max_timestamp",
+        "max_timestamp_offset", "size", "skips", "visible_bytes", "visible_timestamp", "visible_timestamp_offset",
     )  # fmt: skip
 
     def __init__(
@@ -250,9 +250,10 @@ class Segment:
         # A look-up reads little more than an index interval; a walk through the segment soon reads more at once.
         buffer, start, chunk = b"", position, CHUNK_BYTES_MIN
         expected: int | None = None if position else self.base_offset
+        before: tuple[int, int] | None = None
         while position < stop:
             if position in self.skips:
-                position, expected = self.skips[position], None
+                position, expected, before = self.skips[position], None, None
                 continue
             if position - start + HEADER_BYTES > len(buffer):
                 start, buffer = position, self.read(position, min(chunk, stop - position))
@@ -262,8 +263,12 @@ class Segment:
             if expected is not None and header.base_offset != expected and (
                 self.is_dense or header.base_offset < expected
             ):  # fmt: skip
-                raise BadBatch(position, known, f"offset {header.base_offset} where {expected} belongs")
+                problem = f"offset {header.base_offset} where {expected} belongs"
+                if before is not None and self._sound_at(before[0], stop, self.base_offset) is None:
+                    raise BadBatch(before[0], before[1], "the CRC of the batch is wrong")
+                raise BadBatch(position, known, problem)
             yield position, header
+            before = position, header.base_offset
             position += header.size
             expected = header.next_offset
 
@@ -274,6 +279,9 @@ class Segment:
             try:
                 for at, header in self.batches(position, stop):
                     if header.last_offset >= offset:
+                        # The walk goes by lengths and offsets; only a right checksum makes them true.
+                        if self._sound_at(at, stop, self.base_offset) is None:
+                            raise BadBatch(at, header.base_offset, "the CRC of the batch is wrong")
                         return at, header
                 return None
             except BadBatch as bad:
@@ -383,6 +391,8 @@ class Segment:
         while position < self.size:
             try:
                 for at, header in self.batches(position, self.size):
+                    if self._sound_at(at, self.size, self.base_offset) is None:
+                        raise BadBatch(at, header.base_offset, "the CRC of the batch is wrong")
                     self.index_batch(at, header)
                 break
             except BadBatch as bad:
