@@ -355,7 +355,7 @@ def _check_header(
     found[0] = batch_size
     if b[16] < 2:
         return _OLD_MAGIC
-    if batch_size < _HEADER_BYTES:
+    if batch_size < _HEADER_BYTES or batch_size > size:
         return _BAD_LENGTH
     problem = _check_frame(b, batch_size, size - batch_size)
     if problem != _NO_BATCH:  # a piece of a second batch is cut off, as Kafka does; a whole one is one too many
@@ -401,6 +401,8 @@ def check_records(
             return (problem, size, size, 0, 0, 0, 0, -1, -1, -1, 0, -1, False)
         end = cython.cast(cython.Py_ssize_t, size)
     else:
+        if end < HEADER_BYTES:
+            raise IndexError(f"{end} bytes are no header")
         size = 12 + _int32(b, 8)
         view = body
         c = _memory(view)
@@ -453,7 +455,7 @@ def refused_records(
     i: cython.longlong
     timestamp: cython.longlong
     answers: list = []
-    at[0] = start
+    at[0] = max(start, 0)
     end = min(end, len(body))
     for i in range(count):
         if not _record(b, at, end, field):
@@ -829,8 +831,8 @@ def decode(
     base_offset: cython.longlong
     next_offset: cython.longlong
     crc: cython.uint
-    # Whatever is not compressed fits in as many bytes, so these two seldom have to grow and move.
-    columns._keys.reserve(0, min(size, 1 << 30))
+    # Values that are not compressed fit in as many bytes, so they need not grow and move. Keys are left to grow: two
+    # buffers of that size, freed together, make malloc give the pages back and fault them in again at every call.
     columns._values.reserve(0, min(size, 1 << 30))
     while size - at >= _HEADER_BYTES:
         head = b + at if cython.compiled else b[at:]
