@@ -48,5 +48,5 @@ def test_topics_may_name_their_partitions(texts: list[str], expected: dict[str, 
 
 @pytest.mark.parametrize("text", ["", ":0", "orders:", "orders:x", "orders:-1", "orders:0:1"])
 def test_what_names_no_partitions_is_refused_with_a_sentence(text: str) -> None:
-    with pytest.raises(UserError, match="names? "):
+    with pytest.raises(UserError, match=r"names? "):
         parse_topics([text])

@@ -33,7 +33,9 @@ def test_half_a_second_is_500_milliseconds_and_not_5() -> None:
     assert MARCH_5 + 500 == parse_datetime("2024-03-05T00:00:00.5")
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "2024-13-01", "2024-03-05T25:00:00", "5", "03/05/2024", "1969-12-31"])
+@pytest.mark.parametrize(
+    "text", ["", "yesterday", "2024-13-01", "2024-03-05T25:00:00", "5", "03/05/2024", "1969-12-31"]
+)
 def test_what_is_no_point_in_time_is_refused_with_a_sentence(text: str) -> None:
     with pytest.raises(UserError, match=r"is not a date|before 1970"):
         parse_datetime(text)

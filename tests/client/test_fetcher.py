@@ -1,0 +1,114 @@
+"""Reading raw batches, on our broker and on Apache Kafka."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from logmark.client.client import Client
+from logmark.client.errors import OffsetOutOfRange, RefusedByBroker, UnknownTopic
+from logmark.client.fetcher import next_offset
+from logmark.errors import Malformed
+from logmark.names import TopicPartition
+from logmark.wire import columns
+from tests.harness.brokers import BrokerUnderTest
+
+LIMIT = 64 << 20
+
+
+@pytest.fixture
+def client(broker: BrokerUnderTest) -> Iterator[Client]:
+    with Client(broker.bootstrap_servers, timeout_s=10) as client:
+        yield client
+
+
+def values(records: memoryview, start: int, stop: int) -> list[bytes]:
+    found = columns.decode(records, start=start, stop=stop, decompressed_bytes_max=LIMIT)
+    return [bytes(value) for value in found.values() if value is not None]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_a_range_is_read_once_and_in_order(broker: BrokerUnderTest, client: Client, codec: str) -> None:
+    here = TopicPartition(broker.create_topic("clicks"), 0)
+    written = [f"{number:05d}" * 20 for number in range(3000)]
+    broker.produce(here.topic, written, compression_type=codec, batch_num_messages=100)
+
+    found: list[bytes] = []
+    with client.fetcher(here, bytes_max=20_000) as fetcher:
+        for answer in fetcher.read(1234, 2345):
+            found += values(answer.records, 1234, 2345)
+
+    assert [text.encode() for text in written[1234:2345]] == found
+
+
+def test_a_fetch_inside_a_batch_gives_the_whole_batch(broker: BrokerUnderTest, client: Client) -> None:
+    here = TopicPartition(broker.create_topic("clicks"), 0)
+    broker.produce(here.topic, ["a", "b", "c"], linger_ms=200)
+
+    answer = client.fetch(here, 1)
+
+    assert ([b"b", b"c"], 3, 0) == (values(answer.records, 1, 3), answer.high_watermark, answer.log_start_offset)
+    assert 3 == next_offset(answer.records, 1)
+
+
+def test_at_the_end_there_is_nothing_and_that_is_no_error(broker: BrokerUnderTest, client: Client) -> None:
+    here = TopicPartition(broker.create_topic("clicks"), 0)
+
+    assert b"" == bytes(client.fetch(here, 0, max_wait_ms=10).records)
+
+
+def test_an_offset_out_of_range_tells_the_range(broker: BrokerUnderTest, client: Client) -> None:
+    here = TopicPartition(broker.create_topic("clicks"), 0)
+    broker.produce(here.topic, [str(number) for number in range(10)])
+    broker.delete_records(here.topic, 4)
+
+    for offset in (3, 11):
+        with pytest.raises(OffsetOutOfRange, match="it holds offsets 4 to 10") as refused:
+            client.fetch(here, offset)
+        assert (offset, 4, 10) == (refused.value.offset, refused.value.log_start, refused.value.log_end)
+
+
+def test_a_range_beyond_the_end_is_refused_when_nothing_comes(broker: BrokerUnderTest) -> None:
+    here = TopicPartition(broker.create_topic("clicks"), 0)
+    broker.produce(here.topic, ["only one"])
+
+    with (
+        Client(broker.bootstrap_servers, timeout_s=0.3) as client,
+        client.fetcher(here, max_wait_ms=20) as fetcher,
+        pytest.raises(OffsetOutOfRange, match="Offset 5 is not in"),
+    ):
+        for _ in fetcher.read(0, 5):
+            pass
+
+
+def test_a_topic_that_is_not_there_is_refused(broker: BrokerUnderTest, client: Client) -> None:
+    with pytest.raises(UnknownTopic, match="does not exist"):
+        client.fetch(TopicPartition(broker.unique("no"), 0), 0)
+
+
+@pytest.mark.parametrize("error", ["NOT_LEADER_OR_FOLLOWER", "KAFKA_STORAGE_ERROR", "FENCED_LEADER_EPOCH"])
+def test_a_leader_that_moved_is_looked_for_again(our_broker: BrokerUnderTest, error: str) -> None:
+    here = TopicPartition(our_broker.create_topic("clicks"), 0)
+    our_broker.produce(here.topic, ["a", "b"])
+
+    with Client(our_broker.bootstrap_servers) as client, client.fetcher(here) as fetcher:
+        our_broker.control.fail_next("Fetch", error, times=2)
+        fetcher.send(0)
+        answer = fetcher.receive()
+
+    assert [b"a", b"b"] == values(answer.records, 0, 2)
+
+
+def test_damaged_records_are_an_error_and_never_data(our_broker: BrokerUnderTest) -> None:
+    here = TopicPartition(our_broker.create_topic("clicks"), 0)
+    our_broker.control.fail_next("Fetch", "CORRUPT_MESSAGE")
+
+    with (
+        Client(our_broker.bootstrap_servers) as client,
+        pytest.raises(RefusedByBroker, match="damaged records there and sends none of them"),
+    ):
+        client.fetch(here, 0)
+
+
+def test_a_batch_of_an_impossible_length_is_refused() -> None:
+    with pytest.raises(Malformed, match="a batch of 3 bytes"):
+        next_offset(memoryview(bytes(8) + (3).to_bytes(4, "big") + bytes(60)), 0)
