@@ -1,0 +1,182 @@
+"""A partition against a list: whatever happens to it, it is what a list of values would be.
+
+The producer is idempotent and counts its sequences from 0, so a record's sequence is its offset.
+"""
+
+import random
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings, strategies
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from logmark.wire import batches
+from tests.log.lab import NOW_MS, PRODUCER_ID, TOPIC_ID, Lab, batch, values
+from tests.log.lab import settings as topic_settings
+
+CONFIG = topic_settings(segment_bytes=700, index_interval_bytes=150, retention_ms=5000, file_delete_delay_ms=1000)
+
+
+class PartitionMachine(RuleBasedStateMachine):
+    """Appends, reads, lets go, stops, is killed and loses its power."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.lab = Lab(Path(self.folder.name))
+        self.partition = self.lab.create(config=CONFIG)
+        self.values: list[bytes] = []
+        self.batches: list[tuple[int, int]] = []
+        self.log_start = 0
+        self.checkpointed_start = 0
+        self.high_watermark = 0
+
+    def teardown(self) -> None:
+        self.lab.close()
+        self.folder.cleanup()
+
+    @rule(sizes=strategies.lists(strategies.integers(0, 120), min_size=1, max_size=5), codec=strategies.integers(0, 4))
+    def append(self, sizes: list[int], codec: int) -> None:
+        base = len(self.values)
+        new = [b"%d:" % (base + at) + b"x" * size for at, size in enumerate(sizes)]
+        made = batch(*new, timestamp_ms=self.lab.clock.now_ms(), codec=codec, producer=(PRODUCER_ID, 0, base))
+
+        appended = self.partition.append(made, now_ms=self.lab.clock.now_ms())
+
+        assert (base, base + len(new) - 1, False) == (appended.base_offset, appended.last_offset, appended.is_duplicate)
+        self.values += new
+        self.batches.append((base, len(new)))
+
+    @precondition(lambda self: self.batches)
+    @rule(data=strategies.data())
+    def send_again(self, data: strategies.DataObject) -> None:
+        first = self.partition.segments[0].base_offset if self.partition.segments else len(self.values)
+        known = [sent for sent in self.batches[-5:] if sent[0] >= first] or self.batches[-1:]
+        base, count = data.draw(strategies.sampled_from(known))
+
+        appended = self.partition.append(batch(*[b"?"] * count, producer=(PRODUCER_ID, 0, base)), now_ms=NOW_MS)
+
+        assert (base, base + count - 1, True) == (appended.base_offset, appended.last_offset, appended.is_duplicate)
+
+    @rule()
+    def settle(self) -> None:
+        self.lab.settle(self.partition)
+        assert len(self.values) == self.partition.high_watermark
+
+    @rule()
+    def turn(self) -> None:
+        self.lab.turn()
+
+    @rule(data=strategies.data(), bytes_max=strategies.integers(0, 3000))
+    def read(self, data: strategies.DataObject, bytes_max: int) -> None:
+        low, high = self.partition.log_start_offset, self.partition.high_watermark
+        offset = data.draw(strategies.integers(low, high))
+
+        records = batches.unpack(self.partition.read(offset, bytes_max=bytes_max))
+
+        assert bool(records) == (offset < high)
+        assert [self.values[record.offset] for record in records] == [record.value for record in records]
+        if records:
+            assert records[0].offset <= offset <= records[-1].offset < high
+
+    @rule(data=strategies.data())
+    def look_up_a_time(self, data: strategies.DataObject) -> None:
+        target = data.draw(strategies.integers(NOW_MS - 1, self.lab.clock.now_ms() + 1))
+        found = self.partition.offset_for_timestamp(target)
+
+        stamps = [
+            (record.offset, record.timestamp_ms)
+            for record in batches.unpack(self.all_bytes())
+            if record.offset >= self.partition.log_start_offset
+        ]
+        assert next(((offset, stamp) for offset, stamp in stamps if stamp >= target), None) == found
+        latest = max((stamp for _, stamp in stamps), default=None)
+        assert next(((offset, stamp) for offset, stamp in stamps if stamp == latest), None) == (
+            self.partition.max_timestamp()
+        )
+
+    def all_bytes(self) -> bytes:
+        offset, parts = self.partition.log_start_offset, []
+        while data := self.partition.read(offset, bytes_max=10_000):
+            parts.append(bytes(data))
+            offset = batches.sound_prefix(data, base=0)[1]
+        return b"".join(parts)
+
+    @rule(data=strategies.data())
+    def delete_records(self, data: strategies.DataObject) -> None:
+        before = data.draw(strategies.integers(0, self.partition.high_watermark))
+        self.log_start = max(self.log_start, before)
+        assert self.log_start == self.partition.delete_records(before)
+
+    @rule(seconds=strategies.integers(0, 4))
+    def let_time_pass(self, seconds: int) -> None:
+        self.lab.clock.advance(seconds=seconds)
+
+    @rule()
+    def apply_retention(self) -> None:
+        self.partition.apply_retention(self.lab.clock.now_ms())
+        assert self.log_start <= self.partition.log_start_offset <= self.partition.high_watermark
+        self.log_start = self.partition.log_start_offset
+        stamps = {record.timestamp_ms for record in batches.unpack(self.all_bytes())}
+        # A segment of one age is gone when it is too old; one that holds younger records stays.
+        if len(stamps) == 1:
+            assert self.lab.clock.now_ms() - stamps.pop() <= 5000 or len(self.values) > self.partition.high_watermark
+
+    @rule()
+    def checkpoint(self) -> None:
+        self.lab.directory.write_checkpoints()
+        self.checkpointed_start = self.log_start
+
+    @rule()
+    def restart(self) -> None:
+        self.partition = self.lab.reopen(config=CONFIG)
+        assert len(self.values) == self.partition.log_end_offset
+        assert self.log_start == self.partition.log_start_offset
+        self.high_watermark = self.checkpointed_start = self.log_start
+
+    @rule()
+    def kill(self) -> None:
+        self.partition = self.lab.reopen(clean=False, config=CONFIG)
+        assert len(self.values) == self.partition.log_end_offset
+        self.take_log_start()
+
+    @rule(seed=strategies.integers(0, 2**32))
+    def lose_power(self, seed: int) -> None:
+        self.lab.stop(clean=False)
+        acknowledged = self.partition.high_watermark
+        self.lab.files.lose_power(random.Random(seed))
+        self.partition = self.lab.open().open_partition("clicks", 0, TOPIC_ID, CONFIG)
+        assert acknowledged <= self.partition.log_end_offset <= len(self.values)
+        del self.values[self.partition.log_end_offset :]
+        self.batches = [sent for sent in self.batches if sent[0] < len(self.values)]
+        self.take_log_start()
+
+    def take_log_start(self) -> None:
+        """A log start that was not checkpointed may be forgotten by a crash, as in Kafka."""
+        assert self.checkpointed_start <= self.partition.log_start_offset <= self.log_start
+        self.log_start = self.partition.log_start_offset
+        self.high_watermark = 0
+
+    @invariant()
+    def nothing_is_damaged_and_nothing_goes_back(self) -> None:
+        assert [] == self.partition.damage
+        assert self.partition.failure is None
+        assert self.high_watermark <= self.partition.high_watermark <= len(self.values)
+        self.high_watermark = self.partition.high_watermark
+
+    @invariant()
+    def all_that_is_shown_is_what_was_written(self) -> None:
+        expected = {
+            offset: self.values[offset]
+            for offset in range(self.partition.log_start_offset, self.partition.high_watermark)
+        }
+        assert expected == values(self.partition)
+
+
+PartitionMachine.TestCase.settings = settings(
+    max_examples=40,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+TestPartition = PartitionMachine.TestCase
