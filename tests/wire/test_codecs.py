@@ -128,6 +128,15 @@ def test_a_zstd_frame_without_a_declared_size_is_read_and_limited() -> None:
         codecs.decompress(codecs.ZSTD, frame, bytes_max=4_999_999)
 
 
+def test_a_zstd_frame_that_is_to_be_skipped_is_skipped() -> None:
+    frame = codecs.compress(codecs.ZSTD, b"abc")
+
+    assert b"abc" == codecs.decompress(codecs.ZSTD, b"\x5f\x2a\x4d\x18\x02\0\0\0??" + frame, bytes_max=3)
+    for hostile in (b"\x50\x2a\x4d\x18\x02\0\0\0?", b"\x50\x2a\x4d\x18\xff\xff\xff\xff" + frame, b"\x50\x2a\x4d\x18"):
+        with pytest.raises(Malformed):
+            codecs.decompress(codecs.ZSTD, hostile, bytes_max=100)
+
+
 BOMB_BYTES = 256 << 20
 
 

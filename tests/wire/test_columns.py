@@ -6,7 +6,9 @@ import importlib.util
 import mmap
 import random
 import struct
+import subprocess
 import sys
+import textwrap
 from types import ModuleType
 
 import pytest
@@ -295,3 +297,18 @@ def test_a_crc_outside_of_the_buffer_is_an_index_error() -> None:
 @given(st.binary(max_size=200))
 def test_the_crc_is_the_one_of_kafka(data: bytes) -> None:
     assert oracle.crc32c(data) == columns.crc32c(data, 0, len(data))
+
+
+def test_the_crc_is_right_where_the_function_of_the_library_cannot_be_found() -> None:
+    program = """
+        import ctypes
+        def refuse(*names): raise OSError
+        ctypes.CDLL = refuse
+        from logmark.wire import columns
+        print(columns._find_crc_function(), columns.crc32c(memoryview(bytearray(b"-123456789"))[1:], 0, 9))
+    """
+
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True)
+
+    assert f"0 {0xE3069283}\n" == done.stdout
+    assert 0 != columns._find_crc_function()  # type: ignore[attr-defined]

@@ -177,12 +177,15 @@ def _unzstd(data: Bytes, bytes_max: int) -> bytes:
     size = 0
     at = 0
     while at < len(view) and size <= bytes_max:
+        if view[at + 1 : at + 4] == _ZSTD_SKIPPED_MAGIC and view[at] >> 4 == 5:
+            at += 8 + int.from_bytes(view[at + 4 : at + 8], "little")
+            continue
         end, blocks = _zstd_frame(view, at)
         part = _zstd_one_frame(view[at:end], blocks * _ZSTD_BLOCK_BYTES_MAX, bytes_max - size)
         parts.append(part)
         size += len(part)
         at = end
-    if not parts:
+    if not parts or at > len(view):
         raise Malformed("no zstd frame")
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -213,6 +216,7 @@ def _zstd_fills(decompressor: zstandard.ZstdDecompressor, frame: memoryview, siz
 
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZSTD_SKIPPED_MAGIC = b"\x2a\x4d\x18"  # after a byte of 0x50 to 0x5f: a frame that is for others, as pzstd writes
 _ZSTD_BLOCK_BYTES_MAX = 128 * 1024
 _ZSTD_RLE_BLOCK, _ZSTD_RESERVED_BLOCK = 1, 3
 
