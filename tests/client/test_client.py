@@ -48,9 +48,11 @@ def test_a_topic_that_cannot_be_created_says_why_and_the_others_are(broker: Brok
         ]
     )
 
-    assert {there: "TOPIC_ALREADY_EXISTS", "a b": "INVALID_TOPIC_EXCEPTION", broker.unique("bad"): "INVALID_CONFIG"} == {
-        name: failure.code.name for name, failure in failures.items()
-    }
+    assert {
+        there: "TOPIC_ALREADY_EXISTS",
+        "a b": "INVALID_TOPIC_EXCEPTION",
+        broker.unique("bad"): "INVALID_CONFIG",
+    } == {name: failure.code.name for name, failure in failures.items()}
     assert 1 == len(client.metadata([new]).partitions(new))
 
 
