@@ -1,0 +1,1 @@
+"""Examples that run: the click stream with its three readers, and the small one with orders."""
