@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from logmark.errors import ErrorCode, Malformed, Refused
 from logmark.wire import codecs, columns
-from logmark.wire.columns import HEADER_BYTES, Problem
+from logmark.wire.columns import Problem
 
 Buffer = bytes | bytearray | memoryview
 
+HEADER_BYTES = columns.HEADER_BYTES
 MAGIC = 2
 LEADER_EPOCH = 0  # one node never changes leaders; Java consumers refuse metadata with an older epoch than a batch's
 NO_TIMESTAMP = -1
