@@ -2,6 +2,7 @@
 
 import socket
 import struct
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -45,12 +46,11 @@ def produce(bootstrap_servers: str, topic: str, batch: bytes, *, partition: int 
     return ProduceAnswer(error_code, base_offset, None if size < 0 else answer[at + 2 : at + 2 + size].decode())
 
 
-def batch(values: Sequence[bytes], *, base_offset: int = 0, timestamp_ms: int = 1_700_000_000_000) -> bytes:
-    """A record batch of uncompressed values without keys, with a right CRC."""
+def batch(values: Sequence[bytes], *, base_offset: int = 0) -> bytes:
+    """A record batch of uncompressed values without keys, of this moment, with a right CRC."""
     records = b"".join(_record(delta, value) for delta, value in enumerate(values))
-    checked = (
-        struct.pack(">hiqqqhii", 0, len(values) - 1, timestamp_ms, timestamp_ms, -1, -1, -1, len(values)) + records
-    )
+    now_ms = time.time_ns() // 1_000_000
+    checked = struct.pack(">hiqqqhii", 0, len(values) - 1, now_ms, now_ms, -1, -1, -1, len(values)) + records
     head = struct.pack(">ibI", -1, 2, google_crc32c.value(checked))
     return struct.pack(">qi", base_offset, len(head) + len(checked)) + head + checked
 
