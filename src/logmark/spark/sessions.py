@@ -24,8 +24,11 @@ appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
 """
 
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 SPARK_MIN = (4, 2)
 JAVA_MIN = 17
 
@@ -55,12 +58,13 @@ def session(
     if master.startswith("local"):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    settings |= config or {}
     builder = SparkSession.builder.appName(name).master(master)
     with tempfile.TemporaryDirectory(prefix="logmark-spark-") as folder:
         logging = Path(folder, "log4j2.properties")
         logging.write_text(_LOGGING)
-        settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={logging.as_uri()}"
-        for key, value in (settings | dict(config or {})).items():
+        options = f"-Dlog4j2.configurationFile={logging.as_uri()} {settings.get(_JAVA_OPTIONS, '')}"
+        for key, value in (settings | {_JAVA_OPTIONS: options.strip()}).items():
             builder = builder.config(key, value)
         return builder.getOrCreate()
 
