@@ -26,10 +26,18 @@ def test_leader_epochs_are_written_as_kafka_writes_them_and_read_back() -> None:
     assert [(0, 200)] == checkpoints.read_epochs(b"0\n1\n0 200\n")
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"1\n0\n", b"0\n", b"0\n2\nclicks 0 0\n", b"0\n1\nclicks 0\n", b"0\n1\nclicks zero 0\n", b"0\nmany\n", b"\xff\xfe"],
+NOT_CHECKPOINTS = (
+    b"1\n0\n",
+    b"0\n",
+    b"0\n2\nclicks 0 0\n",
+    b"0\n1\nclicks 0\n",
+    b"0\n1\nclicks zero 0\n",
+    b"0\nmany\n",
+    b"\xff\xfe",
 )
+
+
+@pytest.mark.parametrize("data", NOT_CHECKPOINTS)
 def test_a_checkpoint_that_is_not_one_is_malformed(data: bytes) -> None:
     with pytest.raises(Malformed):
         checkpoints.read_offsets(data)

@@ -88,7 +88,8 @@ def test_a_file_is_not_a_directory(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "words"), [(errno.EROFS, "cannot be written"), (errno.ENOSPC, "full disk"), (errno.EIO, "cannot be used")]
+    ("number", "words"),
+    [(errno.EROFS, "cannot be written"), (errno.ENOSPC, "full disk"), (errno.EIO, "cannot be used")],
 )
 def test_a_disk_that_does_not_take_writes_is_a_sentence(lab: Lab, number: int, words: str) -> None:
     lab.files.fail_writes("meta.properties", number)

@@ -5,16 +5,19 @@ The producer is idempotent and counts its sequences from 0, so a record's sequen
 
 import random
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings, strategies
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from logmark.wire import batches
 from tests.log.lab import NOW_MS, PRODUCER_ID, TOPIC_ID, Lab, batch, values
 from tests.log.lab import settings as topic_settings
 
 CONFIG = topic_settings(segment_bytes=700, index_interval_bytes=150, retention_ms=5000, file_delete_delay_ms=1000)
+# Chosen first and fitted to what there is later, so that the same choices can be made again.
+SHARE = strategies.integers(0, 2**20)
 
 
 class PartitionMachine(RuleBasedStateMachine):
@@ -30,8 +33,11 @@ class PartitionMachine(RuleBasedStateMachine):
         self.log_start = 0
         self.checkpointed_start = 0
         self.high_watermark = 0
+        self.held = ExitStack()
+        self.is_held = False
 
     def teardown(self) -> None:
+        self.release()
         self.lab.close()
         self.folder.cleanup()
 
@@ -47,12 +53,13 @@ class PartitionMachine(RuleBasedStateMachine):
         self.values += new
         self.batches.append((base, len(new)))
 
-    @precondition(lambda self: self.batches)
     @rule(data=strategies.data())
     def send_again(self, data: strategies.DataObject) -> None:
+        if not self.batches:
+            return
         first = self.partition.segments[0].base_offset if self.partition.segments else len(self.values)
         known = [sent for sent in self.batches[-5:] if sent[0] >= first] or self.batches[-1:]
-        base, count = data.draw(strategies.sampled_from(known))
+        base, count = known[data.draw(SHARE) % len(known)]
 
         appended = self.partition.append(batch(*[b"?"] * count, producer=(PRODUCER_ID, 0, base)), now_ms=NOW_MS)
 
@@ -60,17 +67,26 @@ class PartitionMachine(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
+        self.release()
         self.lab.settle(self.partition)
         assert len(self.values) == self.partition.high_watermark
 
     @rule()
-    def turn(self) -> None:
+    def begin_a_round_that_takes_long(self) -> None:
+        """Held, so that it does not depend on the machine's load how far it gets."""
+        if not self.is_held:
+            self.held.enter_context(self.lab.files.hold_syncs())
+            self.is_held = True
         self.lab.turn()
+
+    def release(self) -> None:
+        self.held.close()
+        self.is_held = False
 
     @rule(data=strategies.data(), bytes_max=strategies.integers(0, 3000))
     def read(self, data: strategies.DataObject, bytes_max: int) -> None:
         low, high = self.partition.log_start_offset, self.partition.high_watermark
-        offset = data.draw(strategies.integers(low, high))
+        offset = low + data.draw(SHARE) % (high - low + 1)
 
         records = batches.unpack(self.partition.read(offset, bytes_max=bytes_max))
 
@@ -104,7 +120,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
     @rule(data=strategies.data())
     def delete_records(self, data: strategies.DataObject) -> None:
-        before = data.draw(strategies.integers(0, self.partition.high_watermark))
+        before = data.draw(SHARE) % (self.partition.high_watermark + 1)
         self.log_start = max(self.log_start, before)
         assert self.log_start == self.partition.delete_records(before)
 
@@ -129,6 +145,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
+        self.release()
         self.partition = self.lab.reopen(config=CONFIG)
         assert len(self.values) == self.partition.log_end_offset
         assert self.log_start == self.partition.log_start_offset
@@ -136,12 +153,14 @@ class PartitionMachine(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
+        self.release()
         self.partition = self.lab.reopen(clean=False, config=CONFIG)
         assert len(self.values) == self.partition.log_end_offset
         self.take_log_start()
 
     @rule(seed=strategies.integers(0, 2**32))
     def lose_power(self, seed: int) -> None:
+        self.release()
         self.lab.stop(clean=False)
         acknowledged = self.partition.high_watermark
         self.lab.files.lose_power(random.Random(seed))
