@@ -5,7 +5,6 @@ them; the first round is not counted. The brokers are Apache Kafka and Logmark.
 """
 
 import argparse
-import os
 import sys
 import tempfile
 import time
@@ -46,23 +45,11 @@ class Plan:
 
 
 def session() -> Any:
-    """A Spark on this machine's cores, with the connector on its class path."""
-    # Spark's workers otherwise run the first python3 of the PATH, which need not have our packages.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
+    """A Spark on two cores of this machine, with the connector on its class path."""
+    from logmark.spark.sessions import session
 
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("logmark-bench")
-        .config("spark.jars", ",".join(map(str, connector.jars())))
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "2g")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+    jars = ",".join(map(str, connector.jars()))
+    return session("logmark-bench", master="local[2]", memory="2g", config={"spark.jars": jars})
 
 
 def options(source: str, address: str, topic: str) -> dict[str, str]:

@@ -1,0 +1,49 @@
+"""The benches run from end to end on tiny input; what they measure then means nothing and is not looked at."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def rows_of(bench: str) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, f"bench/{bench}.py", "--tiny", "--output", "json"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert 0 == done.returncode, done.stderr[-3000:]
+    rows: list[dict[str, Any]] = json.loads(done.stdout)["rows"]
+    for row in rows:
+        (ratio,) = (value for name, value in row.items() if "ratio" in name)
+        assert 0 < row["logmark"] and 0 < row["other"] and 0 <= ratio, row
+    return rows
+
+
+@pytest.mark.kafka
+def test_the_broker_bench_runs() -> None:
+    rows = rows_of("broker")
+
+    works = " ".join(row["work"] for row in rows)
+    for work in ("start to first", "memory", "processor time per GB", "produce, librdkafka, 100 B", "64 connections"):
+        assert work in works
+    pairs = {(row["logmark_as"], row["against"]) for row in rows}
+    assert {("os", "kafka default"), ("sync", "kafka default"), ("sync", "kafka flush.messages=1")} <= pairs
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+def test_the_spark_bench_runs() -> None:
+    rows = rows_of("spark")
+
+    assert all("scan_ratio" in row for row in rows)
+    works = " ".join(row["work"] for row in rows)
+    assert "batch" in works and "availableNow" in works
