@@ -21,7 +21,7 @@ from logmark.broker.timers import Timers
 from logmark.clock import Clock, SystemClock
 from logmark.disk.files import FileSystem, RealFileSystem
 from logmark.errors import UserError
-from logmark.log.directory import DataDirectory
+from logmark.log.directory import DataDirectory, unusable
 from logmark.log.groupcommit import Durability, GroupCommit
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,31 @@ class Broker:
         """Opens the logs and listens; when this returns, clients are served."""
         self.loop = asyncio.get_running_loop()
         raise_descriptor_limit()
+        # The ports first: when one is taken, no directory has been made for nothing.
+        for listener in list(self.listeners):
+            await self._bind(listener)
         self._committer = GroupCommit(self.loop, durability=self.durability)
+        try:
+            self._open()
+            for server in self._servers:
+                await server.start_serving()
+        except BaseException as error:
+            for server in self._servers:
+                server.close()
+            self._committer.close()
+            if isinstance(error, OSError):
+                raise unusable(self._data_dir, error) from error
+            raise
+        every = self.timers.every
+        every(
+            self.config.int("log.retention.check.interval.ms"),
+            self.logs.look_after,
+            first_ms=self.config.int("log.initial.task.delay.ms"),
+        )
+        every(self.config.int("log.flush.offset.checkpoint.interval.ms"), self._checkpoint)
+        self._sweep_for_ever()
+
+    def _open(self) -> None:
         self._directory = DataDirectory.open(
             self._data_dir, files=self._files, committer=self._committer, clock=self.clock
         )
@@ -107,34 +131,30 @@ class Broker:
             self.logs.open()
             self.groups = Groups(self)
             self.groups.start()
-            for listener in list(self.listeners):
-                await self._listen(listener)
         except BaseException:
             self._directory.close()
-            self._committer.close()
             raise
-        every = self.timers.every
-        every(
-            self.config.int("log.retention.check.interval.ms"),
-            self.logs.look_after,
-            first_ms=self.config.int("log.initial.task.delay.ms"),
-        )
-        every(self.config.int("log.flush.offset.checkpoint.interval.ms"), self._checkpoint)
-        self._sweep_for_ever()
 
     def _checkpoint(self) -> None:
         self.loop.run_in_executor(None, self.logs.checkpoint())
 
-    async def _listen(self, listener: Listener) -> None:
+    async def _bind(self, listener: Listener) -> None:
         try:
             server = await self.loop.create_server(
-                lambda: Connection(self, listener), listener.host, listener.port, backlog=1024, reuse_address=True
+                lambda: Connection(self, listener),
+                listener.host,
+                listener.port,
+                backlog=1024,
+                reuse_address=True,
+                start_serving=False,
             )
         except OSError as error:
             if listener.is_optional:
                 # A machine without IPv6 is served on IPv4 alone.
                 self.listeners.remove(listener)
                 return
+            for server in self._servers:
+                server.close()
             raise UserError(
                 f"Cannot listen on {Address(listener.host, listener.port)}: {error.strerror or error}. "
                 "Nothing was started; stop what holds the port or choose another with --listen."

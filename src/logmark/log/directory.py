@@ -86,7 +86,7 @@ class DataDirectory:
                 lock.release()
                 raise
         except OSError as error:
-            raise _unusable(path, error) from error
+            raise unusable(path, error) from error
         return self
 
     def _begin(self) -> None:
@@ -347,7 +347,8 @@ def _name_with_suffix(topic: str, index: int, suffix: str) -> str:
     return topic[: FOLDER_NAME_MAX - len(tail)] + tail
 
 
-def _unusable(path: str, error: OSError) -> UserError:
+def unusable(path: str, error: OSError) -> UserError:
+    """The sentence for a data directory that the operating system does not let us use."""
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         reason, remedy = "cannot be written to", "Give this user the right to write there"
     elif error.errno in (errno.ENOSPC, errno.EDQUOT):
