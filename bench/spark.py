@@ -52,23 +52,25 @@ def session() -> Any:
     return session("logmark-bench", master="local[2]", memory="2g", config={"spark.jars": jars})
 
 
-def options(source: str, address: str, topic: str) -> dict[str, str]:
+def options(source: str, address: str, topic: str, *, is_stream: bool) -> dict[str, str]:
     """What each source needs to read a topic from its beginning."""
     if source == "kafka":
         return {"kafka.bootstrap.servers": address, "subscribe": topic, "startingOffsets": "earliest"}
-    group = f"bench-{uuid.uuid4().hex[:8]}"
-    return {"bootstrap.servers": address, "subscribe": topic, "group.id": group, "auto.offset.reset": "earliest"}
+    where = {"bootstrap.servers": address, "subscribe": topic}
+    if not is_stream:
+        return {**where, "startingOffsets": "earliest"}
+    return {**where, "group.id": f"bench-{uuid.uuid4().hex[:8]}", "auto.offset.reset": "earliest"}
 
 
 def scan_batch(spark: Any, source: str, address: str, topic: str, folder: Path) -> None:
     """Reads the whole topic as a batch."""
-    frame = spark.read.format(source).options(**options(source, address, topic)).load()
+    frame = spark.read.format(source).options(**options(source, address, topic, is_stream=False)).load()
     frame.write.format("noop").mode("overwrite").save()
 
 
 def scan_stream(spark: Any, source: str, address: str, topic: str, folder: Path) -> None:
     """Reads the whole topic as a stream that ends when it has caught up."""
-    frame = spark.readStream.format(source).options(**options(source, address, topic)).load()
+    frame = spark.readStream.format(source).options(**options(source, address, topic, is_stream=True)).load()
     checkpoint = folder / f"checkpoint-{uuid.uuid4().hex[:8]}"
     query = (
         frame.writeStream.format("noop")
@@ -118,7 +120,7 @@ def _scans(
         sides.create_topic(address, topic, PARTITIONS)
         load.run("produce", address=address, topic=topic, partitions=PARTITIONS, records=records, value_bytes=size)
         for source in ("kafka", "logmark"):
-            seen = spark.read.format(source).options(**options(source, address, topic)).load().count()
+            seen = spark.read.format(source).options(**options(source, address, topic, is_stream=False)).load().count()
             if seen != records:
                 raise RuntimeError(f"{source} read {seen} of {records} records from {broker}")
         for number in range(1 - plan.warm_ups, plan.rounds + 1):
