@@ -1,0 +1,122 @@
+"""Fakes of what the groups' shell stands on: a journal whose syncs obey the test, and timers turned by hand."""
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+from logmark.clock import ManualClock
+from logmark.errors import LogFailed
+
+Entry = tuple[bytes, bytes | None]
+
+
+class FakeTimer:
+    """A deadline that can be called off."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class FakeTimers:
+    """Calls back when the test moves the clock."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self._heap: list[tuple[int, int, FakeTimer]] = []
+        self._order = itertools.count()
+
+    def at(self, deadline_ms: int, callback: Callable[[], None]) -> FakeTimer:
+        timer = FakeTimer(callback)
+        heapq.heappush(self._heap, (deadline_ms, next(self._order), timer))
+        return timer
+
+    def advance(self, ms: int) -> None:
+        """Time passes; whatever comes due on the way happens then."""
+        end_ms = self.clock.now_ms() + ms
+        while self._heap and self._heap[0][0] <= end_ms:
+            deadline_ms, _, timer = heapq.heappop(self._heap)
+            self.clock.advance(seconds=max(deadline_ms - self.clock.now_ms(), 0) / 1000)
+            callback, timer.callback = timer.callback, None
+            if callback is not None:
+                callback()
+        self.clock.advance(seconds=max(end_ms - self.clock.now_ms(), 0) / 1000)
+
+
+class FakeJournal:
+    """An internal partition in memory: written at once, durable when the test says so, broken when it says so."""
+
+    def __init__(self, entries: Sequence[Entry] = (), *, is_held: bool = False) -> None:
+        self.entries: list[Entry] = list(entries)
+        self.batch_ends: list[int] = []
+        self.durable_end = len(self.entries)
+        self.is_held = is_held
+        self.failure: Exception | None = None
+        self.fails_next_write = False
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+
+    @property
+    def has_failed(self) -> bool:
+        return self.failure is not None
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(key) + len(value or b"") for key, value in self.entries)
+
+    def append(self, entries: Sequence[Entry], *, now_ms: int) -> int:
+        if self.failure is not None or self.fails_next_write:
+            self.fail()
+            raise LogFailed("no space left on device")
+        self.entries.extend(entries)
+        self.batch_ends.append(len(self.entries))
+        if not self.is_held:
+            self.sync()
+        return len(self.entries)
+
+    def durable(self, next_offset: int) -> asyncio.Future[None] | None:
+        if self.durable_end >= next_offset:
+            return None
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.failure is not None:
+            future.set_exception(self.failure)
+        else:
+            self._waiters.append((next_offset, future))
+        return future
+
+    def read(self) -> Iterator[Sequence[tuple[bytes | None, bytes | None]]]:
+        for at in range(0, self.durable_end, 3):
+            yield self.entries[at : min(at + 3, self.durable_end)]
+
+    # What the test does
+
+    def sync(self, batches: int | None = None) -> None:
+        """Everything written, or the next few batches, reach the disk."""
+        if self.failure is not None:
+            return
+        pending = [end for end in self.batch_ends if end > self.durable_end]
+        if batches is not None:
+            pending = pending[:batches]
+        if pending:
+            self.durable_end = pending[-1]
+        waiting, self._waiters = self._waiters, []
+        for next_offset, future in waiting:
+            if next_offset > self.durable_end:
+                self._waiters.append((next_offset, future))
+            elif not future.done():
+                future.set_result(None)
+
+    def fail(self) -> None:
+        """The disk fails: nothing that waits will ever be durable, and nothing more is written."""
+        self.failure = LogFailed("input/output error")
+        waiting, self._waiters = self._waiters, []
+        for _, future in waiting:
+            if not future.done():
+                future.set_exception(self.failure)
+
+    def after_power_loss(self, *, surviving_batches: int) -> "FakeJournal":
+        """What a restart finds: all that was durable, and perhaps some of what was only written."""
+        ends = [end for end in self.batch_ends if end > self.durable_end][:surviving_batches]
+        return FakeJournal(self.entries[: ends[-1] if ends else self.durable_end], is_held=self.is_held)
