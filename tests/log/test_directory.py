@@ -254,3 +254,35 @@ def test_idle_partitions_hold_no_file_open(lab: Lab) -> None:
         directory.open_partition("idle", index, TOPIC_ID, settings())
 
     assert before == len(os.listdir("/dev/fd"))
+
+
+def test_a_start_that_fails_halfway_leaves_the_rest_to_be_checked(lab: Lab) -> None:
+    first, second = lab.create("first"), lab.create("second")
+    lab.append(first, b"x")
+    lab.append(second, b"y")
+    second.delete_records(1)
+    lab.directory.write_checkpoints()
+    lab.stop(clean=False)
+    with (lab.folder("second") / "00000000000000000000.log").open("ab") as file:
+        file.write(b"torn")
+
+    lab.open().open_partition("first", 0, TOPIC_ID, settings())
+    assert not lab.stop()
+
+    directory = lab.open()
+    assert not directory.was_clean
+    again = directory.open_partition("second", 0, TOPIC_ID, settings())
+    assert (1, 1) == (again.log_start_offset, again.log_end_offset)
+    directory.open_partition("first", 0, TOPIC_ID, settings())
+    assert lab.stop()
+
+
+def test_a_start_that_fails_halfway_after_a_clean_stop_changes_nothing(lab: Lab) -> None:
+    lab.append(lab.create("first"), b"x")
+    lab.append(lab.create("second"), b"y")
+    lab.stop()
+
+    lab.open().open_partition("first", 0, TOPIC_ID, settings())
+
+    assert lab.stop()
+    assert "0\n2\nfirst 0 1\nsecond 0 1\n" == (lab.path / "recovery-point-offset-checkpoint").read_text()

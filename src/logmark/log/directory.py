@@ -60,6 +60,7 @@ class DataDirectory:
         self._written = 0
         self._recovery_points = self._read_offsets(checkpoints.RECOVERY_POINTS)
         self._log_starts = self._read_offsets(checkpoints.LOG_STARTS)
+        self._checkpointed = {*self._recovery_points, *self._log_starts}
 
     # Opening and closing
 
@@ -103,7 +104,7 @@ class DataDirectory:
     def close(self, *, clean: bool = True) -> bool:
         """Closes every partition and says whether the next start can trust the files as they are."""
         closed = [partition.close(clean=clean) for partition in self.partitions.values()]
-        is_complete = all(closed)
+        is_complete = all(closed) and (self.was_clean or self._is_all_open())
         try:
             if clean:
                 self.write_checkpoints()
@@ -116,6 +117,10 @@ class DataDirectory:
         finally:
             self._lock.release()
         return clean and is_complete
+
+    def _is_all_open(self) -> bool:
+        """After a crash a folder that nobody opened was not checked: the next start has to."""
+        return all(key in self.partitions for key in self.folders())
 
     # Files of the top level
 
@@ -142,14 +147,18 @@ class DataDirectory:
 
     def checkpoint(self) -> Callable[[], None]:
         """Takes the offsets now; the returned call writes them, and may be made from a thread."""
-        recovery_points, high_watermarks, log_starts = {}, {}, {}
+        high_watermarks = {}
         for key, partition in self.partitions.items():
-            recovery_points[key] = partition.recovery_point
+            self._recovery_points[key] = partition.recovery_point
             high_watermarks[key] = partition.high_watermark
             segments = partition.segments
             if partition.log_start_offset > (segments[0].base_offset if segments else 0):
-                log_starts[key] = partition.log_start_offset
-        self._recovery_points, self._log_starts = recovery_points, log_starts
+                self._log_starts[key] = partition.log_start_offset
+            else:
+                self._log_starts.pop(key, None)
+        # Copies, because the write may come later; what is known of partitions that were not opened stays.
+        recovery_points, log_starts = dict(self._recovery_points), dict(self._log_starts)
+        self._checkpointed = {*recovery_points, *log_starts}
         self._taken += 1
         taken = self._taken
 
@@ -199,8 +208,10 @@ class DataDirectory:
     ) -> list[Partition]:
         """New, durable partitions of a topic; lazy ones, of which there may be many, get a folder when first used."""
         keys = [TopicPartition(topic, index) for index in indexes]
-        if any(key in self._recovery_points or key in self._log_starts for key in keys):
+        if any(key in self._checkpointed for key in keys):
             # What is remembered of a deleted partition must not be believed of its successor.
+            for key in keys:
+                self._forget(key)
             self.write_checkpoints()
         created = []
         for key in keys:
@@ -254,6 +265,7 @@ class DataDirectory:
     def delete_partition(self, topic: str, index: int) -> None:
         """Closes a partition and takes its folder out of use, durably; `purge` removes the files later."""
         partition = self.partitions.pop(TopicPartition(topic, index), None)
+        self._forget(TopicPartition(topic, index))
         if partition is not None:
             partition.close(clean=False)
         folder = self.folder(topic, index)
@@ -263,6 +275,10 @@ class DataDirectory:
             self._files.sync_directory(self.path)
             delay_ms = partition.settings.file_delete_delay_ms if partition is not None else 0
             self._going.append((self._clock.now_ms() + delay_ms, going))
+
+    def _forget(self, key: TopicPartition) -> None:
+        self._recovery_points.pop(key, None)
+        self._log_starts.pop(key, None)
 
     def purge(self, now_ms: int) -> None:
         """Removes the files of partitions that were deleted long enough ago."""

@@ -436,7 +436,14 @@ class Partition:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"Offset {offset} is not between {self.log_start_offset} and {self.high_watermark}.",
             )
-        return self._reader.read(offset, bytes_max=bytes_max, at_least_one=at_least_one, end=self.high_watermark)
+        try:
+            return self._reader.read(offset, bytes_max=bytes_max, at_least_one=at_least_one, end=self.high_watermark)
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: OSError) -> Refused:
+        logger.error("%s-%d cannot be read: %s", self.topic, self.index, error)
+        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"The log of {self.topic}-{self.index} cannot be read: {error}.")
 
     # Looking up
 
@@ -461,11 +468,17 @@ class Partition:
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         """The offset and timestamp of the first readable record that is not older than a timestamp."""
-        return timestamps.first_at_or_after(list(self._segments), timestamp, log_start_offset=self.log_start_offset)
+        try:
+            return timestamps.first_at_or_after(list(self._segments), timestamp, log_start_offset=self.log_start_offset)
+        except OSError as error:
+            raise self._unreadable(error) from error
 
     def max_timestamp(self) -> tuple[int, int] | None:
         """The offset and timestamp of the first record that has the largest timestamp."""
-        return timestamps.largest(list(self._segments), log_start_offset=self.log_start_offset)
+        try:
+            return timestamps.largest(list(self._segments), log_start_offset=self.log_start_offset)
+        except OSError as error:
+            raise self._unreadable(error) from error
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """A leader epoch and the offset at which it ended; -1 and -1 when it is not known here."""
