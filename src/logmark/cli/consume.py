@@ -2,10 +2,14 @@
 
 import base64
 import json
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,7 +22,7 @@ from logmark.cli.options import (
     connect,
     properties_of,
 )
-from logmark.cli.tables import say
+from logmark.cli.tables import counted, say
 from logmark.cli.topics import check_topic_name
 from logmark.errors import UserError
 from logmark.names import TopicPartition
@@ -167,8 +171,14 @@ class _Reader:
 
     def run(self, *, commit: bool) -> None:
         """Writes records until it is over; what was written is committed, also when it is interrupted."""
+        with _interrupts() as interrupted:
+            self._run(interrupted, commit=commit)
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+
+    def _run(self, interrupted: threading.Event, *, commit: bool) -> None:
         try:
-            while not (self._is_joined and self._progress.is_over):
+            while not interrupted.is_set() and not (self._is_joined and self._progress.is_over):
                 wanted = _POLL_RECORDS
                 if self._progress.max_records is not None:
                     wanted = min(wanted, self._progress.max_records - self._progress.records)
@@ -194,7 +204,7 @@ class _Reader:
         if error is not None:
             raise UserError(
                 f"Partition {message.partition()} of topic {message.topic()} cannot be read on: {error.str()}. "
-                f"{self._progress.records} records were shown."
+                f"{counted(self._progress.records, 'record')} shown."
             )
         partition, offset = TopicPartition(message.topic(), message.partition()), message.offset()
         end = self._progress.ends.get(partition)
@@ -255,6 +265,26 @@ class _Reader:
                 "What was shown will be shown again."
             ) from None
         self._next.clear()
+
+
+@contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """Ctrl-C stops between two records, so that what is shown and what is committed agree; a second one at once."""
+    interrupted = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupted
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def stop(_: int, __: FrameType | None) -> None:
+        interrupted.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _writer(output: OutputFormat, *, with_offsets: bool) -> Callable[[Any], None]:

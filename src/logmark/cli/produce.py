@@ -17,7 +17,7 @@ from logmark.cli.options import (
     connect,
     properties_of,
 )
-from logmark.cli.tables import count, print_json, say
+from logmark.cli.tables import count, counted, print_json, say
 from logmark.cli.topics import check_topic_name
 from logmark.errors import UserError
 
@@ -84,11 +84,11 @@ def produce(
         _report(topic, tally, output)
     if tally.failure or len(producer):
         raise UserError(
-            f"{count(tally.records, 'record')} of topic {topic} were acknowledged, and then one was not: "
+            f"{counted(tally.records, 'record')} written to {topic}, and then one was refused: "
             f"{tally.failure or 'the broker did not answer in time'}."
         )
     if problem:
-        raise UserError(f"{problem} {count(tally.records, 'record')} before it were written.")
+        raise UserError(f"{problem} {counted(tally.records, 'record')} written before it.")
 
 
 def _check_topic(topic: str, partition: int, bootstrap_servers: str, command_config: Path | None) -> None:

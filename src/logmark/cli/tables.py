@@ -55,6 +55,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun and its past: 1 record was, 2 records were."""
+    return f"{count(number, noun)} {'was' if number == 1 else 'were'}"
+
+
 def place(committed: int | None) -> str:
     """A group's place in both ways in which texts say committed."""
     if committed is None:

@@ -277,8 +277,8 @@ class GroupCalls(Router):
         response: Answer | None = None
         failure: BrokerUnreachable | None = None
         for _ in self._tries(deadline):
+            coordinator = self._coordinator(group, deadline)
             try:
-                coordinator = self._coordinator(group, deadline)
                 response = self._ask(schema, request, answer, to=coordinator, deadline=deadline, at_most=at_most)
             except BrokerUnreachable as error:
                 failure = error

@@ -1,0 +1,58 @@
+"""The command line in this process, against our broker."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from logmark.cli.main import app
+from logmark.client.client import Client
+from tests.harness.brokers import BrokerUnderTest
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a command wrote and how it ended."""
+
+    exit_code: int
+    out: str
+    error: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def words(self) -> list[list[str]]:
+        """The words of each line: a table without its spaces."""
+        return [line.split() for line in self.lines]
+
+
+Logmark = Callable[..., Ran]
+
+
+def run(*args: str, stdin: str | bytes = "", servers: str = "") -> Ran:
+    """Runs `logmark` with these arguments; a traceback fails the test."""
+    environment = {"LOGMARK_BOOTSTRAP_SERVERS": servers} if servers else {}
+    done = CliRunner().invoke(app, list(args), input=stdin, env=environment)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return Ran(done.exit_code, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def logmark(our_broker: BrokerUnderTest) -> Logmark:
+    """`logmark` with our broker as the default."""
+    return lambda *args, stdin="": run(*args, stdin=stdin, servers=our_broker.bootstrap_servers)
+
+
+@pytest.fixture
+def client(our_broker: BrokerUnderTest) -> Iterator[Client]:
+    with Client(our_broker.bootstrap_servers) as client:
+        yield client
