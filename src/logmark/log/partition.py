@@ -25,6 +25,7 @@ from logmark.log.recovery import Loader
 from logmark.log.segment import RELATIVE_OFFSET_MAX, SNAPSHOT, Damage, Segment, file_name, sync_if_there
 from logmark.log.segments import Segments
 from logmark.log.settings import TopicSettings
+from logmark.log.waiters import Waiters
 from logmark.names import INTERNAL_TOPICS
 from logmark.wire import batches
 from logmark.wire.batches import BatchRules, ProducedBatch
@@ -103,7 +104,7 @@ class Partition:
         self._is_prepared = False
         self._is_changed = False
         self._epochs = Epochs(0)
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiters = Waiters(committer.loop)
         self._syncs: list[Callable[[], None]] = []
         self._unshown: list[Segment] = []
         self._deleted: list[tuple[int, str]] = []
@@ -351,12 +352,7 @@ class Partition:
         """Waits for the high watermark to reach an offset; None when it is there already."""
         if self.high_watermark >= next_offset:
             return None
-        future: asyncio.Future[None] = self._committer.loop.create_future()
-        if self.failure is not None:
-            future.set_exception(LogFailed(str(self.failure)))
-        else:
-            self._waiters.append((next_offset, future))
-        return future
+        return self._waiters.wait_for(next_offset) if self.failure is None else self._waiters.refuse(self.failure)
 
     def begin_round(self) -> Round | None:
         """What must be synced now, and what that will have made durable."""
@@ -394,11 +390,7 @@ class Partition:
             return
         self.high_watermark = end
         if self._waiters:
-            waiting = self._waiters
-            self._waiters = [waiter for waiter in waiting if waiter[0] > end]
-            for next_offset, future in waiting:
-                if next_offset <= end and not future.done():
-                    future.set_result(None)
+            self._waiters.release(end)
         if self.watchers:
             self._tell_watchers()
 
@@ -419,10 +411,7 @@ class Partition:
 
     def _stop(self, failure: LogFailed) -> None:
         self.failure = failure
-        waiting, self._waiters = self._waiters, []
-        for _, future in waiting:
-            if not future.done():
-                future.set_exception(LogFailed(str(failure)))
+        self._waiters.fail(failure)
         self._tell_watchers()
 
     # Reading
