@@ -52,6 +52,10 @@ class BrokerUnderTest:
 
     group = unique
 
+    def share_names(self, other: "BrokerUnderTest") -> None:
+        """Gives both brokers the same names, for tests that compare what is printed."""
+        self._suffix = other._suffix
+
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
         """Creates a topic whose name begins with `name` and returns its full name, once clients can see it."""
         topic = self.unique(name)
