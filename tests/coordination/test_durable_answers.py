@@ -1,0 +1,333 @@
+"""Nobody is told what a crash could take back: answers wait for the disk, and a failed disk answers nobody."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from logmark.broker.groups import Shard
+from logmark.clock import ManualClock
+from logmark.coordination.commands import CommitOffsets, Heartbeat, Join, Joined, Place, Protocol, Sync
+from logmark.coordination.rebalance import GroupSettings
+from logmark.errors import ErrorCode, Refused
+from tests.coordination.desk import GROUP, subscription
+from tests.coordination.fakes import FakeJournal, FakeTimers
+
+SETTINGS = GroupSettings(initial_rebalance_delay_ms=0)
+
+
+class Bench:
+    """One shard on a fake journal."""
+
+    def __init__(self, journal: FakeJournal, *, topics: set[str] | None = None) -> None:
+        self.journal = journal
+        self.timers = FakeTimers(ManualClock())
+        self.topics = {"clicks"} if topics is None else topics
+        self.shard = self.new_shard()
+
+    def new_shard(self) -> Shard:
+        return Shard(
+            0,
+            self.journal,
+            settings=SETTINGS,
+            clock=self.timers.clock,
+            timers=self.timers,
+            has_topic=lambda name: name in self.topics,
+        )
+
+    def commit(self, offset: int, topic: str = "clicks", group: str = GROUP) -> asyncio.Future[Any]:
+        command = CommitOffsets(group=group, places=(Place(topic, 0, offset),))
+        return self.shard.ask(lambda at, ticket, now: at.commit_offsets(command, ticket, now_ms=now))
+
+    def join(self, member_id: str = "") -> asyncio.Future[Any]:
+        command = Join(
+            group=GROUP, member_id=member_id, client_id="app", protocol_type="consumer",
+            protocols=(Protocol("range", subscription("clicks")),), session_timeout_ms=10_000,
+            rebalance_timeout_ms=60_000, must_know_its_id=False,
+        )
+        return self.shard.ask(lambda at, ticket, now: at.join(command, ticket, now_ms=now))
+
+    def sync(self, joined: Joined) -> asyncio.Future[Any]:
+        command = Sync(
+            group=GROUP, generation=joined.generation, member_id=joined.member_id,
+            assignments={joined.member_id: b"P0"},
+        )
+        return self.shard.ask(lambda at, ticket, now: at.sync(command, ticket, now_ms=now))
+
+    def heartbeat(self, joined: Joined) -> asyncio.Future[Any]:
+        command = Heartbeat(group=GROUP, generation=joined.generation, member_id=joined.member_id)
+        return self.shard.ask(lambda at, ticket, now: at.heartbeat(command, ticket, now_ms=now))
+
+    def offsets(self, group: str = GROUP) -> asyncio.Future[dict[tuple[str, int], int]]:
+        return self.shard.read(lambda at: {key: place.offset for key, place in at.committed_offsets(group).items()})
+
+
+def on_a_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    def run() -> None:
+        asyncio.run(asyncio.wait_for(test(), 10))
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+async def breathe() -> None:
+    """Everything that follows at once happens."""
+    for _ in range(6):
+        await asyncio.sleep(0)
+
+
+def code_of(future: asyncio.Future[Any]) -> ErrorCode:
+    error = future.exception()
+    assert isinstance(error, Refused)
+    return error.code
+
+
+def loaded(journal: FakeJournal, **more: Any) -> Bench:
+    bench = Bench(journal, **more)
+    bench.shard.load_now()
+    return bench
+
+
+@on_a_loop
+async def test_a_commit_is_answered_when_it_is_on_disk() -> None:
+    bench = loaded(FakeJournal(is_held=True))
+    answer = bench.commit(5)
+    await breathe()
+    assert not answer.done()
+
+    bench.journal.sync()
+
+    assert (ErrorCode.NONE,) == (await answer).errors
+
+
+@on_a_loop
+async def test_a_reader_waits_for_what_it_would_be_shown() -> None:
+    bench = loaded(FakeJournal(is_held=True))
+    bench.commit(5)
+    seen = bench.offsets()
+    await breathe()
+    assert not seen.done()
+
+    bench.journal.sync()
+
+    assert {("clicks", 0): 5} == await seen
+
+
+@on_a_loop
+async def test_a_reader_with_nothing_to_wait_for_is_answered_at_once() -> None:
+    bench = loaded(FakeJournal(is_held=True))
+    bench.commit(5)
+    bench.journal.sync()
+
+    assert bench.offsets().done()
+
+
+@on_a_loop
+async def test_later_commits_are_decided_before_earlier_ones_are_durable() -> None:
+    bench = loaded(FakeJournal(is_held=True))
+    first, second = bench.commit(5), bench.commit(6)
+
+    bench.journal.sync(batches=1)
+    await breathe()
+    assert (True, False) == (first.done(), second.done())
+
+    bench.journal.sync()
+    await second
+    assert {("clicks", 0): 6} == await bench.offsets()
+
+
+@on_a_loop
+async def test_an_assignment_is_given_when_it_is_on_disk() -> None:
+    bench = loaded(FakeJournal(is_held=True))
+    joining = bench.join()
+    bench.journal.sync()
+    bench.timers.advance(0)
+    synced = bench.sync(await joining)
+    await breathe()
+    assert not synced.done()
+
+    bench.journal.sync()
+
+    assert b"P0" == (await synced).assignment
+
+
+@on_a_loop
+async def test_a_failed_sync_answers_everybody_with_an_error_and_loads_again() -> None:
+    bench = loaded(FakeJournal(is_held=True))
+    bench.commit(5)
+    bench.journal.sync()
+    lost, reading = bench.commit(6), bench.offsets()
+
+    bench.journal.fail()
+    await breathe()
+
+    assert (ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_COORDINATOR) == (code_of(lost), code_of(reading))
+    assert {("clicks", 0): 5} == await bench.offsets()
+
+
+@on_a_loop
+async def test_a_failed_write_answers_with_an_error_and_leaves_no_trace() -> None:
+    bench = loaded(FakeJournal())
+    await bench.commit(5)
+    bench.journal.fails_next_write = True
+
+    lost = bench.commit(6)
+    await breathe()
+
+    assert ErrorCode.NOT_COORDINATOR == code_of(lost)
+    assert {("clicks", 0): 5} == await bench.offsets()
+
+
+@on_a_loop
+async def test_a_member_that_waits_is_told_when_the_disk_fails() -> None:
+    bench = loaded(FakeJournal())
+    first = bench.join()
+    bench.timers.advance(0)
+    joined = await first
+    await bench.sync(joined)
+    waiting = bench.join()
+
+    bench.journal.fails_next_write = True
+    bench.commit(1, group="other")
+    await breathe()
+
+    assert ErrorCode.NOT_COORDINATOR == code_of(waiting)
+
+
+@on_a_loop
+async def test_a_failed_journal_takes_no_commands_but_is_still_read() -> None:
+    bench = loaded(FakeJournal())
+    await bench.commit(5)
+    bench.journal.fail()
+
+    with pytest.raises(Refused) as refused:
+        bench.commit(6)
+
+    assert ErrorCode.NOT_COORDINATOR is refused.value.code
+    assert {("clicks", 0): 5} == await bench.offsets()
+    assert not bench.shard.is_available
+
+
+@on_a_loop
+async def test_while_it_loads_a_shard_says_so() -> None:
+    before = loaded(FakeJournal())
+    for offset in range(20):
+        await before.commit(offset)
+    bench = Bench(FakeJournal(before.journal.entries))
+
+    with pytest.raises(Refused) as refused:
+        bench.commit(6)
+    assert ErrorCode.COORDINATOR_LOAD_IN_PROGRESS is refused.value.code
+    assert bench.shard.is_available
+
+    await bench.shard.load()
+    assert {("clicks", 0): 19} == await bench.offsets()
+
+
+@on_a_loop
+async def test_a_load_yields_to_others() -> None:
+    before = loaded(FakeJournal())
+    for offset in range(30):
+        await before.commit(offset)
+    bench = Bench(FakeJournal(before.journal.entries))
+
+    loading = bench.shard.load()
+    await asyncio.sleep(0)
+
+    assert not loading.done()
+    await loading
+
+
+@on_a_loop
+async def test_a_broken_record_makes_its_groups_unavailable_not_wrong() -> None:
+    bench = loaded(FakeJournal([(b"\x00\x01broken", b"")]))
+
+    with pytest.raises(Refused) as refused:
+        bench.offsets()
+
+    assert ErrorCode.NOT_COORDINATOR is refused.value.code
+    assert not bench.shard.is_available
+
+
+@on_a_loop
+async def test_offsets_of_topics_that_are_gone_are_forgotten_at_load() -> None:
+    before = loaded(FakeJournal(), topics={"clicks", "orders"})
+    await before.commit(5, "clicks")
+    await before.commit(6, "orders")
+
+    bench = loaded(FakeJournal(before.journal.entries), topics={"orders"})
+
+    assert {("orders", 0): 6} == await bench.offsets()
+    assert len(bench.journal.entries) == 3
+
+
+@on_a_loop
+async def test_a_topic_deleted_and_made_again_during_a_load_starts_without_offsets() -> None:
+    before = loaded(FakeJournal())
+    await before.commit(5)
+    bench = Bench(FakeJournal(before.journal.entries))
+    loading = bench.shard.load()
+
+    bench.shard.forget_topic("clicks")
+    await loading
+
+    assert {} == await bench.offsets()
+
+
+@on_a_loop
+async def test_a_session_ends_by_the_clock_alone() -> None:
+    bench = loaded(FakeJournal())
+    joining = bench.join()
+    bench.timers.advance(0)
+    joined = await joining
+    await bench.sync(joined)
+
+    bench.timers.advance(9_999)
+    assert ErrorCode.NONE is (await bench.heartbeat(joined)).error
+    bench.timers.advance(10_000)
+
+    with pytest.raises(Refused) as refused:
+        await bench.heartbeat(joined)
+    assert ErrorCode.UNKNOWN_MEMBER_ID is refused.value.code
+
+
+@on_a_loop
+async def test_closing_sends_those_who_wait_away_and_answers_what_becomes_durable() -> None:
+    bench = loaded(FakeJournal(is_held=True))
+    joining = bench.join()
+    committing = bench.commit(5, group="other")
+
+    bench.shard.close()
+    assert ErrorCode.COORDINATOR_NOT_AVAILABLE == code_of(joining)
+    bench.journal.sync()
+
+    assert (ErrorCode.NONE,) == (await committing).errors
+    with pytest.raises(Refused):
+        bench.commit(6)
+
+
+@on_a_loop
+async def test_a_client_that_went_away_disturbs_nobody() -> None:
+    bench = loaded(FakeJournal(is_held=True))
+    gone, there = bench.commit(5), bench.commit(6)
+    gone.cancel()
+
+    bench.journal.sync()
+
+    assert (ErrorCode.NONE,) == (await there).errors
+
+
+@on_a_loop
+async def test_a_bug_in_a_decision_costs_its_request_and_nothing_else() -> None:
+    bench = loaded(FakeJournal())
+    await bench.commit(5)
+
+    def broken(*_: object) -> Any:
+        raise AssertionError("a bug")
+
+    lost = bench.shard.ask(broken)
+    await breathe()
+
+    assert ErrorCode.NOT_COORDINATOR == code_of(lost)
+    assert {("clicks", 0): 5} == await bench.offsets()
