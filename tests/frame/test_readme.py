@@ -1,0 +1,38 @@
+"""The first minute of the README is what really happens."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from logmark.testing import Broker
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def first_minute() -> list[tuple[str, list[str]]]:
+    """Every command of the README with the lines that it prints there."""
+    blocks = re.findall(r"```console\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    shown: list[tuple[str, list[str]]] = []
+    for line in "".join(blocks).splitlines():
+        if line.startswith("$ "):
+            shown.append((line.removeprefix("$ "), []))
+        else:
+            shown[-1][1].append(line)
+    return shown
+
+
+def test_the_first_minute_of_the_readme_prints_what_it_says(tmp_path: Path) -> None:
+    (serve, (ready,)), *commands = first_minute()
+    assert "logmark serve" == serve
+    assert re.fullmatch(r"Logmark \S+ listening on \S+:9092, \S+:9092, data in \S+-data, durability sync", ready)
+
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    with Broker() as broker:
+        env = {**os.environ, "PATH": path, "LOGMARK_BOOTSTRAP_SERVERS": broker.bootstrap_servers}
+        for command, expected in commands:
+            done = subprocess.run(
+                command, shell=True, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=60
+            )
+            assert expected == (done.stdout + done.stderr).splitlines(), command
