@@ -79,14 +79,17 @@ class Desk:
             self.pass_time(0)
         return ticket
 
-    def sync(self, member_id: str, generation: int, assignments: Mapping[str, bytes] | None = None, **more: object) -> Ticket:
+    def sync(
+        self, member_id: str, generation: int, assignments: Mapping[str, bytes] | None = None, **more: object
+    ) -> Ticket:
         values: dict[str, object] = {"group": GROUP, "instance_id": None}
-        command = Sync(
-            member_id=member_id, generation=generation, assignments=assignments or {}, **(values | more)  # type: ignore[arg-type]
-        )
+        values |= {"member_id": member_id, "generation": generation, "assignments": assignments or {}}
+        command = Sync(**(values | more))  # type: ignore[arg-type]
         return self._run(lambda ticket, now: self.coordinator.sync(command, ticket, now_ms=now))
 
-    def heartbeat(self, member_id: str, generation: int, instance_id: str | None = None, group: str = GROUP) -> ErrorCode:
+    def heartbeat(
+        self, member_id: str, generation: int, instance_id: str | None = None, group: str = GROUP
+    ) -> ErrorCode:
         command = Heartbeat(group=group, generation=generation, member_id=member_id, instance_id=instance_id)
         return self.error(self._run(lambda ticket, now: self.coordinator.heartbeat(command, ticket, now_ms=now)))
 

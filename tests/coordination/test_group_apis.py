@@ -250,7 +250,9 @@ def test_a_commit_to_an_unknown_topic_is_refused_partition_by_partition(wire: Wi
     assert [3] == committed(wire, next(NAMES), place(1), topic="nowhere")
 
 
-@pytest.mark.parametrize(("version", "expected"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)])
+@pytest.mark.parametrize(
+    ("version", "expected"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)]
+)
 def test_a_commit_of_a_generation_that_never_was_is_refused(wire: Wire, version: int, expected: ErrorCode) -> None:
     errors = committed(
         wire, next(NAMES), place(1), version=version, generation_id_or_member_epoch=4, member_id="m"

@@ -6,7 +6,7 @@ from logmark.coordination import journal
 from logmark.coordination.facts import GroupForgotten, GroupRecorded, MemberRecorded, OffsetCommitted, OffsetForgotten
 from logmark.errors import Malformed
 
-OFFSET_KEY = bytes.fromhex("0001 000e") + b"analytics-team" + bytes.fromhex("0006") + b"orders" + bytes.fromhex("00000002")
+OFFSET_KEY = b"\x00\x01\x00\x0eanalytics-team\x00\x06orders\x00\x00\x00\x02"
 GROUP_KEY = bytes.fromhex("0002 000d") + b"email-service"
 
 COMMITTED = OffsetCommitted(
@@ -41,7 +41,7 @@ RECORDED = GroupRecorded(
     ),
 )
 RECORDED_V3 = (
-    bytes.fromhex("0003 0008") + b"consumer" + bytes.fromhex("00000007 0005") + b"range" + bytes.fromhex("0003") + b"m-1"
+    b"\x00\x03\x00\x08consumer\x00\x00\x00\x07\x00\x05range\x00\x03m-1"
     + bytes.fromhex("0000018bcfe56800 00000001 0003") + b"m-1" + bytes.fromhex("ffff 0003") + b"app"
     + bytes.fromhex("000a") + b"/127.0.0.1" + bytes.fromhex("000493e0 0000afc8 00000003") + b"sub"
     + bytes.fromhex("00000003") + b"own"
@@ -69,7 +69,8 @@ def test_a_fact_is_kafkas_record_and_back(fact, key: bytes, value: bytes | None)
 
 def test_a_commit_with_its_own_retention_is_value_version_1() -> None:
     fact = OffsetCommitted(
-        group="analytics-team", topic="orders", partition=2, offset=142, metadata="note", committed_at_ms=1, expires_at_ms=9
+        group="analytics-team", topic="orders", partition=2, offset=142, metadata="note",
+        committed_at_ms=1, expires_at_ms=9,
     )
     value = bytes.fromhex("0001 000000000000008e 0004") + b"note" + bytes.fromhex("0000000000000001 0000000000000009")
 
@@ -81,7 +82,7 @@ def test_a_commit_with_its_own_retention_is_value_version_1() -> None:
     ("value", "leader_epoch"),
     [
         (bytes.fromhex("0000 000000000000008e 0004") + b"note" + bytes.fromhex("0000018bcfe56800"), -1),
-        (bytes.fromhex("0001 000000000000008e 0004") + b"note" + bytes.fromhex("0000018bcfe56800 ffffffffffffffff"), -1),
+        (bytes.fromhex("0001 000000000000008e 0004") + b"note" + bytes.fromhex("0000018bcfe56800") + b"\xff" * 8, -1),
         (bytes.fromhex("0002 000000000000008e 0004") + b"note" + bytes.fromhex("0000018bcfe56800"), -1),
         (COMMITTED_V3, 0),
         (
@@ -102,9 +103,11 @@ def test_every_version_of_an_offset_is_read(value: bytes, leader_epoch: int) -> 
 
 MEMBER_V0 = b"\x00\x03m-1\x00\x03app\x00\x0a/127.0.0.1" + bytes.fromhex("0000afc8 00000003") + b"sub\x00\x00\x00\x03own"
 MEMBER_V1 = (
-    b"\x00\x03m-1\x00\x03app\x00\x0a/127.0.0.1" + bytes.fromhex("000493e0 0000afc8 00000003") + b"sub\x00\x00\x00\x03own"
+    b"\x00\x03m-1\x00\x03app\x00\x0a/127.0.0.1" + bytes.fromhex("000493e0 0000afc8 00000003")
+    + b"sub\x00\x00\x00\x03own"
 )
 MEMBER_V4 = b"\x04m-1\x00\x04app\x0b/127.0.0.1" + bytes.fromhex("000493e0 0000afc8") + b"\x04sub\x04own\x00"
+AT = bytes.fromhex("0000018bcfe56800")
 HEAD = b"\x00\x08consumer\x00\x00\x00\x07\x00\x05range\x00\x03m-1"
 
 
@@ -113,7 +116,7 @@ HEAD = b"\x00\x08consumer\x00\x00\x00\x07\x00\x05range\x00\x03m-1"
     [
         (b"\x00\x00" + HEAD + b"\x00\x00\x00\x01" + MEMBER_V0, 45_000, -1),
         (b"\x00\x01" + HEAD + b"\x00\x00\x00\x01" + MEMBER_V1, 300_000, -1),
-        (b"\x00\x02" + HEAD + bytes.fromhex("0000018bcfe56800") + b"\x00\x00\x00\x01" + MEMBER_V1, 300_000, 1_700_000_000_000),
+        (b"\x00\x02" + HEAD + AT + b"\x00\x00\x00\x01" + MEMBER_V1, 300_000, 1_700_000_000_000),
         (RECORDED_V3, 300_000, 1_700_000_000_000),
         (
             b"\x00\x04\x09consumer\x00\x00\x00\x07\x06range\x04m-1" + bytes.fromhex("0000018bcfe56800")

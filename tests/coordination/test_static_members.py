@@ -105,7 +105,7 @@ def test_an_older_leader_is_kept_from_assigning_by_the_old_leaders_id() -> None:
 
 def test_a_restart_that_changes_the_vote_rebalances() -> None:
     desk = Desk()
-    one, two = static_pair(desk)
+    one, _ = static_pair(desk)
     desk.leave(Leaver("", "i2"))
     desk.join(one, instance_id="i1", protocols=BOTH)
     desk.sync(one, 2)

@@ -288,8 +288,12 @@ class GroupsUnderFaults(RuleBasedStateMachine):
 
         def check(answer: OffsetsCommitted) -> None:
             assert (ErrorCode.NONE,) == answer.errors
-            kept = [fact for fact in self.durable_facts() if isinstance(fact, OffsetCommitted) and fact.metadata == name]
-            assert [(partition, offset)] == [(fact.partition, fact.offset) for fact in kept], "acknowledged, not durable"
+            kept = [
+                (fact.partition, fact.offset)
+                for fact in self.durable_facts()
+                if isinstance(fact, OffsetCommitted) and fact.metadata == name
+            ]
+            assert [(partition, offset)] == kept, "acknowledged, not durable"
 
         self.ask(lambda at, ticket, now: at.commit_offsets(command, ticket, now_ms=now), check)
 
