@@ -72,8 +72,9 @@ def test_a_wrong_call_is_told_with_exit_code_2(arguments: list[str], sentence: s
 
 EVERYTHING = [
     ["topics", "list"], ["topics", "create", "orders"], ["topics", "describe", "orders"],
-    ["topics", "delete", "orders"], ["produce", "orders"], ["consume", "orders"], ["groups", "list"], ["groups", "describe", "g"],
-    ["groups", "delete", "g"], ["lag"], ["offsets", "reset", "g", "--topic", "orders", "--to-latest", "--yes"],
+    ["topics", "delete", "orders"], ["produce", "orders"], ["consume", "orders"], ["groups", "list"],
+    ["groups", "describe", "g"], ["groups", "delete", "g"], ["lag"],
+    ["offsets", "reset", "g", "--topic", "orders", "--to-latest", "--yes"],
 ]  # fmt: skip
 
 

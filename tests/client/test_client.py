@@ -1,5 +1,6 @@
 """Every call of the client, on our broker and on Apache Kafka."""
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ from logmark.client.client import Client
 from logmark.client.errors import CommitRefused, OffsetOutOfRange, RefusedByBroker, UnknownTopic
 from logmark.errors import ErrorCode
 from logmark.names import TopicPartition
+from logmark.testing import Broker
 from tests.harness.brokers import BrokerUnderTest, read
 
 NOON = 1_709_640_000_000
@@ -179,3 +181,36 @@ def test_an_active_group_shows_its_members_and_refuses_commits_from_outside(
 def test_settings_of_a_topic_that_is_not_there_are_refused(broker: BrokerUnderTest, client: Client) -> None:
     with pytest.raises(RefusedByBroker, match="does not exist"):
         client.describe_configs([broker.unique("no")])
+
+
+def test_a_call_outlasts_a_restart_of_the_broker() -> None:
+    with Broker() as restarted:
+        topic = restarted.create_topic("orders")
+        with Client(restarted.bootstrap_servers, patience_s=0) as client:
+            client.commit("email", {TopicPartition(topic, 0): 0})
+            restarted.stop()
+            again = threading.Timer(0.3, restarted.start)
+            again.start()
+
+            assert {TopicPartition(topic, 0): 0} == client.latest([TopicPartition(topic, 0)])
+            assert {TopicPartition(topic, 0): Committed(offset=0)} == client.committed("email")
+            again.join()
+
+
+@pytest.mark.parametrize("error", ["NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS"])
+def test_a_commit_is_sent_again_while_its_coordinator_moves(our_broker: BrokerUnderTest, error: str) -> None:
+    here, group = TopicPartition(our_broker.create_topic("orders"), 0), our_broker.group("email")
+    our_broker.control.fail_next("OffsetCommit", error, times=2)
+
+    with Client(our_broker.bootstrap_servers) as client:
+        client.commit(group, {here: 7})
+
+        assert {here: Committed(offset=7)} == client.committed(group)
+
+
+def test_a_commit_for_a_topic_that_is_not_there_is_refused_at_once(broker: BrokerUnderTest, client: Client) -> None:
+    nowhere = TopicPartition(broker.unique("no"), 0)
+
+    with pytest.raises(CommitRefused, match="the topic or the partition does not exist") as refused:
+        client.commit(broker.group("email"), {nowhere: 7})
+    assert {nowhere: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION} == refused.value.errors

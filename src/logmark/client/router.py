@@ -40,8 +40,9 @@ class Router:
     ) -> None:
         """Reads the properties; connects at the first call.
 
-        A call takes at most `timeout_s`; one round over the addresses at most `connect_timeout_s`;
-        rounds in which nobody answers go on for `patience_s`.
+        A call takes at most `timeout_s`; one round over the addresses at most `connect_timeout_s`; rounds in which
+        nobody answers go on for `patience_s`, or for the whole call if that broker has answered before: it may be
+        restarting.
         """
         self.bootstrap_servers = bootstrap_servers
         self.client_id = client_id
@@ -54,6 +55,7 @@ class Router:
         self._connections: dict[Address, Connection] = {}
         self._brokers: Mapping[int, Address] = {}
         self._controller = -1
+        self._reached: set[Address] = set()
         self._leaders: dict[TopicPartition, int] = {}
         self._coordinators: dict[str, int] = {}
 
@@ -117,7 +119,8 @@ class Router:
                     raise BrokerUnreachable(f"{error} Whether it did what was asked is not known.") from None
                 if failure is None:
                     # The first failure says most: later ones may only tell that the time is up.
-                    failure, give_up_at = error, time.monotonic() + self._patience_s
+                    failure = error
+                    give_up_at = deadline if self._was_reached(to) else time.monotonic() + self._patience_s
                 if time.monotonic() >= give_up_at:
                     break
                 continue
@@ -125,6 +128,9 @@ class Router:
             return response
         assert failure is not None
         raise failure
+
+    def _was_reached(self, to: int) -> bool:
+        return bool(self._reached) if to < 0 else self._brokers.get(to) in self._reached
 
     def _connection(self, to: int, deadline: float) -> Connection:
         if to == CONTROLLER:
@@ -166,6 +172,7 @@ class Router:
             address, security=self._security, tls=self._tls, client_id=self.client_id, timeout_s=timeout_s
         )
         self._connections[address] = connection
+        self._reached.add(address)
         return connection
 
     def dedicated(self, partition: TopicPartition, *, timeout_s: float) -> Connection:
