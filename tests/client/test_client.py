@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import Consumer
 
 from logmark.client.answers import EARLIEST, LATEST, MAX_TIMESTAMP, Committed, NewTopic, OffsetAndTimestamp
 from logmark.client.client import Client
@@ -214,3 +215,30 @@ def test_a_commit_for_a_topic_that_is_not_there_is_refused_at_once(broker: Broke
     with pytest.raises(CommitRefused, match="the topic or the partition does not exist") as refused:
         client.commit(broker.group("email"), {nowhere: 7})
     assert {nowhere: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION} == refused.value.errors
+
+
+@pytest.mark.kafka
+def test_a_group_of_the_newer_protocol_is_described_with_its_members(apache_kafka: BrokerUnderTest) -> None:
+    topic, group = apache_kafka.create_topic("orders"), apache_kafka.group("email")
+    apache_kafka.produce(topic, ["ORD-1001"])
+    consumer = Consumer(
+        {
+            "bootstrap.servers": apache_kafka.bootstrap_servers,
+            "group.id": group,
+            "group.protocol": "consumer",
+            "client.id": "worker-1",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    apache_kafka.closing(consumer).subscribe([topic])
+    read(consumer, 1)
+
+    with Client(apache_kafka.bootstrap_servers) as client:
+        described = client.describe_groups([group])[group]
+
+        assert ("consumer", "Stable", True) == (described.type, described.state, described.is_active)
+        assert [("worker-1", [TopicPartition(topic, 0)])] == [
+            (member.client_id, list(member.partitions)) for member in described.members
+        ]
+        with pytest.raises(CommitRefused, match="stop them and try again"):
+            client.commit(group, {TopicPartition(topic, 0): 0})

@@ -11,6 +11,7 @@ from logmark.errors import ErrorCode
 from logmark.names import TopicPartition
 from logmark.wire.messages import Message
 from logmark.wire.schema import (
+    consumer_group_describe,
     delete_groups,
     describe_groups,
     offset_commit,
@@ -106,7 +107,18 @@ class GroupCalls(Router):
         )
 
     def _describe_other(self, group: str) -> GroupDescription:
-        """A group that is not classic is at least in the list, with its state."""
+        """A group of the newer protocol; of any other kind, what the list says; else nobody knows it."""
+        coordinator = self._coordinator(group, self._deadline())
+        if self._connection(coordinator, self._deadline()).offers(consumer_group_describe.KEY):
+            answer = self._at_coordinator(
+                group,
+                consumer_group_describe,
+                consumer_group_describe.Request(group_ids=[group]),
+                consumer_group_describe.Response,
+                lambda response: [one.error_code for one in response.groups],
+            )
+            if not answer.groups[0].error_code:
+                return _read_newer(answer.groups[0], coordinator)
         for listing in self.list_groups():
             if listing.group == group and listing.type.lower() not in ("", "classic"):
                 return GroupDescription(
@@ -291,6 +303,31 @@ class GroupCalls(Router):
             assert failure is not None
             raise failure
         return response
+
+
+def _read_newer(group: consumer_group_describe.ResponseGroup, coordinator: int) -> GroupDescription:
+    return GroupDescription(
+        group=group.group_id,
+        state=group.group_state,
+        type="consumer",
+        protocol_type="consumer",
+        assignor=group.assignor_name,
+        coordinator=coordinator,
+        members=[
+            GroupMember(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                client_id=member.client_id,
+                host=member.client_host,
+                partitions=sorted(
+                    TopicPartition(topic.topic_name, number)
+                    for topic in member.assignment.topic_partitions
+                    for number in topic.partitions
+                ),
+            )
+            for member in group.members
+        ],
+    )
 
 
 def _fetch_codes(answer: offset_fetch.Response) -> list[int]:
