@@ -24,6 +24,7 @@ DUMP_LOG = "org.apache.kafka.tools.DumpLogSegments"
 VERIFIABLE_PRODUCER = "org.apache.kafka.tools.VerifiableProducer"
 VERIFIABLE_CONSUMER = "org.apache.kafka.tools.VerifiableConsumer"
 CLIENT_COMPATIBILITY = "org.apache.kafka.tools.ClientCompatibilityTest"
+PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 STORAGE = "kafka.tools.StorageTool"
 SERVER = "kafka.Kafka"
 
