@@ -32,8 +32,8 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """Logmark divided by the other side."""
-        return self.logmark / self.other if self.other else float("nan")
+        """Logmark divided by the other side; 0 when the other is too small to be measured."""
+        return self.logmark / self.other if self.other else 0.0
 
     @property
     def verdict(self) -> str:

@@ -29,6 +29,7 @@ class History:
     acknowledged: list[dict[int, str]]
     committed: list[int]
     attempted: list[int]
+    commit_count: int = 0
     failures: list[KafkaError] = field(default_factory=list)
 
     @classmethod
@@ -41,6 +42,11 @@ class History:
     def acknowledged_count(self) -> int:
         """How many records were acknowledged so far."""
         return sum(len(offsets) for offsets in self.acknowledged)
+
+
+def value_of(number: int) -> str:
+    """The value of the n-th record of a partition: long enough that a run of them fills segments."""
+    return f"{number:0200}"
 
 
 class Load:
@@ -96,7 +102,7 @@ class Load:
                 self._producer.poll(0.01)
                 continue
             number = history.sent[partition]
-            self._producer.produce(self._topic, f"{number}", partition=partition, on_delivery=self._told)
+            self._producer.produce(self._topic, value_of(number), partition=partition, on_delivery=self._told)
             history.sent[partition] = number + 1
             partition = (partition + 1) % len(history.sent)
             self._producer.poll(0)
@@ -120,6 +126,7 @@ class Load:
             except KafkaException:
                 continue  # the broker is dead for the moment; nothing was promised
             history.committed[partition] = offset
+            history.commit_count += 1
 
 
 def committed_offsets(bootstrap_servers: str, topic: str, partitions: int) -> list[int]:

@@ -24,7 +24,8 @@ def rows_of(bench: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = json.loads(done.stdout)["rows"]
     for row in rows:
         (ratio,) = (value for name, value in row.items() if "ratio" in name)
-        assert 0 < row["logmark"] and 0 < row["other"] and 0 <= ratio, row
+        # Processor time is counted in ticks, and tiny input may not use up one.
+        assert 0 <= min(row["logmark"], row["other"], ratio), row
     return rows
 
 
