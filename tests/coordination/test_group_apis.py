@@ -4,12 +4,14 @@ import itertools
 import socket
 import struct
 from collections.abc import Iterator
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from logmark.broker.api import (
+    consumer_group_heartbeat,
     delete_groups,
     describe_groups,
     find_coordinator,
@@ -145,8 +147,22 @@ def test_a_transactional_producer_is_sent_away_for_good(wire: Wire, version: int
     answer = wire.ask(find_coordinator, version, key_type=1, **keys)
 
     found = answer.coordinators[0] if version >= 4 else answer
-    assert ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED == found.error_code
+    assert ErrorCode.CLUSTER_AUTHORIZATION_FAILED == found.error_code
     assert "Transactions are not served" in found.error_message
+
+
+@versions(consumer_group_heartbeat)
+def test_the_new_group_protocol_is_refused_in_its_own_words(version: int) -> None:
+    from kio.serial import entity_reader
+
+    kio = import_module(f"kio.schema.consumer_group_heartbeat.v{version}.response")
+    (answer,) = consumer_group_heartbeat.handle_frame(memoryview(b""), 0, None)  # type: ignore[arg-type]
+
+    read, size = entity_reader(kio.ConsumerGroupHeartbeatResponse)(bytes(answer), 0)
+
+    assert (ErrorCode.UNSUPPORTED_VERSION, None, None) == (int(read.error_code), read.member_id, read.assignment)
+    assert "group.protocol=classic" in read.error_message
+    assert len(answer) == size
 
 
 def test_there_is_no_coordinator_of_other_kinds(wire: Wire) -> None:

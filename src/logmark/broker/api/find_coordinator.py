@@ -41,9 +41,10 @@ def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Res
 
 def _coordinator(key: str, key_type: int, at: "Request") -> schema.ResponseCoordinator:
     if key_type == TRANSACTION:
-        # The code that no client retries: Java, librdkafka, kafka-python and aiokafka all end the producer with it.
-        # librdkafka repeats the search for ever on anything that is not an authorization error.
-        return _nobody(key, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+        # librdkafka repeats the search for ever on anything but an authorization error, and Java shows our sentence for
+        # every error but TRANSACTIONAL_ID_AUTHORIZATION_FAILED. This one ends the producer at once in Java, librdkafka,
+        # kafka-python and aiokafka, and the first two say why.
+        return _nobody(key, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
     if key_type != GROUP:
         return _nobody(key, ErrorCode.INVALID_REQUEST, f"There is no coordinator of key type {key_type} here.")
     try:
