@@ -23,6 +23,7 @@ def file(table: Path, name: str, rows: list[tuple[str | None, int, int]]) -> Dat
 
 
 KINDS = (pa.string(), pa.int32(), pa.int64())
+SCHEMA = pa.schema(list(zip(("topic", "partition", "offset"), KINDS, strict=True)))
 
 
 def rows_of(table: Path, files: list[DataFile]) -> list[Row]:
@@ -42,7 +43,7 @@ def test_a_file_inside_of_the_range_is_removed_without_being_read(tmp_path: Path
     one = file(tmp_path, "a.parquet", clicks(0, 10, 20))
     (tmp_path / "a.parquet").unlink()
 
-    changes = replace(tmp_path, [one], {P0: (10, 20)})
+    changes = replace(tmp_path, [one], {P0: (10, 20)}, SCHEMA)
 
     assert ([one], []) == (changes.removed, changes.rewritten)
 
@@ -52,14 +53,14 @@ def test_a_file_outside_of_the_range_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").unlink()
 
     for ranges in ({P0: (0, 10)}, {P0: (20, 30)}, {P1: (10, 20)}, {TopicPartition("orders", 0): (10, 20)}):
-        changes = replace(tmp_path, [one], ranges)
+        changes = replace(tmp_path, [one], ranges, SCHEMA)
         assert ([], []) == (changes.removed, changes.rewritten)
 
 
 def test_a_file_that_overlaps_in_part_is_rewritten_without_the_range(tmp_path: Path) -> None:
     one = file(tmp_path, "a.parquet", clicks(0, 10, 20))
 
-    changes = replace(tmp_path, [one], {P0: (15, 30)})
+    changes = replace(tmp_path, [one], {P0: (15, 30)}, SCHEMA)
 
     assert [one] == changes.removed
     assert sorted(clicks(0, 10, 15)) == rows_of(tmp_path, changes.rewritten)
@@ -71,8 +72,8 @@ def test_a_file_without_statistics_is_looked_into(tmp_path: Path) -> None:
     known = file(tmp_path, "a.parquet", clicks(0, 10, 20))
     one = DataFile(path=known.path, size_bytes=known.size_bytes, records=known.records, low=None, high=None)
 
-    assert [one] == replace(tmp_path, [one], {P0: (19, 30)}).removed
-    assert [] == replace(tmp_path, [one], {P0: (20, 30)}).removed
+    assert [one] == replace(tmp_path, [one], {P0: (19, 30)}, SCHEMA).removed
+    assert [] == replace(tmp_path, [one], {P0: (20, 30)}, SCHEMA).removed
 
 
 def test_rows_without_an_offset_are_refused_with_a_sentence(tmp_path: Path) -> None:
@@ -95,7 +96,7 @@ def test_exactly_the_rows_of_the_ranges_go(
     table = tmp_path_factory.mktemp("table")
     files = [file(table, f"{number}.parquet", list(rows)) for number, rows in enumerate(contents)]
 
-    changes = replace(table, files, ranges)
+    changes = replace(table, files, ranges, SCHEMA)
 
     left = [one for one in files if one not in changes.removed] + changes.rewritten
     kept = [

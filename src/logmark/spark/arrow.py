@@ -45,10 +45,10 @@ def to_arrow(columns: Columns, place: TopicPartition) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*arrays, _headers(columns)], schema=_SCHEMA_WITH_HEADERS)
 
 
-def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def pieces(batch: pa.RecordBatch, *, bytes_max: int = BYTES_PER_BATCH) -> Iterator[pa.RecordBatch]:
     """The batch in slices of a size that the JVM can hold at ease."""
     rows = batch.num_rows
-    slices = max(1, -(-batch.nbytes // BYTES_PER_BATCH))
+    slices = max(1, -(-batch.nbytes // bytes_max))
     step = max(1, -(-rows // slices))
     for at in range(0, rows, step):
         yield batch.slice(at, step)

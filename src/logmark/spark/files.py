@@ -5,10 +5,13 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from logmark.errors import UserError
 from logmark.names import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Ranges = Mapping[TopicPartition, tuple[int, int]]
 WHERE = ("topic", "partition", "offset")
@@ -104,7 +107,7 @@ def listed(actions: Iterable[Mapping[str, Any]]) -> list[DataFile]:
     ]
 
 
-def replace(table: Path, files: Iterable[DataFile], ranges: Ranges) -> Replacement:
+def replace(table: Path, files: Iterable[DataFile], ranges: Ranges, schema: "pa.Schema") -> Replacement:
     """Takes the rows of the ranges out of the files: by removing a file, or by rewriting one that holds others too."""
     removed, rewritten = [], []
     for file in files:
@@ -113,7 +116,7 @@ def replace(table: Path, files: Iterable[DataFile], ranges: Ranges) -> Replaceme
         if file.is_within(ranges):
             removed.append(file)
             continue
-        rest = _rest(table / file.path, ranges)
+        rest = _rest(table / file.path, ranges, schema)
         if rest is None:
             continue
         removed.append(file)
@@ -122,14 +125,13 @@ def replace(table: Path, files: Iterable[DataFile], ranges: Ranges) -> Replaceme
     return Replacement(removed=removed, rewritten=rewritten)
 
 
-def _rest(file: Path, ranges: Ranges) -> Any:
+def _rest(file: Path, ranges: Ranges, schema: "pa.Schema") -> "pa.Table | None":
     """The rows of the file outside of the ranges, or None if all of them are."""
     import pyarrow.compute as compute
-    import pyarrow.parquet as parquet
+    import pyarrow.dataset as dataset
 
-    # A file object and not a path: a path with key=value in it would add a column.
-    with file.open("rb") as source:
-        rows = parquet.read_table(source)
+    # With the table's schema: other writers of the table may have other types for the same columns.
+    rows = dataset.dataset(str(file), schema=schema, format="parquet").to_table()
     topic, partition, offset = (compute.field(name) for name in WHERE)
     goes = compute.scalar(False)
     for place, (first, end) in ranges.items():
@@ -138,7 +140,7 @@ def _rest(file: Path, ranges: Ranges) -> Any:
     return None if rest.num_rows == rows.num_rows else rest
 
 
-def _write(table: Path, rows: Any) -> DataFile:
+def _write(table: Path, rows: "pa.Table") -> DataFile:
     import pyarrow.parquet as parquet
 
     path = f"data/{uuid.uuid4().hex}.parquet"

@@ -17,6 +17,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from logmark.client.client import Client
 from logmark.client.errors import BrokerUnreachable, RefusedByBroker
 from logmark.clock import SystemClock
 from logmark.errors import UserError
@@ -107,12 +108,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self._client: Client | None = None
         self._follower: GroupFollower | None = None
         self._begun: Position | None = None
         self._idle_until = 0.0
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_follower": None, "_begun": None, "_idle_until": 0.0}
+    def __reduce__(self) -> tuple[type["StreamReader"], tuple[Options]]:
+        return StreamReader, (self._options,)
 
     def initialOffset(self) -> dict[str, Any]:
         # Spark asks twice and writes its log in between: another answer would lose the records between the two.
@@ -157,10 +159,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: it comes one batch late, and not at all when the query is idle or ends; `latestOffset` commits."""
 
+    def stop(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
     def _following(self) -> GroupFollower:
         if self._follower is None:
-            client = connect(self._options, timeout_s=FIRST_CONTACT_S)
-            self._follower = GroupFollower(self._options, client, SystemClock())
+            self._client = connect(self._options, timeout_s=FIRST_CONTACT_S)
+            self._follower = GroupFollower(self._options, self._client, SystemClock())
         return self._follower
 
 

@@ -1,0 +1,65 @@
+"""What a person is told who has no Spark, an old one, or no Java."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from logmark.errors import UserError
+from logmark.spark.sessions import check_java, check_spark, session
+
+
+def java(folder: Path, version: str) -> dict[str, str]:
+    """A Java home whose Java says that it is this version."""
+    (folder / "bin").mkdir()
+    program = folder / "bin" / "java"
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    program.chmod(0o755)
+    return {"JAVA_HOME": str(folder), "PATH": ""}
+
+
+@pytest.mark.parametrize("version", ["17.0.15", "21", "25.0.1"])
+def test_a_java_that_can_run_spark_is_taken(tmp_path: Path, version: str) -> None:
+    check_java(java(tmp_path, version))
+
+
+@pytest.mark.parametrize(("version", "shown"), [("11.0.2", "11"), ("1.8.0_292", "8")])
+def test_an_old_java_is_a_sentence(tmp_path: Path, version: str, shown: str) -> None:
+    with pytest.raises(UserError, match=f"needs Java 17 or newer, and .* is version {shown}"):
+        check_java(java(tmp_path, version))
+
+
+def test_no_java_is_a_sentence_that_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none is on the PATH.*openjdk-17-jre-headless"):
+        check_java({"PATH": str(tmp_path)})
+    with pytest.raises(UserError, match="there is no bin/java in it"):
+        check_java({"JAVA_HOME": str(tmp_path), "PATH": ""})
+
+
+def test_a_java_that_does_not_run_is_a_sentence(tmp_path: Path) -> None:
+    environment = java(tmp_path, "17")
+    (tmp_path / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
+
+    with pytest.raises(UserError, match="does not run"):
+        check_java(environment)
+
+
+def test_an_old_spark_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.__version__", "4.1.3")
+
+    with pytest.raises(UserError, match=r"PySpark 4\.1\.3 is too old.*Install 4\.2 or newer"):
+        session()
+
+
+@pytest.mark.parametrize("version", ["4.2.0", "4.3.0", "4.10.0.dev1", "5.0"])
+def test_a_new_enough_spark_is_taken(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr("pyspark.__version__", version)
+
+    check_spark()
+
+
+def test_no_spark_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+
+    with pytest.raises(UserError, match=r"PySpark is not installed.*pip install"):
+        check_spark()
