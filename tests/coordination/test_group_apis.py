@@ -1,17 +1,13 @@
 """The group APIs over a socket, in every version that is advertised."""
 
 import itertools
-import socket
-import struct
 from collections.abc import Iterator
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from logmark.broker.api import (
-    consumer_group_heartbeat,
     delete_groups,
     describe_groups,
     find_coordinator,
@@ -26,47 +22,10 @@ from logmark.broker.api import (
 )
 from logmark.errors import ErrorCode
 from logmark.testing import Broker
-from logmark.wire import frames, messages
 from tests.coordination.desk import subscription
+from tests.coordination.wire import Wire
 
 NAMES = (f"group-{number}" for number in itertools.count())
-
-
-class Wire:
-    """One connection that speaks messages."""
-
-    def __init__(self, broker: Broker) -> None:
-        host, _, port = broker.bootstrap_servers.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=20)
-        self._ids = itertools.count(1)
-
-    def ask(self, api: ModuleType, version: int, **fields: Any) -> Any:
-        self.send(api, version, **fields)
-        return self.receive(api, version)
-
-    def send(self, api: ModuleType, version: int, **fields: Any) -> None:
-        body = messages.encode_request(api.schema, version, api.schema.Request(**fields))
-        flexible = messages.is_flexible(api.schema, version)
-        self._socket.sendall(
-            frames.request_frame(api.KEY, version, next(self._ids), "wire", flexible=flexible, body=body)
-        )
-
-    def receive(self, api: ModuleType, version: int) -> Any:
-        (size,) = struct.unpack(">i", self._take(4))
-        frame = memoryview(self._take(size))
-        _, at = frames.read_response_header(frame, flexible=messages.is_flexible(api.schema, version))
-        return messages.decode_response(api.schema, version, frame[at:])
-
-    def _take(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            more = self._socket.recv(size - len(data))
-            assert more, "the broker closed the connection"
-            data += more
-        return data
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 @pytest.fixture(scope="module")
@@ -149,20 +108,6 @@ def test_a_transactional_producer_is_sent_away_for_good(wire: Wire, version: int
     found = answer.coordinators[0] if version >= 4 else answer
     assert ErrorCode.CLUSTER_AUTHORIZATION_FAILED == found.error_code
     assert "Transactions are not served" in found.error_message
-
-
-@versions(consumer_group_heartbeat)
-def test_the_new_group_protocol_is_refused_in_its_own_words(version: int) -> None:
-    from kio.serial import entity_reader
-
-    kio = import_module(f"kio.schema.consumer_group_heartbeat.v{version}.response")
-    (answer,) = consumer_group_heartbeat.handle_frame(memoryview(b""), 0, None)  # type: ignore[arg-type]
-
-    read, size = entity_reader(kio.ConsumerGroupHeartbeatResponse)(bytes(answer), 0)
-
-    assert (ErrorCode.UNSUPPORTED_VERSION, None, None) == (int(read.error_code), read.member_id, read.assignment)
-    assert "group.protocol=classic" in read.error_message
-    assert len(answer) == size
 
 
 def test_there_is_no_coordinator_of_other_kinds(wire: Wire) -> None:

@@ -1,0 +1,115 @@
+"""A commit over a socket is answered when the disk has it, and never when the disk has failed."""
+
+import errno
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from logmark.broker.api import describe_groups, find_coordinator, offset_commit, offset_fetch
+from logmark.coordination.placement import partition_of
+from logmark.disk.files import RealFileSystem
+from logmark.errors import ErrorCode
+from logmark.testing import Broker
+from logmark.testing.files import FaultyFileSystem
+from tests.coordination.wire import Wire
+
+HERE, ELSEWHERE = "billing", "fraud"
+LOG = f"__consumer_offsets-{partition_of(HERE)}/"
+
+
+@pytest.fixture
+def files() -> FaultyFileSystem:
+    return FaultyFileSystem(RealFileSystem(sync=True))
+
+
+@pytest.fixture
+def broker(files: FaultyFileSystem) -> Iterator[Broker]:
+    with Broker({"group.initial.rebalance.delay.ms": "0"}, durability="sync", files=files) as broker:
+        broker.create_topic("clicks")
+        wire = Wire(broker)
+        wire.ask(find_coordinator, 2, key=HERE)  # the first question makes the internal topic
+        wire.close()
+        yield broker
+        files.heal()
+
+
+@pytest.fixture
+def wire(broker: Broker) -> Iterator[Wire]:
+    connection = Wire(broker)
+    yield connection
+    connection.close()
+
+
+def commit(group: str, offset: int) -> dict[str, Any]:
+    schema = offset_commit.schema
+    partition = schema.RequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
+    return {"group_id": group, "topics": [schema.RequestTopic(name="clicks", partitions=[partition])]}
+
+
+def fetch(group: str) -> dict[str, Any]:
+    schema = offset_fetch.schema
+    return {"group_id": group, "topics": [schema.RequestTopic(name="clicks", partition_indexes=[0])]}
+
+
+def error_of(answer: Any) -> int:
+    return answer.topics[0].partitions[0].error_code
+
+
+def place_in(answer: Any) -> int:
+    return answer.topics[0].partitions[0].committed_offset
+
+
+def test_partitions_differ() -> None:
+    assert partition_of(HERE) != partition_of(ELSEWHERE)
+
+
+def test_while_the_sync_is_held_back_there_is_no_answer_and_nobody_sees_the_commit(
+    broker: Broker, files: FaultyFileSystem, wire: Wire
+) -> None:
+    reader = Wire(broker)
+    with files.hold_syncs(LOG):
+        wire.send(offset_commit, 8, **commit(HERE, 53))
+        files.wait_for_held_sync()
+        reader.send(offset_fetch, 7, **fetch(HERE))
+        other = Wire(broker)
+        assert 0 == error_of(other.ask(offset_commit, 8, **commit(ELSEWHERE, 7)))
+        other.close()
+
+        assert not wire.has_answer
+        assert not reader.has_answer
+
+    assert 0 == error_of(wire.receive(offset_commit, 8))
+    assert 53 == place_in(reader.receive(offset_fetch, 7))
+    reader.close()
+
+
+def test_a_failed_sync_is_never_acknowledged_and_other_groups_go_on(
+    broker: Broker, files: FaultyFileSystem, wire: Wire
+) -> None:
+    assert 0 == error_of(wire.ask(offset_commit, 8, **commit(HERE, 53)))
+    files.fail_syncs(LOG, errno.EIO)
+
+    assert ErrorCode.NOT_COORDINATOR == error_of(wire.ask(offset_commit, 8, **commit(HERE, 54)))
+    assert ErrorCode.NOT_COORDINATOR == error_of(wire.ask(offset_commit, 8, **commit(HERE, 55)))
+    assert ErrorCode.COORDINATOR_NOT_AVAILABLE == wire.ask(find_coordinator, 2, key=HERE).error_code
+    assert 0 == error_of(wire.ask(offset_commit, 8, **commit(ELSEWHERE, 7)))
+    assert 53 == place_in(wire.ask(offset_fetch, 7, **fetch(HERE)))
+
+
+def test_a_failed_write_is_never_acknowledged_and_the_disk_keeps_what_it_had(
+    broker: Broker, files: FaultyFileSystem, wire: Wire
+) -> None:
+    assert 0 == error_of(wire.ask(offset_commit, 8, **commit(HERE, 53)))
+    files.fail_writes(LOG, errno.ENOSPC)
+
+    assert ErrorCode.NOT_COORDINATOR == error_of(wire.ask(offset_commit, 8, **commit(HERE, 54)))
+    files.heal()
+    broker.restart()
+
+    again = Wire(broker)
+    assert 53 == place_in(again.ask(offset_fetch, 7, **fetch(HERE)))
+    assert 0 == error_of(again.ask(offset_commit, 8, **commit(HERE, 55)))
+    (group,) = again.ask(describe_groups, 5, groups=[HERE]).groups
+    assert "Empty" == group.group_state
+    again.close()
