@@ -24,6 +24,7 @@ from logmark.wire.primitives import (
     write_varint,
 )
 
+NULL_STRUCT = b"\xff"
 _SIZES = {kind: struct.calcsize(">" + code) for kind, code in FIXED.items()}
 
 Decoder = Callable[[bytes, int, bool], Any]
@@ -40,6 +41,8 @@ def minimum_bytes(field: Field, version: int, *, flexible: bool) -> int:
         return _SIZES[field.kind]
     if field.kind == "struct":
         assert field.struct is not None
+        if field.is_nullable_in(version):
+            return 1
         plain = (part for part in field.struct.FIELDS if part.tag is None and part.is_in(version))
         return sum(minimum_bytes(part, version, flexible=flexible) for part in plain) + flexible
     if flexible:
@@ -132,14 +135,27 @@ class _DecoderSource(_Source):
         if field.kind in FIXED:
             self.run.append((target, FIXED[field.kind]))
         elif field.kind == "struct":
-            assert field.struct is not None
-            item = self.name("item")
-            self.message(field.struct, item)
-            self.line(f"{target} = {item}")
+            self.nested(field, target)
         elif field.kind == "array":
             self.array(field, target)
         else:
             self.sized(field, target)
+
+    def nested(self, field: Field, target: str) -> None:
+        """Reads a message inside a message; a nullable one says first whether it is there."""
+        assert field.struct is not None
+        nullable = field.is_nullable_in(self.version)
+        if nullable:
+            self.run.append(("n", "b"))
+            self.flush()
+            self.line("if n < 0:")
+            self.line(f"    {target} = None")
+            self.line("else:")
+            self.indent += 1
+        item = self.name("item")
+        self.message(field.struct, item)
+        self.line(f"{target} = {item}")
+        self.indent -= nullable
 
     def length(self, field: Field) -> None:
         """Reads a length into `n`; in flexible versions it is one more than it says."""
@@ -276,14 +292,29 @@ class _EncoderSource(_Source):
         if field.kind in FIXED:
             self.run.append((source, FIXED[field.kind]))
         elif field.kind == "struct":
-            assert field.struct is not None
-            item = self.name("item")
-            self.line(f"{item} = {source}")
-            self.message(field.struct, item)
+            self.nested(field, source)
         elif field.kind == "array":
             self.array(field, source)
         else:
             self.sized(field, source)
+
+    def nested(self, field: Field, source: str) -> None:
+        """Writes a message inside a message, after a byte that says whether it is there if it is nullable."""
+        assert field.struct is not None
+        nullable = field.is_nullable_in(self.version)
+        item = self.name("item")
+        self.line(f"{item} = {source}")
+        if nullable:
+            self.flush()
+            self.line(f"if {item} is None:")
+            self.line(f"    {self.write}({NULL_STRUCT!r})")
+            self.line("else:")
+            self.indent += 1
+            self.run.append(("1", "b"))
+        self.message(field.struct, item)
+        if nullable:
+            self.flush()
+            self.indent -= 1
 
     def length(self, field: Field, value: str) -> None:
         """Writes the run and the length of `value`, which is null only where the version allows it."""

@@ -130,9 +130,17 @@ def array(
     return Field("array", default, since=since, until=until, nullable_since=nullable_since, tag=tag, element=element)
 
 
-def struct(of: "type[Message]", *, since: int = 0, until: int | None = None, tag: int | None = None) -> Any:
+def struct(
+    of: "type[Message]",
+    *,
+    default: tuple[()] | None = (),
+    since: int = 0,
+    until: int | None = None,
+    nullable_since: int | None = None,
+    tag: int | None = None,
+) -> Any:
     """A message inside a message."""
-    return Field("struct", (), since=since, until=until, tag=tag, struct=of)
+    return Field("struct", default, since=since, until=until, nullable_since=nullable_since, tag=tag, struct=of)
 
 
 class MessageType(type):

@@ -2,6 +2,7 @@
 
 from logmark.broker.api import (
     api_versions,
+    consumer_group_heartbeat,
     create_partitions,
     create_topics,
     delete_groups,
@@ -54,4 +55,5 @@ MODULES = (
     incremental_alter_configs,
     offset_delete,
     describe_cluster,
+    consumer_group_heartbeat,
 )
