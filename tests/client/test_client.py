@@ -13,6 +13,7 @@ from logmark.errors import ErrorCode
 from logmark.names import TopicPartition
 from logmark.testing import Broker
 from tests.harness.brokers import BrokerUnderTest, read
+from tests.harness.node import wait_until
 
 NOON = 1_709_640_000_000
 
@@ -30,9 +31,12 @@ def test_topics_are_created_described_grown_configured_and_deleted(broker: Broke
     assert {} == client.create_partitions({name: 3})
     client.alter_configs(name, {"retention.ms": None, "segment.bytes": "2097152"})
 
-    assert [0, 1, 2] == [one.partition for one in client.metadata([name]).partitions(name)]
-    changed = {entry.name: entry.value for entry in client.describe_configs([name])[name] if not entry.is_default}
-    assert {"segment.bytes": "2097152"} == changed
+    def changed() -> dict[str, str | None]:
+        return {entry.name: entry.value for entry in client.describe_configs([name])[name] if not entry.is_default}
+
+    # A controller's answer is a moment ahead of what its brokers know.
+    wait_until(lambda: changed() == {"segment.bytes": "2097152"}, "the settings are known")
+    wait_until(lambda: len(client.metadata([name]).partitions(name)) == 3, "the partitions are known")
     assert name in client.metadata().topics
 
     assert {} == client.delete_topics([name])
@@ -56,7 +60,7 @@ def test_a_topic_that_cannot_be_created_says_why_and_the_others_are(broker: Brok
         "a b": "INVALID_TOPIC_EXCEPTION",
         broker.unique("bad"): "INVALID_CONFIG",
     } == {name: failure.code.name for name, failure in failures.items()}
-    assert 1 == len(client.metadata([new]).partitions(new))
+    wait_until(lambda: client.metadata([new]).partitions(new), "the new topic is known")
 
 
 def test_asking_about_a_topic_never_creates_it(broker: BrokerUnderTest, client: Client) -> None:

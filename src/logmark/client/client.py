@@ -6,4 +6,7 @@ from logmark.client.topics import TopicCalls
 
 
 class Client(LogCalls, GroupCalls, TopicCalls):
-    """Every call of the tools and the pipelines, each sent to the broker that can answer it."""
+    """Every call of the tools and the pipelines, each sent to the broker that can answer it.
+
+    One thread uses it at a time. Its context closes it; a `fetcher` has a connection of its own.
+    """

@@ -70,7 +70,21 @@ class GroupCalls(Router):
 
     def describe_groups(self, groups: Sequence[str]) -> dict[str, GroupDescription]:
         """The state and the members of these groups; one that nobody knows is Dead."""
-        return {group: self._describe_group(group) for group in groups}
+        deadline = self._deadline()
+        found: dict[str, GroupDescription] = {}
+        for coordinator, members in self._by_coordinator(groups, deadline).items():
+            answer = self._ask(
+                describe_groups,
+                describe_groups.Request(groups=members),
+                describe_groups.Response,
+                to=coordinator,
+                deadline=deadline,
+            )
+            for one in answer.groups:
+                if not one.error_code and one.group_state != "Dead":
+                    found[one.group_id] = _read_classic(one, coordinator)
+        # What is left is asked alone: its coordinator moved meanwhile, or it is no classic group.
+        return {group: found.get(group) or self._describe_group(group) for group in groups}
 
     def _describe_group(self, group: str) -> GroupDescription:
         answer = self._at_coordinator(
@@ -82,29 +96,11 @@ class GroupCalls(Router):
         )
         one = answer.groups[0]
         code = error_code(one.error_code)
-        if code == ErrorCode.GROUP_ID_NOT_FOUND:
+        if code == ErrorCode.GROUP_ID_NOT_FOUND or one.group_state == "Dead":
             return self._describe_other(group)
         if code != ErrorCode.NONE:
             raise RefusedByBroker(code, group_sentence(group, code))
-        if one.group_state == "Dead":
-            return self._describe_other(group)
-        return GroupDescription(
-            group=group,
-            state=one.group_state,
-            protocol_type=one.protocol_type,
-            assignor=one.protocol_data,
-            coordinator=self._coordinators.get(group, -1),
-            members=[
-                GroupMember(
-                    member_id=member.member_id,
-                    instance_id=member.group_instance_id,
-                    client_id=member.client_id,
-                    host=member.client_host,
-                    partitions=read_assignment(member.member_assignment),
-                )
-                for member in one.members
-            ],
-        )
+        return _read_classic(one, self._coordinators.get(group, -1))
 
     def _describe_other(self, group: str) -> GroupDescription:
         """A group of the newer protocol; of any other kind, what the list says; else nobody knows it."""
@@ -164,12 +160,9 @@ class GroupCalls(Router):
         """The committed offsets of several groups, one request to each coordinator where brokers allow it."""
         deadline = self._deadline()
         found: dict[str, dict[TopicPartition, Committed]] = {}
-        by_coordinator: dict[int, list[str]] = {}
-        for group in groups:
-            by_coordinator.setdefault(self._coordinator(group, deadline), []).append(group)
-        for coordinator, members in by_coordinator.items():
+        for coordinator, members in self._by_coordinator(groups, deadline).items():
             highest = self._connection(coordinator, deadline).version_of(offset_fetch.KEY, offset_fetch.VERSIONS)
-            if highest < _FIRST_WITH_GROUPS or len(members) == 1:
+            if highest < _FIRST_WITH_GROUPS:
                 continue
             request = offset_fetch.Request(
                 groups=[offset_fetch.RequestGroup(group_id=group, topics=None) for group in members]
@@ -303,6 +296,26 @@ class GroupCalls(Router):
             assert failure is not None
             raise failure
         return response
+
+
+def _read_classic(group: describe_groups.ResponseGroup, coordinator: int) -> GroupDescription:
+    return GroupDescription(
+        group=group.group_id,
+        state=group.group_state,
+        protocol_type=group.protocol_type,
+        assignor=group.protocol_data,
+        coordinator=coordinator,
+        members=[
+            GroupMember(
+                member_id=member.member_id,
+                instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                host=member.client_host,
+                partitions=read_assignment(member.member_assignment),
+            )
+            for member in group.members
+        ],
+    )
 
 
 def _read_newer(group: consumer_group_describe.ResponseGroup, coordinator: int) -> GroupDescription:

@@ -18,6 +18,7 @@ from logmark.wire.schema import metadata as metadata_schema
 
 ANY = -1  # any broker will do
 CONTROLLER = -2
+_FIRST_WITH_KEYS = 4  # From here on FindCoordinator takes several groups.
 _BACKOFF_FIRST_S, _BACKOFF_MAX_S = 0.05, 1.0
 # A new topic reaches all brokers a moment after its creation was answered.
 _UNKNOWN_TOPIC_PATIENCE_S = 1.0
@@ -251,6 +252,24 @@ class Router:
             if not code.is_retriable:
                 break
         raise RefusedByBroker(code, group_sentence(group, code))
+
+    def _by_coordinator(self, groups: Sequence[str], deadline: float) -> dict[int, list[str]]:
+        """The groups under their coordinators, found in one request where brokers allow it."""
+        unknown = [group for group in groups if self._coordinators.get(group) not in self._brokers]
+        if len(unknown) > 1 and self._highest(find_coordinator, deadline) >= _FIRST_WITH_KEYS:
+            request = find_coordinator.Request(key_type=0, coordinator_keys=unknown)
+            response = self._ask(find_coordinator, request, find_coordinator.Response, to=ANY, deadline=deadline)
+            for found in response.coordinators:
+                if not found.error_code:
+                    self._brokers = {**self._brokers, found.node_id: Address(found.host, found.port)}
+                    self._coordinators[found.key] = found.node_id
+        grouped: dict[int, list[str]] = {}
+        for group in groups:
+            grouped.setdefault(self._coordinator(group, deadline), []).append(group)
+        return grouped
+
+    def _highest(self, schema: ModuleType, deadline: float) -> int:
+        return self._connection(ANY, deadline).version_of(schema.KEY, schema.VERSIONS)
 
     def _forget_coordinator(self, group: str) -> None:
         self._coordinators.pop(group, None)
