@@ -35,8 +35,8 @@ def test_topics_are_created_described_grown_configured_and_deleted(broker: Broke
         return {entry.name: entry.value for entry in client.describe_configs([name])[name] if not entry.is_default}
 
     # A controller's answer is a moment ahead of what its brokers know.
-    wait_until(lambda: changed() == {"segment.bytes": "2097152"}, "the settings are known")
     wait_until(lambda: len(client.metadata([name]).partitions(name)) == 3, "the partitions are known")
+    wait_until(lambda: changed() == {"segment.bytes": "2097152"}, "the settings are known")
     assert name in client.metadata().topics
 
     assert {} == client.delete_topics([name])
