@@ -1,6 +1,11 @@
 """Facts are kept as Kafka's own records."""
 
+import contextlib
+from dataclasses import replace
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from logmark.coordination import journal
 from logmark.coordination.facts import GroupForgotten, GroupRecorded, MemberRecorded, OffsetCommitted, OffsetForgotten
@@ -162,3 +167,30 @@ def test_records_of_other_kinds_are_left_alone(kind: int) -> None:
 def test_broken_records_are_refused_as_malformed(key: bytes | None, value: bytes | None) -> None:
     with pytest.raises(Malformed):
         journal.decode(key, value)
+
+
+@given(
+    st.builds(
+        OffsetCommitted,
+        group=st.text(max_size=5),
+        topic=st.text(max_size=5),
+        partition=st.integers(0, 2**31 - 1),
+        offset=st.integers(-(2**63), 2**63 - 1),
+        leader_epoch=st.integers(-1, 2**31 - 1),
+        metadata=st.text(max_size=5),
+        committed_at_ms=st.integers(-1, 2**63 - 1),
+        expires_at_ms=st.one_of(st.none(), st.integers(0, 2**63 - 1)),
+    )
+)
+def test_any_committed_offset_comes_back(fact: OffsetCommitted) -> None:
+    back = journal.decode(*journal.encode(fact))
+
+    # The version that has an expiry has no leader epoch.
+    assert (fact if fact.expires_at_ms is None else replace(fact, leader_epoch=-1)) == back
+
+
+@given(st.binary(max_size=40), st.binary(max_size=40), st.integers(0, 2))
+def test_no_bytes_are_anything_but_a_fact_or_malformed(key: bytes, value: bytes, kind: int) -> None:
+    for head in (b"", b"\x00\x03"):
+        with contextlib.suppress(Malformed):
+            journal.decode(kind.to_bytes(2, "big") + key, head + value)
