@@ -41,17 +41,25 @@ class PartitionMachine(RuleBasedStateMachine):
         self.lab.close()
         self.folder.cleanup()
 
-    @rule(sizes=strategies.lists(strategies.integers(0, 120), min_size=1, max_size=5), codec=strategies.integers(0, 4))
-    def append(self, sizes: list[int], codec: int) -> None:
-        base = len(self.values)
-        new = [b"%d:" % (base + at) + b"x" * size for at, size in enumerate(sizes)]
-        made = batch(*new, timestamp_ms=self.lab.clock.now_ms(), codec=codec, producer=(PRODUCER_ID, 0, base))
+    @rule(counts=strategies.lists(strategies.integers(1, 5), min_size=1, max_size=8), codec=strategies.integers(0, 4))
+    def append(self, counts: list[int], codec: int) -> None:
+        for count in counts:
+            base = len(self.values)
+            choose = random.Random(base)
+            new = [b"%d:" % (base + at) + choose.randbytes(choose.randrange(120)) for at in range(count)]
+            made = batch(*new, timestamp_ms=self.lab.clock.now_ms(), codec=codec, producer=(PRODUCER_ID, 0, base))
 
-        appended = self.partition.append(made, now_ms=self.lab.clock.now_ms())
+            appended = self.partition.append(made, now_ms=self.lab.clock.now_ms())
 
-        assert (base, base + len(new) - 1, False) == (appended.base_offset, appended.last_offset, appended.is_duplicate)
-        self.values += new
-        self.batches.append((base, len(new)))
+            assert (base, base + count - 1) == (appended.base_offset, appended.last_offset)
+            assert not appended.is_duplicate
+            self.values += new
+            self.batches.append((base, count))
+
+    @rule(counts=strategies.lists(strategies.integers(1, 5), min_size=1, max_size=8), codec=strategies.integers(0, 4))
+    def append_and_settle(self, counts: list[int], codec: int) -> None:
+        self.append(counts, codec)
+        self.settle()
 
     @rule(data=strategies.data())
     def send_again(self, data: strategies.DataObject) -> None:
@@ -193,8 +201,8 @@ class PartitionMachine(RuleBasedStateMachine):
 
 
 PartitionMachine.TestCase.settings = settings(
-    max_examples=40,
-    stateful_step_count=30,
+    max_examples=25,
+    stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

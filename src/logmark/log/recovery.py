@@ -242,6 +242,8 @@ class Loader:
             segment.release()
             for path in segment.mark_deleted():
                 self.files.remove(path)
+            if segment.base_offset in self.snapshots:
+                self.snapshots.remove(segment.base_offset)
         del self.segments[at:]
         self.files.sync_directory(self.folder)
 
