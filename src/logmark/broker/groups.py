@@ -51,8 +51,8 @@ T = TypeVar("T")
 Record = tuple[bytes, bytes | None]
 Decide = Callable[[Coordinator, Ticket, int], Outcome]
 
-LOAD_BYTES = 256 * 1024  # read at once while loading: some milliseconds of the event loop
-LOAD_AT_START_BYTES = 2 * 1024 * 1024  # loaded before the first client is served; the rest follows in the background
+LOAD_BYTES = 128 * 1024  # read at once while loading: some milliseconds of the event loop
+LOAD_AT_START_BYTES = 256 * 1024  # loaded before the first client is served; the rest follows in the background
 
 
 class Timer(Protocol):

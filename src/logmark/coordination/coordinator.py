@@ -154,13 +154,16 @@ class Coordinator:
         """Makes one journaled fact true, live and at load."""
         match fact:
             case OffsetCommitted():
-                self._groups.setdefault(fact.group, Group(id=fact.group))
+                if fact.group not in self._groups:
+                    self._groups[fact.group] = Group(id=fact.group)
                 self._offsets.apply(fact)
             case OffsetForgotten():
                 self._offsets.apply(fact)
                 self._let_go(fact.group)
             case GroupRecorded():
-                self._groups.setdefault(fact.group, Group(id=fact.group)).become(fact)
+                if fact.group not in self._groups:
+                    self._groups[fact.group] = Group(id=fact.group)
+                self._groups[fact.group].become(fact)
             case GroupForgotten():
                 self._forget_group(fact.group)
 
