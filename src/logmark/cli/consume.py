@@ -230,6 +230,8 @@ class _Reader:
         without = [one for one in partitions if one not in places]
         begins, _ = resolve(self._client, without, self._position)
         bounds = Bounds.of(self._client, partitions)
+        for problem in bounds.problems.values():
+            raise UserError(problem)
         for one, offset in places.items():
             # A place that has expired is no error for a person who looks: go on where the log begins.
             begins[one] = min(max(offset, bounds.starts[one]), bounds.ends[one])
