@@ -3,7 +3,6 @@
 `python -m bench.load NAME JSON-ARGUMENTS`
 """
 
-import collections
 import json
 import os
 import selectors
@@ -69,45 +68,65 @@ def receive(connection: socket.socket, buffer: bytearray) -> memoryview:
 def requests(address: str, topic: str, partitions: int, connections: int, seconds: float, value_bytes: int) -> Result:
     """One-record Produce requests with acks=all, one in flight on each connection."""
     record = wire.batch(os.urandom(value_bytes), 1)
-    selector = selectors.DefaultSelector()
-    answers: collections.deque[float] = collections.deque()
-    clock = time.perf_counter
-    opened: list[socket.socket] = []
-    for number in range(connections):
-        connection = connect(address)
-        connection.setblocking(False)
-        opened.append(connection)
-        # What a connection needs for the next request: the request itself, and when the last one was sent.
-        selector.register(
-            connection, selectors.EVENT_READ, [wire.produce_request(topic, number % partitions, record), 0.0]
-        )
-    begin = clock()
-    end = begin + seconds
-    for key in list(selector.get_map().values()):
-        key.data[1] = clock()
-        key.fileobj.send(key.data[0])  # type: ignore[union-attr]
-    now = begin
-    while now < end:
-        for key, _ in selector.select(timeout=30):
-            connection = key.fileobj  # type: ignore[assignment]
-            answer = connection.recv(4096)
-            while len(answer) < 4 or len(answer) < 4 + int.from_bytes(answer[:4], "big"):
-                answer += connection.recv(4096)
-            if error := wire.produce_error(answer[4:], topic):
-                raise RuntimeError(f"the broker answered error code {error}")
-            now = clock()
-            state = key.data
-            answers.append(now - state[1])
-            state[1] = now
-            connection.send(state[0])
-    latencies = sorted(answers)
+    made = [wire.produce_request(topic, index, record) for index in range(partitions)]
+    opened = [connect(address) for _ in range(connections)]
+    begin = time.perf_counter()
+    until = begin + seconds
+    # A selector costs more than a single connection's request, so one connection is simply waited for.
+    latencies = _in_turn(opened[0], made[0], topic, until) if connections == 1 else _at_once(opened, made, topic, until)
+    elapsed = time.perf_counter() - begin
     for connection in opened:
         connection.close()
+    latencies.sort()
     return {
-        "requests_per_s": len(latencies) / (now - begin),
+        "requests_per_s": len(latencies) / elapsed,
         "p50_ms": 1000 * latencies[len(latencies) // 2],
         "p99_ms": 1000 * latencies[int(0.99 * (len(latencies) - 1))],
     }
+
+
+def _in_turn(connection: socket.socket, request: bytes, topic: str, until: float) -> list[float]:
+    """How long each request took, one after the other."""
+    clock, latencies = time.perf_counter, list[float]()
+    connection.settimeout(None)
+    sent = clock()
+    while sent < until:
+        connection.send(request)
+        _check(connection, topic)
+        now = clock()
+        latencies.append(now - sent)
+        sent = now
+    return latencies
+
+
+def _at_once(opened: list[socket.socket], made: list[bytes], topic: str, until: float) -> list[float]:
+    """How long each request took, with one under way on every connection all the time."""
+    clock, latencies = time.perf_counter, list[float]()
+    selector = selectors.DefaultSelector()
+    for number, connection in enumerate(opened):
+        # What a connection needs for its next request: the request, and when the last one was sent.
+        state = [made[number % len(made)], clock()]
+        selector.register(connection, selectors.EVENT_READ, state)
+        connection.send(state[0])
+    now = clock()
+    while now < until:
+        for key, _ in selector.select(timeout=30):
+            connection, state = key.fileobj, key.data  # type: ignore[assignment]
+            _check(connection, topic)
+            now = clock()
+            latencies.append(now - state[1])
+            state[1] = now
+            connection.send(state[0])
+    return latencies
+
+
+def _check(connection: socket.socket, topic: str) -> None:
+    """Takes one whole answer and sees that it is a good one."""
+    answer = connection.recv(4096)
+    while len(answer) < 4 or len(answer) < 4 + int.from_bytes(answer[:4], "big"):
+        answer += connection.recv(4096)
+    if error := wire.produce_error(answer, topic, at=4):
+        raise RuntimeError(f"the broker answered error code {error}")
 
 
 def produce(address: str, topic: str, partitions: int, records: int, value_bytes: int) -> Result:
@@ -179,7 +198,7 @@ def send_batches(address: str, topic: str, partitions: int, records: int, value_
     for number in range(total + 5):
         if number < total:
             connection.sendall(made[number % partitions])
-        if number >= 5 and (error := wire.produce_error(bytes(receive(connection, buffer)), topic)):
+        if number >= 5 and (error := wire.produce_error(receive(connection, buffer), topic)):
             raise RuntimeError(f"the broker answered error code {error}")
     seconds = time.perf_counter() - begin
     connection.close()

@@ -98,7 +98,7 @@ def first_record_is_acknowledged(address: str) -> bool:
             connection.sendall(wire.metadata_request(TOPIC_OF_START))
             receive(connection, buffer)
             connection.sendall(request)
-            return wire.produce_error(bytes(receive(connection, buffer)), TOPIC_OF_START) == 0
+            return wire.produce_error(receive(connection, buffer), TOPIC_OF_START) == 0
         except (OSError, RuntimeError):
             return False
 

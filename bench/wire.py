@@ -7,6 +7,8 @@ import google_crc32c
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
 
+_INT16 = struct.Struct(">h")
+
 
 def varint(number: int) -> bytes:
     """A zigzag varint."""
@@ -45,9 +47,9 @@ def produce_request(topic: str, partition: int, records: bytes) -> bytes:
     return _frame(PRODUCE, 7, struct.pack(">hhi", -1, -1, 30_000) + where + records)
 
 
-def produce_error(answer: bytes, topic: str) -> int:
-    """The error code in an answer to `produce_request`, without its length."""
-    return int(struct.unpack_from(">h", answer, 4 + 4 + 2 + len(topic) + 4 + 4)[0])
+def produce_error(answer: bytes | memoryview, topic: str, *, at: int = 0) -> int:
+    """The error code in an answer to `produce_request`, which begins at `at` without its length."""
+    return int(_INT16.unpack_from(answer, at + 4 + 4 + 2 + len(topic) + 4 + 4)[0])
 
 
 def metadata_request(topic: str) -> bytes:
@@ -56,7 +58,7 @@ def metadata_request(topic: str) -> bytes:
 
 
 def fetch_request(topic: str, positions: list[int], *, partition_bytes_max: int) -> bytes:
-    """Fetch v4 of every partition of a topic from the given positions; one that is None is left out."""
+    """Fetch v4 of every partition of a topic from the given positions."""
     partitions = b"".join(
         struct.pack(">iqi", index, position, partition_bytes_max) for index, position in enumerate(positions)
     )
