@@ -1,0 +1,77 @@
+"""Where the broker's time goes under a load: `python bench/where.py [requests|produce|fetch_batches]`.
+
+The broker runs under Python's profiler, which slows small functions down more than large ones: read the order of the
+rows and their rough shares, not the seconds.
+"""
+
+import argparse
+import contextlib
+import pstats
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/where.py` finds its neighbours
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import load, sides
+from tests.harness.node import free_ports, wait_until
+
+LOADS = ("requests", "produce", "fetch_batches")
+PARTITIONS = 4
+
+
+def profile(name: str, durability: str, folder: Path) -> pstats.Stats:
+    """What the broker's loop did during one load."""
+    (port,) = free_ports(1)
+    address, out = f"127.0.0.1:{port}", folder / "profile"
+    serve = ["logmark", "serve", "--data-dir", str(folder / "data"), "--listen", address, "--durability", durability]
+    command = [sys.executable, "-m", "cProfile", "-o", str(out), "-m", *serve]
+    broker = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: sides.first_record_is_acknowledged(address), "the broker serves")
+        sides.create_topic(address, "where", PARTITIONS)
+        where: dict[str, object] = {"address": address, "topic": "where", "partitions": PARTITIONS}
+        if name == "requests":
+            load.run("requests", **where, connections=16, seconds=5, value_bytes=100)
+        else:
+            load.run("produce", **where, records=500_000, value_bytes=100)
+        for _ in range(20 if name == "fetch_batches" else 0):
+            load.run("fetch_batches", **where, records=500_000, value_bytes=100)
+    finally:
+        broker.send_signal(signal.SIGTERM)
+        broker.wait(60)
+    with (folder / "stats").open("w") as quiet, contextlib.redirect_stdout(quiet):
+        return pstats.Stats(str(out))
+
+
+def main() -> int:
+    """Prints the functions in which most time was spent."""
+    parser = argparse.ArgumentParser(description="Where the broker's time goes.")
+    parser.add_argument("load", choices=LOADS, nargs="?", default="requests")
+    parser.add_argument("--durability", choices=("sync", "os"), default="os")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="logmark-where-"))
+    try:
+        stats = profile(options.load, options.durability, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    timed = sorted(((own, calls, where) for where, (_, calls, own, _, _) in stats.stats.items()), reverse=True)  # type: ignore[attr-defined]
+    # The loop itself is one call that lasts for the whole run; what it spends is mostly waiting.
+    rows = [row for row in timed if row[1] > 50]
+    total = sum(own for own, _, _ in rows)
+    table = Table("share", "calls", "function", title=f"{options.load}, durability {options.durability}")
+    for own, calls, (path, line, function) in rows[:20]:
+        short = path.rpartition("/src/")[2].rpartition("/site-packages/")[2]
+        table.add_row(f"{own / total:.0%}", f"{calls:,}", f"{short}:{line} {function}" if line else function)
+    Console(width=140).print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
