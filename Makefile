@@ -57,6 +57,7 @@ lint: setup
 	$(BIN)/lint-imports --no-logo
 
 test: lint
+	@$(BIN)/python scripts/apache_kafka.py
 	$(PYTEST) -n $(WORKERS) --dist loadfile -m 'not soak' $(ARGS)
 
 bench: setup
