@@ -25,7 +25,8 @@ java -version >/dev/null 2>&1 || java+=(openjdk-17-jre-headless)
 has mvn || java+=(maven)
 has kcat || java+=(kcat)
 
-missing=("${build[@]}" "${java[@]}")
+# The old bash of macOS takes an empty array for an unset variable, hence the plus.
+missing=(${build[@]+"${build[@]}"} ${java[@]+"${java[@]}"})
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 if has apt-get && [ "$(id -u)" = 0 ]; then
