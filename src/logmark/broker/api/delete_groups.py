@@ -16,8 +16,8 @@ VERSIONS = range(0, 3)
 
 
 async def handle(request: schema.Request, at: "Request") -> schema.Response:
-    """An error code for every group."""
-    return schema.Response(results=[await _deleted(group_id, at) for group_id in request.groups_names])
+    """An error code for every group, once."""
+    return schema.Response(results=[await _deleted(group_id, at) for group_id in dict.fromkeys(request.groups_names)])
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:

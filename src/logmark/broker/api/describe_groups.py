@@ -48,7 +48,6 @@ async def _group(group_id: str, operations: int, at: "Request") -> schema.Respon
             group_state=GroupState.DEAD,
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
             error_message=f"Group {group_id} not found.",
-            authorized_operations=operations,
         )
     return schema.ResponseGroup(group_id=group_id, group_state=GroupState.DEAD, authorized_operations=operations)
 
