@@ -22,6 +22,7 @@ from tests.crash.asked import AskedProduce
 from tests.harness import wire
 from tests.harness.tools import STORAGE, run_tool
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 LOGMARK = [str(Path(sys.executable).with_name("logmark"))]
 TOPIC, FIRST = "orders", TopicPartition("orders", 0)
 
@@ -105,6 +106,7 @@ def test_a_port_in_use_is_named_with_the_option_that_changes_it(broker: Broker, 
     sentence = refused("serve", "--data-dir", str(tmp_path / "data"), "--listen", broker.bootstrap_servers)
 
     assert broker.bootstrap_servers in sentence and "--listen" in sentence
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_directory_in_use_is_named_and_left_alone(broker: Broker) -> None:
@@ -231,10 +233,11 @@ def test_no_broker_there_is_said_within_ten_seconds(arguments: list[str]) -> Non
 
 
 def test_without_java_there_is_a_sentence(tmp_path: Path) -> None:
-    from logmark.spark.sessions import check_java
+    demo = [sys.executable, "-m", "examples.clicks.demo"]
 
-    with pytest.raises(UserError, match=r"needs Java.*Install a Java runtime"):
-        check_java({"PATH": str(tmp_path)})
+    sentence = refused(command=demo, env={"PATH": str(tmp_path), "JAVA_HOME": "", "PYTHONPATH": str(REPOSITORY)})
+
+    assert "needs Java" in sentence and "Install a Java runtime" in sentence
 
 
 def test_an_old_spark_is_named_with_the_version_that_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
