@@ -202,8 +202,14 @@ class _Reader:
             self._progress.done.add(TopicPartition(message.topic(), message.partition()))
             return
         if error is not None:
+            reason = error.str()
+            if error.code() == KafkaError.INVALID_MSG:
+                reason = (
+                    f"the batch at offset {message.offset()} is damaged on the broker's disk and is not given out; "
+                    "read on behind it with --from"
+                )
             raise UserError(
-                f"Partition {message.partition()} of topic {message.topic()} cannot be read on: {error.str()}. "
+                f"Partition {message.partition()} of topic {message.topic()} cannot be read on: {reason}. "
                 f"{counted(self._progress.records, 'record')} shown."
             )
         partition, offset = TopicPartition(message.topic(), message.partition()), message.offset()
