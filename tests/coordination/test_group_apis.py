@@ -1,12 +1,14 @@
 """The group APIs over a socket, in every version that is advertised."""
 
 import itertools
+import os
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from logmark.broker import groups
 from logmark.broker.api import (
     delete_groups,
     describe_groups,
@@ -433,4 +435,52 @@ def test_a_week_of_idleness_is_forgotten() -> None:
 
         listed = {group.group_id for group in wire.ask(list_groups, 5).groups}
         assert {"daily"} == listed
+        wire.close()
+
+
+def test_large_journals_are_loaded_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "LOAD_AT_START_BYTES", 0)
+    monkeypatch.setattr(groups, "LOAD_BYTES", 200)
+    with Broker({"group.initial.rebalance.delay.ms": "0"}) as broker:
+        broker.create_topic("clicks")
+        wire = Wire(broker)
+        for offset in range(100):
+            committed(wire, "busy", place(offset))
+        committed(wire, "other", place(7))
+        wire.close()
+
+        broker.restart()
+
+        wire = Wire(broker)
+        assert {"busy", "other"} == {group.group_id for group in wire.ask(list_groups, 5).groups}
+        assert [("clicks", [(0, 99)])] == _places(wire.ask(offset_fetch, 7, group_id="busy", topics=None))
+        wire.close()
+
+
+def test_nothing_of_groups_is_made_before_somebody_asks_for_one() -> None:
+    with Broker() as broker:
+        wire = Wire(broker)
+        assert [] == wire.ask(list_groups, 5).groups
+        assert not [name for name in os.listdir(broker.data_dir) if name.startswith("__consumer_offsets")]
+
+        wire.ask(find_coordinator, 2, key="g")
+        assert 50 == len([name for name in os.listdir(broker.data_dir) if name.startswith("__consumer_offsets")])
+        wire.close()
+
+
+def test_groups_and_commits_outlive_a_kill() -> None:
+    with Broker({"group.initial.rebalance.delay.ms": "0"}, durability="sync", subprocess=True) as broker:
+        broker.create_topic("clicks")
+        wire = Wire(broker)
+        member = stable(wire, "workers")
+        assert [0] == committed(wire, "workers", place(5), generation_id_or_member_epoch=1, member_id=member.member_id)
+        wire.close()
+
+        broker.kill()
+        broker.start()
+
+        wire = Wire(broker)
+        beat = wire.ask(heartbeat, 4, group_id="workers", generation_id=1, member_id=member.member_id)
+        assert 0 == beat.error_code
+        assert [("clicks", [(0, 5)])] == _places(wire.ask(offset_fetch, 7, group_id="workers", topics=None))
         wire.close()
