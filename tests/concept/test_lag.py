@@ -56,7 +56,7 @@ def test_describe_shows_142_of_142_and_89_of_101_and_201_of_201(broker: BrokerUn
 def test_a_partition_near_259_billion_works_like_any_other(start_own: Callable[..., OwnBroker]) -> None:
     own = start_own()
     topic = own.clients.create_topic("clicks", config={"index.interval.bytes": "0", "retention.ms": "-1"})
-    begin_at(own, topic, FIRST)
+    own.begin_at(topic, FIRST)
     broker = own.start()
     assert (FIRST, FIRST) == (broker.start_offset(topic), broker.end_offset(topic))
 
@@ -85,13 +85,3 @@ def test_a_partition_near_259_billion_works_like_any_other(start_own: Callable[.
     broker = own.start()
     assert (FIRST + 500, FIRST + 1000) == (broker.start_offset(topic), broker.end_offset(topic))
     assert {(topic, 0): FIRST + 258} == broker.committed(group)
-
-
-def begin_at(own: OwnBroker, topic: str, first_offset: int) -> None:
-    """Stops the broker and gives an empty partition another first segment, so that its log begins there."""
-    own.stop()
-    folder = own.log_dir / f"{topic}-0"
-    for file in folder.glob("00000000000000000000.*"):
-        file.unlink()
-    (folder / f"{first_offset:020}.log").touch()
-    (folder / "leader-epoch-checkpoint").unlink(missing_ok=True)

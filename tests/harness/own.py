@@ -68,6 +68,15 @@ class OwnBroker:
             self._ours.stop()
             self._ours = None
 
+    def begin_at(self, topic: str, first_offset: int) -> None:
+        """Stops the broker and gives an empty partition another first segment, so that its log begins there."""
+        self.stop()
+        folder = self.log_dir / f"{topic}-0"
+        for file in folder.glob("00000000000000000000.*"):
+            file.unlink()
+        (folder / f"{first_offset:020}.log").touch()
+        (folder / "leader-epoch-checkpoint").unlink(missing_ok=True)
+
     def advance(self, *, days: float) -> None:
         """Moves the broker's time of day forward."""
         if self._clock is not None:
