@@ -16,10 +16,13 @@ def create(bootstrap_servers: str) -> None:
     # Retention goes by the clicks' own times: a click of last month would be due for removal as soon as it is written.
     settings = {"retention.ms": "-1"}
     with Client(bootstrap_servers) as client:
-        client.create_topics([NewTopic(name=TOPIC, partitions=PARTITIONS, config=settings)])
+        for refusal in client.create_topics([NewTopic(name=TOPIC, partitions=PARTITIONS, config=settings)]).values():
+            raise refusal
 
 
-def publish(bootstrap_servers: str, clicks: Iterable[Click], progress: Callable[[int], None] = lambda done: None) -> int:
+def publish(
+    bootstrap_servers: str, clicks: Iterable[Click], progress: Callable[[int], None] = lambda done: None
+) -> int:
     """Every click is acknowledged by the broker; returns how many there were, or raises what stopped one."""
     failures: list[KafkaError] = []
 

@@ -1,0 +1,51 @@
+"""What the demo claims, each claim with whether it held."""
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from examples.clicks.truth import Place
+from logmark.spark import read_table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One claim: what was expected, and whether it was found."""
+
+    claim: str
+    held: bool
+    found: str
+
+
+class Checks:
+    """All claims so far, in order."""
+
+    def __init__(self) -> None:
+        self.made: list[Check] = []
+
+    def add(self, claim: str, held: bool, found: str) -> Check:
+        """Notes a claim and returns it."""
+        check = Check(claim=claim, held=held, found=found)
+        self.made.append(check)
+        return check
+
+    @property
+    def failed(self) -> list[Check]:
+        return [check for check in self.made if not check.held]
+
+
+def places(table: Path) -> Counter[Place]:
+    """How often the table has a row for each place of the log."""
+    rows = read_table(table, ["partition", "offset"])
+    return Counter(map(Place, rows["partition"].to_pylist(), rows["offset"].to_pylist()))
+
+
+def fingerprint(directory: Path) -> str:
+    """A hash of the names and the bytes of all files below a directory."""
+    digest = hashlib.sha256()
+    for file in sorted(path for path in directory.rglob("*") if path.is_file()):
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(directory)} {len(content)}\n".encode())
+        digest.update(content)
+    return digest.hexdigest()
