@@ -185,7 +185,7 @@ def test_faults_hit_the_named_files_as_often_as_asked(tmp_path: Path) -> None:
 def test_a_loss_of_power_keeps_what_was_synced_and_tears_the_rest(tmp_path: Path) -> None:
     outcomes = set()
     for seed in range(40):
-        files = FaultyFileSystem(RealFileSystem(sync=False))
+        files = FaultyFileSystem(RealFileSystem(sync=False), page_bytes=512)
         path = str(tmp_path / f"{seed}.log")
         file = files.open(path, create=True)
         files.sync_directory(str(tmp_path))

@@ -45,10 +45,10 @@ def batch(
 class Lab:
     """Opens, stops and kills the same data directory again and again."""
 
-    def __init__(self, path: Path, *, durability: Durability = "sync") -> None:
+    def __init__(self, path: Path, *, durability: Durability = "sync", page_bytes: int = 4096) -> None:
         self.path = path / "data"
         self.loop = asyncio.new_event_loop()
-        self.files = FaultyFileSystem(RealFileSystem(sync=False))
+        self.files = FaultyFileSystem(RealFileSystem(sync=False), page_bytes=page_bytes)
         self.clock = ManualClock(NOW_MS)
         self.durability: Durability = durability
         self.directory: DataDirectory | None = None
@@ -104,6 +104,13 @@ class Lab:
         waiting = partition.durable(partition.log_end_offset)
         if waiting is not None:
             self.loop.run_until_complete(waiting)
+        self.turn()
+
+    def finish(self, partition: Partition) -> None:
+        """Runs every round that was wished for."""
+        self.settle(partition)
+        assert self.committer is not None
+        self.committer.finish(partition)
         self.turn()
 
     def turn(self) -> None:

@@ -162,7 +162,7 @@ def test_a_roll_is_durable_before_what_comes_after_it(lab: Lab) -> None:
         "00000000000000000000.log",
         "00000000000000000000.index",
         "00000000000000000000.timeindex",
-        "00000000000000000002.snapshot",
+        "00000000000000000002.snapshot.tmp",
         "00000000000000000002.log",
         "clicks-0",
     } <= set(names)

@@ -8,13 +8,17 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from logmark.log import recovery
 from logmark.wire import batches
 from tests.log.lab import NOW_MS, PRODUCER_ID, TOPIC_ID, Lab, batch, values
 from tests.log.lab import settings as topic_settings
 
+# As small as the records, so that pages get lost between batches and inside them.
+PAGE_BYTES = 128
 CONFIG = topic_settings(segment_bytes=700, index_interval_bytes=150, retention_ms=5000, file_delete_delay_ms=1000)
 # Chosen first and fitted to what there is later, so that the same choices can be made again.
 SHARE = strategies.integers(0, 2**20)
@@ -26,7 +30,9 @@ class PartitionMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
-        self.lab = Lab(Path(self.folder.name))
+        self.lab = Lab(Path(self.folder.name), page_bytes=PAGE_BYTES)
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(recovery, "PAGE_BYTES", PAGE_BYTES)
         self.partition = self.lab.create(config=CONFIG)
         self.values: list[bytes] = []
         self.batches: list[tuple[int, int]] = []
@@ -39,6 +45,7 @@ class PartitionMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.release()
         self.lab.close()
+        self.patch.undo()
         self.folder.cleanup()
 
     @rule(counts=strategies.lists(strategies.integers(1, 5), min_size=1, max_size=8), codec=strategies.integers(0, 4))

@@ -90,7 +90,7 @@ def test_a_log_that_is_all_expired_ends_empty_at_its_end(lab: Lab) -> None:
         lab.append(partition, b"%02d" % number * 20)
 
     partition.apply_retention(NOW_MS + 1001)
-    lab.settle(partition)
+    lab.finish(partition)
 
     assert (20, 20) == (partition.log_start_offset, partition.high_watermark)
     assert ["00000000000000000020.log"] == [path.name for path in lab.folder().glob("*.log")]
@@ -118,6 +118,7 @@ def test_deleted_files_are_renamed_and_removed_after_the_delay(lab: Lab) -> None
     for number in range(6):
         lab.append(partition, b"%02d" % number * 40)
     partition.apply_retention(NOW_MS + 1001)
+    lab.finish(partition)
 
     deleted = {path.name for path in lab.folder().glob("*.deleted")}
     assert {
@@ -136,6 +137,8 @@ def test_deleted_files_are_gone_after_a_restart(lab: Lab) -> None:
     for number in range(6):
         lab.append(partition, b"%02d" % number * 40)
     partition.apply_retention(NOW_MS + 1001)
+    lab.finish(partition)
+    assert list(lab.folder().glob("*.deleted"))
 
     lab.reopen(clean=False)
 

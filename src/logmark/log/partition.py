@@ -22,7 +22,7 @@ from logmark.log.groupcommit import GroupCommit, Round
 from logmark.log.producers import Producers
 from logmark.log.reader import Reader, Records
 from logmark.log.recovery import Loader
-from logmark.log.segment import RELATIVE_OFFSET_MAX, SNAPSHOT, Damage, Segment, file_name, sync_if_there
+from logmark.log.segment import RELATIVE_OFFSET_MAX, SNAPSHOT, Damage, Segment, file_name
 from logmark.log.segments import Segments
 from logmark.log.settings import TopicSettings
 from logmark.log.waiters import Waiters
@@ -107,7 +107,7 @@ class Partition:
         self._waiters = Waiters(committer.loop)
         self._syncs: list[Callable[[], None]] = []
         self._unshown: list[Segment] = []
-        self._deleted: list[tuple[int, str]] = []
+        self._deleted: list[tuple[int, Segment]] = []
         self._adopt(settings)
 
     # Opening and closing
@@ -237,9 +237,8 @@ class Partition:
         """Leaves the files as Kafka leaves them after a clean stop."""
         active = self._segments.active
         if active is not None and self._is_changed:
-            self._write_snapshot()
             active.finish_indexes()
-            self._syncs += [active.file.sync, active.sync_indexes, partial(self._files.sync_directory, self.folder)]
+            self._syncs += [active.file.sync, active.sync_indexes, self._snapshot_writer()]
         round_ = self.begin_round()
         if round_ is not None:
             for sync in round_.syncs:
@@ -308,8 +307,7 @@ class Partition:
         old = self._segments.active
         if old is not None:
             old.finish_indexes()
-            self._write_snapshot()
-            self._syncs += [old.file.sync, old.sync_indexes]
+            self._syncs += [old.file.sync, old.sync_indexes, self._snapshot_writer()]
         else:
             if not self._has_folder:
                 self._make_folder()
@@ -337,10 +335,13 @@ class Partition:
         self._committer.mark(self)
         return segment
 
-    def _write_snapshot(self) -> None:
+    def _snapshot_writer(self) -> Callable[[], None]:
+        """Writes the producers as they are now; called after everything below was synced, and before it is told.
+
+        So a snapshot is proof: whatever lies below its offset was on disk, and is missed if it is not there.
+        """
         path = f"{self.folder}/{file_name(self.log_end_offset, SNAPSHOT)}"
-        self._files.write(path, self.producers.encode(), sync=False)
-        self._syncs.append(partial(sync_if_there, self._files, path))
+        return partial(self._files.write_atomically, path, self.producers.encode())
 
     def expire_producers(self, *, now_ms: int, expiration_ms: int) -> int:
         """Forgets idle producers and says how many."""
@@ -532,7 +533,9 @@ class Partition:
         self._reader.forget()
         deadline_ms = now_ms + self.settings.file_delete_delay_ms
         for segment in gone:
-            self._deleted += [(deadline_ms, path) for path in segment.mark_deleted()]
+            # After the syncs before it: a crash must not find the old files gone and the new one not there.
+            self._syncs.append(segment.mark_deleted)
+            self._deleted.append((deadline_ms, segment))
         self._unshown = [segment for segment in self._unshown if segment not in gone]
         self._syncs.append(partial(self._files.sync_directory, self.folder))
         self._committer.mark(self)
@@ -549,8 +552,8 @@ class Partition:
 
     def remove_deleted(self, now_ms: int) -> None:
         """Removes the files that were let go longer than file.delete.delay.ms ago."""
-        due = [path for deadline_ms, path in self._deleted if deadline_ms <= now_ms]
-        if due:
-            self._deleted = [(deadline_ms, path) for deadline_ms, path in self._deleted if deadline_ms > now_ms]
-            for path in due:
-                self._files.remove(path)
+        self._deleted = [
+            (deadline_ms, segment)
+            for deadline_ms, segment in self._deleted
+            if deadline_ms > now_ms or not segment.remove_deleted()
+        ]

@@ -5,11 +5,15 @@ write that never reached the disk. Otherwise it is damage: kept, reported and no
 """
 
 import logging
+import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from logmark.disk.files import FileSystem
 from logmark.errors import Malformed
+from logmark.log import checkpoints
+from logmark.log.epochs import FILE_NAME as EPOCHS
 from logmark.log.producers import Producers
 from logmark.log.segment import DELETED, INDEX, LOG, SNAPSHOT, TIME_INDEX, BadBatch, Damage, Segment, file_name
 from logmark.wire import batches
@@ -52,7 +56,8 @@ class Loader:
     damage: list[Damage] = field(default_factory=list)
     snapshots: list[int] = field(default_factory=list)
     checked: list[Segment] = field(default_factory=list)
-    is_cut: bool = False
+    check_all: bool = False
+    durable_end: int = 0
 
     def load(self) -> Loaded:
         """Opens the folder and leaves it as a stop would have left it."""
@@ -61,9 +66,15 @@ class Loader:
         self.snapshots = [int(name[:20]) for name in names if name.endswith(SNAPSHOT)]
         if not self.segments:
             return self._empty(self.log_start_offset)
+        self.durable_end = max([self.recovery_point, self.log_start_offset, *self._proofs()])
+        if not self.is_clean and self.segments[0].base_offset > self.durable_end:
+            # The segment before it got lost, so nothing of it was acknowledged: that waits for all before it.
+            logger.warning("%s begins behind a write that got lost: cut", self.segments[0].path)
+            self._drop(0)
+            return self._empty(self.durable_end)
         log_end_offset = self._open_cleanly(names) if self.is_clean else None
         if log_end_offset is None:
-            log_end_offset = self._check_from(self.recovery_point)
+            log_end_offset = self._check_from(0 if self.check_all else self.recovery_point)
         log_end_offset = self._keep_lost_offsets(log_end_offset)
         log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
         if log_start_offset > log_end_offset:
@@ -108,13 +119,25 @@ class Loader:
             is_dense=self.is_dense,
         )
 
+    def _proofs(self) -> list[int]:
+        """Offsets below which all was synced: of sound snapshots, which are written after that, and of the epoch."""
+        proofs = []
+        with suppress(Malformed, FileNotFoundError):
+            epochs = checkpoints.read_epochs(self.files.read(f"{self.folder}/{EPOCHS}"))
+            proofs += [start_offset for _, start_offset in epochs]
+        for offset in self.snapshots:
+            with suppress(Malformed):
+                Producers.decode(self.files.read(f"{self.folder}/{file_name(offset, SNAPSHOT)}"), now_ms=self.now_ms)
+                proofs.append(offset)
+        return proofs
+
     def _open_cleanly(self, names: Sequence[str]) -> int | None:
         """The log end after a clean stop, or None when something is missing and the log must be checked."""
         present = set(names)
         wanted = (file_name(segment.base_offset, suffix) for segment in self.segments for suffix in (INDEX, TIME_INDEX))
         if not all(name in present for name in wanted):
             logger.warning("%s was stopped cleanly but lacks an index: it is checked", self.folder)
-            self.recovery_point = 0
+            self.check_all = True
             return None
         last = self.segments[-1]
         end = last.base_offset
@@ -134,14 +157,18 @@ class Loader:
         """Checks every batch from the segment that holds an offset to the end, and returns the log end."""
         first = max((at for at, segment in enumerate(self.segments) if segment.base_offset <= offset), default=0)
         expected = self.segments[first].base_offset
-        for at in range(first, len(self.segments)):
-            if self.is_cut:
-                break
+        at = first
+        while at < len(self.segments):
             segment = self.segments[at]
             if self.is_dense and expected < segment.base_offset and not self._ends_in_damage(at - 1):
+                if expected >= self.durable_end:
+                    logger.warning("%s and what follows it begin behind a write that got lost: cut", segment.path)
+                    self._drop(at)
+                    break
                 self._report_gap(segment, expected)
             expected = self._check(at, segment)
             self.checked.append(segment)
+            at += 1
         return expected
 
     def _report_gap(self, segment: Segment, expected: int) -> None:
@@ -167,14 +194,13 @@ class Loader:
             if problem is None:
                 continue
             found = segment.next_sound(position, segment.size, at_least=expected)
-            if self._is_torn(at, segment, position, expected, found[0] if found else segment.size, found is not None):
+            if self._is_torn(segment, position, expected, None if found is None else found[0]):
                 logger.warning(
                     "%s: cut %d bytes at byte %d that hold no whole batch (%s)",
                     segment.path, segment.size - position, position, problem,
                 )  # fmt: skip
                 segment.truncate(position)
                 self._drop(at + 1)
-                self.is_cut = True
                 break
             position = segment.note_damage(position, segment.size, at_least=expected, problem=problem)
             self.damage.append(segment.damage[-1])
@@ -203,35 +229,24 @@ class Loader:
             walked += header.size
         return walked, expected, problem
 
-    def _is_torn(
-        self, at: int, segment: Segment, position: int, expected: int, end: int, is_followed: bool
-    ) -> bool:  # fmt: skip
-        """A bad place is a torn tail when nothing sound follows it, or when the write of it got lost."""
-        if expected < self.recovery_point:
+    def _is_torn(self, segment: Segment, position: int, expected: int, next_sound: int | None) -> bool:
+        """A bad place is a torn tail when it is not proved durable, and nothing sound follows or its write got lost."""
+        if expected < self.durable_end:
             return False
-        if _is_lost_write(segment, position, end):
-            return True
-        return not is_followed and not any(self._holds_batch(later) for later in self.segments[at + 1 :])
-
-    def _holds_batch(self, segment: Segment) -> bool:
-        try:
-            next(segment.batches(0, segment.size), None)
-        except BadBatch:
-            return segment.next_sound(0, segment.size, at_least=segment.base_offset) is not None
-        return segment.size > 0
+        return next_sound is None or _is_lost_write(segment, position, next_sound, expected)
 
     def _keep_lost_offsets(self, log_end_offset: int) -> int:
         """Begins a new segment when durable records are missing at the end: an offset is never given twice."""
-        if log_end_offset >= self.recovery_point:
+        if log_end_offset >= self.durable_end:
             return log_end_offset
-        segment = self._segment(self.recovery_point, size=0)
+        segment = self._segment(self.durable_end, size=0)
         segment.create()
         self.files.sync_file(segment.path)
         self.files.sync_directory(self.folder)
         if not self._ends_in_damage(len(self.segments) - 1):
             self._report_gap(segment, log_end_offset)
         self.segments.append(segment)
-        return self.recovery_point
+        return self.durable_end
 
     def _ends_in_damage(self, at: int) -> bool:
         segment = self.segments[at]
@@ -240,8 +255,8 @@ class Loader:
     def _drop(self, at: int) -> None:
         for segment in self.segments[at:]:
             segment.release()
-            for path in segment.mark_deleted():
-                self.files.remove(path)
+            segment.mark_deleted()
+            segment.remove_deleted()
             if segment.base_offset in self.snapshots:
                 self.snapshots.remove(segment.base_offset)
         del self.segments[at:]
@@ -320,11 +335,15 @@ class Loader:
                 self.files.remove(f"{self.folder}/{file_name(candidate, SNAPSHOT)}")
 
 
-def _is_lost_write(segment: Segment, position: int, end: int) -> bool:
-    """Where a write never reached the disk but a later one did, the file holds zeros: a header or a whole page."""
-    if not any(segment.read(position, HEADER_BYTES)):
-        return True
-    page = -position % PAGE_BYTES
+def _is_lost_write(segment: Segment, position: int, end: int, expected: int) -> bool:
+    """Where a page never reached the disk but a later one did, the file holds zeros.
+
+    Either a whole page of the bad place is zero, or the page in which it begins is zero from there on although the
+    offset and length of the batch are not.
+    """
     data = segment.read(position, min(end - position, READ_BYTES))
-    pages = range(page, len(data) - PAGE_BYTES + 1, PAGE_BYTES)
+    first = -position % PAGE_BYTES
+    if first and not any(data[:first]) and any(struct.pack(">qi", expected, 1)[:first]):
+        return True
+    pages = range(first, len(data) - PAGE_BYTES + 1, PAGE_BYTES)
     return any(data.count(0, at, at + PAGE_BYTES) == PAGE_BYTES for at in pages)

@@ -229,15 +229,20 @@ class Segment:
             self._file = None
         self._offset_index = self._time_index = None
 
-    def mark_deleted(self) -> list[str]:
-        """Renames the segment's files to `.deleted` and returns their new names."""
-        renamed = []
+    def mark_deleted(self) -> None:
+        """Renames the segment's files to `.deleted`."""
         for suffix in (LOG, INDEX, TIME_INDEX, SNAPSHOT):
-            path = self._path + suffix
-            if self._files.exists(path):
-                self._files.replace(path, path + DELETED)
-                renamed.append(path + DELETED)
-        return renamed
+            with suppress(FileNotFoundError):
+                self._files.replace(self._path + suffix, self._path + suffix + DELETED)
+
+    def remove_deleted(self) -> bool:
+        """Removes the files that were marked, and says whether they were."""
+        if not self._files.exists(self._path + LOG + DELETED):
+            return False
+        for suffix in (INDEX, TIME_INDEX, SNAPSHOT, LOG):
+            with suppress(FileNotFoundError):
+                self._files.remove(self._path + suffix + DELETED)
+        return True
 
     # Reading
 

@@ -20,7 +20,7 @@ class _Fault:
 
 @dataclass(slots=True)
 class _Unsynced:
-    """What a power loss may take from a file: everything behind the synced size, write by write."""
+    """What a power loss may take from a file: everything behind the synced size, page by page."""
 
     size: int
     writes: list[tuple[int, bytes]] = field(default_factory=list)
@@ -60,8 +60,9 @@ class FaultyFile:
 class FaultyFileSystem:
     """Another file system, with faults switched on by a test; safe to use from several threads."""
 
-    def __init__(self, files: FileSystem) -> None:
+    def __init__(self, files: FileSystem, *, page_bytes: int = 4096) -> None:
         self._files = files
+        self._page_bytes = page_bytes
         self._guard = threading.Condition()
         self._held: list[tuple[str, int]] = []
         self._write_faults: list[_Fault] = []
@@ -132,19 +133,21 @@ class FaultyFileSystem:
                 self._tear(path, state, choose)
 
     def _tear(self, path: str, state: _Unsynced, choose: random.Random) -> None:
+        """The kernel writes pages in any order: each is there or not, and the file's size may be an earlier one."""
         file = self._files.open(path)
         try:
-            if file.size() > state.size:
-                file.truncate(state.size)
-            kept = choose.choice(("none", "some", "first", "all"))
-            writes = state.writes if kept != "first" else state.writes[: choose.randint(0, len(state.writes))]
-            for at, data in writes:
-                if kept == "none" or (kept == "some" and choose.random() < 0.5):
-                    continue
-                whole = kept == "all" or choose.random() < 0.7
-                # A disk writes sectors of 512 bytes, each whole or not at all.
-                size = len(data) if whole else max(0, choose.randint(0, len(data)) // 512 * 512 - at % 512)
-                file.pwrite(data[:size], at)
+            data = file.pread(file.size(), 0)
+            if len(data) <= state.size:
+                return
+            kept = choose.choice(("none", "all", "some"))
+            end = state.size if kept == "none" else choose.randint(state.size, len(data)) if kept == "some" else None
+            file.truncate(len(data) if end is None else end)
+            page = self._page_bytes
+            for start in range(state.size // page * page, len(data), page):
+                if kept == "some" and choose.random() < 0.5:
+                    at, until = max(start, state.size), min(start + page, file.size())
+                    if until > at:
+                        file.pwrite(bytes(until - at), at)
         finally:
             file.close()
 
