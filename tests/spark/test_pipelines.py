@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logmark.client.client import Client
+from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.spark import Pipeline, read_table
 from logmark.spark.position import Mark
-from tests.concept.test_lag import FIRST, begin_at, described
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
 from tests.harness.own import OwnBroker
@@ -32,6 +32,7 @@ pytestmark = pytest.mark.spark
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 EARLIEST = {"auto.offset.reset": "earliest"}
 DEADLINE_S = 120.0
+FIRST = 259_000_000_000
 
 
 def pipeline(broker: BrokerUnderTest, topic: str, folder: Path, **more: Any) -> Pipeline:
@@ -71,6 +72,13 @@ def stands_at(broker: BrokerUnderTest, group: str, topic: str, *offsets: int) ->
     """Whether the group's committed offsets are these, partition by partition."""
     wanted = {(topic, partition): offset for partition, offset in enumerate(offsets)}
     return lambda: wanted == broker.committed(group)
+
+
+def described(broker: BrokerUnderTest, group: str) -> list[tuple[int, int, int, int]]:
+    """Partition, current offset, log end offset and lag, as Apache's own tool prints them."""
+    printed = run_tool(CONSUMER_GROUPS, "--describe", "--group", group, broker=broker).check().stdout
+    found = [line.split() for line in printed.splitlines() if line.startswith(group)]
+    return [(int(row[2]), int(row[3]), int(row[4]), int(row[5])) for row in found]
 
 
 def produced(broker: BrokerUnderTest, topic: str) -> list[dict[str, Any]]:
@@ -211,7 +219,7 @@ def test_a_driver_that_is_killed_loses_nothing_and_writes_nothing_twice(
     billing = pipeline(broker, topic, tmp_path)
     driver = _start_driver(billing)
     try:
-        wait_until(lambda: driver.poll() is not None or _batches(billing) >= 2, "two batches", deadline_s=DEADLINE_S)
+        wait_until(lambda: driver.poll() is not None or _batches(billing) >= 2, "two batches", deadline_s=240)
         assert driver.poll() is None, driver.communicate()[0]
     finally:
         # The whole session: Python, the Java machine that it started, and the workers.
@@ -287,21 +295,30 @@ def test_a_query_whose_group_was_taken_over_stops_and_names_the_new_owner(
     assert once(p0=numbers(20)) == rows(old.table)
 
 
-@pytest.mark.kafka
+def test_what_stops_a_pipeline_is_a_sentence(broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^There is no topic nowhere at .* Nothing was read"):
+        pipeline(broker, "nowhere", tmp_path).run(spark)
+    with pytest.raises(UserError, match=r"^The rows have no column offset of the type"):
+        pipeline(broker, "nowhere", tmp_path, transform=lambda frame: frame.drop("offset")).run(spark)
+
+
 def test_a_pipeline_reads_and_commits_offsets_near_259_billion(
     start_own: Callable[..., OwnBroker], spark: "SparkSession", tmp_path: Path
 ) -> None:
     own = start_own()
     topic = own.clients.create_topic("clicks", config={"retention.ms": "-1"})
-    begin_at(own, topic, FIRST)
+    own.begin_at(topic, FIRST)
     broker = own.start()
     broker.produce(topic, numbers(30))
     billing = pipeline(broker, topic, tmp_path)
+    options = {"bootstrap.servers": broker.bootstrap_servers, "subscribe": topic}
 
+    batch = spark.read.format("logmark").options(**options).load().select("offset").collect()
     billing.run(spark)
     broker.commit(billing.group, {(topic, 0): FIRST + 10})
     broker.produce(topic, numbers(5, start=30))
     billing.run(spark)
 
+    assert list(range(FIRST, FIRST + 30)) == sorted(row.offset for row in batch)
     assert Counter((0, FIRST + number, f"v{number}") for number in range(35)) == rows(billing.table)
     assert {(topic, 0): FIRST + 35} == broker.committed(billing.group)

@@ -61,8 +61,8 @@ def test_tasks_cover_the_ranges_exactly_once(
 
 
 def test_a_large_range_is_split_without_being_asked() -> None:
-    assert [Range(P0, 0, 200_000), Range(P0, 200_000, 400_000)] == split(
-        {P0: (0, 400_000)}, records_max=None, pieces_min=None
+    assert [Range(P0, 0, 400_000), Range(P0, 400_000, 800_000)] == split(
+        {P0: (0, 800_000)}, records_max=None, pieces_min=None
     )
 
 

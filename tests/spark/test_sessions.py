@@ -1,5 +1,6 @@
 """What a person is told who has no Spark, an old one, or no Java."""
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -56,6 +57,17 @@ def test_a_new_enough_spark_is_taken(monkeypatch: pytest.MonkeyPatch, version: s
     monkeypatch.setattr("pyspark.__version__", version)
 
     check_spark()
+
+
+def test_the_format_itself_says_that_spark_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "pyspark_logmark", raising=False)
+    monkeypatch.setattr("pyspark.__version__", "4.0.1")
+    found = importlib.import_module("pyspark_logmark").DefaultSource
+    monkeypatch.delitem(sys.modules, "pyspark_logmark")
+
+    assert "logmark" == found.name()
+    with pytest.raises(UserError, match=r"PySpark 4\.0\.1 is too old"):
+        found({}).schema()
 
 
 def test_no_spark_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

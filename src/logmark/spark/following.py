@@ -1,4 +1,12 @@
-"""Follows a consumer group: reads where it stands, commits where the query stands, and plans the next batch."""
+"""Follows a consumer group: reads where it stands, commits where the query stands, and plans the next batch.
+
+The query is no member of its group: it commits as a tool does, which brokers allow while a group has no members. That
+is what lets anybody reset the group while the query runs; and it is why `describe` shows no active members.
+
+Kafka has no conditional commit. A reset that lands between our look and our commit, milliseconds once per batch, is
+overwritten: so the two calls stand next to each other, and nothing is committed that stands there already. A tool that
+reads back what it has set notices, and sets it again.
+"""
 
 import logging
 import os

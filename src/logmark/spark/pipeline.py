@@ -1,10 +1,12 @@
 """A pipeline: a consumer group, a function of DataFrame to DataFrame, and the table that it fills."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from logmark.errors import UserError
 from logmark.spark.tables import write_table
 
 if TYPE_CHECKING:
@@ -51,4 +53,18 @@ class Pipeline:
 
     def run(self, spark: "SparkSession") -> None:
         """Reads all there is now, commits the group's offsets and returns; raises whatever stops the query."""
-        self.start(spark, available_now=True).awaitTermination()
+        from pyspark.errors import StreamingQueryException
+
+        try:
+            self.start(spark, available_now=True).awaitTermination()
+        except StreamingQueryException as error:
+            sentence = sentence_in(str(error))
+            if sentence is None:
+                raise
+            raise UserError(sentence) from None
+
+
+def sentence_in(failure: str) -> str | None:
+    """The sentence for people in the text of a failed query, which Spark wraps into the traces of two languages."""
+    found = re.findall(r"^logmark\.[\w.]*errors\.\w+: (.+)$", failure, re.MULTILINE)
+    return found[-1] if found else None

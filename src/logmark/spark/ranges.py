@@ -7,7 +7,7 @@ from typing import NamedTuple
 from logmark.names import TopicPartition
 from logmark.spark.position import Offsets
 
-RECORDS_PER_TASK_MAX = 250_000
+RECORDS_PER_TASK_MAX = 500_000  # a task costs Spark tens of milliseconds whatever it reads
 
 
 class Bounds(NamedTuple):
