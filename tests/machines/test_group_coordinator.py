@@ -14,6 +14,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -444,3 +445,13 @@ GroupsUnderFaults.TestCase.settings = settings(
     max_examples=150, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )
 test_no_answer_contradicts_what_a_load_finds = GroupsUnderFaults.TestCase
+
+
+class GroupsUnderFaultsForLong(GroupsUnderFaults):
+    pass
+
+
+GroupsUnderFaultsForLong.TestCase.settings = settings(
+    max_examples=2000, stateful_step_count=80, deadline=None, suppress_health_check=list(HealthCheck)
+)
+test_no_answer_contradicts_what_a_load_finds_in_long_lives = pytest.mark.soak(GroupsUnderFaultsForLong.TestCase)
