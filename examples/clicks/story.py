@@ -228,7 +228,7 @@ def the_running_query(stage: Stage) -> None:
     stage.wait_until_current(FRAUD)
     stage.check(
         "the running query went back and read all again",
-        query.isActive and plan.read_again == truth.count,
+        stage.queries[FRAUD] is query and query.isActive and plan.read_again == truth.count,
         f"{plan.read_again:,} clicks",
     )
     found = places(stage.table(FRAUD))

@@ -1,0 +1,71 @@
+"""The demo as a newcomer starts it: a process of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def demo(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "examples.clicks.demo", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+
+
+@pytest.mark.spark
+def test_the_demo_holds_every_check_and_says_so_in_plain_lines(tmp_path: Path) -> None:
+    ended = demo("--clicks", "5000", "--keep", str(tmp_path / "kept"))
+
+    assert 0 == ended.returncode, ended.stdout + ended.stderr
+    assert "" == ended.stderr
+    lines = ended.stdout.splitlines()
+    held = [line for line in lines if line.startswith("held ")]
+    assert 13 == len(held)
+    assert lines[-1].startswith("All 13 checks held, in ")
+    assert "\x1b" not in ended.stdout
+    assert {"billing", "features", "fraud", "newcomer"} == {path.name for path in (tmp_path / "kept/tables").iterdir()}
+
+
+def test_without_java_the_demo_says_what_to_do() -> None:
+    ended = demo(PATH="/nonexistent", JAVA_HOME="")
+
+    assert 1 == ended.returncode
+    assert ended.stderr.startswith("Spark needs Java, and none is on the PATH. Install a Java runtime")
+    assert "Traceback" not in ended.stderr
+    assert "" == ended.stdout
+
+
+def test_without_pyspark_the_demo_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "pyspark.py").write_text("raise ImportError('not here')\n")
+
+    ended = demo(PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT / "src")]))
+
+    assert 1 == ended.returncode
+    assert ended.stderr.startswith("PySpark is not installed, so no pipeline can run.")
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_directory_that_is_not_empty_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("precious")
+
+    ended = demo("--keep", str(tmp_path))
+
+    assert 1 == ended.returncode
+    assert f"{tmp_path} is there already and not empty" in ended.stderr
+    assert ["mine"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_a_wrong_number_of_clicks_is_refused_with_a_sentence() -> None:
+    ended = demo("--clicks", "many")
+
+    assert 2 == ended.returncode
+    assert "'many' is not a whole number from 1000 on" in ended.stderr
