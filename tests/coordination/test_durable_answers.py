@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from logmark.broker.groups import Shard
+from logmark.broker.shards import Shard
 from logmark.clock import ManualClock
 from logmark.coordination.commands import CommitOffsets, Heartbeat, Join, Joined, Place, Protocol, Sync
 from logmark.coordination.rebalance import GroupSettings

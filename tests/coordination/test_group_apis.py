@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from logmark.broker import groups
+from logmark.broker import groups, shards
 from logmark.broker.api import (
     delete_groups,
     describe_groups,
@@ -440,7 +440,7 @@ def test_a_week_of_idleness_is_forgotten() -> None:
 
 def test_large_journals_are_loaded_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "LOAD_AT_START_BYTES", 0)
-    monkeypatch.setattr(groups, "LOAD_BYTES", 200)
+    monkeypatch.setattr(shards, "LOAD_BYTES", 200)
     with Broker({"group.initial.rebalance.delay.ms": "0"}) as broker:
         broker.create_topic("clicks")
         wire = Wire(broker)

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from logmark.broker.groups import Shard
+from logmark.broker.shards import Shard
 from logmark.clock import ManualClock
 from logmark.coordination import journal
 from logmark.coordination.commands import (

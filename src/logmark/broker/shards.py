@@ -1,0 +1,375 @@
+"""One internal partition at work: its coordinator, its journal, its clock and whoever waits for an answer.
+
+A command is decided against state that includes every fact already written; its facts are written as one batch and
+applied; its replies, and every later reply, wait until all that was written before them is durable. When a write or a
+sync fails, the coordinator of that internal partition is thrown away and loaded again from what is durable.
+"""
+
+import asyncio
+import itertools
+import logging
+import uuid
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from logmark.coordination import journal as records
+from logmark.coordination.commands import Outcome, Reply, Ticket
+from logmark.coordination.coordinator import Coordinator
+from logmark.coordination.facts import Fact
+from logmark.coordination.rebalance import GroupSettings
+from logmark.errors import ErrorCode, LogFailed, LogmarkError, Malformed, Refused
+from logmark.names import OFFSETS_TOPIC
+from logmark.wire import batches, columns
+
+if TYPE_CHECKING:
+    from logmark.clock import Clock
+    from logmark.log.partition import Partition
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Record = tuple[bytes, bytes | None]
+Decide = Callable[[Coordinator, Ticket, int], Outcome]
+
+LOAD_BYTES = 128 * 1024  # read at once while loading: some milliseconds of the event loop
+
+
+class Timer(Protocol):
+    """A deadline that can be called off."""
+
+    def cancel(self) -> None: ...
+
+
+class Timers(Protocol):
+    """Calls back when the broker's clock reaches a deadline."""
+
+    def at(self, deadline_ms: int, callback: Callable[[], None]) -> Timer: ...
+
+
+class OffsetsJournal(Protocol):
+    """One internal partition as its coordinator sees it."""
+
+    @property
+    def has_failed(self) -> bool: ...
+    @property
+    def size_bytes(self) -> int: ...
+    def append(self, entries: Sequence[Record], *, now_ms: int) -> int: ...
+    def durable(self, next_offset: int) -> "asyncio.Future[None] | None": ...
+    def read(self) -> Iterator[Sequence[tuple[bytes | None, bytes | None]]]: ...
+
+
+class PartitionJournal:
+    """A partition of `__consumer_offsets`."""
+
+    def __init__(self, partition: "Partition") -> None:
+        self._partition = partition
+
+    @property
+    def has_failed(self) -> bool:
+        """The disk failed this log: it takes no more facts."""
+        return self._partition.failure is not None
+
+    @property
+    def size_bytes(self) -> int:
+        """What a load has to read, about."""
+        partition = self._partition
+        return partition.size_bytes if partition.high_watermark > partition.log_start_offset else 0
+
+    def append(self, entries: Sequence[Record], *, now_ms: int) -> int:
+        """Writes one batch; everything is durable once the log is durable up to the offset returned."""
+        batch = batches.own(batches.build(entries, timestamp_ms=now_ms))
+        return self._partition.append(batch, now_ms=now_ms, from_client=False).last_offset + 1
+
+    def durable(self, next_offset: int) -> "asyncio.Future[None] | None":
+        """Done when every offset below is on disk; None when it is."""
+        return self._partition.durable(next_offset)
+
+    def read(self) -> Iterator[Sequence[tuple[bytes | None, bytes | None]]]:
+        """Everything durable, from the log start on, in portions."""
+        offset, end = self._partition.log_start_offset, self._partition.high_watermark
+        while offset < end:
+            data = self._partition.read(offset, bytes_max=LOAD_BYTES)
+            portion = columns.decode(data, start=offset, stop=end, decompressed_bytes_max=2**31 - 1)
+            if portion.next_offset <= offset:
+                raise Malformed(f"{OFFSETS_TOPIC} cannot be read at offset {offset} below its end {end}")
+            yield list(zip(portion.keys(), portion.values(), strict=True))
+            offset = portion.next_offset
+
+
+class Shard:
+    """The coordinator of one internal partition with everything it needs to act."""
+
+    def __init__(
+        self,
+        index: int,
+        journal: OffsetsJournal,
+        *,
+        settings: GroupSettings,
+        clock: "Clock",
+        timers: Timers,
+        has_topic: Callable[[str], bool],
+        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+    ) -> None:
+        self.index = index
+        self._journal = journal
+        self._settings = settings
+        self._clock = clock
+        self._timers = timers
+        self._has_topic = has_topic
+        self._new_id = new_id
+        self._coordinator: Coordinator | None = None  # None while it loads
+        self._loading: asyncio.Task[None] | None = None
+        self._is_unreadable = False
+        self._is_closed = False
+        self._written_to = 0  # the next offset after the last fact written
+        self._tickets = itertools.count(1)
+        self._parked: dict[Ticket, asyncio.Future[Any]] = {}
+        self._unanswered: set[asyncio.Future[Any]] = set()
+        self._timer: Timer | None = None
+        self._timer_at_ms = 0
+        self._topics_gone: set[str] = set()  # deleted while this shard loaded
+
+    # Asking
+
+    @property
+    def is_available(self) -> bool:
+        """Groups of this shard can be worked with, now or after the load."""
+        return not (self._is_unreadable or self._is_closed or self._journal.has_failed)
+
+    @property
+    def is_loaded(self) -> bool:
+        """The journal has been read, or never can be."""
+        return self._coordinator is not None or self._is_unreadable or self._is_closed
+
+    def ask(self, decide: Decide) -> "asyncio.Future[Any]":
+        """The answer to a command, once it is decided and what it rests on is durable."""
+        coordinator = self._at_work()
+        if self._journal.has_failed:
+            raise Refused(ErrorCode.NOT_COORDINATOR)
+        ticket = Ticket(next(self._tickets))
+        future = self._promise()
+        self._parked[ticket] = future
+        self._run(lambda now_ms: decide(coordinator, ticket, now_ms), ticket)
+        return future
+
+    def read(self, look: Callable[[Coordinator], T]) -> "asyncio.Future[T]":
+        """What the coordinator knows now, once all of that is durable."""
+        found = look(self._at_work())
+        future: asyncio.Future[T] = self._promise()
+        self._answer_when_durable([(future, found)])
+        return future
+
+    def forget_topic(self, topic: str) -> None:
+        """No group has a place in a topic that was deleted."""
+        if self._coordinator is None:
+            self._topics_gone.add(topic)
+        elif not self._journal.has_failed:
+            coordinator = self._coordinator
+            self._run(lambda now_ms: coordinator.forget_topics(lambda name: name == topic))
+
+    def expire_offsets(self) -> None:
+        """Forgets offsets that were kept for longer than the retention."""
+        coordinator = self._coordinator
+        if coordinator is not None and not self._journal.has_failed:
+            self._run(lambda now_ms: coordinator.expire_offsets(now_ms=now_ms))
+
+    def _at_work(self) -> Coordinator:
+        if self._is_closed:
+            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if self._is_unreadable:
+            raise Refused(ErrorCode.NOT_COORDINATOR)
+        if self._coordinator is None:
+            self.load()
+            raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return self._coordinator
+
+    def _promise(self) -> "asyncio.Future[Any]":
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._unanswered.add(future)
+        return future
+
+    # Deciding, writing, applying
+
+    def _run(self, decide: Callable[[int], Outcome], ticket: Ticket | None = None) -> None:
+        """Decides, writes, applies: one step, never interrupted."""
+        coordinator = self._coordinator
+        assert coordinator is not None
+        now_ms = self._clock.now_ms()
+        while True:
+            try:
+                outcome = decide(now_ms)
+                self._write(outcome.facts, now_ms=now_ms)
+            except Refused as refused:
+                assert ticket is not None
+                outcome = Outcome(replies=[Reply(ticket, refused)])
+            except (LogFailed, Malformed, OSError) as error:
+                self._stop(error)
+                return
+            except Exception as error:
+                # Deciding may have got half way, so nothing here can be trusted any more.
+                log.exception("a group command failed", extra={"partition": self.index})
+                self._stop(error)
+                return
+            for fact in outcome.facts:
+                coordinator.apply(fact)
+            self._reply(outcome)
+            if not outcome.again:
+                break
+        self._watch_deadlines()
+
+    def _write(self, facts: Sequence[Fact], *, now_ms: int) -> None:
+        if not facts:
+            return
+        entries = [records.encode(fact) for fact in facts]
+        try:
+            self._written_to = self._journal.append(entries, now_ms=now_ms)
+        except Refused as refused:
+            # The log's refusal is not the client's fault, and the decision behind it cannot stand.
+            raise LogFailed(str(refused)) from refused
+
+    def _reply(self, outcome: Outcome) -> None:
+        answers = []
+        for reply in outcome.replies:
+            future = self._parked.pop(reply.ticket, None)
+            if future is not None:
+                answers.append((future, reply.answer))
+        if answers or outcome.facts:
+            self._answer_when_durable(answers)
+
+    def _answer_when_durable(self, answers: Sequence[tuple["asyncio.Future[Any]", object]]) -> None:
+        pending = self._journal.durable(self._written_to)
+        if pending is None:
+            self._answer(answers)
+            return
+        coordinator = self._coordinator
+
+        def settled(pending: "asyncio.Future[None]") -> None:
+            error = None if pending.cancelled() else pending.exception()
+            if error is None and not pending.cancelled():
+                self._answer(answers)
+            elif self._coordinator is coordinator:
+                self._stop(error or LogFailed("the log was closed"))
+
+        pending.add_done_callback(settled)
+
+    def _answer(self, answers: Sequence[tuple["asyncio.Future[Any]", object]]) -> None:
+        for future, answer in answers:
+            self._unanswered.discard(future)
+            if future.done():
+                continue  # refused when the shard stopped, or its connection is gone
+            if isinstance(answer, Refused):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+    # Time
+
+    def _watch_deadlines(self) -> None:
+        assert self._coordinator is not None
+        deadline_ms = self._coordinator.next_deadline_ms()
+        if deadline_ms is None:
+            return
+        if self._timer is not None:
+            if self._timer_at_ms <= deadline_ms:
+                return  # an early call finds nothing due and asks again
+            self._timer.cancel()
+        self._timer_at_ms = deadline_ms
+        self._timer = self._timers.at(deadline_ms, self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        self._timer = None
+        coordinator = self._coordinator
+        if coordinator is None or self._is_closed:
+            return
+        while self._coordinator is coordinator and coordinator.is_due(now_ms=self._clock.now_ms()):
+            self._run(lambda now_ms: coordinator.expire(now_ms=now_ms))
+        if self._coordinator is coordinator:
+            self._watch_deadlines()
+
+    # Loading and stopping
+
+    @property
+    def size_bytes(self) -> int:
+        """What a load has to read, about."""
+        return self._journal.size_bytes
+
+    def load(self) -> "asyncio.Task[None]":
+        """Loads the journal in the background, yielding often; asked again, it is the same load."""
+        if self._loading is None:
+            self._loading = asyncio.get_running_loop().create_task(self._load())
+        return self._loading
+
+    def load_now(self) -> None:
+        """Loads the journal before anything else happens."""
+        for _ in self._portions():
+            pass
+
+    async def _load(self) -> None:
+        for _ in self._portions():
+            await asyncio.sleep(0)
+
+    def _portions(self) -> Generator[None, None, None]:
+        if self._coordinator is not None:
+            return
+        coordinator = Coordinator(self._settings, new_id=self._new_id)
+        try:
+            for portion in self._journal.read():
+                for key, value in portion:
+                    fact = records.decode(key, value)
+                    if fact is not None:
+                        coordinator.apply(fact)
+                yield
+                if self._is_closed:
+                    return
+        except (LogmarkError, OSError):
+            log.exception(
+                "the groups of one internal partition cannot be loaded and stay unavailable",
+                extra={"topic": OFFSETS_TOPIC, "partition": self.index},
+            )
+            self._is_unreadable = True
+            return
+        self._begin(coordinator)
+
+    def _begin(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._loading = None
+        self._written_to = 0
+        if self._journal.has_failed:
+            return  # its groups can still be looked at; nothing can change them
+        gone, self._topics_gone = self._topics_gone, set()
+        # A stop may have come between the deletion of a topic and the forgetting of its offsets.
+        self._run(lambda now_ms: coordinator.forget_topics(lambda name: name in gone or not self._has_topic(name)))
+        if self._coordinator is coordinator:
+            self._run(lambda now_ms: coordinator.resume(now_ms=now_ms))
+
+    def _stop(self, error: BaseException) -> None:
+        """Nobody is answered from a state that did not reach the disk; it is loaded again from what did."""
+        log.error(
+            "an internal partition could not be written, its groups are loaded again",
+            extra={"topic": OFFSETS_TOPIC, "partition": self.index, "error": str(error)},
+        )
+        self._coordinator = None
+        self._refuse_everybody(ErrorCode.NOT_COORDINATOR)
+        if not self._is_closed:
+            self.load()
+
+    def _refuse_everybody(self, code: ErrorCode) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._parked.clear()
+        unanswered, self._unanswered = self._unanswered, set()
+        for future in unanswered:
+            if not future.done():
+                future.set_exception(Refused(code))
+
+    def close(self) -> None:
+        """Whoever waits for other members is sent away; what was decided is still answered once it is durable."""
+        self._is_closed = True
+        if self._loading is not None:
+            self._loading.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        parked, self._parked = self._parked, {}
+        self._answer([(future, Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)) for future in parked.values()])
