@@ -213,35 +213,52 @@ def _commits(of: Pipeline) -> list[dict[str, Any]]:
 def test_a_driver_that_is_killed_loses_nothing_and_writes_nothing_twice(
     broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path
 ) -> None:
+    kill_and_finish(broker, spark, tmp_path, rounds=1)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_a_driver_that_is_killed_again_and_again_loses_nothing_and_writes_nothing_twice(
+    broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path
+) -> None:
+    kill_and_finish(broker, spark, tmp_path, rounds=10)
+
+
+def kill_and_finish(broker: BrokerUnderTest, spark: "SparkSession", folder: Path, *, rounds: int) -> None:
+    """Kills a driver in mid-stream, as often as told, and lets another one finish its work."""
+    count = 200 * rounds
     topic = broker.create_topic("clicks", partitions=2)
     for partition in (0, 1):
-        broker.produce(topic, numbers(200), partition=partition)
-    billing = pipeline(broker, topic, tmp_path)
-    driver = _start_driver(billing)
-    try:
-        wait_until(lambda: driver.poll() is not None or _batches(billing) >= 2, "two batches", deadline_s=240)
-        assert driver.poll() is None, driver.communicate()[0]
-    finally:
-        # The whole session: Python, the Java machine that it started, and the workers.
-        os.killpg(driver.pid, signal.SIGKILL)
-        driver.communicate()
-    assert _batches(billing) < 10
+        broker.produce(topic, numbers(count), partition=partition)
+    billing = pipeline(broker, topic, folder)
+    for _ in range(rounds):
+        _kill_in_mid_stream(billing)
+    assert _batches(billing) < 10 * rounds, "all was read before the last kill"
 
     billing.run(spark)
 
-    assert once(p0=numbers(200), p1=numbers(200)) == rows(billing.table)
-    assert stands_at(broker, billing.group, topic, 200, 200)()
+    assert once(p0=numbers(count), p1=numbers(count)) == rows(billing.table)
+    assert stands_at(broker, billing.group, topic, count, count)()
 
 
-def _start_driver(of: Pipeline) -> "subprocess.Popen[str]":
+def _kill_in_mid_stream(of: Pipeline) -> None:
+    """Runs the pipeline in a process of its own and kills it after two batches."""
+    enough = _batches(of) + 2
     arguments = [of.bootstrap_servers, str(of.topics), of.group, str(of.table)]
-    return subprocess.Popen(
+    driver = subprocess.Popen(
         [sys.executable, "-m", "tests.spark.driver", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
     )
+    try:
+        wait_until(lambda: driver.poll() is not None or _batches(of) >= enough, "two batches", deadline_s=240)
+        assert driver.poll() is None, driver.communicate()[0]
+    finally:
+        # The whole session: Python, the Java machine that it started, and the workers.
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.communicate()
 
 
 def _batches(of: Pipeline) -> int:

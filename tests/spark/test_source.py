@@ -1,0 +1,96 @@
+"""Spark's side of the source, without Spark."""
+
+import pickle
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructField, StructType
+
+from logmark.errors import UserError
+from logmark.names import TopicPartition
+from logmark.spark import source
+from logmark.spark.options import parse
+from logmark.spark.position import Position
+from logmark.spark.ranges import Range
+from logmark.spark.source import DefaultSource, StreamReader
+from tests.spark.test_following import FakeCluster
+
+P0 = TopicPartition("clicks", 0)
+STREAM = {"bootstrap.servers": "b:1", "subscribe": "clicks", "group.id": "billing"}
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    cluster = FakeCluster(p0=(0, 100))
+    monkeypatch.setattr(source, "connect", lambda options, timeout_s: cluster)
+    return cluster
+
+
+def reader(**more: str) -> StreamReader:
+    return StreamReader(parse(STREAM | more, is_stream=True))
+
+
+def test_spark_is_told_the_same_start_twice_though_the_end_moves_in_between(cluster: FakeCluster) -> None:
+    stream = reader()
+
+    first = stream.initialOffset()
+    cluster.logs[P0] = (0, 500)
+
+    assert first == stream.initialOffset()
+    assert {"clicks": {"0": 100}} == first["t"]
+    assert {"clicks": {"0": 100}} == first["f"]
+    assert 100 == cluster.offsets[P0].offset
+
+
+def test_an_idle_stream_answers_with_the_start_that_it_was_given(cluster: FakeCluster) -> None:
+    stream = reader()
+    start = stream.initialOffset()
+
+    assert start is stream.latestOffset(start, ReadAllAvailable())
+
+
+def test_a_batch_is_limited_as_spark_says(cluster: FakeCluster) -> None:
+    stream = reader(**{"auto.offset.reset": "earliest", "maxOffsetsPerTrigger": "30"})
+    start = stream.initialOffset()
+
+    assert ReadMaxRows(30) == stream.getDefaultReadLimit()
+    assert {"clicks": {"0": 30}} == stream.latestOffset(start, stream.getDefaultReadLimit())["t"]
+    assert {"clicks": {"0": 100}} == stream.latestOffset(start, ReadAllAvailable())["t"]
+
+
+def test_the_progress_shows_the_ends_of_the_logs(cluster: FakeCluster) -> None:
+    stream = reader()
+    assert stream.reportLatestOffset() is None
+    stream.initialOffset()
+
+    assert {"clicks": {"0": 100}} == stream.reportLatestOffset()
+
+
+def test_a_batch_becomes_tasks_and_a_seek_becomes_none() -> None:
+    start = Position(group="billing", query="q", generation=1, first={P0: 0}, next={P0: 10})
+    end = start.batch(first={P0: 10}, next={P0: 30}, known={})
+    stream = reader(maxRecordsPerPartition="10")
+
+    assert [Range(P0, 10, 20), Range(P0, 20, 30)] == [
+        task.value for task in stream.partitions(start.to_json(), end.to_json())
+    ]
+    assert [] == stream.partitions(start.to_json(), start.seek({P0: 5}, now_ms=1).to_json())
+
+
+def test_a_reader_travels_to_the_executors_without_its_connection(cluster: FakeCluster) -> None:
+    stream = reader()
+    stream.initialOffset()
+
+    there = pickle.loads(pickle.dumps(stream))
+
+    assert isinstance(there, StreamReader)
+    assert there.reportLatestOffset() is None
+
+
+def test_a_schema_of_the_users_own_is_a_sentence() -> None:
+    other = StructType([StructField("value", StructType([]))])
+
+    with pytest.raises(UserError, match="always gives the columns key, value, topic"):
+        DefaultSource(STREAM).streamReader(other)
+    with pytest.raises(UserError, match="always gives the columns"):
+        DefaultSource({"includeHeaders": "true"}).reader(source.SCHEMA)
