@@ -13,7 +13,7 @@ from logmark.log import catalog
 from logmark.log.catalog import Catalog, Entry
 from logmark.log.directory import DataDirectory
 from logmark.log.partition import Partition, batch_rules
-from logmark.log.settings import SETTINGS, TopicSettings
+from logmark.log.settings import TopicSettings
 from logmark.names import OFFSETS_TOPIC, OFFSETS_TOPIC_PARTITIONS
 from logmark.wire.batches import BatchRules
 
@@ -36,16 +36,6 @@ class Topic:
     @property
     def partition_count(self) -> int:
         return len(self.partitions)
-
-    def configs(self) -> Iterator[tuple[str, str, str]]:
-        """Every setting with the text in force and where it comes from: override, broker or default."""
-        for name, setting in SETTINGS.items():
-            text = self.settings.text(name)
-            if name in self.settings.overrides:
-                source = "override"
-            else:
-                source = "default" if text == setting.default else "broker"
-            yield name, text, source
 
 
 class Logs:
@@ -116,9 +106,14 @@ class Logs:
 
     # -- changing ------------------------------------------------------------------------------
 
-    def check_new_topic(self, name: str, partitions: int, overrides: Mapping[str, str]) -> None:
-        """Refuses what could not become a topic; changes nothing."""
+    def check_new_name(self, name: str) -> None:
+        """Refuses a name that no new topic can have."""
+        self._catalog.check_new_name(name)
+
+    def check_new_topic(self, name: str, partitions: int, overrides: Mapping[str, str]) -> TopicSettings:
+        """The settings that the topic would have; refuses what could not become a topic and changes nothing."""
         self._catalog.check_new(name, partitions, overrides)
+        return TopicSettings(overrides, self._defaults)
 
     def create_topic(self, name: str, partitions: int, overrides: Mapping[str, str]) -> Topic:
         """Makes a topic and its partitions, durable before it returns."""

@@ -84,9 +84,7 @@ class FetchSessions:
         self._sessions.move_to_end(session.id)
         return session, True
 
-    def _begin(self, request: FetchRequest) -> FetchSession | None:
-        if not request.topics:
-            return None
+    def _begin(self, request: FetchRequest) -> FetchSession:
         while len(self._sessions) >= self._slots:
             self._sessions.popitem(last=False)
         session_id = 0

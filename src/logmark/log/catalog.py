@@ -141,8 +141,8 @@ class Catalog:
         entry = self._entries.get(name)
         return None if entry is None or entry.is_deleting else entry
 
-    def check_new(self, name: str, partitions: int, overrides: Mapping[str, str]) -> None:
-        """Refuses what could not become a topic; changes nothing."""
+    def check_new_name(self, name: str) -> None:
+        """Refuses a name that no new topic can have."""
         check_name(name)
         if name in self._entries:
             raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
@@ -152,6 +152,10 @@ class Catalog:
                 raise Refused(
                     ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
                 )
+
+    def check_new(self, name: str, partitions: int, overrides: Mapping[str, str]) -> None:
+        """Refuses what could not become a topic; changes nothing."""
+        self.check_new_name(name)
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise Refused(
                 ErrorCode.INVALID_PARTITIONS,

@@ -3,7 +3,8 @@
 The table SETTINGS is the documentation: name, how it is read, its default, the broker-wide name it inherits from.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -47,9 +48,18 @@ def _one_of(*choices: str) -> Callable[[str], str]:
 
 def _policies(text: str) -> str:
     chosen = [part.strip() for part in text.split(",")] if text else []
-    if not chosen or any(part not in ("delete", "compact") for part in chosen):
-        raise ValueError("must be delete, compact or both")
+    if any(part not in ("delete", "compact") for part in chosen):
+        raise ValueError("must be delete, compact, both, or empty to keep everything")
     return ",".join(chosen)
+
+
+def _replicas(text: str) -> str:
+    if text not in ("", "*") and not all(_REPLICA.fullmatch(part.strip()) for part in text.split(",")):
+        raise ValueError("must be * or pairs of partition:broker")
+    return text
+
+
+_REPLICA = re.compile(r"[0-9]+:[0-9]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +118,10 @@ SETTINGS: Mapping[str, Setting] = {
                  "Kept for hand-over; durability=sync already syncs before every acknowledgement."),
         _setting("flush.ms", _integer(0, LONG_MAX), LONG_MAX, "log.flush.interval.ms", "LONG",
                  "Kept for hand-over; durability=sync already syncs before every acknowledgement."),
-        _setting("follower.replication.throttled.replicas", str, "", None, "LIST", _KEPT),
+        _setting("follower.replication.throttled.replicas", _replicas, "", None, "LIST", _KEPT),
         _setting("index.interval.bytes", _integer(0, INT_MAX), 4096, "log.index.interval.bytes", "INT",
                  "How many bytes of log lie between two index entries."),
-        _setting("leader.replication.throttled.replicas", str, "", None, "LIST", _KEPT),
+        _setting("leader.replication.throttled.replicas", _replicas, "", None, "LIST", _KEPT),
         _setting("local.retention.bytes", _integer(-2, LONG_MAX), -2, "log.local.retention.bytes", "LONG", _KEPT),
         _setting("local.retention.ms", _integer(-2, LONG_MAX), -2, "log.local.retention.ms", "LONG", _KEPT),
         _setting("max.compaction.lag.ms", _integer(1, LONG_MAX), LONG_MAX, "log.cleaner.max.compaction.lag.ms", "LONG",
@@ -175,6 +185,19 @@ class TopicSettings:
             check(name, text)
         self.overrides = dict(overrides)
         self._defaults = dict(defaults or {})
+        if self._int("min.compaction.lag.ms") > self._int("max.compaction.lag.ms"):
+            raise Refused(
+                ErrorCode.INVALID_CONFIG,
+                f"min.compaction.lag.ms ({self.text('min.compaction.lag.ms')}) is larger than "
+                f"max.compaction.lag.ms ({self.text('max.compaction.lag.ms')}).",
+            )
+
+    def in_force(self) -> Iterator[tuple[str, str, str]]:
+        """Every setting with the text in force and where it comes from: override, broker or default."""
+        for name, setting in SETTINGS.items():
+            text = self.text(name)
+            inherited = "default" if text == setting.default else "broker"
+            yield name, text, "override" if name in self.overrides else inherited
 
     def text(self, name: str) -> str:
         """The text in force for a setting."""

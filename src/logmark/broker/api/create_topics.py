@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from logmark.broker.api.describe_configs import TOPIC_CONFIG_SOURCES
 from logmark.errors import ErrorCode, Refused
+from logmark.log.settings import TopicSettings
 from logmark.wire.schema import create_topics as schema
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def _create(
     try:
         if is_repeated:
             raise Refused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+        logs = at.broker.logs
+        logs.check_new_name(wanted.name)
         partitions = _partition_count(wanted, at)
         overrides = {config.name: config.value for config in wanted.configs}
         given = {name: value for name, value in overrides.items() if value is not None}
@@ -45,11 +48,10 @@ def _create(
                 ErrorCode.INVALID_CONFIG,
                 f"Null value not supported for topic configs: {','.join(sorted(set(overrides) - set(given)))}",
             )
-        logs = at.broker.logs
         if validate_only:
-            logs.check_new_topic(wanted.name, partitions, given)
+            settings = logs.check_new_topic(wanted.name, partitions, given)
             return schema.ResponseTopic(
-                name=wanted.name, num_partitions=partitions, replication_factor=1, configs=[]
+                name=wanted.name, num_partitions=partitions, replication_factor=1, configs=_configs(settings)
             )
         topic = logs.create_topic(wanted.name, partitions, given)
     except Refused as refused:
@@ -66,13 +68,17 @@ def _create(
         topic_id=topic.id,
         num_partitions=len(topic.partitions),
         replication_factor=1,
-        configs=[
-            schema.ResponseConfig(
-                name=name, value=value, read_only=False, config_source=TOPIC_CONFIG_SOURCES[source], is_sensitive=False
-            )
-            for name, value, source in topic.configs()
-        ],
+        configs=_configs(topic.settings),
     )
+
+
+def _configs(settings: TopicSettings) -> list[schema.ResponseConfig]:
+    return [
+        schema.ResponseConfig(
+            name=name, value=value, read_only=False, config_source=TOPIC_CONFIG_SOURCES[source], is_sensitive=False
+        )
+        for name, value, source in settings.in_force()
+    ]
 
 
 def _partition_count(wanted: schema.RequestTopic, at: "Request") -> int:

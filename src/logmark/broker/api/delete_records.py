@@ -19,12 +19,14 @@ TO_HIGH_WATERMARK = -1
 
 def handle(request: schema.Request, at: "Request") -> schema.Response:
     """Moves each partition's start by itself and tells the new one."""
+    # Of what is named twice the last counts.
+    wanted: dict[str, dict[int, schema.RequestPartition]] = {}
+    for topic in request.topics:
+        wanted.setdefault(topic.name, {}).update({each.partition_index: each for each in topic.partitions})
     return schema.Response(
         topics=[
-            schema.ResponseTopic(
-                name=topic.name, partitions=[_delete(topic.name, partition, at) for partition in topic.partitions]
-            )
-            for topic in request.topics
+            schema.ResponseTopic(name=name, partitions=[_delete(name, each, at) for each in partitions.values()])
+            for name, partitions in wanted.items()
         ]
     )
 

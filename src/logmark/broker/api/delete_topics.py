@@ -3,6 +3,7 @@
 v4  flexible     v5  error messages     v6  topics by id
 """
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from logmark.errors import ErrorCode, Refused
@@ -25,11 +26,16 @@ def handle(request: schema.Request, at: "Request") -> schema.Response:
         if at.version >= 6
         else [(name, NO_ID) for name in request.topic_names]
     )
-    return schema.Response(responses=[_delete(name, topic_id, at) for name, topic_id in wanted])
+    named = Counter(wanted)
+    return schema.Response(
+        responses=[_delete(*each, at, is_repeated=count > 1) for each, count in named.items()]
+    )
 
 
-def _delete(name: str | None, topic_id: bytes, at: "Request") -> schema.ResponseTopic:
+def _delete(name: str | None, topic_id: bytes, at: "Request", *, is_repeated: bool) -> schema.ResponseTopic:
     try:
+        if is_repeated:
+            raise Refused(ErrorCode.INVALID_REQUEST, "A topic may be named once in a request.")
         topic = _find(name, topic_id, at)
         if not at.broker.config.bool("delete.topic.enable"):
             raise Refused(ErrorCode.TOPIC_DELETION_DISABLED, "Topics cannot be deleted: delete.topic.enable=false.")
@@ -45,6 +51,8 @@ def _find(name: str | None, topic_id: bytes, at: "Request") -> "Topic":
     logs = at.broker.logs
     if name is not None and topic_id != NO_ID:
         raise Refused(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+    if name is None and topic_id == NO_ID:
+        raise Refused(ErrorCode.INVALID_REQUEST, "Neither topic name nor topic id was specified.")
     topic = logs.topic_by_id(topic_id) if name is None else logs.topic(name)
     if topic is None:
         raise Refused(

@@ -5,7 +5,7 @@ v1  endpoint types
 
 from typing import TYPE_CHECKING
 
-from logmark.broker.api.metadata import NO_OPERATIONS
+from logmark.broker.api.metadata import CLUSTER_OPERATIONS, NO_OPERATIONS
 from logmark.errors import ErrorCode
 from logmark.wire.schema import describe_cluster as schema
 
@@ -15,14 +15,19 @@ if TYPE_CHECKING:
 KEY = schema.KEY
 VERSIONS = range(0, 2)
 
-BROKERS = 1
+BROKERS, CONTROLLERS = 1, 2
 
 
 def handle(request: schema.Request, at: "Request") -> schema.Response:
     """Answers with the address that this client's listener advertises."""
+    if request.endpoint_type == CONTROLLERS:
+        return schema.Response(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE, error_message="There are no controllers to connect to."
+        )
     if request.endpoint_type != BROKERS:
         return schema.Response(
-            error_code=ErrorCode.INVALID_REQUEST, error_message="There are no controllers to connect to."
+            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message=f"There are no nodes of kind {request.endpoint_type}.",
         )
     advertised = at.connection.listener.advertised
     return schema.Response(
@@ -33,5 +38,7 @@ def handle(request: schema.Request, at: "Request") -> schema.Response:
                 broker_id=at.broker.node_id, host=advertised.host, port=advertised.port, rack=None
             )
         ],
-        cluster_authorized_operations=NO_OPERATIONS,
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NO_OPERATIONS
+        ),
     )

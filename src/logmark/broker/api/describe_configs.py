@@ -67,7 +67,7 @@ def _topic(name: str, request: schema.Request, at: "Request") -> Iterable[schema
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
     defaults = at.broker.config.topic_defaults()
     results = []
-    for setting_name, value, source in topic.configs():
+    for setting_name, value, source in topic.settings.in_force():
         setting = SETTINGS[setting_name]
         synonyms = []
         if setting_name in topic.settings.overrides:

@@ -40,9 +40,15 @@ def handle_frame(
             raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         if refuse_with is not None:
             raise Refused(refuse_with)
-        session, only_news = at.broker.fetch_sessions.resume(request)
     except Refused as refused:
         return _refusal(request, refused.code, at.version)
+    try:
+        session, only_news = at.broker.fetch_sessions.resume(request)
+    except Refused as refused:
+        # A session's error is the whole answer: there are no partitions to speak of.
+        return wire.encode_response(
+            at.version, throttle_time_ms=0, error_code=int(refused.code), session_id=0, topics=[]
+        )
     return _Fetch(request, session, only_news, at).begin()
 
 
@@ -67,11 +73,11 @@ class _Fetch:
         self._session = session
         self._only_news = only_news
         self._at = at
-        self._wanted: list[tuple[TopicPartition, wire.FetchPartition]] = (
-            list(session.partitions.items())
-            if session is not None
-            else [(TopicPartition(topic, part.partition), part) for topic, parts in request.topics for part in parts]
-        )
+        # Of a partition that is asked for twice the last counts, as in Kafka.
+        partitions = session.partitions if session is not None else {
+            TopicPartition(topic, each.partition): each for topic, asked in request.topics for each in asked
+        }  # fmt: skip
+        self._wanted: list[tuple[TopicPartition, wire.FetchPartition]] = list(partitions.items())
         self._answered: asyncio.Future[Buffers | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._watched: list[Partition] = []
@@ -115,16 +121,22 @@ class _Fetch:
     def _collect(self) -> tuple[Collected, bool]:
         """What can be sent now, and whether it is worth sending."""
         left = min(self._request.max_bytes, self._at.broker.fetch_bytes_max)
-        total = 0
-        is_urgent = not self._wanted
+        total = known = 0
+        is_urgent = False
         collected: Collected = []
         find: Callable[[str, int], Partition | None] = self._at.broker.logs.partition
         for where, wanted in self._wanted:
-            answer = _read(find(where.topic, where.partition), wanted, left, is_first=total == 0)
+            partition = find(where.topic, where.partition)
+            answer = _read(partition, wanted, left, is_first=total == 0)
             total += len(answer.records)
             left = max(left - len(answer.records), 0)
-            is_urgent = is_urgent or answer.error_code != 0
+            if partition is not None:
+                known += 1
+                is_urgent = is_urgent or answer.error_code != 0
             collected.append((where, answer))
+        # A partition that nobody knows waits with the others, or its reader would ask without a pause; one that is
+        # deleted meanwhile ends the wait.
+        is_urgent = is_urgent or not known or known < len(self._watched)
         return collected, is_urgent or total >= self._request.min_bytes
 
     def _encoded(self, collected: Collected) -> "Buffers":
@@ -152,6 +164,8 @@ def _read(
     index = wanted.partition
     if partition is None:
         return wire.FetchAnswer(index, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), -1, -1, -1, b"")
+    if wanted.last_fetched_epoch > 0:
+        return wire.FetchAnswer(index, int(ErrorCode.OFFSET_OUT_OF_RANGE), -1, -1, -1, b"")
     if wanted.current_leader_epoch > 0:
         return wire.FetchAnswer(index, int(ErrorCode.UNKNOWN_LEADER_EPOCH), -1, -1, -1, b"")
     bytes_max = min(wanted.bytes_max, bytes_left)

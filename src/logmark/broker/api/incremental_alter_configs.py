@@ -3,11 +3,12 @@
 v1  flexible
 """
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from logmark.broker.api.describe_configs import BROKER, TOPIC
 from logmark.errors import ErrorCode, Refused
-from logmark.log import settings
+from logmark.log import catalog, settings
 from logmark.wire.schema import incremental_alter_configs as schema
 
 if TYPE_CHECKING:
@@ -22,8 +23,11 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 def handle(request: schema.Request, at: "Request") -> schema.Response:
     """Changes each resource by itself, all of its settings or none."""
     answers = []
+    named = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     for resource in request.resources:
         try:
+            if named[resource.resource_type, resource.resource_name] > 1:
+                raise Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
             _alter(resource, at, validate_only=request.validate_only)
             code, sentence = ErrorCode.NONE, None
         except Refused as refused:
@@ -47,6 +51,9 @@ def _alter(resource: schema.RequestResource, at: "Request", *, validate_only: bo
         )
     if resource.resource_type != TOPIC:
         raise Refused(ErrorCode.INVALID_REQUEST, f"Resource type {resource.resource_type} has no settings here.")
+    if not resource.resource_name:
+        raise Refused(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+    catalog.check_name(resource.resource_name)
     topic = at.broker.logs.topic(resource.resource_name)
     if topic is None:
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
@@ -66,8 +73,6 @@ def _change(
 ) -> None:
     name, text = config.name, config.value
     if config.config_operation == DELETE:
-        if name not in settings.SETTINGS:
-            raise Refused(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
         overrides.pop(name, None)
         return
     if text is None:

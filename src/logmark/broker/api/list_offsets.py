@@ -38,7 +38,7 @@ def handle(request: schema.Request, at: "Request") -> schema.Response:
                 name=topic.name,
                 partitions=[
                     _answer(topic.name, partition, at, is_repeated=(topic.name, partition.partition_index) in repeated)
-                    for partition in topic.partitions
+                    for partition in {each.partition_index: each for each in topic.partitions}.values()
                 ],
             )
             for topic in request.topics
@@ -55,8 +55,7 @@ def _answer(
         partition = at.broker.logs.partition(topic, wanted.partition_index)
         if partition is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        if wanted.current_leader_epoch > 0:
-            raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        check_leader_epoch(wanted.current_leader_epoch)
         offset, timestamp = _look_up(partition, wanted.timestamp, at.version)
     except Refused as refused:
         return _failed(wanted.partition_index, refused.code)
@@ -66,6 +65,14 @@ def _answer(
         offset=offset,
         leader_epoch=0 if offset >= 0 else -1,
     )
+
+
+def check_leader_epoch(current: int) -> None:
+    """Refuses a client that knows another leader epoch than ours, which is 0; -1 means that it knows none."""
+    if current > 0:
+        raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH)
+    if current < -1:
+        raise Refused(ErrorCode.FENCED_LEADER_EPOCH)
 
 
 def _failed(index: int, code: ErrorCode) -> schema.ResponsePartition:

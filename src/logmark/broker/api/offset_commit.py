@@ -26,7 +26,7 @@ async def handle(request: schema.Request, at: "Request") -> schema.Response:
             topic.name,
             each.partition_index,
             each.committed_offset,
-            each.committed_leader_epoch if each.committed_leader_epoch >= 0 else -1,
+            each.committed_leader_epoch,
             each.committed_metadata or "",
         )
         for topic in request.topics

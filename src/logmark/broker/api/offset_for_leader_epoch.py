@@ -6,6 +6,7 @@ There is one epoch here, 0, and it never ends.
 
 from typing import TYPE_CHECKING
 
+from logmark.broker.api.list_offsets import check_leader_epoch
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import offset_for_leader_epoch as schema
 
@@ -33,8 +34,7 @@ def _answer(topic: str, wanted: schema.RequestPartition, at: "Request") -> schem
         partition = at.broker.logs.partition(topic, wanted.partition)
         if partition is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        if wanted.current_leader_epoch > 0:
-            raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        check_leader_epoch(wanted.current_leader_epoch)
         leader_epoch, end_offset = partition.end_offset_for_epoch(wanted.leader_epoch)
     except Refused as refused:
         return _failed(wanted.partition, refused.code)

@@ -24,6 +24,9 @@ KEY = wire.KEY
 VERSIONS = range(3, 13)
 
 _LEGAL_ACKS = (-1, 0, 1)
+_MAGIC_AT = 16
+_ATTRIBUTES_AT = 22
+_TRANSACTIONAL = 0x10
 
 
 class _Waiting(NamedTuple):
@@ -46,6 +49,9 @@ def handle_frame(
     for name, partitions in request.topics:
         answers: list[wire.PartitionAnswer] = []
         topics.append((name, answers))
+        if len(partitions) > 1:
+            # Of what is sent twice to one partition the last counts, as in Kafka.
+            partitions = list({each.partition: each for each in partitions}.values())
         for index, records in partitions:
             try:
                 if refuse_with is not None:
@@ -81,11 +87,13 @@ def _append(name: str, index: int, records: memoryview | None, at: "Request") ->
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {name}")
     if records is None:
         raise Refused(ErrorCode.INVALID_RECORD, "Request contains no record batch")
+    if len(records) > _ATTRIBUTES_AT and records[_MAGIC_AT] == 2 and records[_ATTRIBUTES_AT] & _TRANSACTIONAL:
+        # Transactions are not served yet: InitProducerId told the producer so, and nothing half-done is kept.
+        raise Refused(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "Transactions are not supported by this broker"
+        )
     now_ms = at.broker.clock.now_ms()
     batch = batches.check_produced(records, topic.rules, now_ms=now_ms, produce_version=at.version)
-    if batch.is_transactional:
-        # Transactions are not served yet: InitProducerId told the producer so, and nothing half-done is kept.
-        raise Refused(ErrorCode.INVALID_TXN_STATE, "Transactions are not supported by this broker")
     partition = topic.partitions[index]
     return partition, partition.append(batch, now_ms=now_ms)
 
