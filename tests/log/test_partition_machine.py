@@ -19,9 +19,10 @@ from tests.log.lab import settings as topic_settings
 
 # As small as the records, so that pages get lost between batches and inside them.
 PAGE_BYTES = 128
-CONFIG = topic_settings(segment_bytes=700, index_interval_bytes=150, retention_ms=5000, file_delete_delay_ms=1000)
+CONFIG = topic_settings(segment_bytes=1500, index_interval_bytes=150, retention_ms=5000, file_delete_delay_ms=1000)
 # Chosen first and fitted to what there is later, so that the same choices can be made again.
 SHARE = strategies.integers(0, 2**20)
+COUNTS = strategies.lists(strategies.integers(1, 5), max_size=6)
 
 
 class PartitionMachine(RuleBasedStateMachine):
@@ -48,7 +49,7 @@ class PartitionMachine(RuleBasedStateMachine):
         self.patch.undo()
         self.folder.cleanup()
 
-    @rule(counts=strategies.lists(strategies.integers(1, 5), min_size=1, max_size=8), codec=strategies.integers(0, 4))
+    @rule(counts=COUNTS, codec=strategies.integers(0, 4))
     def append(self, counts: list[int], codec: int) -> None:
         for count in counts:
             base = len(self.values)
@@ -63,7 +64,7 @@ class PartitionMachine(RuleBasedStateMachine):
             self.values += new
             self.batches.append((base, count))
 
-    @rule(counts=strategies.lists(strategies.integers(1, 5), min_size=1, max_size=8), codec=strategies.integers(0, 4))
+    @rule(counts=COUNTS, codec=strategies.integers(0, 4))
     def append_and_settle(self, counts: list[int], codec: int) -> None:
         self.append(counts, codec)
         self.settle()
@@ -166,21 +167,25 @@ class PartitionMachine(RuleBasedStateMachine):
         assert self.log_start == self.partition.log_start_offset
         self.high_watermark = self.checkpointed_start = self.log_start
 
-    @rule()
-    def kill(self) -> None:
+    @rule(pending=COUNTS)
+    def kill(self, pending: list[int]) -> None:
+        self.append(pending, 0)
         self.release()
         self.partition = self.lab.reopen(clean=False, config=CONFIG)
         assert len(self.values) == self.partition.log_end_offset
         self.take_log_start()
 
-    @rule(seed=strategies.integers(0, 2**32))
-    def lose_power(self, seed: int) -> None:
+    @rule(acknowledged=COUNTS, pending=COUNTS, seed=strategies.integers(0, 2**32))
+    def lose_power(self, acknowledged: list[int], pending: list[int], seed: int) -> None:
+        """In the middle of work: some of it acknowledged, some not."""
+        self.append_and_settle(acknowledged, 0)
+        self.append(pending, 0)
         self.release()
         self.lab.stop(clean=False)
-        acknowledged = self.partition.high_watermark
+        durable_end = self.partition.high_watermark
         self.lab.files.lose_power(random.Random(seed))
         self.partition = self.lab.open().open_partition("clicks", 0, TOPIC_ID, CONFIG)
-        assert acknowledged <= self.partition.log_end_offset <= len(self.values)
+        assert durable_end <= self.partition.log_end_offset <= len(self.values)
         del self.values[self.partition.log_end_offset :]
         self.batches = [sent for sent in self.batches if sent[0] < len(self.values)]
         self.take_log_start()
@@ -208,7 +213,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
 
 PartitionMachine.TestCase.settings = settings(
-    max_examples=25,
+    max_examples=15,
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

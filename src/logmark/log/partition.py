@@ -214,8 +214,9 @@ class Partition:
         jitter_ms = min(settings.segment_jitter_ms, settings.segment_ms)
         # Spreads the rolls of many partitions; nothing that must not be guessed.
         self._segment_ms = settings.segment_ms - (random.randrange(jitter_ms) if jitter_ms else 0)  # noqa: S311
-        self._index_entries_max = settings.segment_index_bytes // 8
-        self._time_entries_max = settings.segment_index_bytes // 12 - 1
+        self._index_bytes_max = settings.segment_index_bytes // 8 * 8
+        # One entry is kept free for the largest timestamp.
+        self._time_index_bytes_max = (settings.segment_index_bytes // 12 - 1) * 12
         self._is_log_append_time = settings.is_log_append_time
 
     def close(self, *, clean: bool = True) -> bool:
@@ -289,17 +290,16 @@ class Partition:
         if not self._is_prepared:
             segment.prepare()
             self._is_prepared = self._is_changed = True
-        if segment.size + batch.size > self._segment_bytes:
-            return True
-        if not segment.size:
-            return False
+        size = segment.size
+        if not size or size + batch.size > self._segment_bytes:
+            return size > 0
         first = segment.first_timestamp
         waited_ms = batch.max_timestamp - first if first >= 0 else now_ms - segment.created_ms
         return (
             waited_ms > self._segment_ms
             or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
-            or len(segment.offset_index) >= self._index_entries_max
-            or len(segment.time_index) >= self._time_entries_max
+            or segment.index_bytes >= self._index_bytes_max
+            or segment.time_index_bytes >= self._time_index_bytes_max
         )
 
     def _roll(self) -> Segment:

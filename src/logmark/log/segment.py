@@ -68,9 +68,10 @@ class Segment:
     """The batches from one base offset up to the next segment's."""
 
     __slots__ = (
-        "_file", "_files", "_first_timestamp", "_index_interval", "_indexed_position", "_is_timed", "_offset_index",
-        "_path", "_time_index", "base_offset", "created_ms", "damage", "is_dense", "max_timestamp",
-        "max_timestamp_offset", "size", "skips", "visible_bytes", "visible_timestamp", "visible_timestamp_offset",
+        "_file", "_files", "_index_interval", "_indexed_position", "_is_timed", "_offset_index",
+        "_path", "_time_index", "base_offset", "created_ms", "damage", "first_timestamp", "index_bytes", "is_dense",
+        "max_timestamp", "max_timestamp_offset", "size", "skips", "time_index_bytes", "visible_bytes",
+        "visible_timestamp", "visible_timestamp_offset",
     )  # fmt: skip
 
     def __init__(
@@ -102,7 +103,10 @@ class Segment:
         self._file: File | None = None
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
-        self._first_timestamp: int | None = None
+        # The largest timestamp of the first batch: it decides when the segment is old enough to roll.
+        self.first_timestamp = -1
+        self.index_bytes = 0
+        self.time_index_bytes = 0
         self._is_timed = False
         self._indexed_position = 0
         self._index_interval = index_interval
@@ -125,14 +129,6 @@ class Segment:
         return self._file is not None
 
     @property
-    def first_timestamp(self) -> int:
-        """The largest timestamp of the first batch, which decides when the segment is old enough to roll."""
-        if self._first_timestamp is None:
-            header = self._header_at(0, self.size)
-            self._first_timestamp = -1 if header is None else header.max_timestamp
-        return self._first_timestamp
-
-    @property
     def offset_index(self) -> OffsetIndex:
         if self._offset_index is None:
             self._load_indexes()
@@ -153,7 +149,6 @@ class Segment:
         self._file = self._files.open(self._path + LOG, create=True)
         self._file.truncate(0)
         self.begin_indexes()
-        self._first_timestamp = None
         for suffix in (INDEX, TIME_INDEX):
             self._files.write(self._path + suffix, b"", sync=False)
 
@@ -165,7 +160,7 @@ class Segment:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
         if not position:
-            self._first_timestamp = max_timestamp
+            self.first_timestamp = max_timestamp
         elif position - self._indexed_position > self._index_interval:
             self._add_entries(last_offset, position)
         self.size = position + size
@@ -174,6 +169,8 @@ class Segment:
         self.offset_index.append(last_offset, position)
         self.time_index.append_if_later(self.max_timestamp, self.max_timestamp_offset)
         self._indexed_position = position
+        self.index_bytes = len(self.offset_index.data)
+        self.time_index_bytes = len(self.time_index.data)
 
     def configure(self, *, index_interval: int) -> None:
         """Takes over a new distance between index entries."""
@@ -190,6 +187,9 @@ class Segment:
         self.load_timestamps()
         index = self.offset_index
         self._indexed_position = index[len(index) - 1][1] if len(index) else 0
+        self.index_bytes, self.time_index_bytes = len(index.data), len(self.time_index.data)
+        header = self._header_at(0, self.size)
+        self.first_timestamp = -1 if header is None else header.max_timestamp
 
     def load_timestamps(self) -> None:
         """Knows the largest timestamp: the last entry of the time index, if the log says the same."""
@@ -409,7 +409,7 @@ class Segment:
         """Empties both indexes in memory, so that `index_batch` can fill them again."""
         self._offset_index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
         self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
-        self._indexed_position = 0
+        self._indexed_position = self.index_bytes = self.time_index_bytes = 0
         self._is_timed = True
 
     def index_batch(self, position: int, header: BatchHeader) -> None:
@@ -417,7 +417,7 @@ class Segment:
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
         if not position:
-            self._first_timestamp = header.max_timestamp
+            self.first_timestamp = header.max_timestamp
         elif position - self._indexed_position > self._index_interval:
             self._add_entries(header.last_offset, position)
 
