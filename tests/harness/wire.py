@@ -49,10 +49,15 @@ def produce(bootstrap_servers: str, topic: str, batch: bytes, *, partition: int 
 def batch(values: Sequence[bytes], *, base_offset: int = 0) -> bytes:
     """A record batch of uncompressed values without keys, of this moment, with a right CRC."""
     records = b"".join(_record(delta, value) for delta, value in enumerate(values))
-    now_ms = time.time_ns() // 1_000_000
-    checked = struct.pack(">hiqqqhii", 0, len(values) - 1, now_ms, now_ms, -1, -1, -1, len(values)) + records
+    times = (now_ms(),) * 2
+    checked = struct.pack(">hiqqqhii", 0, len(values) - 1, *times, -1, -1, -1, len(values)) + records
     head = struct.pack(">ibI", -1, 2, google_crc32c.value(checked))
     return struct.pack(">qi", base_offset, len(head) + len(checked)) + head + checked
+
+
+def now_ms() -> int:
+    """This moment, as records carry it."""
+    return time.time_ns() // 1_000_000
 
 
 def _record(offset_delta: int, value: bytes) -> bytes:
