@@ -1,35 +1,17 @@
 """The few requests of the light load generators, written by hand so that neither side's own code makes the load."""
 
 import struct
-import time
 
-import google_crc32c
+from tests.harness.wire import batch as made_by_hand
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
 
 _INT16 = struct.Struct(">h")
 
 
-def varint(number: int) -> bytes:
-    """A zigzag varint."""
-    number = (number << 1) ^ (number >> 63)
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
 def batch(value: bytes, count: int) -> bytes:
     """A record batch that holds the same value `count` times."""
-    body = bytearray()
-    for delta in range(count):
-        record = b"\0\0" + varint(delta) + varint(-1) + varint(len(value)) + value + b"\0"
-        body += varint(len(record)) + record
-    now = time.time_ns() // 1_000_000
-    tail = struct.pack(">hiqqqhii", 0, count - 1, now, now, -1, -1, -1, count) + body
-    return struct.pack(">qiibI", 0, 9 + len(tail), -1, 2, google_crc32c.value(tail)) + tail
+    return made_by_hand([value] * count)
 
 
 def _string(text: str) -> bytes:
