@@ -6,7 +6,7 @@ import struct
 from types import ModuleType
 from typing import Any
 
-from logmark.wire import frames, messages
+from logmark.wire import fetch, frames, messages
 from logmark.wire.messages import Message
 from logmark.wire.schema import api_versions
 from tests.harness.brokers import BrokerUnderTest
@@ -27,18 +27,26 @@ class Connection:
 
     def ask(self, schema: ModuleType, version: int, request: Message) -> Any:
         """The decoded answer to one request."""
-        self._correlation_id += 1
         flexible = messages.is_flexible(schema, version)
         body = messages.encode_request(schema, version, request)
+        return messages.decode_response(schema, version, self._exchange(schema.KEY, version, body, flexible=flexible))
+
+    def fetch(self, version: int, request: fetch.FetchRequest) -> fetch.FetchResponse:
+        """The answer to one fetch."""
+        flexible = version >= fetch.FLEXIBLE_FROM
+        body = fetch.encode_request(version, request)
+        return fetch.decode_response(version, self._exchange(fetch.KEY, version, body, flexible=flexible))
+
+    def _exchange(self, key: int, version: int, body: bytes, *, flexible: bool) -> memoryview:
+        self._correlation_id += 1
         self._socket.sendall(
-            frames.request_frame(schema.KEY, version, self._correlation_id, "asking", flexible=flexible, body=body)
+            frames.request_frame(key, version, self._correlation_id, "asking", flexible=flexible, body=body)
         )
         (size,) = struct.unpack(">i", self._stream.read(4))
         frame = memoryview(self._stream.read(size))
-        has_tags = flexible and schema.KEY != api_versions.KEY
-        correlation_id, at = frames.read_response_header(frame, flexible=has_tags)
+        correlation_id, at = frames.read_response_header(frame, flexible=flexible and key != api_versions.KEY)
         assert self._correlation_id == correlation_id
-        return messages.decode_response(schema, version, frame[at:])
+        return frame[at:]
 
     def close(self) -> None:
         self._stream.close()

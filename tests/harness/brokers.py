@@ -67,7 +67,15 @@ class BrokerUnderTest:
             return seen.error is None and len(seen.partitions) == partitions
 
         wait_until(is_visible, f"{topic} is visible")
+        wait_until(lambda: all(self._is_served(topic, index) for index in range(partitions)), f"{topic} is served")
         return topic
+
+    def _is_served(self, topic: str, partition: int) -> bool:
+        """Apache Kafka tells of a new topic before the broker leads its partitions."""
+        try:
+            return self.start_offset(topic, partition) == 0
+        except KafkaException:
+            return False
 
     def producer(self, **config: Any) -> Producer:
         """A confluent-kafka producer; option names with underscores for dots."""
