@@ -1,6 +1,7 @@
 """Every log of this broker: topics by name and id, their partitions, made, changed and removed together.
 
-The catalogue is written first and read first: a topic is what the catalogue says, its folders follow.
+The catalogue is written first and read first: a topic is what the catalogue says. A partition's folder follows with its
+first record, so that making a topic is one write and cannot be left half done.
 """
 
 import logging
@@ -125,10 +126,10 @@ class Logs:
         try:
             entry = self._catalog.create(name, partitions, overrides)
             settings = TopicSettings(entry.overrides, self._defaults)
-            created = self._directory.create_partitions(name, range(partitions), entry.id, settings)
-            return self._enter(entry, created, settings)
         except OSError as error:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"The disk refused the topic: {error}") from error
+        created = self._directory.create_partitions(name, range(partitions), entry.id, settings, lazily=True)
+        return self._enter(entry, created, settings)
 
     def create_internal_offsets_topic(self) -> None:
         """Makes the topic in which groups keep their places, unless it is there."""
@@ -145,11 +146,11 @@ class Logs:
         topic = self._topics[name]
         try:
             self._catalog.grow(name, count)
-            topic.partitions += self._directory.create_partitions(
-                name, range(topic.partition_count, count), topic.id, topic.settings
-            )
         except OSError as error:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"The disk refused the partitions: {error}") from error
+        topic.partitions += self._directory.create_partitions(
+            name, range(topic.partition_count, count), topic.id, topic.settings, lazily=True
+        )
 
     def override(self, name: str, overrides: Mapping[str, str]) -> None:
         """Replaces a topic's overrides; they are in force when this returns."""
@@ -207,13 +208,5 @@ class Logs:
             log.exception("the files of a deleted topic could not be removed")
 
     def checkpoint(self) -> Callable[[], None]:
-        """Takes how far every log is durable, so that an unclean start scans less; the call writes it."""
-        write = self._directory.checkpoint()
-
-        def write_and_say() -> None:
-            try:
-                write()
-            except OSError:
-                log.exception("the offset checkpoints could not be written")
-
-        return write_and_say
+        """Takes how far every log is durable and where it starts; the call writes it, from any thread."""
+        return self._directory.checkpoint()

@@ -89,6 +89,7 @@ class Broker:
         self._files = files or RealFileSystem(sync=durability == "sync")
         self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
+        self._checkpointing: asyncio.Task[None] | None = None
         self.dispatcher = Dispatcher(self)
 
     async def start(self) -> None:
@@ -116,7 +117,7 @@ class Broker:
             self.logs.look_after,
             first_ms=self.config.int("log.initial.task.delay.ms"),
         )
-        every(self.config.int("log.flush.offset.checkpoint.interval.ms"), self._checkpoint)
+        every(self.config.int("log.flush.offset.checkpoint.interval.ms"), self._checkpoint_now_and_then)
         self._sweep_for_ever()
 
     def _open(self) -> None:
@@ -135,8 +136,18 @@ class Broker:
             self._directory.close()
             raise
 
-    def _checkpoint(self) -> None:
-        self.loop.run_in_executor(None, self.logs.checkpoint())
+    async def checkpoint(self) -> None:
+        """Writes where every log starts and how far it is durable; returns when that is on disk."""
+        await self.loop.run_in_executor(None, self.logs.checkpoint())
+
+    def _checkpoint_now_and_then(self) -> None:
+        def done(task: asyncio.Task[None]) -> None:
+            self._checkpointing = None
+            if not task.cancelled() and task.exception() is not None:
+                log.error("the offset checkpoints could not be written", exc_info=task.exception())
+
+        self._checkpointing = self.loop.create_task(self.checkpoint())
+        self._checkpointing.add_done_callback(done)
 
     async def _bind(self, listener: Listener) -> None:
         try:

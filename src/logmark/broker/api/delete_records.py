@@ -1,6 +1,7 @@
 """DeleteRecords moves a partition's log start forward; -1 means up to the high watermark.
 
 v2  flexible
+It is answered when the new start is on disk: Kafka writes it within a minute, and a crash before that takes it back.
 """
 
 from typing import TYPE_CHECKING
@@ -17,18 +18,23 @@ VERSIONS = range(0, 3)
 TO_HIGH_WATERMARK = -1
 
 
-def handle(request: schema.Request, at: "Request") -> schema.Response:
+async def handle(request: schema.Request, at: "Request") -> schema.Response:
     """Moves each partition's start by itself and tells the new one."""
     # Of what is named twice the last counts.
     wanted: dict[str, dict[int, schema.RequestPartition]] = {}
     for topic in request.topics:
         wanted.setdefault(topic.name, {}).update({each.partition_index: each for each in topic.partitions})
-    return schema.Response(
+    response = schema.Response(
         topics=[
             schema.ResponseTopic(name=name, partitions=[_delete(name, each, at) for each in partitions.values()])
             for name, partitions in wanted.items()
         ]
     )
+    try:
+        await at.broker.checkpoint()
+    except OSError:
+        raise Refused(ErrorCode.KAFKA_STORAGE_ERROR) from None
+    return response
 
 
 def _delete(

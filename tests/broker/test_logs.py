@@ -1,0 +1,92 @@
+"""Topics as the broker keeps them: made in one write, kept over a crash, gone with their folders."""
+
+import errno
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from logmark.disk.files import RealFileSystem
+from logmark.testing import Broker, FaultyFileSystem
+
+
+def send(broker: Broker, topic: str, value: str) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer.produce(topic, value)
+    assert 0 == producer.flush(10)
+
+
+def test_a_topic_that_a_full_disk_refused_can_be_made_once_there_is_space() -> None:
+    files = FaultyFileSystem(RealFileSystem(sync=True))
+    with Broker(files=files, durability="sync") as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        files.fail_writes("logmark.catalog", errno.ENOSPC)
+        with pytest.raises(KafkaException):
+            admin.create_topics([NewTopic("t", 3, 1)])["t"].result(10)
+
+        files.heal()
+
+        admin.create_topics([NewTopic("t", 3, 1)])["t"].result(10)
+        send(broker, "t", "now it fits")
+
+
+def test_groups_work_once_a_full_disk_has_space_again() -> None:
+    files = FaultyFileSystem(RealFileSystem(sync=True))
+    with Broker(files=files, durability="sync") as broker:
+        broker.create_topic("t")
+        send(broker, "t", "v")
+        files.fail_writes("logmark.catalog", errno.ENOSPC)
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
+        with pytest.raises(KafkaException):
+            consumer.commit(offsets=[TopicPartition("t", 0, 1)], asynchronous=False)
+
+        files.heal()
+
+        consumer.commit(offsets=[TopicPartition("t", 0, 1)], asynchronous=False)
+        consumer.close()
+
+
+def test_deleted_records_stay_deleted_after_a_kill() -> None:
+    with Broker(subprocess=True, durability="sync") as broker:
+        broker.create_topic("t")
+        for number in range(5):
+            send(broker, "t", str(number))
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin.delete_records([TopicPartition("t", 0, 3)])[TopicPartition("t", 0)].result(10)
+
+        broker.kill()
+        broker.start()
+
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
+        assert (3, 5) == consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=10)
+        consumer.close()
+
+
+def test_topics_with_and_without_records_are_there_again_after_a_kill() -> None:
+    with Broker(subprocess=True, durability="sync") as broker:
+        broker.create_topic("empty", 3)
+        broker.create_topic("full", 2, {"retention.ms": "-1"})
+        send(broker, "full", "v")
+
+        broker.kill()
+        broker.start()
+
+        topics = AdminClient({"bootstrap.servers": broker.bootstrap_servers}).list_topics(timeout=10).topics
+        assert {"empty": 3, "full": 2} == {name: len(topic.partitions) for name, topic in topics.items()}
+
+
+def test_a_deleted_topics_folders_are_out_of_use_at_once_and_a_new_one_begins_at_0() -> None:
+    with Broker() as broker:
+        broker.create_topic("t")
+        send(broker, "t", "old")
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin.delete_topics(["t"])["t"].result(10)
+        assert not (Path(broker.data_dir) / "t-0").exists()
+
+        broker.create_topic("t")
+        send(broker, "t", "new")
+
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
+        assert (0, 1) == consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=10)
+        consumer.close()
