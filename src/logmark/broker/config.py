@@ -4,12 +4,12 @@ A name of Kafka's that means nothing on one node is accepted with a warning; a n
 """
 
 import builtins
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from logmark.errors import UserError
-from logmark.log.settings import INT_MAX, LONG_MAX, SETTINGS
+from logmark.log.settings import INT_MAX, LONG_MAX, SETTINGS, whole
 
 _HOUR_MS = 3_600_000
 _MINUTE_MS = 60_000
@@ -29,7 +29,7 @@ class BrokerSetting:
     def check(self, text: str) -> None:
         """Raises ValueError with the reason when the text is no value of this setting."""
         if self.kind in ("INT", "LONG"):
-            if not self.low <= int(text) <= self.high:
+            if not self.low <= whole(text) <= self.high:
                 raise ValueError(f"must be between {self.low} and {self.high}")
         elif self.kind == "BOOLEAN" and text.lower() not in ("true", "false"):
             raise ValueError("must be true or false")
@@ -44,16 +44,16 @@ def _bool(name: str, default: bool, documentation: str) -> BrokerSetting:
     return BrokerSetting(name=name, kind="BOOLEAN", default=str(default).lower(), documentation=documentation)
 
 
-def _text(name: str, default: str, documentation: str) -> BrokerSetting:
-    return BrokerSetting(name=name, kind="STRING", default=default, documentation=documentation)
+def _list(name: str, default: str, documentation: str) -> BrokerSetting:
+    return BrokerSetting(name=name, kind="LIST", default=default, documentation=documentation)
 
 
 BROKER_SETTINGS: Mapping[str, BrokerSetting] = {
     setting.name: setting
     for setting in (
-        _text("log.dirs", "", "The data directory."),
-        _text("listeners", "", "Where to listen: PLAINTEXT://HOST:PORT, several with commas."),
-        _text("advertised.listeners", "", "What clients are told to connect to, one for each listener."),
+        _list("log.dirs", "", "The data directory."),
+        _list("listeners", "", "Where to listen: PLAINTEXT://HOST:PORT, several with commas."),
+        _list("advertised.listeners", "", "What clients are told to connect to, one for each listener."),
         _int("num.partitions", 1, "Partitions of a topic created without a count.", low=1, high=10_000),
         _bool("auto.create.topics.enable", True, "Asking for a topic's metadata creates it."),
         _bool("delete.topic.enable", True, "Topics can be deleted."),
@@ -67,13 +67,13 @@ BROKER_SETTINGS: Mapping[str, BrokerSetting] = {
         _int("max.incremental.fetch.session.cache.slots", 1000, "Fetch sessions kept.", high=INT_MAX),
         _int("log.retention.check.interval.ms", 300_000, "How often old segments are looked for.", low=1),
         _int("log.initial.task.delay.ms", 30_000, "When they are looked for first after start."),
-        _int("log.flush.offset.checkpoint.interval.ms", 60_000, "How often recovery points are written.", low=1),
+        _int("log.flush.offset.checkpoint.interval.ms", 60_000, "When recovery points are kept.", low=1, high=INT_MAX),
         _int("producer.id.expiration.ms", 86_400_000, "An idle producer's sequence is forgotten.", low=1, high=INT_MAX),
         _int("offsets.retention.minutes", 10_080, "Idle committed offsets expire.", low=1, high=INT_MAX),
         _int("offsets.retention.check.interval.ms", 600_000, "How often expired offsets are looked for.", low=1),
         _int("offset.metadata.max.bytes", 4096, "The longest metadata of a committed offset.", high=INT_MAX),
         _int("offsets.topic.num.partitions", 50, "Fixed: groups would not be found again.", low=50, high=50),
-        _int("offsets.topic.segment.bytes", 104_857_600, "segment.bytes of __consumer_offsets.", low=1_048_576),
+        _int("offsets.topic.segment.bytes", 104_857_600, "Its segment.bytes.", low=1_048_576, high=INT_MAX),
         _int("group.initial.rebalance.delay.ms", 3000, "A new group waits for more members.", high=INT_MAX),
         _int("group.min.session.timeout.ms", 6000, "The shortest session a member may ask for.", high=INT_MAX),
         _int("group.max.session.timeout.ms", 1_800_000, "The longest session a member may ask for.", high=INT_MAX),
@@ -92,6 +92,18 @@ _OTHER_UNITS: Mapping[str, tuple[str, int]] = {
 _TOPIC_DEFAULTS: Mapping[str, str] = {
     setting.broker_name: name for name, setting in SETTINGS.items() if setting.broker_name is not None
 }
+
+# What a topic inherits from the broker can be asked for as any setting of the broker.
+_ALL_SETTINGS = (
+    *BROKER_SETTINGS.values(),
+    *(
+        BrokerSetting(
+            name=setting.broker_name, kind=setting.kind, default=setting.default, documentation=setting.documentation
+        )
+        for setting in SETTINGS.values()
+        if setting.broker_name is not None
+    ),
+)
 
 # Names of a server.properties that a single node has no use for.
 _WITHOUT_MEANING_EXACT = frozenset((
@@ -141,7 +153,7 @@ class BrokerConfig:
                 target, unit_ms = _OTHER_UNITS[name]
                 # Hours come before minutes in no particular order of the file: the finer unit overrides.
                 if target not in by_unit or unit_ms == _MINUTE_MS:
-                    by_unit[target] = str(int(text) * unit_ms if int(text) >= 0 else -1)
+                    by_unit[target] = str(whole(text) * unit_ms if whole(text) >= 0 else -1)
             elif name in _WITHOUT_MEANING_EXACT or name.startswith(_WITHOUT_MEANING_PREFIXES):
                 self.warnings.append(f"{name} has no meaning on a single Logmark node and is left aside.")
             else:
@@ -167,9 +179,9 @@ class BrokerConfig:
         """The truth in force for a broker setting."""
         return self.text(name).lower() == "true"
 
-    def is_given(self, name: str) -> builtins.bool:
-        """Somebody set it; it is not the default."""
-        return name in self._given
+    def in_force(self) -> Iterator[tuple[BrokerSetting, str | None]]:
+        """Every setting, what topics inherit included, with the text that somebody gave it."""
+        return ((setting, self._given.get(setting.name)) for setting in _ALL_SETTINGS)
 
     def topic_defaults(self) -> dict[str, str]:
         """Topic settings whose default this broker's file changed."""

@@ -33,4 +33,7 @@ class Epochs:
 
     def end_offset(self, leader_epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The epoch asked for and its end, or -1 and -1 when it is not known here."""
+        if leader_epoch < -1:
+            # Kafka's answer to what came before the first epoch: it ended where that one began.
+            return leader_epoch, self.entries[0][1]
         return (LEADER_EPOCH, log_end_offset) if leader_epoch == LEADER_EPOCH else UNKNOWN

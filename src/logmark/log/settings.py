@@ -16,7 +16,7 @@ INT_MAX = 2**31 - 1
 
 def _integer(low: int, high: int) -> Callable[[str], int]:
     def read(text: str) -> int:
-        value = int(text)
+        value = whole(text)
         if not low <= value <= high:
             raise ValueError(f"must be between {low} and {high}")
         return value
@@ -24,17 +24,37 @@ def _integer(low: int, high: int) -> Callable[[str], int]:
     return read
 
 
+def whole(text: str) -> int:
+    """The number that Java reads in the text: Python would also read 1_000."""
+    if not _WHOLE.fullmatch(text.strip()):
+        raise ValueError("must be a whole number")
+    return int(text)
+
+
+_WHOLE = re.compile(r"[+-]?\d+")
+
+
 def _ratio(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError("must be a number") from None
     if not 0 <= value <= 1:
         raise ValueError("must be between 0 and 1")
     return value
 
 
 def _boolean(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
+    word = text.strip().lower()
+    if word not in ("true", "false"):
         raise ValueError("must be true or false")
-    return text.lower() == "true"
+    return word == "true"
+
+
+def _no(text: str) -> bool:
+    if _boolean(text):
+        raise ValueError("must be false: there is no tiered storage here")
+    return False
 
 
 def _one_of(*choices: str) -> Callable[[str], str]:
@@ -47,14 +67,14 @@ def _one_of(*choices: str) -> Callable[[str], str]:
 
 
 def _policies(text: str) -> str:
-    chosen = [part.strip() for part in text.split(",")] if text else []
+    chosen = [part.strip() for part in text.split(",")] if text.strip() else []
     if any(part not in ("delete", "compact") for part in chosen):
         raise ValueError("must be delete, compact, both, or empty to keep everything")
     return ",".join(chosen)
 
 
 def _replicas(text: str) -> str:
-    if text not in ("", "*") and not all(_REPLICA.fullmatch(part.strip()) for part in text.split(",")):
+    if text.strip() not in ("", "*") and not all(_REPLICA.fullmatch(part.strip()) for part in text.split(",")):
         raise ValueError("must be * or pairs of partition:broker")
     return text
 
@@ -94,7 +114,7 @@ _KEPT = "Kept for a hand-over to Apache Kafka; without effect on one node."
 
 
 def _gzip_level(text: str) -> int:
-    level = int(text)
+    level = whole(text)
     if level != -1 and not 1 <= level <= 9:
         raise ValueError("must be -1 or between 1 and 9")
     return level
@@ -143,10 +163,10 @@ SETTINGS: Mapping[str, Setting] = {
         _setting("preallocate", _boolean, "false", "log.preallocate", "BOOLEAN", _KEPT),
         _setting("remote.log.copy.disable", _boolean, "false", None, "BOOLEAN", _KEPT),
         _setting("remote.log.delete.on.disable", _boolean, "false", None, "BOOLEAN", _KEPT),
-        _setting("remote.storage.enable", _one_of("false"), "false", None, "BOOLEAN",
+        _setting("remote.storage.enable", _no, "false", None, "BOOLEAN",
                  "There is no tiered storage here."),
-        _setting("retention.bytes", _integer(-1, LONG_MAX), -1, "log.retention.bytes", "LONG",
-                 "The size above which a partition's oldest segments are deleted; -1 is no limit."),
+        _setting("retention.bytes", _integer(-LONG_MAX, LONG_MAX), -1, "log.retention.bytes", "LONG",
+                 "The size above which a partition's oldest segments are deleted; a negative one is no limit."),
         _setting("retention.ms", _integer(-1, LONG_MAX), 604_800_000, "log.retention.ms", "LONG",
                  "The age above which a segment is deleted; -1 is for ever."),
         _setting("segment.bytes", _integer(1_048_576, INT_MAX), 1_073_741_824, "log.segment.bytes", "INT",

@@ -6,7 +6,6 @@ v1  sources and synonyms     v3  types and documentation     v4  flexible
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from logmark.broker.config import BROKER_SETTINGS
 from logmark.errors import ErrorCode, Refused
 from logmark.log import catalog
 from logmark.log.settings import SETTINGS
@@ -102,20 +101,26 @@ def _broker(name: str, request: schema.Request, at: "Request") -> Iterable[schem
         raise Refused(
             ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {at.broker.node_id} but received {name}"
         )
-    config = at.broker.config
-    return [
-        schema.ResponseConfig(
-            name=setting.name,
-            value=config.text(setting.name),
-            read_only=True,
-            config_source=TOPIC_CONFIG_SOURCES["broker" if config.is_given(setting.name) else "default"],
-            is_sensitive=False,
-            synonyms=[],
-            config_type=_KINDS[setting.kind],
-            documentation=setting.documentation if request.include_documentation else None,
+    results = []
+    for setting, given in at.broker.config.in_force():
+        origins = [("default", setting.default)] if given is None else [("broker", given), ("default", setting.default)]
+        source, value = origins[0]
+        results.append(
+            schema.ResponseConfig(
+                name=setting.name,
+                value=value,
+                read_only=True,
+                config_source=TOPIC_CONFIG_SOURCES[source],
+                is_sensitive=False,
+                synonyms=[
+                    schema.ResponseSynonym(name=setting.name, value=text, source=TOPIC_CONFIG_SOURCES[origin])
+                    for origin, text in (origins if request.include_synonyms else [])
+                ],
+                config_type=_KINDS[setting.kind],
+                documentation=setting.documentation if request.include_documentation else None,
+            )
         )
-        for setting in BROKER_SETTINGS.values()
-    ]
+    return results
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:

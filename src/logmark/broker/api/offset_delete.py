@@ -20,10 +20,9 @@ async def handle(request: schema.Request, at: "Request") -> schema.Response:
         key: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for key in wanted if at.broker.logs.partition(*key) is None
     }
     known = tuple(key for key in wanted if key not in errors)
-    # A request of unknown partitions only is answered as such, whatever the group.
-    if known or not wanted:
-        deleted = await at.broker.groups.delete_offsets(DeleteOffsets(group=request.group_id, partitions=known))
-        errors |= dict(zip(known, deleted.errors, strict=True))
+    # The group is looked at first, also where no partition is known.
+    deleted = await at.broker.groups.delete_offsets(DeleteOffsets(group=request.group_id, partitions=known))
+    errors |= dict(zip(known, deleted.errors, strict=True))
     return schema.Response(
         topics=[
             schema.ResponseTopic(
