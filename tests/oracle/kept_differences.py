@@ -1,0 +1,107 @@
+"""Where our broker answers otherwise than Apache Kafka on purpose, each with the reason that a user would accept."""
+
+import re
+from dataclasses import dataclass
+
+from tests.oracle.dialogue import Difference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Answers that differ, found by patterns for the dialogue, the step and the place in the answer."""
+
+    dialogue: str
+    step: str = ".*"
+    path: str = ".*"
+    reason: str
+    is_steady: bool = True  # otherwise it depends on what Apache Kafka did meanwhile
+
+    def explains(self, dialogue: str, difference: Difference) -> bool:
+        """This is why they differ."""
+        return all(
+            re.fullmatch(pattern, found)
+            for pattern, found in (
+                (self.dialogue, dialogue),
+                (self.step, difference.label),
+                (self.path, difference.path),
+            )
+        )
+
+
+KEPT = (
+    # What is not there yet.
+    Kept(
+        dialogue="coordinators_are_found",
+        step="of a transactional id|of a share group",
+        reason="Transactions and share groups are not served yet; the code is one that ends every client at once.",
+    ),
+    Kept(
+        dialogue="producers_get_their_ids",
+        step="for transactions",
+        reason="Transactions are not served yet; the code is one that ends every client at once.",
+    ),
+    # Where Apache Kafka stumbles.
+    Kept(
+        dialogue="batches_that_are_refused",
+        step="codec [57]|(gzip|snappy|lz4|zstd) that is (none|cut off)",
+        path=r".*\.error_code",
+        reason="Bytes that cannot be decompressed are an invalid record here, an unknown server error there.",
+    ),
+    Kept(
+        dialogue="records_that_are_numbered_wrongly",
+        step=".*, compressed",
+        path=r".*\.error_code",
+        reason="Compressed records without numbers of their own are invalid here, an unknown server error there.",
+    ),
+    Kept(
+        dialogue="metadata_by_topic_id",
+        step="neither",
+        reason="A topic without name and id is unknown here, an unknown server error there.",
+    ),
+    Kept(
+        dialogue="changes_of_settings_that_are_refused",
+        step="an unknown operation",
+        path=r".*\.error_code",
+        reason="An operation that does not exist is an invalid request here, an unknown server error there.",
+    ),
+    # Where our answer is the one that a reader wants.
+    Kept(
+        dialogue="records_that_are_numbered_wrongly",
+        step="what is there",
+        path=r".*\.records.*",
+        reason="Every record gets an offset of its own; there consumers see wrongly numbered ones twice or never.",
+    ),
+    Kept(
+        dialogue="offsets_are_looked_up",
+        step="-3 of a (shorter log|log without records)",
+        reason="The newest record is looked for among those that can be read; there it may be a deleted one.",
+    ),
+    Kept(
+        dialogue="offsets_are_deleted",
+        step="the group after that",
+        reason="A group without members is its offsets and gone with the last one; there the next sweep takes it.",
+        is_steady=False,
+    ),
+    # Settings.
+    Kept(
+        dialogue="topics_(are_created|that_.*)|settings_of_topics|changes_of_settings_that_are_refused",
+        path=r".*configs\[min\.insync\.replicas\]\.(config_source|synonyms)",
+        reason="One node has no cluster-wide value of it; there a feature for replicas puts one.",
+    ),
+    Kept(
+        dialogue="topics_(are|that_cannot_be)_created",
+        path=r"topics\[.*\]\.topic_id",
+        step="only to see.*|.* = .*",
+        reason="A topic that is not made has no id; there it gets one that no topic will have.",
+    ),
+    Kept(
+        dialogue="settings_of_the_broker",
+        path=r".*\.read_only",
+        reason="Settings of the broker are read at start; none of them changes while it runs.",
+    ),
+    Kept(
+        dialogue="settings_of_the_broker",
+        path=r".*configs\[log\.retention\.ms\]\.(value|synonyms)",
+        reason="The time in force is told in milliseconds; there the value is null and the hours are told.",
+    ),
+)
