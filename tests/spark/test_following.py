@@ -162,6 +162,25 @@ def test_the_query_that_lost_its_group_stops_names_the_owner_and_commits_nothing
     assert commits == len(cluster.commits)
 
 
+def test_a_reset_gives_the_group_back_to_the_query_that_had_lost_it() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    old = follow(cluster, clock, **EARLY)
+    end = step(old, old.begin(), 50)
+    clock.advance(seconds=1)
+    heir = follow(cluster, clock)
+    lost = step(heir, heir.begin(), 20)
+    clock.advance(seconds=1)
+    # As our own tool resets: another offset, what stood beside it stays.
+    cluster.offsets[P0] = Committed(offset=30, metadata=cluster.offsets[P0].metadata)
+
+    back = step(old, end)
+    step(old, back)
+
+    assert ({P0: 30}, True) == (back.next, back.generation > lost.generation)
+    with pytest.raises(UserError, match=f"taken over by the query {back.query}"):
+        step(heir, lost)
+
+
 def test_a_lost_commit_is_no_move_and_is_made_again() -> None:
     cluster = FakeCluster(p0=(0, 100))
     follower = follow(cluster, **EARLY)

@@ -43,7 +43,7 @@ RESTARTED = [
     (found(200, query="older", generation=6), COMMIT),  # the query that we took over from, at our own offset
     (found(150, query="newer", generation=8), STOP),
     (found(200, query="newer", generation=8), STOP),  # also where it stands at the same offset
-    (found(50, query="newer", generation=8, says=150), STOP),  # the move was meant for the owner
+    (found(50, query="newer", generation=8, says=150), SEEK),  # a reset since: whoever follows it first has the group
     (found(150, query="twin", generation=7), SEEK),  # as old as we are, so no heir
 ]
 

@@ -87,6 +87,11 @@ def test_a_reader_travels_to_the_executors_without_its_connection(cluster: FakeC
     assert there.reportLatestOffset() is None
 
 
+def test_an_unknown_option_is_a_sentence_before_anything_runs() -> None:
+    with pytest.raises(UserError, match="has no option subscribePattern"):
+        DefaultSource({"subscribePattern": "c.*"}).schema()
+
+
 def test_a_schema_of_the_users_own_is_a_sentence() -> None:
     other = StructType([StructField("value", StructType([]))])
 

@@ -257,7 +257,7 @@ def _taken_over(group: str, owner: Mark) -> str:
     return (
         f"Group {group} was taken over by the query {owner.query} (since {since}), which has a checkpoint of its own. "
         "This query stops here and has committed nothing since; what it wrote stays. To let it have the group back, "
-        "stop the other query, reset the group's offsets and start this one again."
+        "stop the other query, reset the group's offsets to where it shall go on, and start it again."
     )
 
 

@@ -81,6 +81,11 @@ def parse(given: Mapping[str, str], *, is_stream: bool) -> Options:
     )
 
 
+def check_names(given: Mapping[str, str]) -> None:
+    """Raises a sentence for an option that neither a batch read nor a stream has."""
+    _sorted_out(given)
+
+
 def _sorted_out(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     ours: dict[str, str] = {}
     client: dict[str, str] = {}

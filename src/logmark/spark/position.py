@@ -164,15 +164,12 @@ def judge(
 ) -> Unmoved | Moved | TakenOver:
     """Says who moved the group since this query last committed, `ours` being the offsets that it may have committed.
 
-    A newer query owns the group wherever its token stands, also under an offset that a tool moved since: the move was
-    meant for the owner. A commit that is missing was expired or deleted, which is no move. A foreign commit of the
-    very offset where the query stands is no move either; the query marks it as its own.
+    A newer query owns the group where it committed last. Where a tool has moved the group since and kept its token, the
+    move counts and not the token, so that a reset gives the group back to a query that had lost it; whoever commits
+    first then has it, in a generation above the other's. A commit that is missing was expired or deleted, which is no
+    move. A foreign commit of the very offset where the query stands is no move either; the query marks it as its own.
     """
-    newer = [
-        commit.mark
-        for commit in found.values()
-        if commit.mark and commit.mark.query != start.query and commit.mark.generation > start.generation
-    ]
+    newer = [commit.mark for commit in found.values() if commit.mark and _is_newer(commit.mark, commit.offset, start)]
     if newer:
         return TakenOver(owner=max(newer, key=lambda mark: mark.generation))
     moved: dict[TopicPartition, int] = {}
@@ -186,6 +183,10 @@ def judge(
         elif there.offset != end or there.mark != start.mark(place):
             commit[place] = end
     return Moved(to=moved, commit=commit) if moved else Unmoved(commit=commit)
+
+
+def _is_newer(mark: Mark, offset: int, start: Position) -> bool:
+    return mark.query != start.query and mark.generation > start.generation and mark.offset == offset
 
 
 def _is_ours(there: Found, start: Position, ours: Collection[int]) -> bool:

@@ -23,7 +23,7 @@ from logmark.clock import SystemClock
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.spark.following import GroupFollower, bounds_of, partitions_of
-from logmark.spark.options import EARLIEST, LATEST, Options, parse
+from logmark.spark.options import EARLIEST, LATEST, Options, check_names, parse
 from logmark.spark.position import Offsets, Position
 from logmark.spark.ranges import Bounds, Range, out_of_range, split
 from logmark.spark.reading import connect, read_range
@@ -59,6 +59,7 @@ class DefaultSource(DataSource):
         return "logmark"
 
     def schema(self) -> StructType:
+        check_names(self.options)  # at load() already, not when the query runs
         with_headers = str(self.options.get("includeHeaders", "false")).lower() == "true"
         return SCHEMA_WITH_HEADERS if with_headers else SCHEMA
 
