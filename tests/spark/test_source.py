@@ -13,6 +13,7 @@ from logmark.spark.options import parse
 from logmark.spark.position import Position
 from logmark.spark.ranges import Range
 from logmark.spark.source import DefaultSource, StreamReader
+from logmark.testing import Broker
 from tests.spark.test_following import FakeCluster
 
 P0 = TopicPartition("clicks", 0)
@@ -85,6 +86,20 @@ def test_a_reader_travels_to_the_executors_without_its_connection(cluster: FakeC
 
     assert isinstance(there, StreamReader)
     assert there.reportLatestOffset() is None
+
+
+def test_a_stream_survives_a_broker_that_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Broker() as broker:
+        broker.create_topic("clicks")
+        stream = StreamReader(parse(STREAM | {"bootstrap.servers": broker.bootstrap_servers}, is_stream=True))
+        start = stream.initialOffset()
+        broker.stop()
+        # It comes back when somebody waits for it, who has failed to reach it.
+        come_back = lambda seconds: seconds and (broker.is_running or broker.start())  # noqa: E731
+        monkeypatch.setattr("time.sleep", come_back)
+
+        assert start == stream.latestOffset(start, ReadAllAvailable())
+        stream.stop()
 
 
 def test_an_unknown_option_is_a_sentence_before_anything_runs() -> None:
