@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -22,6 +23,7 @@ from logmark.offsets.lag import lag_of
 LOOK_EVERY_S = 0.4
 PLAIN_LINE_EVERY_S = 3.0
 PACE_OVER_S = 4.0
+BAR_WIDTH = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,13 +183,15 @@ class Board:
             self.say(line)
 
     def _table(self, view: View) -> RenderableType:
-        table = Table(title=f"Offsets of topic {self._topic}", title_justify="left", expand=False)
-        table.add_column("group", style="bold")
+        # 80 columns are enough for it.
+        title = f"Topic {self._topic}: committed offsets"
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table.add_column("group", style="bold", min_width=8)
         for number in view.ends:
-            table.add_column(f"partition {number}", justify="right")
-        table.add_column("lag", justify="right")
-        table.add_column("read", width=16)
-        table.add_column("a second", justify="right")
+            table.add_column(f"P{number}", justify="right", min_width=7)
+        table.add_column("lag", justify="right", min_width=7)
+        table.add_column("read", width=BAR_WIDTH)
+        table.add_column("records/s", justify="right")
         table.add_row("log end", *(f"{end:,}" for end in view.ends.values()), "", "", "", style="dim", end_section=True)
         for group in list(self._drawing.groups):
             table.add_row(*self._row(view, group))
@@ -202,7 +206,7 @@ class Board:
         stands = view.committed.get(group, {})
         lag = view.lag(group)
         offsets = [f"{stands[number]:,}" if number in stands else "-" for number in view.ends]
-        bar = ProgressBar(total=max(view.end, 1), completed=view.end - lag, width=16)
+        bar = ProgressBar(total=max(view.end, 1), completed=view.end - lag, width=BAR_WIDTH, finished_style="green")
         shown = Text("-") if not stands else Text(f"{lag:,}", "green" if lag == 0 else "yellow")
         return group, *offsets, shown, bar, self._pace(view, group)
 
@@ -211,7 +215,7 @@ class Board:
         moved = view.position(group) - before.position(group)
         seconds = view.at_s - before.at_s
         if moved < 0:
-            return "moved back"
+            return "moved"
         return f"{moved / seconds:,.0f}" if moved and seconds else ""
 
 

@@ -29,8 +29,8 @@ from logmark.spark.sessions import check_java, check_spark
 from logmark.testing import Broker
 
 DAYS = 30
-# In a run of a minute the second compiler of the JVM costs more than it gives.
-SPARK_SETTINGS = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+# In a run of a minute the JVM's second compiler and its parallel garbage collector cost more than they give.
+SPARK_SETTINGS = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         problem = "interrupted"
     except (RuntimeError, TimeoutError, UserError) as error:
         problem = str(error)
+    except _spark_errors() as error:
+        problem = f"Spark failed: {str(error).partition(chr(10))[0]}"
     _summary(console, checks, problem, time.monotonic() - began_s, is_plain=_is_plain(options, console))
     if problem or checks.failed:
         console.print(f"The data and Spark's own log are kept in {work}.", soft_wrap=True)
@@ -60,6 +62,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.keep is None:
         shutil.rmtree(work, ignore_errors=True)
     return 0
+
+
+def _spark_errors() -> tuple[type[Exception], ...]:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    return PySparkException, Py4JError
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 TOPIC = "orders"
 PATIENCE_S = 30.0
