@@ -69,13 +69,13 @@ class OwnBroker:
             self._ours = None
 
     def begin_at(self, topic: str, first_offset: int) -> None:
-        """Stops the broker and gives an empty partition another first segment, so that its log begins there."""
+        """Stops the broker and gives a new partition another first segment, so that its log begins there."""
+        self.clients.produce(topic, ["gone"])  # our broker makes the files of a partition with its first record
         self.stop()
         folder = self.log_dir / f"{topic}-0"
-        for file in folder.glob("00000000000000000000.*"):
-            file.unlink()
+        for file in (*folder.glob("0*.*"), folder / "leader-epoch-checkpoint"):
+            file.unlink(missing_ok=True)
         (folder / f"{first_offset:020}.log").touch()
-        (folder / "leader-epoch-checkpoint").unlink(missing_ok=True)
 
     def advance(self, *, days: float) -> None:
         """Moves the broker's time of day forward."""
