@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import subprocess
 from collections.abc import Awaitable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -184,6 +185,7 @@ class Kcat:
 
 def kcat(broker: BrokerUnderTest, *args: str, stdin: bytes | None = None) -> bytes:
     """What kcat prints, once it has ended well."""
+    assert shutil.which("kcat"), "kcat is not installed, and these tests run it: install it (Debian: kcat)"
     done = subprocess.run(
         ["kcat", "-q", "-b", broker.bootstrap_servers, *args],
         input=stdin or b"",
