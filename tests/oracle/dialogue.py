@@ -95,7 +95,6 @@ class Dialogue:
     """A named script, and the APIs whose versions it runs through."""
 
     name: str
-    subjects: tuple[ModuleType, ...]
     rounds: tuple[Mapping[ModuleType, int], ...]
     speak: Callable[["Talk"], None]
 
@@ -107,20 +106,27 @@ def dialogue(
     *subjects: ModuleType, since: int | Mapping[ModuleType, int] = 0
 ) -> Callable[[Callable[["Talk"], None]], Callable[["Talk"], None]]:
     """Enters a script that is spoken once for every version, from `since` on, of the APIs that it is about."""
-    first = since if isinstance(since, Mapping) else dict.fromkeys(subjects, since)
 
     def enter(speak: Callable[["Talk"], None]) -> Callable[["Talk"], None]:
-        name = speak.__name__
-        assert name not in DIALOGUES, f"two dialogues are named {name}"
-        versions = {subject: [each for each in SERVED[subject] if each >= first[subject]] for subject in subjects}
-        rounds = tuple(
-            {subject: found[min(number, len(found) - 1)] for subject, found in versions.items()}
-            for number in range(max(map(len, versions.values())))
-        )
-        DIALOGUES[name] = Dialogue(name=name, subjects=subjects, rounds=rounds, speak=speak)
+        entered = dialogue_of(*subjects, speak=speak, since=since)
+        assert entered.name not in DIALOGUES, f"two dialogues are named {entered.name}"
+        DIALOGUES[entered.name] = entered
         return speak
 
     return enter
+
+
+def dialogue_of(
+    *subjects: ModuleType, speak: Callable[["Talk"], None], since: int | Mapping[ModuleType, int] = 0
+) -> Dialogue:
+    """The script with a round for every version of its subjects; who has fewer versions repeats the last."""
+    first = since if isinstance(since, Mapping) else dict.fromkeys(subjects, since)
+    versions = {subject: [each for each in SERVED[subject] if each >= first[subject]] for subject in subjects}
+    rounds = tuple(
+        {subject: found[min(number, len(found) - 1)] for subject, found in versions.items()}
+        for number in range(max(map(len, versions.values())))
+    )
+    return Dialogue(name=speak.__name__, rounds=rounds, speak=speak)
 
 
 @dataclass(slots=True, kw_only=True)

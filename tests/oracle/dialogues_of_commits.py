@@ -18,6 +18,7 @@ from tests.oracle.dialogues_of_groups import (
     described,
     join,
     joining,
+    keep,
     leaving,
     stable,
     subscription,
@@ -156,6 +157,7 @@ def groups_are_deleted(talk: Talk) -> None:
     for group in (one, two):
         talk.do(committing(group, {(topic, 0): 5}))
     stable(talk, alive)
+    keep(talk, left)
     talk.do(leaving(left, (stable(talk, left), None)))
 
     def deleting(*groups: str) -> delete_groups.Request:

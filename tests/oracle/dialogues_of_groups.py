@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from logmark.wire.schema import (
+    consumer_group_heartbeat,
     describe_groups,
     find_coordinator,
     heartbeat,
@@ -305,6 +306,20 @@ def leaves_that_are_refused(talk: Talk) -> None:
     talk.ask("who only has an id", leaving(pending, (waiting, None)))
     talk.ask("who only had an id", leaving(pending, (waiting, None)))
     talk.ask("joins with it", joining(pending, waiting))
+
+
+@dialogue(consumer_group_heartbeat)
+def a_member_of_the_newer_protocol(talk: Talk) -> None:
+    talk.ask(
+        "it joins",
+        consumer_group_heartbeat.Request(
+            group_id=talk.name("group"),
+            member_id="member",
+            rebalance_timeout_ms=SESSION_MS,
+            subscribed_topic_names=[talk.topic()],
+            topic_partitions=[],
+        ),
+    )
 
 
 STATIC_SINCE = {join_group: 5, sync_group: 3, heartbeat: 3, leave_group: 3, describe_groups: 4}

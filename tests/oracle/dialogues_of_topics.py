@@ -127,6 +127,22 @@ def metadata_by_topic_id(talk: Talk) -> None:
     talk.ask("neither", by(None, bytes(16)))
 
 
+def topics_are_made_by_asking(talk: Talk) -> None:
+    """For brokers that make topics when somebody asks for their metadata; Apache Kafka tells of them a little later."""
+    forbidden = metadata_of(talk.name("forbidden"), allow_auto_topic_creation=False)
+    if talk.version(metadata) >= 4:
+        talk.ask("not to be made", forbidden)
+    wanted = metadata_of(talk.name("wanted"), talk.name("also.wanted"))
+    talk.until(wanted, lambda answer: all(each.error_code == 0 for each in answer.topics))
+    talk.ask("made", wanted)
+    talk.ask("an illegal name", metadata_of(talk.name("not a name!")))
+    talk.ask("a name that collides", metadata_of(talk.name("also_wanted")))
+    if talk.version(metadata) >= 4:
+        talk.ask("still not made", forbidden)
+    talk.await_partitions(talk.name("wanted"), 3)
+    talk.ask("its settings", settings_of(talk.name("wanted"), ["cleanup.policy", "retention.ms"]))
+
+
 # -- making and removing topics ----------------------------------------------------------------
 
 
