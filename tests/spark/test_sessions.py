@@ -3,11 +3,15 @@
 import importlib
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from logmark.errors import UserError
 from logmark.spark.sessions import check_java, check_spark, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def java(folder: Path, version: str) -> dict[str, str]:
@@ -75,3 +79,12 @@ def test_no_spark_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(UserError, match=r"PySpark is not installed.*pip install"):
         check_spark()
+
+
+@pytest.mark.spark
+def test_workers_import_the_pyspark_that_is_installed_and_not_its_archive(spark: "SparkSession") -> None:
+    import pyspark
+
+    found = spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("pyspark").__file__).collect()
+
+    assert [pyspark.__file__] == found

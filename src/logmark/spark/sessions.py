@@ -1,5 +1,7 @@
 """A local Spark that finds this Python and `format("logmark")`."""
 
+import atexit
+import functools
 import os
 import re
 import shutil
@@ -66,7 +68,26 @@ def session(
         options = f"-Dlog4j2.configurationFile={logging.as_uri()} {settings.get(_JAVA_OPTIONS, '')}"
         for key, value in (settings | {_JAVA_OPTIONS: options.strip()}).items():
             builder = builder.config(key, value)
+        if master.startswith("local") and os.environ["PYSPARK_PYTHON"] == sys.executable:
+            os.environ["SPARK_HOME"] = os.environ.get("SPARK_HOME") or _home()
         return builder.getOrCreate()
+
+
+@functools.cache
+def _home() -> str:
+    """A home for Spark without the archive of PySpark, so that its Python processes import what is installed.
+
+    Spark puts the archive first on the path of every Python process that it starts, and from an archive Python compiles
+    all it imports each time: a second of work per process instead of a quarter. Spark waits ten seconds for a process,
+    which a busy machine exceeds.
+    """
+    import pyspark
+
+    home = Path(tempfile.mkdtemp(prefix="logmark-spark-home-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    for part in ("bin", "sbin", "jars"):
+        (home / part).symlink_to(Path(pyspark.__file__).parent / part)
+    return str(home)
 
 
 def check_spark() -> None:
