@@ -16,7 +16,7 @@ KAFKA_VERSION = "4.3.1"
 JAVA_VERSION_MIN = 17
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+POM = f"""<project>
   <modelVersion>4.0.0</modelVersion>
   <groupId>logmark.tests</groupId>
   <artifactId>kafka</artifactId>
