@@ -17,11 +17,12 @@ def demo(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[st
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=580,
     )
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(600)
 def test_the_demo_holds_every_check_and_says_so_in_plain_lines(tmp_path: Path) -> None:
     ended = demo("--clicks", "5000", "--keep", str(tmp_path / "kept"))
 
