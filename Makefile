@@ -14,8 +14,10 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Two workers fit two cores; a file's tests stay on one worker and share its brokers.
 PYTEST := $(BIN)/python -m pytest
+# Two workers fit two cores; a file's tests stay on one worker and share its brokers. Files keep their order, because the
+# last ones, tests/wire, have many small tests that even the workers out.
+SPREAD := --dist loadfile --no-loadscope-reorder
 WORKERS ?= 2
 ARGS ?=
 
@@ -58,7 +60,7 @@ lint: setup
 
 test: lint
 	@$(BIN)/python scripts/apache_kafka.py
-	$(PYTEST) -n $(WORKERS) --dist loadfile -m 'not soak' $(ARGS)
+	$(PYTEST) -n $(WORKERS) $(SPREAD) -m 'not soak' $(ARGS)
 
 bench: setup
 	$(BIN)/python bench/broker.py $(ARGS)

@@ -32,6 +32,7 @@ class Plan:
     rounds: int
     warm_ups: int = 1
     records: dict[int, int]
+    brokers: tuple[str, ...] = ("Apache Kafka", "Logmark")
 
     @classmethod
     def full(cls, rounds: int) -> "Plan":
@@ -41,7 +42,7 @@ class Plan:
     @classmethod
     def tiny(cls) -> "Plan":
         """Only enough to see that everything runs; its figures mean nothing."""
-        return cls(rounds=1, warm_ups=0, records={100: 4_000})
+        return cls(rounds=1, warm_ups=0, records={100: 4_000}, brokers=("Logmark",))
 
 
 def session() -> Any:
@@ -90,10 +91,10 @@ def measure(plan: Plan, folder: Path, say: Callable[[str], None]) -> list[Row]:
     samples: Samples = defaultdict(list)
     spark = session()
     try:
-        with sides.kafka(folder / "kafka") as kafka:
-            _scans(plan, spark, "Apache Kafka", kafka.address, folder, samples, say)
-        with sides.logmark(folder / "logmark", durability="os") as ours:
-            _scans(plan, spark, "Logmark", ours.address, folder, samples, say)
+        for broker in plan.brokers:
+            data = folder / "broker"
+            with sides.logmark(data, durability="os") if broker == "Logmark" else sides.kafka(data) as side:
+                _scans(plan, spark, broker, side.address, folder, samples, say)
     finally:
         spark.stop()
     return [
@@ -106,7 +107,7 @@ def measure(plan: Plan, folder: Path, say: Callable[[str], None]) -> list[Row]:
             other=middle(samples[broker, size, scan, "kafka"]),
             kind="scan",
         )
-        for broker in ("Apache Kafka", "Logmark")
+        for broker in plan.brokers
         for size in plan.records
         for scan in SCANS
     ]
