@@ -11,6 +11,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -60,6 +61,12 @@ class Line:
         decode = getattr(schema, "decode_response", None)
         body = memoryview(frame)[at:]
         return decode(version, body) if decode else messages.decode_response(schema, version, body)
+
+    def send_frame(self, frame: bytes) -> bytes | None:
+        """Sends bytes as they are; the answer's bytes without their length, None when the broker hung up."""
+        self._socket.sendall(struct.pack(">i", len(frame)) + frame)
+        head = self._exactly(4)
+        return None if head is None else self._exactly(struct.unpack(">i", head)[0])
 
     def expect_none(self) -> None:
         """The last request gets no answer, so the next answer belongs to the next request."""
@@ -168,6 +175,13 @@ class Talk:
         """Sends a request that gets no answer."""
         self.send(request, line=line)
         self._line(line).expect_none()
+
+    def ask_frame(self, label: str, frame: bytes) -> None:
+        """Sends bytes as they are, on a connection of their own, and notes the first bytes of what comes back."""
+        with closing(Line(self.bootstrap_servers)) as line:
+            answer = line.send_frame(frame)
+        plain = "the connection was closed" if answer is None else answer[:6]
+        self.steps.append(Step(label=label, request=repr(frame), answer=plain))
 
     def hear(self, label: str, *, line: str, request: Any = None, mine_only: bool = False) -> Any:
         """Notes the next answer on this line."""

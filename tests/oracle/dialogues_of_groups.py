@@ -115,9 +115,12 @@ def described(*groups: str, **options: Any) -> describe_groups.Request:
     return describe_groups.Request(groups=list(groups), **options)
 
 
-def keep(talk: Talk, group: str) -> None:
-    """Commits an offset: an empty group without one is swept away at any moment."""
-    talk.do(committing(group, {(talk.topic("kept"), 0): 1}))
+def keep(talk: Talk, *groups: str) -> str:
+    """Commits an offset and returns its topic: an empty group without one is swept away at any moment."""
+    topic = talk.topic("kept")
+    for group in groups:
+        talk.do(committing(group, {(topic, 0): 1}))
+    return topic
 
 
 def join(talk: Talk, group: str, *, line: str = "quiet", **options: Any) -> str:
@@ -320,6 +323,30 @@ def a_member_of_the_newer_protocol(talk: Talk) -> None:
             topic_partitions=[],
         ),
     )
+
+
+@dialogue(join_group, since=9)
+def members_that_fall_silent(talk: Talk) -> None:
+    silent, group, leaderless = talk.name("silent"), talk.name("group"), talk.name("leaderless")
+    topic = keep(talk, silent, group, leaderless)
+    member = stable(talk, silent, session_timeout_ms=100)
+    talk.until(described(silent), lambda answer: answer.groups[0].group_state == "Empty")
+    talk.ask("a session has ended", described(silent))
+    talk.ask("its heartbeat", beating(silent, 1, member))
+    talk.ask("its sync", syncing(silent, 1, member))
+    talk.ask("its commit", committing(silent, {(topic, 0): 5}, generation=1, member_id=member))
+    first = stable(talk, group, rebalance_timeout_ms=150)
+    second = talk.do(joining(group, rebalance_timeout_ms=150), line="b").member_id
+    talk.ask("the second waits for the first in vain", joining(group, second, rebalance_timeout_ms=150), line="b")
+    talk.ask("the first is out", beating(group, 1, first))
+    talk.ask("described", described(group))
+    leader = join(talk, leaderless, rebalance_timeout_ms=150)
+    talk.until(described(leaderless), lambda answer: answer.groups[0].group_state == "Empty")
+    talk.ask("the leader never assigned", syncing(leaderless, 1, leader, {leader: b""}))
+    talk.ask("it is empty", described(leaderless))
+    static = stable(talk, talk.name("static"), instance="static", session_timeout_ms=100)
+    talk.until(described(talk.name("static")), lambda answer: answer.groups[0].group_state != "Stable")
+    talk.ask("a static member's heartbeat", beating(talk.name("static"), 1, static, "static"))
 
 
 STATIC_SINCE = {join_group: 5, sync_group: 3, heartbeat: 3, leave_group: 3, describe_groups: 4}

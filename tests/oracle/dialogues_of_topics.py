@@ -1,9 +1,11 @@
 """Dialogues about the cluster, its topics and their settings."""
 
+import struct
 from typing import Any
 
 from logmark.log.settings import SETTINGS
 from logmark.names import OFFSETS_TOPIC
+from logmark.wire import fetch, produce
 from logmark.wire.schema import (
     api_versions,
     create_partitions,
@@ -11,6 +13,7 @@ from logmark.wire.schema import (
     delete_topics,
     describe_cluster,
     describe_configs,
+    describe_groups,
     find_coordinator,
     incremental_alter_configs,
     metadata,
@@ -69,6 +72,28 @@ def a_client_with_an_odd_name_asks_for_the_apis(talk: Talk) -> None:
     for name, version in (("", "1"), ("good", ""), ("-bad", "1"), ("bad name", "1"), ("good", "1/2"), ("ü", "1")):
         answer = talk.do(api_versions.Request(client_software_name=name, client_software_version=version))
         talk.note(f"{name!r} {version!r}", (answer.error_code, [] if answer.error_code else "the APIs"))
+
+
+@dialogue(api_versions, since=4)
+def requests_that_nobody_understands(talk: Talk) -> None:
+    def header(key: int, version: int) -> bytes:
+        return struct.pack(">hhih", key, version, 7, 4) + b"hand"
+
+    for version in (5, 99, -1):
+        talk.ask_frame(f"version {version} of ApiVersions", header(api_versions.KEY, version))
+    for key, version in ((metadata.KEY, 99), (metadata.KEY, -1), (999, 0), (-1, 0), (produce.KEY, 2), (fetch.KEY, 3)):
+        talk.ask_frame(f"version {version} of API {key}", header(key, version) + bytes(20))
+    talk.ask_frame("no body", header(metadata.KEY, 1))
+    talk.ask_frame("half a header", header(metadata.KEY, 1)[:7])
+    talk.ask_frame("one byte", b"x")
+    talk.ask_frame("an array too long", header(metadata.KEY, 1) + struct.pack(">i", 1000))
+    talk.ask_frame("an array of a negative length", header(metadata.KEY, 1) + struct.pack(">i", -2))
+    talk.ask_frame("a name too long", header(metadata.KEY, 1) + struct.pack(">ih", 1, 1000))
+    talk.ask_frame("a name that is null", header(metadata.KEY, 1) + struct.pack(">ih", 1, -1))
+    talk.ask_frame("a name that is no text", header(metadata.KEY, 1) + struct.pack(">ih", 1, 2) + b"\xff\xfe")
+    talk.ask_frame("a client without a name", struct.pack(">hhih", describe_groups.KEY, 0, 7, -1) + bytes(4))
+    talk.ask_frame("a client with a negative name", struct.pack(">hhih", describe_groups.KEY, 0, 7, -2) + bytes(4))
+    talk.ask_frame("more than was asked for", header(describe_groups.KEY, 0) + bytes(100))
 
 
 @dialogue(describe_cluster)
@@ -302,6 +327,8 @@ def topics_get_more_partitions(talk: Talk) -> None:
     twice = [create_partitions.RequestTopic(name=topic, count=count, assignments=None) for count in (6, 7)]
     talk.ask("the same topic twice", create_partitions.Request(topics=twice, timeout_ms=1000))
     talk.ask("none", create_partitions.Request(topics=[], timeout_ms=1000))
+    talk.do(find_coordinator.Request(coordinator_keys=["any"]))
+    talk.ask("the offsets topic, only to see", grow(OFFSETS_TOPIC, 51, validate_only=True))
     talk.ask("as it is now", metadata_of(topic))
 
 

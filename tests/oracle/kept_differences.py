@@ -85,6 +85,24 @@ KEPT = (
         reason="A group without members is its offsets and gone with the last one; there the next sweep takes it.",
         is_steady=False,
     ),
+    # What is guarded more closely.
+    Kept(
+        dialogue="records_are_fetched",
+        step="as a replica",
+        path=r".*error_code",
+        reason="Nobody replicates from here, so whoever says that it is a replica is refused outright.",
+    ),
+    Kept(
+        dialogue="topics_get_more_partitions",
+        step="the offsets topic, only to see",
+        path=r".*\.error_code",
+        reason="A group is found by its hash and the number of partitions: growing the topic would lose every group.",
+    ),
+    Kept(
+        dialogue="requests_that_nobody_understands",
+        step="an array of a negative length|a name that is no text|a client with a negative name",
+        reason="Broken bytes cost the connection; there every negative length is null and broken text is guessed.",
+    ),
     # Settings.
     Kept(
         dialogue="topics_(are_created|that_.*)|settings_of_topics|changes_of_settings_that_are_refused",
