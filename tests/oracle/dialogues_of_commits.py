@@ -90,6 +90,19 @@ def commits_that_are_refused(talk: Talk) -> None:
 
 
 @dialogue(offset_commit)
+def commits_with_a_retention_of_their_own(talk: Talk) -> None:
+    topic, group = talk.topic("topic", 2), talk.name("group")
+    talk.ask("for long", committing(group, {(topic, 0): 5}, retention_time_ms=3_600_000))
+    talk.ask("for a moment", committing(group, {(topic, 1): 5}, retention_time_ms=0))
+    if talk.version(offset_commit) <= 4:
+        talk.until(
+            committed(talk, group, topics={topic: [1]}),
+            lambda answer: answer.groups[0].topics[0].partitions[0].committed_offset == -1,
+        )
+    talk.ask("what is left", committed(talk, group))
+
+
+@dialogue(offset_commit)
 def a_member_commits_while_another_joins(talk: Talk) -> None:
     topic, group = talk.topic(), talk.name("group")
     member = stable(talk, group)

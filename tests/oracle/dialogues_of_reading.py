@@ -121,6 +121,20 @@ def fetch_sessions(talk: Talk) -> None:
     talk.ask("the old one is gone", fetching(session=(again, 1)))
 
 
+@dialogue(fetch, since=7)
+def a_session_gives_every_partition_its_turn(talk: Talk) -> None:
+    topic = talk.topic("topic", 4)
+    for index in range(4):
+        talk.do(producing(topic, batch_of(talk, b"x" * 1000), partition=index))
+    everything = [(topic, index, 0) for index in range(4)]
+    session = talk.ask("the first", fetching(*everything, session=(0, 0), max_bytes=100)).session_id
+    for epoch in range(1, 7):
+        talk.ask(f"turn {epoch}", fetching(session=(session, epoch), max_bytes=100))
+    talk.ask("a position moves", fetching((topic, 0, 1), session=(session, 7), max_bytes=100))
+    for epoch in range(8, 12):
+        talk.ask(f"turn {epoch}", fetching(session=(session, epoch), max_bytes=1100))
+
+
 # -- looking up --------------------------------------------------------------------------------
 
 

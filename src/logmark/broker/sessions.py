@@ -42,13 +42,13 @@ class FetchSession:
             or self._told.get(where) != (answer.high_watermark, answer.log_start_offset)
         )
 
-    def tell(self, where: TopicPartition, answer: FetchAnswer) -> None:
-        """Remembers what the client now knows; who got data is served last the next time."""
+    def tell(self, where: TopicPartition, answer: FetchAnswer, *, turns: bool = True) -> None:
+        """Remembers what the client now knows; who got data is served last the next time, if it takes turns."""
         if answer.error_code:
             self._told.pop(where, None)
         else:
             self._told[where] = (answer.high_watermark, answer.log_start_offset)
-        if len(answer.records):
+        if turns and len(answer.records):
             partition = self.partitions.pop(where, None)
             if partition is not None:
                 self.partitions[where] = partition

@@ -145,7 +145,8 @@ class _Fetch:
             if self._only_news:
                 collected = [(where, answer) for where, answer in collected if session.has_news(where, answer)]
             for where, answer in collected:
-                session.tell(where, answer)
+                # The fetch that begins a session is no turn yet, as in Kafka.
+                session.tell(where, answer, turns=self._only_news)
         topics: dict[str, list[wire.FetchAnswer]] = {}
         for where, answer in collected:
             topics.setdefault(where.topic, []).append(answer)
