@@ -3,9 +3,13 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from examples.clicks import demo as main
+from examples.clicks.checks import Checks
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -70,3 +74,42 @@ def test_a_wrong_number_of_clicks_is_refused_with_a_sentence() -> None:
 
     assert 2 == ended.returncode
     assert "'many' is not a whole number from 1000 on" in ended.stderr
+
+
+def run_in_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, story: Callable[[Checks], object]) -> int:
+    """The demo in this process, with another story and without a broker or Spark."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(main, "_run", lambda options, console, work, checks: story(checks))
+    return main.main(["--plain"])
+
+
+def test_a_check_that_fails_is_named_and_ends_the_demo_with_1(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def story(checks: Checks) -> None:
+        checks.add("billing is current", True, "lag 0")
+        checks.add("fraud is behind", False, "lag 0")
+
+    assert 1 == run_in_place(monkeypatch, tmp_path, story)
+
+    printed = capsys.readouterr().out
+    assert (
+        "held    billing is current: lag 0\nFAILED  fraud is behind: lag 0\nFailed: fraud is behind: lag 0\n" in printed
+    )
+    assert f"are kept in {next(tmp_path.iterdir())}" in printed
+
+
+def test_a_story_that_breaks_off_ends_the_demo_with_1(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def story(checks: Checks) -> None:
+        checks.add("billing is current", True, "lag 0")
+        raise TimeoutError("Waited 300 s in vain: fraud to read up to the end.")
+
+    assert 1 == run_in_place(monkeypatch, tmp_path, story)
+    assert "did not get to its end: Waited 300 s in vain: fraud" in capsys.readouterr().out
+
+
+def test_when_every_check_held_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert 0 == run_in_place(monkeypatch, tmp_path, lambda checks: checks.add("all is well", True, ""))
+    assert [] == list(tmp_path.iterdir())
