@@ -5,7 +5,6 @@ rows and their rough shares, not the seconds.
 """
 
 import argparse
-import contextlib
 import pstats
 import shutil
 import signal
@@ -26,11 +25,15 @@ LOADS = ("requests", "produce", "fetch_batches")
 PARTITIONS = 4
 
 
-def profile(name: str, durability: str, folder: Path) -> pstats.Stats:
-    """What the broker's loop did during one load."""
+Function = tuple[str, int, str]
+Spent = dict[Function, tuple[int, float]]
+
+
+def profile(name: str | None, durability: str, folder: Path) -> Spent:
+    """How often each function of the broker was called during one load, and how long it took by itself."""
     (port,) = free_ports(1)
-    address, out = f"127.0.0.1:{port}", folder / "profile"
-    serve = ["logmark", "serve", "--data-dir", str(folder / "data"), "--listen", address, "--durability", durability]
+    address, out = f"127.0.0.1:{port}", folder / f"{name}.profile"
+    serve = ["logmark", "serve", "--data-dir", str(folder / str(name)), "--listen", address, "--durability", durability]
     command = [sys.executable, "-m", "cProfile", "-o", str(out), "-m", *serve]
     broker = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
@@ -39,15 +42,26 @@ def profile(name: str, durability: str, folder: Path) -> pstats.Stats:
         where: dict[str, object] = {"address": address, "topic": "where", "partitions": PARTITIONS}
         if name == "requests":
             load.run("requests", **where, connections=16, seconds=5, value_bytes=100)
-        else:
-            load.run("produce", **where, records=500_000, value_bytes=100)
+        elif name is not None:
+            load.run("produce", **where, records=1_000_000, value_bytes=100)
         for _ in range(20 if name == "fetch_batches" else 0):
-            load.run("fetch_batches", **where, records=500_000, value_bytes=100)
+            load.run("fetch_batches", **where, records=1_000_000, value_bytes=100)
     finally:
         broker.send_signal(signal.SIGTERM)
         broker.wait(60)
-    with (folder / "stats").open("w") as quiet, contextlib.redirect_stdout(quiet):
-        return pstats.Stats(str(out))
+    stats: dict[Function, tuple[int, int, float, float, object]] = pstats.Stats(str(out)).stats  # type: ignore[attr-defined]
+    return {function: (calls, own) for function, (_, calls, own, _, _) in stats.items()}
+
+
+def difference(loaded: Spent, idle: Spent) -> list[tuple[float, int, Function]]:
+    """What the load alone cost, the dearest first: a broker that starts and stops has its own costs."""
+    rows = []
+    for function, (calls, own) in loaded.items():
+        calls_idle, own_idle = idle.get(function, (0, 0.0))
+        # The loop itself is one call that lasts for the whole run; what it spends is mostly waiting.
+        if calls - calls_idle > 50:
+            rows.append((own - own_idle, calls - calls_idle, function))
+    return sorted(rows, reverse=True)
 
 
 def main() -> int:
@@ -58,15 +72,13 @@ def main() -> int:
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="logmark-where-"))
     try:
-        stats = profile(options.load, options.durability, folder)
+        idle = profile(None, options.durability, folder)
+        rows = difference(profile(options.load, options.durability, folder), idle)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    timed = sorted(((own, calls, where) for where, (_, calls, own, _, _) in stats.stats.items()), reverse=True)  # type: ignore[attr-defined]
-    # The loop itself is one call that lasts for the whole run; what it spends is mostly waiting.
-    rows = [row for row in timed if row[1] > 50]
     total = sum(own for own, _, _ in rows)
     table = Table("share", "calls", "function", title=f"{options.load}, durability {options.durability}")
-    for own, calls, (path, line, function) in rows[:20]:
+    for own, calls, (path, line, function) in rows[:16]:
         short = path.rpartition("/src/")[2].rpartition("/site-packages/")[2]
         table.add_row(f"{own / total:.0%}", f"{calls:,}", f"{short}:{line} {function}" if line else function)
     Console(width=140).print(table)
