@@ -1,7 +1,6 @@
 """The group APIs over a socket, in every version that is advertised."""
 
 import itertools
-import os
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -17,6 +16,7 @@ from logmark.broker.api import (
     join_group,
     leave_group,
     list_groups,
+    metadata,
     offset_commit,
     offset_delete,
     offset_fetch,
@@ -461,10 +461,11 @@ def test_nothing_of_groups_is_made_before_somebody_asks_for_one() -> None:
     with Broker() as broker:
         wire = Wire(broker)
         assert [] == wire.ask(list_groups, 5).groups
-        assert not [name for name in os.listdir(broker.data_dir) if name.startswith("__consumer_offsets")]
+        assert [] == wire.ask(metadata, 12, topics=None).topics
 
         wire.ask(find_coordinator, 2, key="g")
-        assert 50 == len([name for name in os.listdir(broker.data_dir) if name.startswith("__consumer_offsets")])
+        (made,) = wire.ask(metadata, 12, topics=None).topics
+        assert ("__consumer_offsets", 50, True) == (made.name, len(made.partitions), made.is_internal)
         wire.close()
 
 
