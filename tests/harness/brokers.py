@@ -137,7 +137,7 @@ class BrokerUnderTest:
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             ("fetch.wait.max.ms" if client == "confluent-kafka" else "fetch.max.wait.ms"): 50,
-            "session.timeout.ms": 1000,
+            "session.timeout.ms": 2000,
             "heartbeat.interval.ms": 100,
             **_dotted(config),
         }

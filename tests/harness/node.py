@@ -199,7 +199,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def wait_until(is_true: Callable[[], object], what: str, *, deadline_s: float = 30) -> None:
+def wait_until(is_true: Callable[[], object], what: str, *, deadline_s: float = 60) -> None:
     """Returns as soon as `is_true()` holds; fails with `what` when the deadline passes first."""
     deadline = time.monotonic() + deadline_s
     while not is_true():
