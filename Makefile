@@ -26,6 +26,8 @@ PACKAGES := $(VENV)/.packages-installed
 COMPILED := $(VENV)/.module-compiled
 
 export PYTHON
+# Tests, demo and benches start many interpreters: none of them shall compile our sources anew.
+unexport PYTHONDONTWRITEBYTECODE
 export ALLOW_NO_KAFKA ?=
 # Spark's workers otherwise run the first python3 of the PATH, which has none of these packages.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
