@@ -152,6 +152,9 @@ class Dispatcher:
 
     def _framed(self, correlation_id: int, flexible: bool, body: Buffers) -> Buffers:
         header = frames.response_header(correlation_id, flexible=flexible)
+        if len(body) == 1:
+            # One piece is one call of the transport, and a copy of a small answer is cheaper than a second piece.
+            return [(len(header) + len(body[0])).to_bytes(4, "big") + header + body[0]]
         size = len(header) + sum(map(len, body))
         return [size.to_bytes(4, "big") + header, *body]
 
