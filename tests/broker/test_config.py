@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from logmark.broker.config import BrokerConfig, read_properties
+from logmark import properties
+from logmark.broker.config import BrokerConfig
 from logmark.errors import UserError
 
 
@@ -53,20 +54,9 @@ def test_the_number_of_offset_partitions_cannot_be_changed() -> None:
         BrokerConfig({"offsets.topic.num.partitions": "10"})
 
 
-def test_a_properties_file_is_read_as_java_reads_it(tmp_path: Path) -> None:
-    path = tmp_path / "server.properties"
-    path.write_text("# a comment\n! another\nnum.partitions = 3\nlog.dirs:/tmp/x\nlisteners=PLAINTEXT://a:1,\\\n  PLAINTEXT://b:2\n\n")
-
-    assert {
-        "num.partitions": "3",
-        "log.dirs": "/tmp/x",
-        "listeners": "PLAINTEXT://a:1,PLAINTEXT://b:2",
-    } == read_properties(path)
-
-
-def test_a_line_that_is_no_setting_is_named_with_its_number(tmp_path: Path) -> None:
+def test_a_line_that_is_no_setting_is_refused_by_its_text(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text("num.partitions=3\nnonsense\n")
 
-    with pytest.raises(UserError, match="line 2"):
-        read_properties(path)
+    with pytest.raises(UserError, match="'nonsense'"):
+        BrokerConfig(properties.read(path))

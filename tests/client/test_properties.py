@@ -1,36 +1,10 @@
-from pathlib import Path
 
 import pytest
 
 from logmark.client.errors import BadProperties
-from logmark.client.properties import Security, librdkafka_properties, parse_properties, read_properties
+from logmark.client.properties import Security, librdkafka_properties
 
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="s3\\"cret";'
-
-
-def test_a_properties_file_is_read_as_java_reads_it() -> None:
-    text = (
-        "# a comment\n! another\n\nplain=value\n  spaced : other value  \nlong=one \\\n    two\n"
-        "escaped\\:name=a\\tb\\u0041\nempty=\nwindows=c:\\\\dir\nbare\n"
-    )
-    expected = {
-        "plain": "value",
-        "spaced": "other value",
-        "long": "one two",
-        "escaped:name": "a\tbA",
-        "empty": "",
-        "windows": "c:\\dir",
-        "bare": "",
-    }
-    assert expected == parse_properties(text)
-
-
-def test_a_file_that_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(BadProperties, match="cannot be read: No such file"):
-        read_properties(tmp_path / "absent.properties")
-    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(BadProperties, match="not text in UTF-8"):
-        read_properties(tmp_path / "binary")
 
 
 def test_no_properties_mean_plain_text() -> None:

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from logmark import properties
 from logmark.errors import UserError
-from logmark.log.directory import read_properties
 from tests.log.lab import NOW_MS, TOPIC_ID, Lab, batch, settings, values
 
 OTHER_ID = bytes(range(100, 116))
@@ -18,7 +18,7 @@ OTHER_ID = bytes(range(100, 116))
 def test_a_new_directory_says_who_it_is_and_stays_it(lab: Lab) -> None:
     directory = lab.open()
     first = (directory.cluster_id, directory.directory_id, directory.node_id)
-    meta = read_properties((lab.path / "meta.properties").read_bytes())
+    meta = properties.parse((lab.path / "meta.properties").read_text())
 
     assert {"version": "1", "cluster.id": first[0], "directory.id": first[1], "node.id": "1"} == meta
     assert all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", each) for each in first[:2])
@@ -253,7 +253,8 @@ def test_idle_partitions_hold_no_file_open(lab: Lab) -> None:
     for index in range(50):
         directory.open_partition("idle", index, TOPIC_ID, settings())
 
-    assert before == len(os.listdir("/dev/fd"))
+    # Fewer is possible: what earlier tests left to the garbage collector may go meanwhile.
+    assert before >= len(os.listdir("/dev/fd"))
 
 
 def test_a_start_that_fails_halfway_leaves_the_rest_to_be_checked(lab: Lab) -> None:

@@ -4,9 +4,8 @@ A name of Kafka's that means nothing on one node is accepted with a warning; a n
 """
 
 import builtins
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from logmark.errors import UserError
 from logmark.log.settings import INT_MAX, LONG_MAX, SETTINGS, whole
@@ -186,35 +185,3 @@ class BrokerConfig:
     def topic_defaults(self) -> dict[str, str]:
         """Topic settings whose default this broker's file changed."""
         return {_TOPIC_DEFAULTS[name]: text for name, text in self._given.items() if name in _TOPIC_DEFAULTS}
-
-
-def read_properties(path: Path) -> dict[str, str]:
-    """The names and values of a Java properties file."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"The settings file {path} cannot be read: {error}. Nothing started.", exit_code=2) from None
-    return parse_properties(lines, refuse=lambda number, line: _bad_line(path, number, line))
-
-
-def _bad_line(path: Path, number: int, line: str) -> UserError:
-    return UserError(f"{path}, line {number}: {line!r} is not name=value. Nothing was started.", exit_code=2)
-
-
-def parse_properties(lines: Iterable[str], *, refuse: Callable[[int, str], Exception]) -> dict[str, str]:
-    """Names and values out of lines `name=value`, `name: value`; # and ! begin comments, a backslash joins lines."""
-    found: dict[str, str] = {}
-    joined = ""
-    for number, raw in enumerate(lines, 1):
-        line = joined + raw.lstrip()
-        joined = ""
-        if not line or line[0] in "#!":
-            continue
-        if line.endswith("\\") and not line.endswith("\\\\"):
-            joined = line[:-1]
-            continue
-        at = min((line.index(mark) for mark in "=:" if mark in line), default=-1)
-        if at <= 0:
-            raise refuse(number, line)
-        found[line[:at].strip()] = line[at + 1 :].strip()
-    return found

@@ -50,9 +50,9 @@ def properties_of(command_config: Path | None) -> dict[str, str]:
     """The client properties in the file, or none."""
     if command_config is None:
         return {}
-    from logmark.client.properties import read_properties
+    from logmark import properties
 
-    return read_properties(command_config)
+    return properties.read(command_config)
 
 
 def connect(bootstrap_servers: str, command_config: Path | None) -> "Client":

@@ -14,8 +14,8 @@ from typing import Annotated
 
 import typer
 
-from logmark import __version__
-from logmark.broker.config import BrokerConfig, read_properties
+from logmark import __version__, properties
+from logmark.broker.config import BrokerConfig
 from logmark.broker.loops import new_event_loop
 from logmark.broker.server import Address, Broker, Listener
 from logmark.errors import UserError
@@ -74,7 +74,7 @@ def serve(
     Example: logmark serve --data-dir /var/lib/logmark --listen 0.0.0.0:9092 --advertise log.example.org:9092
     """
     _log_as(log_format)
-    settings = read_properties(config) if config is not None else {}
+    settings = properties.read(config) if config is not None else {}
     for given in set_ or []:
         name, equals, value = given.partition("=")
         if not equals:

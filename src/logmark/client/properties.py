@@ -5,7 +5,6 @@ import ssl
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from logmark.client.errors import BadProperties
 from logmark.client.scram import MECHANISMS as SCRAM_MECHANISMS
@@ -31,54 +30,6 @@ _WITHOUT_EFFECT = {
     "sasl.login.callback.handler.class", "sasl.login.class", "sasl.kerberos.service.name",
 }  # fmt: skip
 _JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
-
-
-def read_properties(path: str | Path) -> dict[str, str]:
-    """The names and values of a Java properties file."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise BadProperties(f"The properties file {path} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise BadProperties(f"The properties file {path} is not text in UTF-8.") from None
-    return parse_properties(text)
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """The names and values of Java properties text, with its comments, continuations and escapes."""
-    found: dict[str, str] = {}
-    pending = ""
-    for raw in text.splitlines():
-        line = raw.lstrip(" \t\f")
-        if not pending and (not line or line[0] in "#!"):
-            continue
-        trailing = len(line) - len(line.rstrip("\\"))
-        if trailing % 2:
-            pending += line[:-1]
-            continue
-        name, value = _split(pending + line)
-        found[name] = value
-        pending = ""
-    if pending:
-        name, value = _split(pending)
-        found[name] = value
-    return found
-
-
-def _split(line: str) -> tuple[str, str]:
-    match = re.match(r"((?:\\.|[^\s=:\\])*)[ \t\f]*[=:]?[ \t\f]*(.*)", line, re.DOTALL)
-    assert match is not None
-    return _unescaped(match[1]), _unescaped(match[2]).rstrip()
-
-
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
-
-
-def _unescaped(text: str) -> str:
-    def plain(match: re.Match[str]) -> str:
-        return chr(int(match[1], 16)) if match[1] else _ESCAPES.get(match[2], match[2])
-
-    return re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", plain, text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

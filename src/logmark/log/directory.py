@@ -12,6 +12,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
+from logmark import properties
 from logmark.clock import Clock
 from logmark.disk.files import FileSystem, Lock
 from logmark.errors import Malformed, UserError
@@ -328,9 +329,9 @@ def _meta(path: str, files: FileSystem) -> dict[str, str]:
             "node.id": str(NODE_ID),
             "version": "1",
         }
-        files.write_atomically(f"{path}/{META}", write_properties(meta))
+        files.write_atomically(f"{path}/{META}", properties.write(meta))
         return meta
-    meta = read_properties(files.read(f"{path}/{META}"))
+    meta = properties.parse(files.read(f"{path}/{META}").decode("utf-8", "replace"))
     missing = {"cluster.id", "directory.id", "node.id", "version"} - meta.keys()
     if missing or meta["version"] != "1" or not meta["node.id"].isdigit():
         raise UserError(
@@ -338,18 +339,6 @@ def _meta(path: str, files: FileSystem) -> dict[str, str]:
             "Nothing was changed. Restore that file from a copy."
         )
     return meta
-
-
-def write_properties(values: Mapping[str, str]) -> bytes:
-    """Java properties of plain names and values."""
-    return "".join(["#\n", *(f"{name}={value}\n" for name, value in sorted(values.items()))]).encode()
-
-
-def read_properties(data: bytes) -> dict[str, str]:
-    """The names and values of simple Java properties."""
-    lines = (line.strip() for line in data.decode("utf-8", "replace").splitlines())
-    pairs = (line.split("=", 1) for line in lines if line and line[0] not in "#!" and "=" in line)
-    return {name.strip(): value.strip() for name, value in pairs}
 
 
 def _new_id() -> str:
