@@ -80,7 +80,7 @@ def end_offset(broker: Broker) -> int:
         (["frobnicate"], "frobnicate", "--help"),
         (["serve", "--set", "num.partitionz=3"], "num.partitionz", "correct the name"),
         (["serve", "--set", "num.partitions=many"], "num.partitions", "many"),
-        (["serve", "--config", "missing.properties"], "missing.properties", "Nothing"),
+        (["serve", "--config", "missing.properties"], "missing.properties", "cannot be read"),
     ],
 )
 def test_an_unknown_option_or_setting_is_refused_before_anything_is_made(
