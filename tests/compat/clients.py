@@ -99,7 +99,8 @@ class KafkaPython:
         messages: list[Any] = []
 
         def has_all() -> bool:
-            for polled in consumer.poll(timeout_ms=100).values():
+            # Long: kafka-python 3.0 never takes up an assignment whose answer comes between two polls.
+            for polled in consumer.poll(timeout_ms=5000).values():
                 messages.extend(polled)
             return len(messages) >= count
 

@@ -362,6 +362,7 @@ def deletions(at: Talk) -> None:
     at.commit((0, 5, ""), (1, 6, ""))
     at.delete_offsets(0, 9)
     at.delete_offsets(0, topic="nowhere")
+    at.commit((0, 7, ""))  # or the group, without a place and a member, may be forgotten before it is deleted
     at.fetch()
     member = at.join()
     at.delete()
