@@ -121,7 +121,7 @@ def test_wrong_client_properties_are_a_sentence(tmp_path: Path, text: str, sente
 def test_client_properties_that_are_not_there_are_a_sentence(tmp_path: Path) -> None:
     refused = run("topics", "list", "--command-config", str(tmp_path / "absent"))
 
-    assert 1 == refused.exit_code
+    assert 2 == refused.exit_code
     assert "cannot be read: No such file" in refused.error
 
 

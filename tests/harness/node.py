@@ -36,6 +36,7 @@ SETTINGS = {
     "auto.create.topics.enable": "false",
     "log.initial.task.delay.ms": "200",
     "log.retention.check.interval.ms": "200",
+    "offsets.retention.check.interval.ms": "2000",
 }
 
 

@@ -14,8 +14,9 @@ OUR_SETTINGS = {
     "group.min.session.timeout.ms": "100",
     "log.initial.task.delay.ms": "200",
     "log.retention.check.interval.ms": "200",
+    "offsets.retention.check.interval.ms": "2000",
 }
-# Not on brokers that many tests share: a check between two requests takes away a group that has no place yet.
+# Rarer on brokers that many tests share: a check between two requests takes away a group that has no place yet.
 OWN_SETTINGS = {"offsets.retention.check.interval.ms": "200"}
 
 
