@@ -54,7 +54,7 @@ KEPT = (
         dialogue="a_fetch_waits_for_records",
         path=r".*\.(high_watermark|last_stable_offset)",
         is_steady=False,
-        reason="Apache Kafka may send a record together with the high watermark of a moment before; ours is never below.",
+        reason="Apache Kafka may send a record with the high watermark of a moment before; ours is never below it.",
     ),
     Kept(
         dialogue="metadata_by_topic_id",
