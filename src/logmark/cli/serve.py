@@ -17,6 +17,7 @@ import typer
 from logmark import __version__, properties
 from logmark.broker.config import BrokerConfig
 from logmark.broker.loops import new_event_loop
+from logmark.broker.memory import keep_freed_buffers
 from logmark.broker.server import Address, Broker, Listener
 from logmark.errors import UserError
 
@@ -89,6 +90,7 @@ def serve(
     )
     where = os.path.abspath(data_dir or broker_config.text("log.dirs") or DEFAULT_DATA_DIR)
     broker = Broker(data_dir=where, config=broker_config, listeners=listeners, durability=durability.value)
+    keep_freed_buffers()
     loop = new_event_loop()
     asyncio.set_event_loop(loop)
     try:

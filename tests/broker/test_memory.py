@@ -1,0 +1,28 @@
+"""What the process does with memory that it has freed."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+FAULTS_OF_A_LOOP = """
+import resource
+from logmark.broker.memory import keep_freed_buffers
+
+print(keep_freed_buffers())
+for _ in range(4):
+    [bytes(1 << 20) for _ in range(4)]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(100):
+    [bytes(1 << 20) for _ in range(4)]
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told to keep memory")
+def test_a_large_buffer_is_not_faulted_in_anew_for_every_answer() -> None:
+    ran = subprocess.run([sys.executable, "-c", FAULTS_OF_A_LOOP], capture_output=True, text=True, check=True)
+    told, faults = ran.stdout.split()
+    assert told == "True"
+    assert int(faults) < 1000, f"{faults} page faults for 400 buffers of 256 pages: freed memory was given back"
