@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import textwrap
+from array import array
 from types import ModuleType
 
 import pytest
@@ -113,8 +114,20 @@ def test_the_module_says_the_same_when_it_is_not_compiled(found: list[Batch]) ->
         "sound_prefix": lambda module: module.sound_prefix(data, 0, 2**62),
         "check_records": lambda module: module.check_records(b"\0" * 8 + first[8:], None, 1 << 20, True, 0, 2**41),
         "crc32c": lambda module: module.crc32c(data, 3, 20),
+        "index_batches": lambda module: indexed(module, data, interval=300),
     }.items():
         assert call(plain_module()) == call(columns), name
+
+
+def indexed(module: ModuleType, data: bytes, *, interval: int, is_dense: bool = True) -> tuple[object, ...]:
+    state, offsets, times = array("q", [0, -1, 5, -1, -1]), bytearray(), bytearray()
+    found = module.index_batches(
+        data, expected=5, is_dense=is_dense, position=0, base_offset=5, interval=interval, state=state,
+        offset_entries=offsets, time_entries=times,
+    )  # fmt: skip
+    sound, next_offset, problem, places = found
+    assert all(struct.unpack_from(">q", data, at + 43)[0] >= 0 for at in places)
+    return (sound, next_offset, problem), list(state), bytes(offsets), bytes(times), list(places)
 
 
 def plain_module() -> ModuleType:
@@ -125,6 +138,63 @@ def plain_module() -> ModuleType:
         sys.modules["columns_as_plain_python"] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules["columns_as_plain_python"])
     return sys.modules["columns_as_plain_python"]
+
+
+@unhurried
+@given(st.lists(batches(), min_size=1, max_size=12), st.sampled_from([0, 100, 1000]), st.integers(0, 3000))
+def test_batches_are_indexed_as_appending_them_would_have_done(found: list[Batch], interval: int, cut: int) -> None:
+    data, next_offset = concatenated(found, 5)
+    at, last_entry, largest, largest_offset, offsets, times, told = 0, 0, -1, 5, b"", b"", -1
+    while at < len(data):
+        base, length = struct.unpack_from(">qi", data, at)
+        last = base + struct.unpack_from(">i", data, at + 23)[0]
+        (timestamp,) = struct.unpack_from(">q", data, at + 35)
+        if timestamp > largest:
+            largest, largest_offset = timestamp, last
+        if at and at - last_entry > interval:
+            last_entry, offsets = at, offsets + struct.pack(">ii", last - 5, at)
+            if largest > told:
+                told, times = largest, times + struct.pack(">qi", largest, largest_offset - 5)
+        at += 12 + length
+    (first,) = struct.unpack_from(">q", data, 35)
+
+    whole = indexed(columns, data, interval=interval)
+
+    told_of = [last_entry, largest, largest_offset, told, first]
+    assert ((len(data), next_offset, 0), told_of, offsets, times) == whole[:4]
+    assert indexed(columns, data + data[:60], interval=interval) == whole
+    # The same in two calls, as a reader of pieces makes them.
+    state, entries = array("q", [0, -1, 5, -1, -1]), (bytearray(), bytearray())
+    position, expected = 0, 5
+    for piece in (min(cut, len(data)), len(data)):
+        sound, expected, problem, _ = columns.index_batches(
+            data[position:piece], expected=expected, is_dense=True, position=position, base_offset=5,
+            interval=interval, state=state, offset_entries=entries[0], time_entries=entries[1],
+        )  # fmt: skip
+        position += sound
+        assert 0 == problem
+    assert (len(data), next_offset, whole[1:4]) == (
+        position, expected, (list(state), bytes(entries[0]), bytes(entries[1]))
+    )  # fmt: skip
+
+
+def test_the_batches_of_producers_with_an_id_are_pointed_at() -> None:
+    without, with_id = oracle.encode_batch(Batch(base_offset=5)), oracle.encode_batch(Batch(base_offset=6))
+    struct.pack_into(">q", with_id, 43, 2**40)
+    struct.pack_into(">I", with_id, 17, columns.crc32c(with_id, 21, len(with_id) - 21))
+
+    assert [len(without)] == indexed(columns, bytes(without + with_id), interval=0)[4]
+
+
+def test_an_offset_out_of_place_ends_the_index() -> None:
+    first, second = oracle.encode_batch(Batch(base_offset=5)), oracle.encode_batch(Batch(base_offset=9))
+
+    assert (len(first), 6, columns.Problem.OUT_OF_ORDER) == indexed(columns, bytes(first + second), interval=0)[0]
+    sparse = indexed(columns, bytes(first + second), interval=0, is_dense=False)[0]
+    assert (len(first) + len(second), 10, columns.Problem.SOUND) == sparse
+    # An entry of an index has 32 bits.
+    far = oracle.encode_batch(Batch(base_offset=5 + 2**31))
+    assert (0, 5, columns.Problem.OUT_OF_ORDER) == indexed(columns, bytes(far), interval=0, is_dense=False)[0]
 
 
 def test_the_module_in_use_is_the_compiled_one() -> None:
@@ -266,6 +336,7 @@ def test_two_hundred_thousand_hostile_buffers_harm_nothing() -> None:
         seen.add(columns.check_records(data, None, 1 << 20, True, 0, 2**62)[0])
         seen.add(columns.check_records(seeds[0], data[61:], 1 << 20, True, 0, 2**62)[0])
         assert 0 <= columns.sound_prefix(data, 0, 2**62)[0] <= len(data)
+        seen.add(indexed(columns, data, interval=0, is_dense=False)[0][2])
         try:
             found = columns.decode(data, with_headers=True, **EVERYTHING)
             assert len(data) >= found.key_offsets[-1] + found.value_offsets[-1]
@@ -283,6 +354,7 @@ def test_random_bytes_of_every_size_harm_nothing() -> None:
         data = memory.hold(chance.randbytes(size))
         columns.check_records(data, None, 1 << 20, False, 0, 2**62)
         columns.sound_prefix(data, 0, 2**62)
+        indexed(columns, data, interval=0)
         with contextlib.suppress(Malformed):
             assert 0 == columns.decode(data, **EVERYTHING).count
 

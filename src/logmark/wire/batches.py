@@ -197,7 +197,12 @@ def sound_prefix(buffer: Buffer, *, base: int, end: int | None = None) -> tuple[
     reaches past the offset `end`, is left out and is no problem.
     """
     size, next_offset, problem = columns.sound_prefix(buffer, base, _LONG_MAX if end is None else end)
-    return size, next_offset, _DAMAGE[problem] if problem else None
+    return size, next_offset, damage(problem)
+
+
+def damage(problem: int) -> str | None:
+    """What a problem of stored batches is called."""
+    return _DAMAGE[problem] if problem else None
 
 
 _DAMAGE: dict[int, str] = {

@@ -499,6 +499,153 @@ def sound_prefix(data: cython.const[cython.uchar][::1], base: cython.longlong, e
     return (at, next_offset, problem)
 
 
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+@cython.nogil
+def _write_int32(out: cython.p_uchar, at: cython.Py_ssize_t, value: cython.longlong) -> cython.void:
+    out[at] = (value >> 24) & 255
+    out[at + 1] = (value >> 16) & 255
+    out[at + 2] = (value >> 8) & 255
+    out[at + 3] = value & 255
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+@cython.nogil
+def _check_stored(
+    b: cython.p_const_uchar,
+    at: cython.Py_ssize_t,
+    size: cython.Py_ssize_t,
+    expected: cython.longlong,
+    is_dense: cython.bint,
+    base_offset: cython.longlong,
+) -> cython.int:
+    """Whether there is a sound batch at `at` of `size` bytes; NO_BATCH when it is cut short by their end."""
+    batch_size: cython.longlong = 12 + _int32(b, at + 8)
+    last_delta: cython.longlong = _int32(b, at + 23)
+    if batch_size < _HEADER_BYTES:
+        return _BAD_LENGTH
+    if b[at + 16] != 2:
+        return _BAD_MAGIC
+    if _int64(b, at) < expected or last_delta < 0 or (is_dense and _int64(b, at) != expected):
+        return _OUT_OF_ORDER
+    # An index entry has 32 bits, and no segment is longer.
+    if _int64(b, at) - base_offset > _INT32_MAX - last_delta:
+        return _OUT_OF_ORDER
+    if batch_size > size - at:
+        return _NO_BATCH
+    return _SOUND if _crc(b, at + 21, batch_size - 21) == _uint32(b, at + 17) else _BAD_CRC
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+@cython.nogil
+def _index_batches(
+    b: cython.p_const_uchar,
+    size: cython.Py_ssize_t,
+    is_dense: cython.bint,
+    position: cython.longlong,
+    base_offset: cython.longlong,
+    interval: cython.longlong,
+    state: cython.p_longlong,
+    offsets: cython.p_uchar,
+    times: cython.p_uchar,
+    places: cython.p_longlong,
+    found: cython.p_longlong,
+) -> cython.int:
+    """Found: 0 bytes of sound batches, 1 the offset after them, 2 and 3 bytes of index entries, 4 count of `places`."""
+    at: cython.Py_ssize_t = 0
+    last_offset: cython.longlong
+    problem: cython.int
+    while size - at >= _HEADER_BYTES:
+        problem = _check_stored(b, at, size, found[1], is_dense, base_offset)
+        if problem != _SOUND:
+            return _SOUND if problem == _NO_BATCH else problem
+        last_offset = _int64(b, at) + _int32(b, at + 23)
+        if _int64(b, at + 35) > state[1]:
+            state[1] = _int64(b, at + 35)
+            state[2] = last_offset
+        if position + at == 0:
+            state[4] = _int64(b, at + 35)
+        elif position + at - state[0] > interval:
+            state[0] = position + at
+            _write_int32(offsets, found[2], last_offset - base_offset)
+            _write_int32(offsets, found[2] + 4, position + at)
+            found[2] += 8
+            if state[1] > state[3]:
+                state[3] = state[1]
+                _write_int32(times, found[3], state[1] >> 32)
+                _write_int32(times, found[3] + 4, state[1])
+                _write_int32(times, found[3] + 8, state[2] - base_offset)
+                found[3] += 12
+        if _int64(b, at + 43) >= 0:
+            places[found[4]] = at
+            found[4] += 1
+        at += cython.cast(cython.Py_ssize_t, 12 + _int32(b, at + 8))
+        found[0] = at
+        found[1] = last_offset + 1
+    return _SOUND
+
+
+def index_batches(
+    data: cython.const[cython.uchar][::1],
+    *,
+    expected: cython.longlong,
+    is_dense: cython.bint,
+    position: cython.longlong,
+    base_offset: cython.longlong,
+    interval: cython.longlong,
+    state: cython.longlong[::1],
+    offset_entries: bytearray,
+    time_entries: bytearray,
+) -> tuple:
+    """Checks batches as `sound_prefix` does, and adds the index entries that appending them would have added.
+
+    Returns (bytes of sound batches, the offset after them, what is wrong there or SOUND, where the batches of
+    producers with an id begin). `data` lies at `position` of the segment of `base_offset`. `state` is what one call
+    leaves for the next: where the last entry points, the largest timestamp and its offset, the timestamp of the last
+    entry, and the largest timestamp of the segment's first batch. Dense batches begin where the one before them ended.
+    """
+    b: cython.p_const_uchar = _memory(data)
+    found = cython.declare(cython.longlong[5])
+    problem: cython.int
+    size: cython.Py_ssize_t = len(data)
+    places: object = array.array("q")
+    most: cython.Py_ssize_t = size // cython.cast(cython.Py_ssize_t, max(interval, HEADER_BYTES)) + 1
+    offsets: cython.p_uchar
+    times: cython.p_uchar
+    noted: cython.p_longlong
+    if len(state) != 5:
+        raise IndexError(f"a state of {len(state)} integers")
+    found[0] = 0
+    found[1] = expected
+    found[2] = len(offset_entries)
+    found[3] = len(time_entries)
+    found[4] = 0
+    _ints(places, size // HEADER_BYTES)
+    offset_entries.extend(bytes(8 * most))
+    time_entries.extend(bytes(12 * most))
+    if cython.compiled:
+        offsets = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(offset_entries))
+        times = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(time_entries))
+        noted = cython.cast(array.array, places).data.as_longlongs
+        with cython.nogil:
+            problem = _index_batches(
+                b, size, is_dense, position, base_offset, interval, cython.address(state[0]), offsets, times,
+                noted, found,
+            )  # fmt: skip
+    else:
+        problem = _index_batches(
+            b, size, is_dense, position, base_offset, interval, state, offset_entries, time_entries, places, found
+        )
+    del offset_entries[found[2] :]
+    del time_entries[found[3] :]
+    del places[found[4] :]
+    return (found[0], found[1], problem, places)
+
+
 def crc32c(data: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> int:
     """The CRC-32C of `size` bytes at `at`, without a copy."""
     if at < 0 or size < 0 or size > len(data) - at:

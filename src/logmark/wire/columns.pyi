@@ -65,6 +65,18 @@ def refused_records(
     latest: int,
 ) -> list[tuple[int, int, bool]]: ...
 def sound_prefix(data: Buffer, base: int, end: int) -> tuple[int, int, int]: ...
+def index_batches(
+    data: Buffer,
+    *,
+    expected: int,
+    is_dense: bool,
+    position: int,
+    base_offset: int,
+    interval: int,
+    state: array[int],
+    offset_entries: bytearray,
+    time_entries: bytearray,
+) -> tuple[int, int, int, array[int]]: ...
 def crc32c(data: Buffer, at: int, size: int) -> int: ...
 def decode(
     data: Buffer, *, start: int, stop: int, with_headers: bool = False, decompressed_bytes_max: int

@@ -1,0 +1,69 @@
+"""The disk for programs that only look: nothing can be written through it, and a read-only directory is enough."""
+
+import errno
+import fcntl
+import os
+from typing import NoReturn
+
+from logmark.disk.files import Bytes, RealFile, RealFileSystem, no_sync
+
+
+class SharedLock:
+    """A lock that other readers may hold too, and no broker."""
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            os.close(descriptor)
+
+
+class ReadingFileSystem(RealFileSystem):
+    """The operating system's files, for reading only."""
+
+    def __init__(self) -> None:
+        super().__init__(sync=False)
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        if create:
+            _refuse(path)
+        return RealFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), no_sync)
+
+    def lock(self, path: str) -> SharedLock | None:  # type: ignore[override]
+        """The right to read while no broker runs; a directory without the file has no broker."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return SharedLock(None)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                return None
+            raise
+        return SharedLock(descriptor)
+
+    def write(self, path: str, data: Bytes, *, sync: bool = True) -> None:
+        _refuse(path)
+
+    def write_atomically(self, path: str, data: Bytes) -> None:
+        _refuse(path)
+
+    def mkdir(self, path: str) -> None:
+        _refuse(path)
+
+    def replace(self, source: str, target: str) -> None:
+        _refuse(target)
+
+    def remove(self, path: str) -> None:
+        _refuse(path)
+
+    def rmdir(self, path: str) -> None:
+        _refuse(path)
+
+
+def _refuse(path: str) -> NoReturn:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
