@@ -43,6 +43,17 @@ class OffsetIndex:
                 high = middle
         return self[low - 1] if low else None
 
+    def at_or_behind(self, position: int) -> tuple[int, int] | None:
+        """The first entry whose position is not before the given one."""
+        data, unpack, low, high = self.data, _OFFSET_ENTRY.unpack_from, 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if unpack(data, middle * 8)[1] < position:
+                low = middle + 1
+            else:
+                high = middle
+        return self[low] if low < len(self) else None
+
 
 class TimeIndex:
     """Maps the largest timestamp so far to the last offset of the batch that holds it."""

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from logmark.clock import Clock
 from logmark.disk.files import FileSystem
-from logmark.errors import ErrorCode, LogFailed, Refused
-from logmark.log import checkpoints, retention, timestamps
+from logmark.errors import ErrorCode, LogFailed, Malformed, Refused
+from logmark.log import checkpoints, retention, timestamps, transactions
 from logmark.log import epochs as leader_epochs
 from logmark.log.epochs import Epochs
 from logmark.log.groupcommit import GroupCommit, Round
@@ -25,6 +25,7 @@ from logmark.log.recovery import Loader
 from logmark.log.segment import RELATIVE_OFFSET_MAX, SNAPSHOT, Damage, Segment, file_name
 from logmark.log.segments import Segments
 from logmark.log.settings import TopicSettings
+from logmark.log.transactions import Aborted, Marker
 from logmark.log.waiters import Waiters
 from logmark.names import INTERNAL_TOPICS
 from logmark.wire import batches
@@ -259,6 +260,65 @@ class Partition:
                 return Appended(
                     written.base_offset, written.last_offset, written.timestamp, self.log_start_offset, True
                 )  # fmt: skip
+        base = self._write(batch, now_ms)
+        last = base + batch.last_offset_delta
+        if is_idempotent:
+            self.producers.record(batch, last_offset=last, seen_ms=now_ms)
+        if not self._is_sync:
+            self._move_high_watermark(last + 1)
+        append_time = batch.max_timestamp if self._is_log_append_time else -1
+        return Appended(base, last, append_time, self.log_start_offset, False)
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        now_ms: int,
+        coordinator_epoch: int = 0,
+        is_bumped: bool = False,
+    ) -> Appended:
+        """Ends a producer's transaction; readers see that when the marker is durable.
+
+        `is_bumped` says that the epoch is the one after the transaction's (KIP-890).
+        """
+        if self.failure is not None:
+            raise LogFailed(str(self.failure))
+        self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch, is_bumped=is_bumped)
+        marker = Marker(commit, coordinator_epoch)
+        batch = transactions.build_marker(
+            producer_id, producer_epoch, marker, timestamp_ms=now_ms, is_log_append_time=self._is_log_append_time
+        )
+        offset = self._write(batch, now_ms)
+        ended = self.producers.record_marker(
+            producer_id, producer_epoch, marker, offset=offset, timestamp=now_ms, seen_ms=now_ms
+        )
+        if ended is not None:
+            stable = self.producers.undecided.end(ended)
+            if ended.is_aborted:
+                self._note_aborted(Aborted(ended.producer_id, ended.first_offset, ended.last_offset, stable))
+        if not self._is_sync:
+            self._move_high_watermark(offset + 1)
+        append_time = now_ms if self._is_log_append_time else -1
+        return Appended(offset, offset, append_time, self.log_start_offset, False)
+
+    def _note_aborted(self, aborted: Aborted) -> None:
+        """Enters an aborted transaction into the index, which is durable before anybody sees the marker."""
+        segment = self._segments.active
+        assert segment is not None
+        is_new = not segment.has_aborted
+        try:
+            segment.add_aborted(aborted)
+        except OSError as error:
+            raise self._fail(error) from error
+        if segment.sync_aborted not in self._syncs:
+            self._syncs.append(segment.sync_aborted)
+        if is_new:
+            self._syncs.append(partial(self._files.sync_directory, self.folder))
+
+    def _write(self, batch: ProducedBatch, now_ms: int) -> int:
+        """Writes a batch at the log end and returns its first offset."""
         size = batch.size
         if size > self._segment_bytes:
             raise Refused(
@@ -276,15 +336,11 @@ class Partition:
         except OSError as error:
             raise self._fail(error) from error
         self.log_end_offset = last + 1
-        if is_idempotent:
-            self.producers.record(batch, last_offset=last, seen_ms=now_ms)
         if self._is_sync:
             self._committer.mark(self)
         else:
             segment.show()
-            self._move_high_watermark(last + 1)
-        append_time = batch.max_timestamp if self._is_log_append_time else -1
-        return Appended(base, last, append_time, self.log_start_offset, False)
+        return base
 
     def _must_roll(self, segment: Segment, batch: ProducedBatch, last_offset: int, now_ms: int) -> bool:
         if not self._is_prepared:
@@ -390,6 +446,7 @@ class Partition:
         if end <= self.high_watermark:
             return
         self.high_watermark = end
+        self.producers.undecided.show(end)
         if self._waiters:
             self._waiters.release(end)
         if self.watchers:
@@ -417,19 +474,62 @@ class Partition:
 
     # Reading
 
+    @property
+    def last_stable_offset(self) -> int:
+        """The visible end for readers of committed records: the first offset of the oldest open transaction, if any."""
+        first = self.producers.undecided.first_offset
+        if first is None or first >= self.high_watermark:
+            return self.high_watermark
+        return max(first, self.log_start_offset)
+
     def read(self, offset: int, *, bytes_max: int, at_least_one: bool = True) -> Records:
         """Whole batches below the high watermark from the one that holds an offset on; none at the end."""
         if not self.log_start_offset <= offset < self.high_watermark:
-            if offset == self.high_watermark:
-                return b""
-            raise Refused(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"Offset {offset} is not between {self.log_start_offset} and {self.high_watermark}.",
-            )
+            return self._nothing_at(offset)
         try:
             return self._reader.read(offset, bytes_max=bytes_max, at_least_one=at_least_one, end=self.high_watermark)
         except OSError as error:
             raise self._unreadable(error) from error
+
+    def read_committed(
+        self, offset: int, *, bytes_max: int, at_least_one: bool = True
+    ) -> tuple[Records, list[tuple[int, int]]]:
+        """Whole batches below the last stable offset, and which transactions the reader must leave out of them."""
+        end = self.last_stable_offset
+        if not self.log_start_offset <= offset < end:
+            return self._nothing_at(offset), []
+        try:
+            records = self._reader.read(offset, bytes_max=bytes_max, at_least_one=at_least_one, end=end, is_stable=True)
+            if not len(records):
+                return records, []
+            return records, self.aborted_transactions(offset, self._reader.bound(self.log_end_offset))
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _nothing_at(self, offset: int) -> Records:
+        if self.log_start_offset <= offset <= self.high_watermark:
+            return b""
+        raise Refused(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"Offset {offset} is not between {self.log_start_offset} and {self.high_watermark}.",
+        )
+
+    def aborted_transactions(self, offset: int, end: int) -> list[tuple[int, int]]:
+        """Producer and first offset of the aborted transactions with records between two offsets."""
+        found: list[tuple[int, int]] = []
+        for segment in self._segments.from_offset(offset):
+            if not segment.has_aborted:
+                continue
+            self._segments.use(segment)
+            try:
+                overlapping = segment.aborted.overlapping(offset, end)
+            except Malformed as error:
+                raise Refused(
+                    ErrorCode.CORRUPT_MESSAGE, f"The transaction index of {segment.path} is damaged: {error}."
+                ) from None
+            # A marker that is not shown yet may still be lost.
+            found += [entry[:2] for entry in overlapping if entry.last_offset < self.high_watermark]
+        return found
 
     def _unreadable(self, error: OSError) -> Refused:
         logger.error("%s-%d cannot be read: %s", self.topic, self.index, error)

@@ -1,4 +1,4 @@
-"""What a partition knows of its idempotent producers, and the bytes of a producer snapshot."""
+"""What a partition knows of its idempotent and transactional producers, and the bytes of a producer snapshot."""
 
 import struct
 from collections.abc import Iterator
@@ -7,10 +7,13 @@ from typing import NamedTuple, Protocol
 import google_crc32c
 
 from logmark.errors import ErrorCode, Malformed, Refused
+from logmark.log.transactions import NO_COORDINATOR_EPOCH, Ended, Marker, Undecided
+from logmark.wire.batches import TRANSACTIONAL_BIT
 
 BATCHES_KEPT = 5
 SEQUENCE_MAX = 2**31 - 1
 NO_SEQUENCE = -1
+NO_TRANSACTION = -1
 _HEADER = struct.Struct(">hIi")
 _ENTRY = struct.Struct(">qhiqiqiq")
 _SNAPSHOT_VERSION = 1
@@ -18,6 +21,9 @@ _SNAPSHOT_VERSION = 1
 
 class SequencedBatch(Protocol):
     """The part of a batch that producer state depends on."""
+
+    @property
+    def attributes(self) -> int: ...
 
     @property
     def producer_id(self) -> int: ...
@@ -57,13 +63,19 @@ def last_sequence(base_sequence: int, last_offset_delta: int) -> int:
 
 
 class Producer:
-    """One producer: its epoch, its last batches and when it was last heard of."""
+    """One producer: its epoch, its last batches, where its open transaction begins and when it was last heard of."""
 
-    __slots__ = ("batches", "producer_epoch", "seen_ms")
+    __slots__ = (
+        "batches", "coordinator_epoch", "last_timestamp", "producer_epoch", "seen_ms", "transaction_first_offset"
+    )  # fmt: skip
 
     def __init__(self, producer_epoch: int, seen_ms: int) -> None:
         self.producer_epoch = producer_epoch
         self.batches: list[Written] = []
+        self.coordinator_epoch = NO_COORDINATOR_EPOCH
+        self.transaction_first_offset = NO_TRANSACTION
+        # Of the last batch or marker: a snapshot holds it.
+        self.last_timestamp = -1
         self.seen_ms = seen_ms
 
     @property
@@ -72,12 +84,13 @@ class Producer:
 
 
 class Producers:
-    """The idempotent producers of one partition."""
+    """The idempotent and transactional producers of one partition, and its undecided transactions."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_known", "undecided")
 
     def __init__(self) -> None:
         self._known: dict[int, Producer] = {}
+        self.undecided = Undecided()
 
     def __len__(self) -> int:
         return len(self._known)
@@ -110,6 +123,11 @@ class Producers:
             )
         if from_client:
             self._check_sequence(batch, producer)
+        if producer.transaction_first_offset >= 0 and not batch.attributes & TRANSACTIONAL_BIT:
+            raise Refused(
+                ErrorCode.INVALID_TXN_STATE,
+                f"Producer {batch.producer_id} has an open transaction here, and the batch is not part of it.",
+            )
         return None
 
     def _check_sequence(self, batch: SequencedBatch, producer: Producer) -> None:
@@ -134,9 +152,52 @@ class Producers:
         producer.seen_ms = seen_ms
         delta = batch.last_offset_delta
         base = batch.base_sequence
+        producer.last_timestamp = batch.max_timestamp
         producer.batches.append(Written(base, last_sequence(base, delta), last_offset, delta, batch.max_timestamp))
         if len(producer.batches) > BATCHES_KEPT:
             del producer.batches[0]
+        if batch.attributes & TRANSACTIONAL_BIT and producer.transaction_first_offset < 0:
+            producer.transaction_first_offset = last_offset - delta
+            self.undecided.begin(last_offset - delta, batch.producer_id)
+
+    def check_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, is_bumped: bool) -> None:
+        """Refuses the marker of an old producer epoch or of an old coordinator.
+
+        With `is_bumped` the marker has the epoch after its transaction's (KIP-890), so one with the known epoch is
+        late, unless no transaction is open: then it was written before and is sent again.
+        """
+        producer = self._known.get(producer_id)
+        if producer is None:
+            return
+        known = producer.producer_epoch
+        is_late = producer_epoch == known and is_bumped and producer.transaction_first_offset >= 0
+        if producer_epoch < known or is_late:
+            raise Refused(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"The marker of producer {producer_id} has epoch {producer_epoch}, and epoch {known} has written here.",
+            )
+        if coordinator_epoch < producer.coordinator_epoch:
+            raise Refused(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"The marker of producer {producer_id} has coordinator epoch {coordinator_epoch}, "
+                f"and epoch {producer.coordinator_epoch} has written here.",
+            )
+
+    def record_marker(
+        self, producer_id: int, producer_epoch: int, marker: Marker, *, offset: int, timestamp: int, seen_ms: int
+    ) -> Ended | None:
+        """Remembers a marker that was written, and returns the transaction that it ended, if there was one."""
+        producer = self._known.get(producer_id)
+        if producer is None:
+            producer = self._known[producer_id] = Producer(producer_epoch, seen_ms)
+        elif producer.producer_epoch != producer_epoch:
+            producer.producer_epoch = producer_epoch
+            producer.batches.clear()
+        producer.coordinator_epoch = marker.coordinator_epoch
+        producer.last_timestamp = timestamp
+        producer.seen_ms = seen_ms
+        first_offset, producer.transaction_first_offset = producer.transaction_first_offset, NO_TRANSACTION
+        return None if first_offset < 0 else Ended(producer_id, first_offset, offset, not marker.is_commit)
 
     def remember_more(self, replayed: "Producers") -> None:
         """Takes the batches before the last from a replay of the log's tail: a snapshot holds only the last one.
@@ -146,14 +207,21 @@ class Producers:
         """
         for producer_id, producer in self:
             other = replayed.get(producer_id)
-            if other is not None and other.producer_epoch == producer.producer_epoch and other.last == producer.last:
+            if other is None or other.producer_epoch != producer.producer_epoch or not (other.last and producer.last):
+                continue
+            # Not by the timestamp: a snapshot may hold that of a marker behind the batch.
+            if other.last[:4] == producer.last[:4]:
                 producer.batches = other.batches
 
     def expire(self, *, now_ms: int, expiration_ms: int) -> int:
-        """Forgets the producers that were not heard of for that long, and says how many."""
+        """Forgets the producers without an open transaction that were not heard of for that long; says how many."""
         # Told by the broker's clock and not by the records' timestamps as in Kafka: a producer of back-dated records
         # would otherwise lose its protection against duplicates while it writes.
-        expired = [key for key, producer in self if now_ms - producer.seen_ms >= expiration_ms]
+        expired = [
+            key
+            for key, producer in self
+            if now_ms - producer.seen_ms >= expiration_ms and producer.transaction_first_offset < 0
+        ]
         for producer_id in expired:
             del self._known[producer_id]
         return len(expired)
@@ -165,7 +233,7 @@ class Producers:
             last = producer.last or Written(NO_SEQUENCE, NO_SEQUENCE, -1, 0, -1)
             entries += _ENTRY.pack(
                 producer_id, producer.producer_epoch, last.last_sequence, last.last_offset, last.offset_delta,
-                last.timestamp, -1, -1,
+                producer.last_timestamp, producer.coordinator_epoch, producer.transaction_first_offset,
             )  # fmt: skip
         body = struct.pack(">i", len(self._known)) + entries
         return struct.pack(">hI", _SNAPSHOT_VERSION, google_crc32c.value(bytes(body))) + body
@@ -181,10 +249,18 @@ class Producers:
         if crc != google_crc32c.value(data[6:]) or len(data) != _HEADER.size + count * _ENTRY.size:
             raise Malformed("producer snapshot with a wrong checksum or count")
         producers = cls()
+        began = []
         for entry in _ENTRY.iter_unpack(data[_HEADER.size :]):
-            producer_id, producer_epoch, last, last_offset, delta, timestamp, _, _ = entry
+            producer_id, producer_epoch, last, last_offset, delta, timestamp, coordinator_epoch, first_offset = entry
             producer = producers._known[producer_id] = Producer(producer_epoch, now_ms)
-            if last != NO_SEQUENCE:
-                base = (last - delta) & SEQUENCE_MAX
+            producer.last_timestamp = timestamp
+            producer.coordinator_epoch = coordinator_epoch
+            if last_offset >= 0:
+                base = NO_SEQUENCE if last == NO_SEQUENCE else (last - delta) & SEQUENCE_MAX
                 producer.batches.append(Written(base, last, last_offset, delta, timestamp))
+            if first_offset >= 0:
+                producer.transaction_first_offset = first_offset
+                began.append((first_offset, producer_id))
+        for first_offset, producer_id in sorted(began):
+            producers.undecided.begin(first_offset, producer_id)
         return producers

@@ -19,16 +19,20 @@ Records = bytes | memoryview
 class Reader:
     """Reads from where an offset lies; remembers where it stopped, because the next read begins there."""
 
-    __slots__ = ("_name", "_places", "_segments", "is_dense")
+    __slots__ = ("_name", "_places", "_segments", "_stopped", "is_dense")
 
     def __init__(self, name: str, segments: Segments, *, is_dense: bool) -> None:
         self._name = name
         self._segments = segments
         self._places: dict[int, tuple[Segment, int]] = {}
+        self._stopped: tuple[Segment, int, int] | None = None
         self.is_dense = is_dense
 
-    def read(self, offset: int, *, bytes_max: int, at_least_one: bool, end: int) -> Records:
-        """Whole batches from the one that holds an offset on, all below the offset `end`."""
+    def read(self, offset: int, *, bytes_max: int, at_least_one: bool, end: int, is_stable: bool = False) -> Records:
+        """Whole batches from the one that holds an offset on, all below the offset `end`.
+
+        What the segments show ends at `end`, unless that is a last stable offset.
+        """
         place = self._places.get(offset)
         if place is None or place[1] >= place[0].visible_bytes:
             segment, position, base = self._locate(offset)
@@ -37,11 +41,13 @@ class Reader:
             base = offset
         left = segment.visible_bytes - position
         data: Records = segment.read(position, min(left, max(bytes_max, HEADER_BYTES)))
-        sound, next_offset, problem = batches.sound_prefix(data, base=base, end=None)
+        sound, next_offset, problem = batches.sound_prefix(data, base=base, end=end if is_stable else None)
         if not sound and problem is None:
             data, sound, next_offset, problem = self._read_one(segment, position, base)
         if sound > bytes_max and not at_least_one:
             return b""
+        if is_stable:
+            self._stopped = segment, position + (sound if next_offset == end else len(data)), next_offset
         if problem is not None or not self._follows(segment, position, data, sound, next_offset, end):
             sound, next_offset = self._served(segment, position, data, base, sound, problem)
         places = self._places
@@ -50,9 +56,20 @@ class Reader:
             del places[next(iter(places))]
         return data if sound == len(data) else memoryview(data)[:sound]
 
+    def bound(self, log_end_offset: int) -> int:
+        """An offset behind the last stable read, found in the index as Kafka finds it: further than need be."""
+        assert self._stopped is not None
+        segment, position, next_offset = self._stopped
+        entry = segment.offset_index.at_or_behind(position)
+        if entry is not None:
+            return max(entry[0], next_offset)
+        following = self._segments.after(segment)
+        return log_end_offset if following is None else following.base_offset
+
     def forget(self) -> None:
         """Forgets where readers stand: segments have gone."""
         self._places.clear()
+        self._stopped = None
 
     def _read_one(self, segment: Segment, position: int, base: int) -> tuple[bytes, int, int, str | None]:
         """A batch that is larger than the read."""

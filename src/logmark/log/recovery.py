@@ -6,17 +6,30 @@ write that never reached the disk. Otherwise it is damage: kept, reported and no
 
 import logging
 import struct
-from collections.abc import Sequence
+from collections.abc import Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from logmark.disk.files import FileSystem
 from logmark.errors import Malformed
-from logmark.log import checkpoints
+from logmark.log import checkpoints, transactions
 from logmark.log.epochs import FILE_NAME as EPOCHS
 from logmark.log.producers import Producers
-from logmark.log.segment import DELETED, INDEX, LOG, SNAPSHOT, TIME_INDEX, BadBatch, Damage, Segment, file_name
+from logmark.log.segment import (
+    DELETED,
+    INDEX,
+    LOG,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+    BadBatch,
+    Damage,
+    Segment,
+    file_name,
+)  # fmt: skip
+from logmark.log.transactions import Aborted, AbortedTransactions
 from logmark.wire import batches
+from logmark.wire.batches import BatchHeader
 from logmark.wire.columns import HEADER_BYTES
 
 READ_BYTES = 1024 * 1024
@@ -56,13 +69,20 @@ class Loader:
     damage: list[Damage] = field(default_factory=list)
     snapshots: list[int] = field(default_factory=list)
     checked: list[Segment] = field(default_factory=list)
+    producers: Producers = field(default_factory=Producers)
     check_all: bool = False
     durable_end: int = 0
+    aborted: AbortedTransactions = field(default_factory=AbortedTransactions)
 
     def load(self) -> Loaded:
         """Opens the folder and leaves it as a stop would have left it."""
         names = self._sweep()
-        self.segments = [self._segment(int(name[:20])) for name in names if name.endswith(LOG)]
+        present = set(names)
+        self.segments = [
+            self._segment(int(name[:20]), has_aborted=name[:20] + TXN_INDEX in present)
+            for name in names
+            if name.endswith(LOG)
+        ]
         self.snapshots = [int(name[:20]) for name in names if name.endswith(SNAPSHOT)]
         if not self.segments:
             return self._empty(self.log_start_offset)
@@ -72,7 +92,7 @@ class Loader:
             logger.warning("%s begins behind a write that got lost: cut", self.segments[0].path)
             self._drop(0)
             return self._empty(self.durable_end)
-        log_end_offset = self._open_cleanly(names) if self.is_clean else None
+        log_end_offset = self._open_cleanly(present) if self.is_clean else None
         if log_end_offset is None:
             log_end_offset = self._check_from(0 if self.check_all else self.recovery_point)
         log_end_offset = self._keep_lost_offsets(log_end_offset)
@@ -84,13 +104,13 @@ class Loader:
             )  # fmt: skip
             self._drop(0)
             return self._empty(log_start_offset)
-        producers = self._producers(log_end_offset)
+        self._finish_producers(log_end_offset)
         self._make_durable()
         return Loaded(
             segments=self.segments,
             log_start_offset=log_start_offset,
             log_end_offset=log_end_offset,
-            producers=producers,
+            producers=self.producers,
             damage=self.damage,
             was_checked=bool(self.checked),
         )
@@ -107,7 +127,7 @@ class Loader:
                 names.append(name)
         return names
 
-    def _segment(self, base_offset: int, *, size: int | None = None) -> Segment:
+    def _segment(self, base_offset: int, *, size: int | None = None, has_aborted: bool = False) -> Segment:
         path = f"{self.folder}/{file_name(base_offset, LOG)}"
         return Segment(
             self.folder,
@@ -117,6 +137,7 @@ class Loader:
             created_ms=self.now_ms,
             index_interval=self.index_interval,
             is_dense=self.is_dense,
+            has_aborted=has_aborted,
         )
 
     def _proofs(self) -> list[int]:
@@ -131,14 +152,35 @@ class Loader:
                 proofs.append(offset)
         return proofs
 
-    def _open_cleanly(self, names: Sequence[str]) -> int | None:
+    def _open_cleanly(self, present: Set[str]) -> int | None:
         """The log end after a clean stop, or None when something is missing and the log must be checked."""
-        present = set(names)
         wanted = (file_name(segment.base_offset, suffix) for segment in self.segments for suffix in (INDEX, TIME_INDEX))
-        if not all(name in present for name in wanted):
-            logger.warning("%s was stopped cleanly but lacks an index: it is checked", self.folder)
+        missing = None if all(name in present for name in wanted) else "it lacks an index"
+        end = None if missing else self._end_of_log()
+        if end is not None and self.segments[-1].size and end not in self.snapshots:
+            # Without it nobody knows of open transactions, and whoever lost it may have lost what was aborted too.
+            missing = "it lacks the producers at its end"
+        missing = missing or self._unbelievable_aborts()
+        if missing is not None:
+            logger.warning("%s was stopped cleanly but is not whole: %s; it is checked", self.folder, missing)
             self.check_all = True
             return None
+        return end
+
+    def _unbelievable_aborts(self) -> str | None:
+        """What is wrong with the segments' transaction indexes."""
+        for segment, following in zip(self.segments, [*self.segments[1:], None], strict=True):
+            if segment.has_aborted:
+                try:
+                    entries = segment.aborted.entries
+                except Malformed as error:
+                    return str(error)
+                if following is not None and entries and entries[-1].last_offset >= following.base_offset:
+                    return "a transaction index reaches into the next segment"
+        return None
+
+    def _end_of_log(self) -> int | None:
+        """The offset behind the last batch, or None when that is not sound."""
         last = self.segments[-1]
         end = last.base_offset
         position = None
@@ -157,6 +199,7 @@ class Loader:
         """Checks every batch from the segment that holds an offset to the end, and returns the log end."""
         first = max((at for at, segment in enumerate(self.segments) if segment.base_offset <= offset), default=0)
         expected = self.segments[first].base_offset
+        self._begin_producers(expected)
         at = first
         while at < len(self.segments):
             segment = self.segments[at]
@@ -187,6 +230,7 @@ class Loader:
         """Walks a segment, rebuilds its indexes and returns the offset behind its last sound batch."""
         segment.begin_indexes()
         segment.skips.clear()
+        self.aborted = AbortedTransactions()
         position, expected = 0, segment.base_offset
         while position < segment.size:
             sound, expected, problem = self._check_chunk(segment, position, expected)
@@ -207,27 +251,27 @@ class Loader:
             if found is not None:
                 expected = found[1].base_offset
         segment.show()
+        if self.aborted or segment.has_aborted:
+            segment.replace_aborted(self.aborted)
         return expected
 
     def _check_chunk(self, segment: Segment, position: int, expected: int) -> tuple[int, int, str | None]:
         """Checks what one read holds: sound bytes, the next offset, and what is wrong there, if anything."""
         data = segment.read(position, min(READ_BYTES, segment.size - position))
-        sound, _, problem = batches.sound_prefix(data, base=expected, end=None)
+        sound, following, problem, places = segment.index_batches(data, position, expected)
         if not sound and problem is None:
             size = batches.read_header(data).size if len(data) >= HEADER_BYTES else 0
             if not 0 < size <= segment.size - position:
                 return 0, expected, "the last batch is not whole"
             data = segment.read(position, size)
-            sound, _, problem = batches.sound_prefix(data, base=expected, end=None)
-        walked = 0
-        while walked < sound:
-            header = batches.read_header(data, walked)
-            if self.is_dense and header.base_offset != expected:
-                return walked, expected, f"offset {header.base_offset} where {expected} belongs"
-            segment.index_batch(position + walked, header)
-            expected = header.next_offset
-            walked += header.size
-        return walked, expected, problem
+            sound, following, problem, places = segment.index_batches(data, position, expected)
+            if not sound and problem is None:
+                return 0, expected, "the file is cut short"
+        for at in places:
+            aborted = self._remember(self.producers, batches.read_header(data, at), data, at)
+            if aborted is not None:
+                self.aborted.append(aborted)
+        return sound, following, problem
 
     def _is_torn(self, segment: Segment, position: int, expected: int, next_sound: int | None) -> bool:
         """A bad place is a torn tail when it is not proved durable, and nothing sound follows or its write got lost."""
@@ -276,43 +320,80 @@ class Loader:
 
     # Producers
 
-    def _producers(self, log_end_offset: int) -> Producers:
-        """The newest snapshot that is whole, and what was written after it."""
-        producers, offset = Producers(), self.segments[0].base_offset
+    def _begin_producers(self, offset: int) -> None:
+        """The producers as they were at an offset: the newest whole snapshot up to there, and what came after it."""
+        began = self.segments[0].base_offset
         for candidate in sorted(self.snapshots, reverse=True):
+            if candidate > offset:
+                continue
             path = f"{self.folder}/{file_name(candidate, SNAPSHOT)}"
             try:
-                if candidate > log_end_offset:
-                    raise Malformed("it is of a later offset than the log's end")
-                producers, offset = Producers.decode(self.files.read(path), now_ms=self.now_ms), candidate
+                self.producers, began = Producers.decode(self.files.read(path), now_ms=self.now_ms), candidate
                 break
             except Malformed as error:
                 logger.warning("%s is not used: %s", path, error)
-                self.files.remove(path)
-                self.snapshots.remove(candidate)
-        self._replay(producers, offset)
-        if len(producers):
-            producers.remember_more(self._tail_producers())
-        self._remove_stray_snapshots()
-        return producers
+                self._remove_snapshot(candidate)
+        self._replay(began, offset)
 
-    def _replay(self, producers: Producers, offset: int) -> None:
+    def _finish_producers(self, log_end_offset: int) -> None:
+        """Knows the producers at the log's end, and leaves no snapshot that says something else."""
+        for candidate in [offset for offset in self.snapshots if offset > log_end_offset]:
+            logger.warning(
+                "%s/%s is not used: it is of a later offset than the log's end",
+                self.folder, file_name(candidate, SNAPSHOT),
+            )  # fmt: skip
+            self._remove_snapshot(candidate)
+        if not self.checked:
+            self._begin_producers(log_end_offset)
+        if len(self.producers):
+            self.producers.remember_more(self._tail_producers())
+        self.producers.undecided.show(log_end_offset)
+        self._remove_stray_snapshots()
+
+    def _remove_snapshot(self, offset: int) -> None:
+        self.files.remove(f"{self.folder}/{file_name(offset, SNAPSHOT)}")
+        self.snapshots.remove(offset)
+
+    def _replay(self, offset: int, end: int) -> None:
+        """Remembers the batches between two offsets."""
         for segment, following in zip(self.segments, [*self.segments[1:], None], strict=True):
+            if segment.base_offset >= end:
+                break
             if following is not None and following.base_offset <= offset:
                 continue
             if offset <= segment.base_offset:
-                self._replay_from(producers, segment, 0)
+                self._replay_from(self.producers, segment, 0)
             elif (found := segment.find(offset, segment.size)) is not None:
-                self._replay_from(producers, segment, found[0])
+                self._replay_from(self.producers, segment, found[0])
 
     def _replay_from(self, producers: Producers, segment: Segment, position: int) -> None:
         try:
-            for _, header in segment.batches(position, segment.size):
-                if header.producer_id >= 0 and not header.is_control:
-                    producers.record(header, last_offset=header.last_offset, seen_ms=self.now_ms)
+            for at, header in segment.batches(position, segment.size):
+                if header.producer_id >= 0:
+                    data = segment.read(at, header.size) if header.is_control else b""
+                    self._remember(producers, header, data, 0)
         except BadBatch as bad:
             end = segment.note_damage(bad.position, segment.size, at_least=bad.expected, problem=bad.problem)
             self._replay_from(producers, segment, end)
+
+    def _remember(self, producers: Producers, header: BatchHeader, data: batches.Buffer, at: int) -> Aborted | None:
+        """Remembers a batch, which lies in `data` if it is a marker, and returns the transaction that it aborts."""
+        if not header.is_control:
+            producers.record(header, last_offset=header.last_offset, seen_ms=self.now_ms)
+            return None
+        marker = None
+        with suppress(Malformed):
+            marker = transactions.read_marker(data, at)
+        if marker is None:
+            return None
+        ended = producers.record_marker(
+            header.producer_id, header.producer_epoch, marker,
+            offset=header.base_offset, timestamp=header.max_timestamp, seen_ms=self.now_ms,
+        )  # fmt: skip
+        if ended is None:
+            return None
+        stable = producers.undecided.end(ended)
+        return Aborted(ended.producer_id, ended.first_offset, ended.last_offset, stable) if ended.is_aborted else None
 
     def _tail_producers(self) -> Producers:
         producers, wanted = Producers(), []

@@ -1,18 +1,21 @@
-"""One segment: a file of batches back to back, and the two sparse indexes that point into it."""
+"""One segment: a file of batches back to back, two sparse indexes that point into it, and what was aborted in it."""
 
 import logging
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from logmark.disk.files import Bytes, File, FileSystem
 from logmark.errors import Malformed
 from logmark.log.index import OffsetIndex, TimeIndex
-from logmark.wire import batches
+from logmark.log.transactions import ENTRY_BYTES, Aborted, AbortedTransactions, encode_entry
+from logmark.wire import batches, columns
 from logmark.wire.batches import BatchHeader
 from logmark.wire.columns import HEADER_BYTES
 
-LOG, INDEX, TIME_INDEX, SNAPSHOT, DELETED = ".log", ".index", ".timeindex", ".snapshot", ".deleted"
+LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".txnindex", ".snapshot"
+DELETED = ".deleted"
 CHUNK_BYTES_MIN = 8 * 1024
 CHUNK_BYTES_MAX = 256 * 1024
 SEARCH_BYTES = 1024 * 1024
@@ -68,9 +71,9 @@ class Segment:
     """The batches from one base offset up to the next segment's."""
 
     __slots__ = (
-        "_file", "_files", "_index_interval", "_indexed_position", "_is_timed", "_offset_index",
-        "_path", "_time_index", "base_offset", "created_ms", "damage", "first_timestamp", "index_bytes", "is_dense",
-        "max_timestamp", "max_timestamp_offset", "size", "skips", "time_index_bytes", "visible_bytes",
+        "_aborted", "_file", "_files", "_index_interval", "_indexed_position", "_is_timed", "_offset_index",
+        "_path", "_time_index", "base_offset", "created_ms", "damage", "first_timestamp", "has_aborted", "index_bytes",
+        "is_dense", "max_timestamp", "max_timestamp_offset", "size", "skips", "time_index_bytes", "visible_bytes",
         "visible_timestamp", "visible_timestamp_offset",
     )  # fmt: skip
 
@@ -84,6 +87,7 @@ class Segment:
         created_ms: int,
         index_interval: int,
         is_dense: bool,
+        has_aborted: bool = False,
     ) -> None:
         self.base_offset = base_offset
         # Every batch begins where the one before it ended: so it is unless the log was compacted.
@@ -103,6 +107,9 @@ class Segment:
         self._file: File | None = None
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
+        # Whether the segment has a transaction index: it comes with the first marker that aborts.
+        self.has_aborted = has_aborted
+        self._aborted: AbortedTransactions | None = None
         # The largest timestamp of the first batch: it decides when the segment is old enough to roll.
         self.first_timestamp = -1
         self.index_bytes = 0
@@ -141,6 +148,14 @@ class Segment:
             self._load_indexes()
         assert self._time_index is not None
         return self._time_index
+
+    @property
+    def aborted(self) -> AbortedTransactions:
+        """The aborted transactions whose markers lie here; Malformed when their index cannot be believed."""
+        if self._aborted is None:
+            data = self._files.read(self._path + TXN_INDEX) if self.has_aborted else b""
+            self._aborted = AbortedTransactions.decode(data, base_offset=self.base_offset)
+        return self._aborted
 
     # Writing
 
@@ -217,6 +232,29 @@ class Segment:
         for suffix in (INDEX, TIME_INDEX):
             sync_if_there(self._files, self._path + suffix)
 
+    def add_aborted(self, entry: Aborted) -> None:
+        """Writes an entry of the transaction index, and the file with the first one."""
+        aborted = self.aborted
+        file = self._files.open(self._path + TXN_INDEX, create=not self.has_aborted)
+        try:
+            file.pwrite(encode_entry(entry), len(aborted) * ENTRY_BYTES)
+        finally:
+            file.close()
+        self.has_aborted = True
+        aborted.append(entry)
+
+    def replace_aborted(self, aborted: AbortedTransactions) -> None:
+        """Writes the transaction index anew, or removes it when there is nothing to say."""
+        if aborted:
+            self._files.write(self._path + TXN_INDEX, aborted.encode())
+        elif self.has_aborted:
+            self._files.remove(self._path + TXN_INDEX)
+        self._aborted, self.has_aborted = aborted, bool(aborted)
+
+    def sync_aborted(self) -> None:
+        """Puts the transaction index on the medium."""
+        sync_if_there(self._files, self._path + TXN_INDEX)
+
     def truncate(self, size: int) -> None:
         """Cuts the file; the indexes must be rebuilt by the caller."""
         self.file.truncate(size)
@@ -228,10 +266,11 @@ class Segment:
             self._file.close()
             self._file = None
         self._offset_index = self._time_index = None
+        self._aborted = None
 
     def mark_deleted(self) -> None:
         """Renames the segment's files to `.deleted`."""
-        for suffix in (LOG, INDEX, TIME_INDEX, SNAPSHOT):
+        for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT):
             with suppress(FileNotFoundError):
                 self._files.replace(self._path + suffix, self._path + suffix + DELETED)
 
@@ -239,7 +278,7 @@ class Segment:
         """Removes the files that were marked, and says whether they were."""
         if not self._files.exists(self._path + LOG + DELETED):
             return False
-        for suffix in (INDEX, TIME_INDEX, SNAPSHOT, LOG):
+        for suffix in (INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT, LOG):
             with suppress(FileNotFoundError):
                 self._files.remove(self._path + suffix + DELETED)
         return True
@@ -420,6 +459,39 @@ class Segment:
             self.first_timestamp = header.max_timestamp
         elif position - self._indexed_position > self._index_interval:
             self._add_entries(header.last_offset, position)
+
+    def index_batches(
+        self, data: Bytes, position: int, expected: int
+    ) -> tuple[int, int, str | None, Sequence[int]]:  # fmt: skip
+        """Checks the batches at a position and indexes them: sound bytes, the next offset, and what is wrong there.
+
+        And where in the data the batches of producers with an id begin.
+        """
+        offsets, times = self.offset_index, self.time_index
+        state = array(
+            "q",
+            (
+                self._indexed_position, self.max_timestamp, self.max_timestamp_offset, times.last_timestamp,
+                self.first_timestamp,
+            ),
+        )  # fmt: skip
+        sound, next_offset, problem, places = columns.index_batches(
+            data,
+            expected=expected,
+            is_dense=self.is_dense,
+            position=position,
+            base_offset=self.base_offset,
+            interval=self._index_interval,
+            state=state,
+            offset_entries=offsets.data,
+            time_entries=times.data,
+        )
+        (
+            self._indexed_position, self.max_timestamp, self.max_timestamp_offset, times.last_timestamp,
+            self.first_timestamp,
+        ) = state  # fmt: skip
+        self.index_bytes, self.time_index_bytes = len(offsets.data), len(times.data)
+        return sound, next_offset, batches.damage(problem), places
 
     def _load_indexes(self) -> None:
         try:

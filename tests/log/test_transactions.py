@@ -1,0 +1,404 @@
+"""Transactions as the log sees them: markers, the last stable offset, what was aborted, and that after a restart."""
+
+import struct
+
+import pytest
+
+from logmark.errors import ErrorCode, LogFailed, Malformed, Refused
+from logmark.log import transactions
+from logmark.log.producers import Producers
+from logmark.log.segment import Segment
+from logmark.log.transactions import Aborted, AbortedTransactions, Marker
+from logmark.wire import batches
+from tests.log.lab import NOW_MS, Lab, settings
+
+A, B, C = 2**40 + 1, 2**40 + 2, 2**40 + 3
+SMALL = settings(segment_bytes=600, index_interval_bytes=200)
+HOUR_MS = 3_600_000
+
+
+class Writer:
+    """Transactional producers that count their sequences."""
+
+    def __init__(self, lab: Lab, partition) -> None:
+        self.lab, self.partition = lab, partition
+        self.sequences: dict[int, int] = {}
+
+    def data(self, producer_id: int, *, settle: bool = True, transactional: bool = True) -> int:
+        sequence = self.sequences.get(producer_id, 0)
+        built = batches.build(
+            [(None, b"x" * 30)],
+            timestamp_ms=NOW_MS,
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=sequence,
+            attributes=batches.TRANSACTIONAL_BIT if transactional else 0,
+        )
+        appended = self.partition.append(batches.own(built), now_ms=self.lab.clock.now_ms())
+        self.sequences[producer_id] = sequence + 1
+        if settle:
+            self.lab.settle(self.partition)
+        return appended.base_offset
+
+    def end(self, producer_id: int, *, commit: bool, settle: bool = True, **more) -> int:
+        appended = self.partition.append_marker(producer_id, 0, commit=commit, now_ms=NOW_MS + 5, **more)
+        if settle:
+            self.lab.settle(self.partition)
+        return appended.base_offset
+
+
+def entries(partition) -> list[Aborted]:
+    return [entry for segment in partition.segments for entry in segment.aborted.entries]
+
+
+def committed(partition) -> list[int]:
+    """The offsets that a reader of committed records sees, filtered as clients filter them."""
+    seen, offset = [], partition.log_start_offset
+    while True:
+        data, aborted = partition.read_committed(offset, bytes_max=300)
+        if not len(data):
+            return seen
+        waiting, leaving_out, at = sorted(aborted, key=lambda each: each[1]), set(), 0
+        while at < len(data):
+            header = batches.read_header(data, at)
+            while waiting and waiting[0][1] <= header.last_offset:
+                leaving_out.add(waiting.pop(0)[0])
+            if header.is_control:
+                leaving_out.discard(header.producer_id)
+            elif not (header.is_transactional and header.producer_id in leaving_out) and header.base_offset >= offset:
+                seen.append(header.base_offset)
+            at += header.size
+        offset = header.next_offset
+
+
+def test_a_marker_has_kafkas_78_bytes(lab: Lab) -> None:
+    partition = lab.create()
+    writer = Writer(lab, partition)
+    writer.data(A)
+
+    offset = writer.end(A, commit=True, coordinator_epoch=7)
+
+    marker = (lab.folder() / "00000000000000000000.log").read_bytes()[-78:]
+    header = batches.read_header(marker)
+    assert (1, 78, 0x30, 0, NOW_MS + 5, NOW_MS + 5, A, 0, -1, 1) == (
+        header.base_offset, header.size, header.attributes, header.last_offset_delta, header.base_timestamp,
+        header.max_timestamp, header.producer_id, header.producer_epoch, header.base_sequence, header.record_count,
+    )  # fmt: skip
+    assert bytes.fromhex("20 00 00 00 08 0000 0001 0c 0000 00000007 00") == marker[61:]
+    assert batches.crc_is_right(marker, 0, 78)
+    assert Marker(True, 7) == transactions.read_marker(marker)
+    assert 1 == offset
+
+
+def test_the_last_stable_offset_is_where_the_oldest_open_transaction_begins(lab: Lab) -> None:
+    partition = lab.create()
+    writer = Writer(lab, partition)
+    writer.data(C, transactional=False)
+    seen = [partition.last_stable_offset]
+    for step in (
+        lambda: writer.data(A),
+        lambda: writer.data(B),
+        lambda: writer.data(A),
+        lambda: writer.end(A, commit=True),
+        lambda: writer.end(B, commit=False),
+    ):
+        step()
+        seen.append(partition.last_stable_offset)
+
+    assert [1, 1, 1, 1, 2, 6] == seen
+    assert [0, 1, 3] == committed(partition)
+    assert [Aborted(B, 2, 5, 6)] == entries(partition)
+
+
+def test_an_abort_notes_the_stable_offset_that_it_makes_possible(lab: Lab) -> None:
+    partition = lab.create()
+    writer = Writer(lab, partition)
+    for producer in (A, B):
+        writer.data(producer)
+    writer.end(B, commit=False)
+    writer.end(A, commit=False)
+
+    assert [Aborted(B, 1, 2, 0), Aborted(A, 0, 3, 4)] == entries(partition)
+    data = (lab.folder() / "00000000000000000000.txnindex").read_bytes()
+    assert struct.pack(">hqqqq", 0, B, 1, 2, 0) + struct.pack(">hqqqq", 0, A, 0, 3, 4) == data
+
+
+def test_the_transaction_index_comes_with_the_first_abort_of_its_segment_only(lab: Lab) -> None:
+    partition = lab.create(config=SMALL)
+    writer = Writer(lab, partition)
+    for number in range(12):
+        writer.data(A)
+        writer.end(A, commit=number != 7)
+    lab.stop()
+
+    found = [path.name for path in lab.folder().iterdir() if path.suffix == ".txnindex"]
+
+    assert len(partition.segments) > 3
+    assert 1 == len(found)
+
+
+def test_a_marker_that_is_not_durable_leaves_its_transaction_open_for_readers(lab: Lab) -> None:
+    partition = lab.create()
+    writer = Writer(lab, partition)
+    writer.data(A)
+    with lab.files.hold_syncs(".log"):
+        writer.end(A, commit=False, settle=False)
+        lab.turn()
+        lab.files.wait_for_held_sync()
+
+        assert (1, 0) == (partition.high_watermark, partition.last_stable_offset)
+        assert (b"", []) == partition.read_committed(0, bytes_max=1000)
+        assert [] == partition.aborted_transactions(0, 10)
+    lab.settle(partition)
+
+    assert (2, 2) == (partition.high_watermark, partition.last_stable_offset)
+    assert [(A, 0)] == partition.aborted_transactions(0, 10)
+
+
+def test_an_abort_is_not_shown_before_its_index_is_durable(lab: Lab) -> None:
+    partition = lab.create()
+    writer = Writer(lab, partition)
+    writer.data(A)
+    with lab.files.hold_syncs(".txnindex"):
+        writer.end(A, commit=False, settle=False)
+        lab.turn()
+        lab.files.wait_for_held_sync()
+
+        assert (1, 0) == (partition.high_watermark, partition.last_stable_offset)
+    lab.settle(partition)
+    assert 2 == partition.last_stable_offset
+    synced = lab.files.syncs_done
+    made = next(at for at, path in enumerate(synced) if path.endswith(".txnindex"))
+    assert str(lab.folder()) in synced[made:]
+
+
+def test_a_batch_outside_the_open_transaction_is_refused(lab: Lab) -> None:
+    partition = lab.create()
+    writer = Writer(lab, partition)
+    writer.data(A)
+
+    with pytest.raises(Refused) as refused:
+        writer.data(A, transactional=False)
+
+    assert ErrorCode.INVALID_TXN_STATE == refused.value.code
+    assert 1 == partition.log_end_offset
+    writer.end(A, commit=True)
+    assert 2 == writer.data(A, transactional=False)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "more", "code"),
+    [
+        (1, {}, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (2, {"coordinator_epoch": 4}, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
+        (2, {"coordinator_epoch": 5, "is_bumped": True}, ErrorCode.INVALID_PRODUCER_EPOCH),
+    ],
+)
+def test_a_marker_of_the_past_is_refused_with_kafkas_code(lab: Lab, epoch: int, more: dict, code: ErrorCode) -> None:
+    partition = lab.create()
+    transactional = {"timestamp_ms": NOW_MS, "producer_id": A, "attributes": batches.TRANSACTIONAL_BIT}
+    partition.append_marker(A, 1, commit=True, coordinator_epoch=5, now_ms=NOW_MS)
+    built = batches.build([(None, b"x")], producer_epoch=2, base_sequence=0, **transactional)
+    partition.append(batches.own(built), now_ms=NOW_MS)
+
+    with pytest.raises(Refused) as refused:
+        partition.append_marker(A, epoch, commit=True, now_ms=NOW_MS, **more)
+
+    assert code == refused.value.code
+    assert 2 == partition.log_end_offset
+
+
+def test_a_bumped_marker_may_be_sent_again(lab: Lab) -> None:
+    partition = lab.create()
+    writer = Writer(lab, partition)
+    writer.data(A)
+    for _ in range(2):
+        partition.append_marker(A, 1, commit=False, now_ms=NOW_MS, is_bumped=True)
+    lab.settle(partition)
+
+    assert [(A, 0)] == partition.aborted_transactions(0, 10)
+    assert 3 == partition.last_stable_offset
+
+
+def test_a_marker_without_data_ends_nothing_and_is_remembered(lab: Lab) -> None:
+    partition = lab.create()
+
+    partition.append_marker(A, 3, commit=False, coordinator_epoch=2, now_ms=NOW_MS)
+    lab.settle(partition)
+
+    assert (1, []) == (partition.last_stable_offset, entries(partition))
+    body = Producers.decode(partition.producers.encode(), now_ms=0).encode()[10:]
+    assert struct.pack(">qhiqiqiq", A, 3, -1, -1, 0, NOW_MS, 2, -1) == body
+
+
+def test_a_producer_with_an_open_transaction_never_expires(lab: Lab) -> None:
+    partition = lab.create()
+    writer = Writer(lab, partition)
+    writer.data(A)
+    writer.data(B, transactional=False)
+
+    assert 1 == partition.expire_producers(now_ms=NOW_MS + 1000 * HOUR_MS, expiration_ms=HOUR_MS)
+    writer.end(A, commit=True)
+    assert 1 == partition.expire_producers(now_ms=NOW_MS + 1000 * HOUR_MS, expiration_ms=HOUR_MS)
+
+
+def busy(lab: Lab, config=SMALL):
+    """Transactions over many segments: committed, aborted, one that spans segments, and one that stays open."""
+    partition = lab.create(config=config)
+    writer = Writer(lab, partition)
+    writer.data(C)
+    for number in range(8):
+        writer.data(A)
+        writer.data(B)
+        writer.data(A)
+        writer.end(A, commit=number % 2 == 0)
+        writer.end(B, commit=number % 3 != 0)
+    writer.end(C, commit=False)
+    writer.data(B)
+    writer.data(A)
+    writer.end(A, commit=False)
+    return partition
+
+
+def state(partition) -> tuple:
+    return (
+        partition.log_end_offset, partition.last_stable_offset, entries(partition), committed(partition),
+        sorted(
+            (key, each.producer_epoch, each.coordinator_epoch, each.transaction_first_offset, each.last_timestamp,
+             [written[:4] for written in each.batches])
+            for key, each in partition.producers
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_restart_knows_every_transaction_as_before(lab: Lab, clean: bool) -> None:
+    before = state(busy(lab))
+    files = {path.name: path.read_bytes() for path in lab.folder().iterdir() if path.suffix == ".txnindex"}
+
+    partition = lab.reopen(clean=clean, config=SMALL)
+
+    assert before == state(partition)
+    assert len(files) > 3
+    assert files == {path.name: path.read_bytes() for path in lab.folder().iterdir() if path.suffix == ".txnindex"}
+    partition.append_marker(B, 0, commit=True, now_ms=NOW_MS)
+    lab.settle(partition)
+    assert partition.log_end_offset == partition.last_stable_offset
+
+
+@pytest.mark.parametrize("lost", ["snapshot", "txnindex snapshot", "index"])
+def test_a_clean_directory_that_lacks_files_shows_nothing_that_was_aborted(lab: Lab, lost: str) -> None:
+    before = state(busy(lab))
+    lab.stop()
+    for path in list(lab.folder().iterdir()):
+        if path.suffix[1:] in lost.split():
+            path.unlink()
+
+    partition = lab.reopen(config=SMALL)
+
+    assert before == state(partition)
+
+
+@pytest.mark.parametrize("at", [0, 1, 10, 18, 26, 33])
+def test_an_index_that_cannot_be_is_made_again(lab: Lab, at: int) -> None:
+    before = state(busy(lab))
+    lab.stop()
+    path = sorted(lab.folder().glob("*.txnindex"))[1]
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x80
+    path.write_bytes(data[:-1] if at == 33 else data)
+
+    partition = lab.reopen(config=SMALL)
+
+    assert before == state(partition)
+
+
+def test_a_clean_start_with_transactions_reads_no_more_than_the_end(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = busy(lab).size_bytes
+    lab.stop()
+    read: list[int] = []
+    whole = Segment.read
+    monkeypatch.setattr(Segment, "read", lambda self, at, size: read.append(size) or whole(self, at, size))
+    monkeypatch.setattr("logmark.log.recovery.TAIL_BYTES", 300)
+
+    lab.reopen(config=SMALL)
+
+    assert sum(read) < size / 2
+
+
+def test_the_index_of_a_deleted_segment_goes_with_it(lab: Lab) -> None:
+    partition = busy(lab)
+    Writer(lab, partition).end(B, commit=True)
+    lab.append(partition, b"y" * 500)
+    lab.append(partition, b"new", timestamp_ms=NOW_MS + 10 * HOUR_MS)
+    partition.configure(settings(segment_bytes=600, retention_ms=HOUR_MS, file_delete_delay_ms=1000))
+    lab.clock.advance(seconds=5 * 3600)
+
+    count = partition.apply_retention(lab.clock.now_ms())
+    lab.finish(partition)
+    marked = [path.name for path in lab.folder().iterdir() if path.name.endswith(".txnindex.deleted")]
+    partition.remove_deleted(lab.clock.now_ms() + 1000)
+
+    assert count > 3
+    assert marked
+    assert not [path.name for path in lab.folder().iterdir() if "txnindex" in path.name]
+    assert partition.last_stable_offset >= partition.log_start_offset
+
+
+def test_the_last_stable_offset_never_lies_below_the_log_start(lab: Lab) -> None:
+    partition = lab.create()
+    writer = Writer(lab, partition)
+    for _ in range(3):
+        writer.data(A)
+    partition.delete_records(2)
+
+    assert 2 == partition.last_stable_offset
+    assert (b"", []) == partition.read_committed(2, bytes_max=100)
+
+
+def test_a_reader_above_the_last_stable_offset_waits_and_above_the_end_is_refused(lab: Lab) -> None:
+    partition = lab.create()
+    writer = Writer(lab, partition)
+    for _ in range(3):
+        writer.data(A)
+
+    for offset in range(4):
+        assert (b"", []) == partition.read_committed(offset, bytes_max=100)
+    with pytest.raises(Refused) as refused:
+        partition.read_committed(4, bytes_max=100)
+    assert ErrorCode.OFFSET_OUT_OF_RANGE == refused.value.code
+
+
+def test_the_aborted_transactions_of_a_range_are_those_that_reach_into_it() -> None:
+    known = AbortedTransactions(
+        [Aborted(A, 0, 10, 11), Aborted(B, 5, 15, 13), Aborted(C, 18, 35, 25), Aborted(A, 32, 50, 40)]
+    )
+
+    def producers(offset: int, end: int) -> list[int]:
+        return [entry.first_offset for entry in known.overlapping(offset, end)]
+
+    assert [0, 5, 18, 32] == producers(0, 100)
+    assert [0, 5, 18] == producers(0, 32)
+    assert [0, 5, 18, 32] == producers(0, 35)
+    assert [0, 5] == producers(10, 18)
+    assert [5] == producers(11, 18)
+    assert [] == producers(51, 100)
+    assert [] == producers(16, 18)
+
+
+def test_a_failed_index_stops_the_log_before_anybody_is_told(lab: Lab) -> None:
+    partition = lab.create()
+    writer = Writer(lab, partition)
+    writer.data(A)
+    lab.files.fail_syncs(".txnindex")
+    writer.end(A, commit=False, settle=False)
+
+    with pytest.raises(LogFailed):
+        lab.settle(partition)
+
+    assert (1, 0) == (partition.high_watermark, partition.last_stable_offset)
+
+
+def test_half_an_index_entry_is_malformed() -> None:
+    with pytest.raises(Malformed):
+        AbortedTransactions.decode(b"\0" * 33, base_offset=0)
