@@ -50,7 +50,12 @@ class Logs:
         self._clock = clock
         self._defaults = config.topic_defaults()
         content = directory.read(catalog.FILE_NAME)
-        self._catalog = Catalog(content, write=lambda content: directory.write(catalog.FILE_NAME, content))
+        self._catalog = Catalog(
+            content,
+            write=lambda content: directory.write(catalog.FILE_NAME, content),
+            path=f"{directory.path}/{catalog.FILE_NAME}",
+            cluster_id=directory.cluster_id,
+        )
         if content is None:
             # From the first start on the directory says whose it is.
             self._catalog.save()

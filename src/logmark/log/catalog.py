@@ -8,8 +8,9 @@ import base64
 import json
 import secrets
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from logmark.errors import ErrorCode, Refused, UserError
 from logmark.log.settings import TopicSettings
@@ -74,40 +75,79 @@ class Entry:
         return self.name in INTERNAL_TOPICS
 
 
+def _entry(row: dict[str, Any]) -> Entry:
+    """A topic as the file has it; whatever could not have been entered is refused."""
+    topic_id = id_of_text(row["id"])
+    partitions, overrides = row["partitions"], row["overrides"]
+    check_name(row["name"])
+    if len(topic_id) != 16:
+        raise ValueError(f"the id of topic {row['name']} has {len(topic_id)} bytes")
+    if not isinstance(partitions, int) or not 1 <= partitions <= PARTITIONS_MAX:
+        raise ValueError(f"topic {row['name']} has {partitions!r} partitions")
+    TopicSettings(overrides)
+    return Entry(
+        name=row["name"],
+        id=topic_id,
+        partitions=partitions,
+        overrides=overrides,
+        is_deleting=bool(row.get("is_deleting", False)),
+    )
+
+
 class Catalog:
     """Every topic and the next free producer id; a change is on disk before it is seen."""
 
-    def __init__(self, content: bytes | None, *, write: Callable[[bytes], None]) -> None:
-        """Reads the file's content (None when there is none yet); `write` replaces the file durably."""
+    def __init__(
+        self,
+        content: bytes | None,
+        *,
+        write: Callable[[bytes], None],
+        path: str = FILE_NAME,
+        cluster_id: str | None = None,
+    ) -> None:
+        """Reads the file's content (None when there is none yet); `write` replaces the file durably.
+
+        A catalogue belongs to one cluster: that of another is refused, and a new one takes the `cluster_id` given.
+        """
         self._write = write
+        self._path = path
+        self.cluster_id: str | None = None
         self._entries: dict[str, Entry] = {}
         self._next_producer_id = PRODUCER_ID_BASE
         if content is not None:
             self._read(content)
+        if cluster_id is not None and self.cluster_id not in (None, cluster_id):
+            raise UserError(
+                f"{path} is of the cluster {self.cluster_id}, and meta.properties beside it of the cluster "
+                f"{cluster_id}: files of two data directories were mixed. Nothing was changed. Restore both files from "
+                "the same copy."
+            )
+        self.cluster_id = cluster_id or self.cluster_id
 
     def _read(self, content: bytes) -> None:
         try:
             document = json.loads(content)
-            if document["version"] != 1:
-                raise UserError(f"{FILE_NAME} has version {document['version']}; this Logmark reads version 1 only.")
+            version = document["version"]
+            if version != 1:
+                raise UserError(
+                    f"{self._path} has version {version!r}, and this Logmark reads version 1 only. Nothing was changed. "
+                    "Use the Logmark that wrote it, or a newer one."
+                )
+            self.cluster_id = document.get("cluster_id")
             self._next_producer_id = int(document["next_producer_id"])
             for row in document["topics"]:
-                entry = Entry(
-                    name=row["name"],
-                    id=id_of_text(row["id"]),
-                    partitions=row["partitions"],
-                    overrides=row["overrides"],
-                    is_deleting=row.get("is_deleting", False),
-                )
+                entry = _entry(row)
                 self._entries[entry.name] = entry
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, Refused) as error:
+            cause = error.message if isinstance(error, Refused) else repr(error)
             raise UserError(
-                f"{FILE_NAME} cannot be read ({error!r}). Nothing was changed; restore the file from a copy."
+                f"{self._path} cannot be read ({cause}). Nothing was changed; restore the file from a copy."
             ) from None
 
     def _keep(self, entries: dict[str, Entry], next_producer_id: int) -> None:
         document = {
             "version": 1,
+            **({"cluster_id": self.cluster_id} if self.cluster_id else {}),
             "next_producer_id": next_producer_id,
             "topics": [
                 {
@@ -127,6 +167,15 @@ class Catalog:
     def save(self) -> None:
         """Writes the file as it stands: the first one of a new directory."""
         self._keep(self._entries, self._next_producer_id)
+
+    @property
+    def next_producer_id(self) -> int:
+        """Every id that was given out lies below."""
+        return self._next_producer_id
+
+    def adopt(self, entries: Iterable[Entry], next_producer_id: int) -> None:
+        """Takes over topics with the ids that they have elsewhere."""
+        self._keep({entry.name: entry for entry in entries}, next_producer_id)
 
     def entries(self) -> list[Entry]:
         """Every topic that is not being deleted."""

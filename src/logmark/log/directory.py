@@ -10,7 +10,8 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from logmark import properties
 from logmark.clock import Clock
@@ -42,10 +43,20 @@ class DataDirectory:
     """One open data directory and the partitions in it."""
 
     def __init__(
-        self, path: str, *, files: FileSystem, committer: GroupCommit, clock: Clock, lock: Lock, meta: Mapping[str, str]
+        self,
+        path: str,
+        *,
+        files: FileSystem,
+        committer: GroupCommit,
+        clock: Clock,
+        lock: Lock,
+        meta: Mapping[str, str],
+        names: Iterable[str],
     ) -> None:
         """Made by `open`."""
         self.path = path
+        # What was found here and not opened yet: asking again for each of thousands of partitions would take long.
+        self._found = set(names)
         self.cluster_id = meta["cluster.id"]
         self.directory_id = meta["directory.id"]
         self.node_id = int(meta["node.id"])
@@ -59,6 +70,7 @@ class DataDirectory:
         self._writing = threading.Lock()
         self._taken = 0
         self._written = 0
+        self._is_used = False
         self._recovery_points = self._read_offsets(checkpoints.RECOVERY_POINTS)
         self._log_starts = self._read_offsets(checkpoints.LOG_STARTS)
         self._checkpointed = {*self._recovery_points, *self._log_starts}
@@ -80,9 +92,9 @@ class DataDirectory:
                     "Stop that broker, or choose another directory with --data-dir."
                 )
             try:
-                self = cls(
-                    path, files=files, committer=committer, clock=clock, lock=lock, meta=_meta(path, files)
-                )  # fmt: skip
+                names = files.listdir(path)
+                meta = _meta(path, files, names)
+                self = cls(path, files=files, committer=committer, clock=clock, lock=lock, meta=meta, names=names)
                 self._begin()
             except BaseException:
                 lock.release()
@@ -96,18 +108,20 @@ class DataDirectory:
         if self.was_clean:
             self._files.remove(f"{self.path}/{CLEAN}")
             self._files.sync_directory(self.path)
-        for name in self._files.listdir(self.path):
+        for name in sorted(self._found):
             if _GOING.fullmatch(name):
                 self._remove_folder(f"{self.path}/{name}")
             elif name.endswith(".tmp") and not self._files.is_directory(f"{self.path}/{name}"):
-                self._files.remove(f"{self.path}/{name}")
+                with suppress(FileNotFoundError):
+                    self._files.remove(f"{self.path}/{name}")
 
     def close(self, *, clean: bool = True) -> bool:
         """Closes every partition and says whether the next start can trust the files as they are."""
         closed = [partition.close(clean=clean) for partition in self.partitions.values()]
         is_complete = all(closed) and (self.was_clean or self._is_all_open())
         try:
-            if clean:
+            # A start that was given up before it opened anything leaves the checkpoints as they are.
+            if clean and self._is_used:
                 self.write_checkpoints()
             if clean and is_complete:
                 marker = json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":"))
@@ -215,6 +229,7 @@ class DataDirectory:
                 self._forget(key)
             self.write_checkpoints()
         created = []
+        self._is_used = True
         for key in keys:
             partition = Partition.create(
                 self.folder(*key), topic, key.partition, topic_id, settings,
@@ -230,11 +245,16 @@ class DataDirectory:
     def open_partition(self, topic: str, index: int, topic_id: bytes, settings: TopicSettings) -> Partition:
         """The partition as it was left; one without a folder, new or lazy, is empty."""
         key, folder = TopicPartition(topic, index), self.folder(topic, index)
-        if self._files.exists(folder) and not self._belongs(folder, topic_id):
+        name = f"{topic}-{index}"
+        is_there = name in self._found or self._files.exists(folder)
+        self._found.discard(name)
+        if is_there and not self._belongs(folder, key, topic_id):
             self._set_aside(folder, topic, index)
-        if not self._files.exists(folder):
+            is_there = False
+        if not is_there:
             (partition,) = self.create_partitions(topic, [index], topic_id, settings, lazily=True)
             return partition
+        self._is_used = True
         partition = Partition.open(
             folder, topic, index, topic_id, settings,
             files=self._files, committer=self._committer, clock=self._clock, clean=self.was_clean,
@@ -243,19 +263,28 @@ class DataDirectory:
         self.partitions[key] = partition
         return partition
 
-    def _belongs(self, folder: str, topic_id: bytes) -> bool:
+    def _belongs(self, folder: str, key: TopicPartition, topic_id: bytes) -> bool:
         """Whether a folder is the topic's; one that a crash left without an id or data is completed."""
         path = f"{folder}/{METADATA}"
-        names = self._files.listdir(folder)
-        content = self._files.read(path) if METADATA in names else b""
-        if not content and not any(name.endswith(".log") for name in names):
+        try:
+            content = self._files.read(path)
+        except FileNotFoundError:
+            content = b""
+        if not content and not any(name.endswith(".log") for name in self._files.listdir(folder)):
             self._files.write_atomically(path, checkpoints.write_partition_metadata(topic_id))
             return True
         try:
             return checkpoints.read_partition_metadata(content) == topic_id
         except Malformed as error:
-            logger.warning("%s: %s", path, error)
-            return False
+            if not self.was_clean and not self._recovery_points.get(key):
+                # A crash came before the first record was durable, and took the id.
+                logger.warning("%s: %s", path, error)
+                return False
+            # Not set aside: the topic would begin again at offset 0, and its readers would not notice.
+            raise UserError(
+                f"{path} cannot be used: {error}. Nothing was changed. Restore that file from a copy, or move the "
+                "folder away to begin that partition anew."
+            ) from None
 
     def _set_aside(self, folder: str, topic: str, index: int) -> None:
         aside = f"{self.path}/{_name_with_suffix(topic, index, 'stray')}"
@@ -265,6 +294,7 @@ class DataDirectory:
 
     def delete_partition(self, topic: str, index: int) -> None:
         """Closes a partition and takes its folder out of use, durably; `purge` removes the files later."""
+        self._is_used = True
         partition = self.partitions.pop(TopicPartition(topic, index), None)
         self._forget(TopicPartition(topic, index))
         if partition is not None:
@@ -305,9 +335,8 @@ def _make(path: str, files: FileSystem) -> None:
     files.sync_directory(parent)
 
 
-def _meta(path: str, files: FileSystem) -> dict[str, str]:
+def _meta(path: str, files: FileSystem, names: Sequence[str]) -> dict[str, str]:
     """What meta.properties says; a new directory gets one."""
-    names = files.listdir(path)
     folders = [name for name in names if files.is_directory(f"{path}/{name}")]
     foreign = [name for name in folders if not (_FOLDER.fullmatch(name) or _GOING.fullmatch(name)
                                                 or _STRAY.fullmatch(name))]  # fmt: skip
@@ -333,12 +362,16 @@ def _meta(path: str, files: FileSystem) -> dict[str, str]:
         return meta
     meta = properties.parse(files.read(f"{path}/{META}").decode("utf-8", "replace"))
     missing = {"cluster.id", "directory.id", "node.id", "version"} - meta.keys()
-    if missing or meta["version"] != "1" or not meta["node.id"].isdigit():
-        raise UserError(
-            f"{path}/{META} is not whole ({', '.join(sorted(missing)) or 'version or node.id'}). "
-            "Nothing was changed. Restore that file from a copy."
-        )
-    return meta
+    if missing:
+        problem, remedy = f"lacks {', '.join(sorted(missing))}", "Restore that file from a copy"
+    elif meta["version"] != "1":
+        problem = f"has version {meta['version']}, and this Logmark reads version 1 only"
+        remedy = "Use the Logmark that wrote it, or a newer one"
+    elif not meta["node.id"].isdecimal():
+        problem, remedy = f"has the node.id {meta['node.id']!r}", "Restore that file from a copy"
+    else:
+        return meta
+    raise UserError(f"{path}/{META} {problem}. Nothing was changed. {remedy}, or choose another with --data-dir.")
 
 
 def _new_id() -> str:
