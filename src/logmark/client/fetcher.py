@@ -184,7 +184,7 @@ class Fetcher:
             high_watermark=one.high_watermark,
             last_stable_offset=one.last_stable_offset,
             log_start_offset=one.log_start_offset,
-            aborted_transactions=one.aborted_transactions,
+            aborted_transactions=one.aborted_transactions or (),
             error=error_code(one.error_code),
         )
 

@@ -59,7 +59,7 @@ class FetchRequest(NamedTuple):
 
 
 class FetchAnswer(NamedTuple):
-    """What one partition has; aborted transactions are pairs of producer id and first offset."""
+    """What one partition has; aborted transactions are pairs of producer id and first offset, None is sent as null."""
 
     partition: int
     error_code: int
@@ -67,7 +67,7 @@ class FetchAnswer(NamedTuple):
     last_stable_offset: int
     log_start_offset: int
     records: bytes | memoryview
-    aborted_transactions: Sequence[tuple[int, int]] = ()
+    aborted_transactions: Sequence[tuple[int, int]] | None = ()
     preferred_read_replica: int = -1
 
 
@@ -216,8 +216,8 @@ def _answer_head(version: int, write: Encoding, answer: FetchAnswer) -> bytes:
         head = _ANSWER_V5.pack(partition, error_code, high_watermark, stable, log_start)
     else:
         head = _ANSWER_V4.pack(partition, error_code, high_watermark, stable)
-    head += write.length(len(aborted))
-    for producer_id, first_offset in aborted:
+    head += write.NULL if aborted is None else write.length(len(aborted))
+    for producer_id, first_offset in aborted or ():
         head += _ABORTED.pack(producer_id, first_offset) + write.NO_TAGS
     if version >= 11:
         head += _INT32.pack(replica)

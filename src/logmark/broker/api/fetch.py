@@ -3,6 +3,7 @@
 v5  log start offset     v7  fetch sessions (KIP-227)     v9  leader epochs     v10 zstd     v11 racks     v12 flexible
 Topic ids replace names in version 13, which is not served yet.
 A fetch without enough bytes waits until data comes or its time is over; nothing polls, no other connection waits.
+Who asks for committed records only gets batches below the last stable offset, and what to leave out of them.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ VERSIONS = range(4, 13)
 MAX_WAIT_MS_MAX = 600_000
 CONSUMER = -1
 DEBUG_CONSUMER = -2
+READ_COMMITTED = 1
 
 Collected = list[tuple[TopicPartition, wire.FetchAnswer]]
 
@@ -123,11 +125,12 @@ class _Fetch:
         left = min(self._request.max_bytes, self._at.broker.fetch_bytes_max)
         total = known = 0
         is_urgent = False
+        is_committed = self._request.isolation_level == READ_COMMITTED
         collected: Collected = []
         find: Callable[[str, int], Partition | None] = self._at.broker.logs.partition
         for where, wanted in self._wanted:
             partition = find(where.topic, where.partition)
-            answer = _read(partition, wanted, left, is_first=total == 0)
+            answer = _read(partition, wanted, left, is_first=total == 0, is_committed=is_committed)
             total += len(answer.records)
             left = max(left - len(answer.records), 0)
             if partition is not None:
@@ -160,7 +163,7 @@ class _Fetch:
 
 
 def _read(
-    partition: Partition | None, wanted: wire.FetchPartition, bytes_left: int, *, is_first: bool
+    partition: Partition | None, wanted: wire.FetchPartition, bytes_left: int, *, is_first: bool, is_committed: bool
 ) -> wire.FetchAnswer:
     index = wanted.partition
     if partition is None:
@@ -171,10 +174,15 @@ def _read(
         return wire.FetchAnswer(index, int(ErrorCode.UNKNOWN_LEADER_EPOCH), -1, -1, -1, b"")
     bytes_max = min(wanted.bytes_max, bytes_left)
     records: bytes | memoryview = b""
+    # Null says that committed records were not asked for.
+    aborted: list[tuple[int, int]] | None = None
     try:
         # The first partition with data may send one batch above the limits, or a large batch could never be read.
-        records = partition.read(wanted.fetch_offset, bytes_max=bytes_max, at_least_one=is_first)
+        if is_committed:
+            records, aborted = partition.read_committed(wanted.fetch_offset, bytes_max=bytes_max, at_least_one=is_first)
+        else:
+            records = partition.read(wanted.fetch_offset, bytes_max=bytes_max, at_least_one=is_first)
     except Refused as refused:
         return wire.FetchAnswer(index, int(refused.code), -1, -1, -1, b"")
-    visible_end = partition.high_watermark
-    return wire.FetchAnswer(index, 0, visible_end, visible_end, partition.log_start_offset, records)
+    stable, start = partition.last_stable_offset, partition.log_start_offset
+    return wire.FetchAnswer(index, 0, partition.high_watermark, stable, start, records, aborted)

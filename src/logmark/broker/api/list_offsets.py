@@ -26,6 +26,7 @@ EARLIEST_PENDING_UPLOAD = -6
 _SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 
 NOT_FOUND = (-1, -1)
+READ_COMMITTED = 1
 
 
 def handle(request: schema.Request, at: "Request") -> schema.Response:
@@ -37,7 +38,13 @@ def handle(request: schema.Request, at: "Request") -> schema.Response:
             schema.ResponseTopic(
                 name=topic.name,
                 partitions=[
-                    _answer(topic.name, partition, at, is_repeated=(topic.name, partition.partition_index) in repeated)
+                    _answer(
+                        topic.name,
+                        partition,
+                        at,
+                        is_repeated=(topic.name, partition.partition_index) in repeated,
+                        is_committed=request.isolation_level == READ_COMMITTED,
+                    )
                     for partition in {each.partition_index: each for each in topic.partitions}.values()
                 ],
             )
@@ -47,7 +54,7 @@ def handle(request: schema.Request, at: "Request") -> schema.Response:
 
 
 def _answer(
-    topic: str, wanted: schema.RequestPartition, at: "Request", *, is_repeated: bool
+    topic: str, wanted: schema.RequestPartition, at: "Request", *, is_repeated: bool, is_committed: bool
 ) -> schema.ResponsePartition:
     try:
         if is_repeated:
@@ -56,7 +63,7 @@ def _answer(
         if partition is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         check_leader_epoch(wanted.current_leader_epoch)
-        offset, timestamp = _look_up(partition, wanted.timestamp, at.version)
+        offset, timestamp = _look_up(partition, wanted.timestamp, at.version, is_committed=is_committed)
     except Refused as refused:
         return _failed(wanted.partition_index, refused.code)
     return schema.ResponsePartition(
@@ -81,18 +88,24 @@ def _failed(index: int, code: ErrorCode) -> schema.ResponsePartition:
     )
 
 
-def _look_up(partition: Partition, timestamp: int, version: int) -> tuple[int, int]:
+def _look_up(partition: Partition, timestamp: int, version: int, *, is_committed: bool) -> tuple[int, int]:
+    end = partition.last_stable_offset if is_committed else partition.high_watermark
     if timestamp >= 0:
-        return partition.offset_for_timestamp(timestamp) or NOT_FOUND
+        return _below(end, partition.offset_for_timestamp(timestamp))
     if version < _SINCE.get(timestamp, version + 1):
         raise Refused(ErrorCode.UNSUPPORTED_VERSION)
     if timestamp == LATEST:
-        return partition.high_watermark, -1
+        return end, -1
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return partition.log_start_offset, -1
     if timestamp == MAX_TIMESTAMP:
-        return partition.max_timestamp() or NOT_FOUND
+        return _below(end, partition.max_timestamp())
     return NOT_FOUND
+
+
+def _below(end: int, found: tuple[int, int] | None) -> tuple[int, int]:
+    """A record at or above the end that the reader may see is not found, as in Kafka."""
+    return NOT_FOUND if found is None or found[0] >= end else found
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
