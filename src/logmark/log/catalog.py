@@ -130,8 +130,8 @@ class Catalog:
             version = document["version"]
             if version != 1:
                 raise UserError(
-                    f"{self._path} has version {version!r}, and this Logmark reads version 1 only. Nothing was changed. "
-                    "Use the Logmark that wrote it, or a newer one."
+                    f"{self._path} has version {version!r}, and this Logmark reads version 1 only. Nothing was "
+                    "changed. Use the Logmark that wrote it, or a newer one."
                 )
             self.cluster_id = document.get("cluster_id")
             self._next_producer_id = int(document["next_producer_id"])

@@ -171,7 +171,7 @@ class Partition:
     ) -> "Partition":
         """The partition in a folder; unless it was stopped cleanly, every batch from the recovery point is checked."""
         self = cls(folder, topic, index, topic_id, settings, files=files, committer=committer, clock=clock)
-        loaded = Loader(
+        loader = Loader(
             folder=folder,
             files=files,
             is_clean=clean,
@@ -180,13 +180,17 @@ class Partition:
             index_interval=settings.index_interval_bytes,
             is_dense=not settings.is_compacted,
             now_ms=clock.now_ms(),
-        ).load()
+        )
+        loaded = loader.load()
         self._has_folder = True
         self._segments = Segments(loaded.segments)
         self._reader = self._new_reader()
         self._unshown = loaded.segments[-1:]
         self._gaps = loaded.damage
         self.producers = loaded.producers
+        if len(self.producers):
+            # Reading the tail of every log would make a clean start long: it is read when a producer sends again.
+            self.producers.recall = lambda: loader.tail_producers(self.segments)
         self._is_changed = loaded.was_checked
         self._stand_at(loaded.log_start_offset, loaded.log_end_offset)
         if loaded.was_checked and loaded.segments:

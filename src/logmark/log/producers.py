@@ -1,7 +1,7 @@
 """What a partition knows of its idempotent and transactional producers, and the bytes of a producer snapshot."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 import google_crc32c
@@ -83,13 +83,20 @@ class Producer:
         return self.batches[-1] if self.batches else None
 
 
+def _is_next(producer: Producer, base_sequence: int) -> bool:
+    last = producer.last
+    return last is not None and base_sequence == (last.last_sequence + 1) & SEQUENCE_MAX
+
+
 class Producers:
     """The idempotent and transactional producers of one partition, and its undecided transactions."""
 
-    __slots__ = ("_known", "undecided")
+    __slots__ = ("_known", "recall", "undecided")
 
     def __init__(self) -> None:
         self._known: dict[int, Producer] = {}
+        # Replays the log's tail for the batches before the last, which a snapshot does not hold.
+        self.recall: Callable[[], Producers] | None = None
         self.undecided = Undecided()
 
     def __len__(self) -> int:
@@ -112,6 +119,8 @@ class Producers:
             return None
         if batch.producer_epoch == producer.producer_epoch and from_client:
             last = last_sequence(batch.base_sequence, batch.last_offset_delta)
+            if self.recall is not None and not _is_next(producer, batch.base_sequence):
+                self._recall()
             for written in producer.batches:
                 if written.base_sequence == batch.base_sequence and written.last_sequence == last:
                     return written
@@ -129,6 +138,11 @@ class Producers:
                 f"Producer {batch.producer_id} has an open transaction here, and the batch is not part of it.",
             )
         return None
+
+    def _recall(self) -> None:
+        recall, self.recall = self.recall, None
+        if recall is not None:
+            self.remember_more(recall())
 
     def _check_sequence(self, batch: SequencedBatch, producer: Producer) -> None:
         if batch.producer_epoch != producer.producer_epoch or producer.last is None:

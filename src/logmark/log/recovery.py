@@ -6,7 +6,7 @@ write that never reached the disk. Otherwise it is damage: kept, reported and no
 
 import logging
 import struct
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -86,7 +86,10 @@ class Loader:
         self.snapshots = [int(name[:20]) for name in names if name.endswith(SNAPSHOT)]
         if not self.segments:
             return self._empty(self.log_start_offset)
-        self.durable_end = max([self.recovery_point, self.log_start_offset, *self._proofs()])
+        self.durable_end = max(self.recovery_point, self.log_start_offset)
+        # A clean stop has left the end of the log as the recovery point: nothing proves more.
+        if not (self.is_clean and self.recovery_point):
+            self.durable_end = max([self.durable_end, *self._proofs()])
         if not self.is_clean and self.segments[0].base_offset > self.durable_end:
             # The segment before it got lost, so nothing of it was acknowledged: that waits for all before it.
             logger.warning("%s begins behind a write that got lost: cut", self.segments[0].path)
@@ -94,6 +97,7 @@ class Loader:
             return self._empty(self.durable_end)
         log_end_offset = self._open_cleanly(present) if self.is_clean else None
         if log_end_offset is None:
+            self.durable_end = max([self.durable_end, *self._proofs()])
             log_end_offset = self._check_from(0 if self.check_all else self.recovery_point)
         log_end_offset = self._keep_lost_offsets(log_end_offset)
         log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
@@ -106,6 +110,8 @@ class Loader:
             return self._empty(log_start_offset)
         self._finish_producers(log_end_offset)
         self._make_durable()
+        if not self.checked:
+            self.segments[-1].release()
         return Loaded(
             segments=self.segments,
             log_start_offset=log_start_offset,
@@ -183,9 +189,12 @@ class Loader:
         """The offset behind the last batch, or None when that is not sound."""
         last = self.segments[-1]
         end = last.base_offset
+        begin = last.nearest(2**63 - 1, last.size)
+        if last.size - begin <= READ_BYTES and (found := last.sound_end(begin)) is not None:
+            return found
         position = None
         try:
-            for position, header in last.batches(last.nearest(2**63 - 1, last.size), last.size):  # noqa: B007
+            for position, header in last.batches(begin, last.size):  # noqa: B007
                 end = header.next_offset
             # The end decides which offset comes next, so it is believed only with a right checksum.
             if position is not None and last.sound_header(position) is None:
@@ -345,8 +354,6 @@ class Loader:
             self._remove_snapshot(candidate)
         if not self.checked:
             self._begin_producers(log_end_offset)
-        if len(self.producers):
-            self.producers.remember_more(self._tail_producers())
         self.producers.undecided.show(log_end_offset)
         self._remove_stray_snapshots()
 
@@ -356,6 +363,8 @@ class Loader:
 
     def _replay(self, offset: int, end: int) -> None:
         """Remembers the batches between two offsets."""
+        if offset >= end:
+            return
         for segment, following in zip(self.segments, [*self.segments[1:], None], strict=True):
             if segment.base_offset >= end:
                 break
@@ -395,10 +404,11 @@ class Loader:
         stable = producers.undecided.end(ended)
         return Aborted(ended.producer_id, ended.first_offset, ended.last_offset, stable) if ended.is_aborted else None
 
-    def _tail_producers(self) -> Producers:
+    def tail_producers(self, segments: Sequence[Segment]) -> Producers:
+        """The producers of the last batches of a log, with all that a producer may send again."""
         producers, wanted = Producers(), []
         left = TAIL_BYTES
-        for segment in reversed(self.segments):
+        for segment in reversed(segments):
             wanted.append((segment, max(0, segment.size - left)))
             left -= segment.size
             if left <= 0:

@@ -493,6 +493,23 @@ class Segment:
         self.index_bytes, self.time_index_bytes = len(offsets.data), len(times.data)
         return sound, next_offset, batches.damage(problem), places
 
+    def sound_end(self, position: int) -> int | None:
+        """The offset behind the last batch, if every batch from a position on is sound; reads all of them."""
+        data = self.read(position, self.size - position)
+        expected = int.from_bytes(data[:8], "big", signed=True) if position else self.base_offset
+        sound, end, _, _ = columns.index_batches(
+            data,
+            expected=expected,
+            is_dense=self.is_dense,
+            position=position,
+            base_offset=self.base_offset,
+            interval=self.size,
+            state=array("q", (0, 0, 0, 0, 0)),
+            offset_entries=bytearray(),
+            time_entries=bytearray(),
+        )
+        return end if sound == self.size - position else None
+
     def _load_indexes(self) -> None:
         try:
             offsets, times = self._files.read(self._path + INDEX), self._files.read(self._path + TIME_INDEX)
