@@ -23,7 +23,7 @@ ARGS ?=
 
 # The stamps live in the virtual environment, so that they cannot outlive it.
 PACKAGES := $(VENV)/.packages-installed
-COMPILED := $(VENV)/.module-compiled
+COMPILED := $(VENV)/.modules-compiled
 
 export PYTHON
 # Tests, demo and benches start many interpreters: none of them shall compile our sources anew.
@@ -47,8 +47,8 @@ $(PACKAGES): constraints.txt pyproject.toml setup.py | system
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[dev]'
 	@touch $@
 
-# The editable install has compiled it; this compiles it again when its source has changed.
-$(COMPILED): src/logmark/wire/columns.py setup.py $(PACKAGES)
+# The editable install has compiled them; this compiles them again when a source has changed.
+$(COMPILED): src/logmark/wire/columns.py src/logmark/wire/usual.py setup.py $(PACKAGES)
 	$(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 
@@ -75,4 +75,4 @@ dist: setup
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info src/logmark/wire/*.so src/logmark/wire/columns.c .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist src/*.egg-info src/logmark/wire/*.so src/logmark/wire/columns.c src/logmark/wire/usual.c .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,7 +1,9 @@
-"""Compiles the one compiled module: the walk over record batches."""
+"""Compiles the two compiled modules: the walk over record batches, and the usual Produce request."""
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+
+COMPILE = {"extra_compile_args": ["-O3", "-g0"]}
 
 setup(
     ext_modules=cythonize(
@@ -10,8 +12,9 @@ setup(
                 "logmark.wire.columns",
                 ["src/logmark/wire/columns.py"],
                 depends=["src/logmark/wire/columns.pxd"],
-                extra_compile_args=["-O3", "-g0"],
-            )
+                **COMPILE,
+            ),
+            Extension("logmark.wire.usual", ["src/logmark/wire/usual.py"], **COMPILE),
         ],
         language_level=3,
     ),

@@ -42,6 +42,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_waiting_for_budget = False
         self._announced = 0
         self._pending: deque[asyncio.Future[Buffers | None]] = deque()
+        self._unsent: Buffers = []
         self._is_held = False
         self._is_write_blocked = False
         self._is_counted = False
@@ -210,11 +211,20 @@ class Connection(asyncio.BufferedProtocol):
             self._hold_or_go_on()
 
     def _send(self, buffers: Buffers) -> None:
-        if self._transport is not None:
-            if len(buffers) == 1:
-                self._transport.write(buffers[0])
-            else:
-                self._transport.writelines(buffers)
+        """Sends at the end of the turn: a send wakes its reader, who would take time from the requests that wait."""
+        if not self._unsent:
+            self._broker.send_soon(self)
+        self._unsent += buffers
+
+    def send(self) -> None:
+        """Hands over what was answered in this turn of the loop."""
+        buffers, self._unsent = self._unsent, []
+        if self._transport is None:
+            return
+        if len(buffers) == 1:
+            self._transport.write(buffers[0])
+        elif buffers:
+            self._transport.writelines(buffers)
 
     def _hold_or_go_on(self) -> None:
         """Reads no more while the client does not take its answers, or while there is no room for its requests."""
@@ -232,7 +242,8 @@ class Connection(asyncio.BufferedProtocol):
         self.abort()
 
     def abort(self) -> None:
-        """Closes this connection without another byte."""
+        """Closes this connection; what was answered before is handed over first."""
+        self.send()
         if self._transport is not None:
             self._transport.abort()
 

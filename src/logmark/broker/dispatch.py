@@ -13,8 +13,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from logmark.broker import api
+from logmark.broker.api import produce
 from logmark.errors import ErrorCode, Malformed, Refused
-from logmark.wire import frames, messages
+from logmark.wire import frames, messages, usual
 
 if TYPE_CHECKING:
     from logmark.broker.connection import Connection
@@ -90,6 +91,10 @@ class Dispatcher:
 
     def answer(self, frame: memoryview, connection: "Connection") -> Answer:
         """The answer to one request, ready, later or never (acks=0); Malformed when it cannot be read."""
+        asked = None if self._broker.faults.is_armed else usual.read_produce(frame.obj)
+        if asked is not None:
+            written = produce.handle_usual(asked, frame, connection, self._broker)
+            return [written] if isinstance(written, bytes) else self._whole(asked[1], True, written)
         header = frames.read_request_header(frame, self._flexible_from)
         entry = self.apis.get(header.api_key)
         if entry is None:
@@ -106,19 +111,21 @@ class Dispatcher:
             body = self._body(entry, frame, header.body_at, request, None)
         else:
             body = planned.carry_out(lambda code: self._body(entry, frame, header.body_at, request, code))
+        return self._whole(header.correlation_id, flexible, body)
+
+    def _whole(self, correlation_id: int, flexible: bool, body: Answer) -> Answer:
+        """The answer with its header, as soon as there is a body."""
         if body is None:
             return None
         if isinstance(body, list):
-            return self._framed(header.correlation_id, flexible, body)
-        return self._later(header.correlation_id, flexible, body)
+            return self._framed(correlation_id, flexible, body)
+        return self._later(correlation_id, flexible, body)
 
     def _body(
         self, entry: Api, frame: memoryview, body_at: int, request: Request, refuse_with: ErrorCode | None
-    ) -> Buffers | asyncio.Future[Buffers | None] | None:
+    ) -> Answer:
         if entry.reads_frames:
-            answer: Buffers | asyncio.Future[Buffers | None] | None = entry.handler.handle_frame(
-                frame, body_at, request, refuse_with=refuse_with
-            )
+            answer: Answer = entry.handler.handle_frame(frame, body_at, request, refuse_with=refuse_with)
             return answer
         message = messages.decode_request(entry.schema, request.version, frame[body_at:])
         if refuse_with is not None:

@@ -90,6 +90,7 @@ class Broker:
         self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._checkpointing: asyncio.Task[None] | None = None
+        self._sending: list[Connection] = []
         self.dispatcher = Dispatcher(self)
 
     async def start(self) -> None:
@@ -135,6 +136,17 @@ class Broker:
         except BaseException:
             self._directory.close()
             raise
+
+    def send_soon(self, connection: Connection) -> None:
+        """Lets a connection send when everything that has come in has been looked at."""
+        if not self._sending:
+            self.loop.call_soon(self._send)
+        self._sending.append(connection)
+
+    def _send(self) -> None:
+        sending, self._sending = self._sending, []
+        for connection in sending:
+            connection.send()
 
     async def checkpoint(self) -> None:
         """Writes where every log starts and how far it is durable; returns when that is on disk."""

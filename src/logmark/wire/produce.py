@@ -20,16 +20,12 @@ RESPONSE_OBJECTS_MAX = 10_000_000
 
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _INT32 = struct.Struct(">i")
-_ONE_TOPIC = struct.Struct(">BhiBB")
-_NO_TAGS_THRICE = b"\0\0\0"
 _ANSWER_V3 = struct.Struct(">ihqq")
 _ANSWER_V5 = struct.Struct(">ihqqq")
 # With no record errors and no message: in version 8 a count of 0 and a length of -1, in flexible versions 1, 0 and no
 # tagged fields.
 _CLEAN_V8 = struct.Struct(">ihqqqih")
 _CLEAN_V9 = struct.Struct(">ihqqqBBB")
-# No tagged fields of the topic, no throttling, no tagged fields of the response.
-_USUAL_END = b"\0" * 6
 
 
 class PartitionData(NamedTuple):
@@ -76,28 +72,9 @@ def decode_request(version: int, frame: memoryview, at: int, *, budget: int = RE
     if version not in VERSIONS:
         raise Malformed(f"produce has no version {version}")
     try:
-        if version >= FLEXIBLE_FROM:
-            return _read_usual_request(frame, at) or _read_request(Compact, frame, at, budget)
-        return _read_request(Plain, frame, at, budget)
+        return _read_request(_encoding(version), frame, at, budget)
     except BROKEN as error:
         raise Malformed(f"a produce request is broken: {error}") from error
-
-
-def _read_usual_request(frame: memoryview, at: int) -> ProduceRequest | None:
-    """The flexible request for one partition of one topic without a transaction, sooner; None for any other."""
-    no_transaction, acks, timeout_ms, topics, size = _ONE_TOPIC.unpack_from(frame, at)
-    name_at = at + _ONE_TOPIC.size
-    if no_transaction != 0 or topics != 2 or not 0 < size < 128:
-        return None
-    at = name_at + size - 1
-    if frame[at] != 2:
-        return None
-    (partition,) = _INT32.unpack_from(frame, at + 1)
-    records, end = Compact.read_bytes(frame, at + 5)
-    if frame[end:] != _NO_TAGS_THRICE:
-        return None
-    name = frame[name_at:at].tobytes().decode()
-    return ProduceRequest(None, acks, timeout_ms, [(name, [PartitionData(partition, records)])])
 
 
 def _read_request(read: Encoding, frame: memoryview, at: int, budget: int) -> ProduceRequest:
@@ -133,11 +110,6 @@ def encode_response(
 ) -> bytes:
     """The body of the response."""
     write = _encoding(version)
-    if write is Compact and len(topics) == 1 and throttle_time_ms == 0:
-        name, answers = topics[0]
-        if len(answers) == 1 and not answers[0].record_errors and answers[0].error_message is None:
-            # The answer to most requests, sooner.
-            return b"".join((b"\2", Compact.string(name), b"\2", _CLEAN_V9.pack(*answers[0][:5], 1, 0, 0), _USUAL_END))
     out = bytearray(write.length(len(topics)))
     for name, answers in topics:
         out += write.string(name)

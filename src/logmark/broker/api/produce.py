@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from logmark.errors import ErrorCode, LogFailed, Refused
 from logmark.log.partition import Appended, Partition
-from logmark.wire import batches
+from logmark.wire import batches, usual
 from logmark.wire import produce as wire
 
 if TYPE_CHECKING:
+    from logmark.broker.connection import Connection
     from logmark.broker.dispatch import Buffers, Request
+    from logmark.broker.server import Broker
+    from logmark.wire.usual import Usual
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +30,9 @@ _LEGAL_ACKS = (-1, 0, 1)
 _MAGIC_AT = 16
 _ATTRIBUTES_AT = 22
 _TRANSACTIONAL = 0x10
+
+
+Topics = list[tuple[str, list[wire.PartitionAnswer]]]
 
 
 class _Waiting(NamedTuple):
@@ -44,7 +50,7 @@ def handle_frame(
     request = wire.decode_request(at.version, frame, body_at)
     if request.acks not in _LEGAL_ACKS:
         refuse_with = ErrorCode.INVALID_REQUIRED_ACKS
-    topics: list[tuple[str, list[wire.PartitionAnswer]]] = []
+    topics: Topics = []
     waiting: list[_Waiting] = []
     for name, partitions in request.topics:
         answers: list[wire.PartitionAnswer] = []
@@ -56,7 +62,7 @@ def handle_frame(
             try:
                 if refuse_with is not None:
                     raise Refused(refuse_with)
-                partition, appended = _append(name, index, records, at)
+                partition, appended = _append(name, index, records, at.broker, at.version)
             except Refused as refused:
                 answers.append(_refused(index, refused))
                 continue
@@ -66,21 +72,51 @@ def handle_frame(
             durable = partition.durable(appended.last_offset + 1)
             if durable is not None:
                 waiting.append(_Waiting(answers, len(answers), durable))
-            answers.append(
-                wire.PartitionAnswer(
-                    index, 0, appended.base_offset, appended.log_append_time_ms, appended.log_start_offset
-                )
-            )
-    if request.acks == 0:
-        _close_when_refused(topics, waiting, at)
+            answers.append(_written(index, appended))
+    return _answer(request.acks, topics, waiting, at.version, at.connection)
+
+
+def handle_usual(
+    asked: "Usual", frame: memoryview, connection: "Connection", broker: "Broker"
+) -> "bytes | Buffers | asyncio.Future[Buffers | None] | None":
+    """The same for the usual request: the whole answer at once, or a body now or later."""
+    version, correlation_id, acks, name_at, name_size, index, records_at, records_size = asked
+    name = str(frame[name_at : name_at + name_size], "ascii")
+    waiting: list[_Waiting] = []
+    try:
+        partition, appended = _append(name, index, frame[records_at : records_at + records_size], broker, version)
+    except Refused as refused:
+        answers = [_refused(index, refused)]
+    except LogFailed as failed:
+        answers = [_refused(index, Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(failed)))]
+    else:
+        durable = partition.durable(appended.last_offset + 1)
+        if durable is None and acks != 0:
+            base, _, append_time_ms, log_start, _ = appended
+            return usual.produced(
+                frame.obj, name_at, name_size, correlation_id, index, base, append_time_ms, log_start  # type: ignore[arg-type]
+            )  # fmt: skip
+        answers = [_written(index, appended)]
+        if durable is not None:
+            waiting.append(_Waiting(answers, 0, durable))
+    return _answer(acks, [(name, answers)], waiting, version, connection)
+
+
+def _answer(
+    acks: int, topics: Topics, waiting: list[_Waiting], version: int, connection: "Connection"
+) -> "Buffers | asyncio.Future[Buffers | None] | None":
+    if acks == 0:
+        _close_when_refused(topics, waiting, connection)
         return None
     if not waiting:
-        return [wire.encode_response(at.version, topics)]
-    return _when_durable(topics, waiting, at.version)
+        return [wire.encode_response(version, topics)]
+    return _when_durable(topics, waiting, version)
 
 
-def _append(name: str, index: int, records: memoryview | None, at: "Request") -> tuple[Partition, Appended]:
-    topic = at.broker.logs.topic(name)
+def _append(
+    name: str, index: int, records: memoryview | None, broker: "Broker", version: int
+) -> tuple[Partition, Appended]:
+    topic = broker.logs.topic(name)
     if topic is None or not 0 <= index < len(topic.partitions):
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if topic.is_internal:
@@ -92,10 +128,14 @@ def _append(name: str, index: int, records: memoryview | None, at: "Request") ->
         raise Refused(
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "Transactions are not supported by this broker"
         )
-    now_ms = at.broker.clock.now_ms()
-    batch = batches.check_produced(records, topic.rules, now_ms=now_ms, produce_version=at.version)
+    now_ms = broker.clock.now_ms()
+    batch = batches.check_produced(records, topic.rules, now_ms=now_ms, produce_version=version)
     partition = topic.partitions[index]
     return partition, partition.append(batch, now_ms=now_ms)
+
+
+def _written(index: int, appended: Appended) -> wire.PartitionAnswer:
+    return wire.PartitionAnswer(index, 0, appended.base_offset, appended.log_append_time_ms, appended.log_start_offset)
 
 
 def _refused(index: int, refused: Refused) -> wire.PartitionAnswer:
@@ -103,7 +143,7 @@ def _refused(index: int, refused: Refused) -> wire.PartitionAnswer:
 
 
 def _when_durable(
-    topics: list[tuple[str, list[wire.PartitionAnswer]]], waiting: list[_Waiting], version: int
+    topics: Topics, waiting: list[_Waiting], version: int
 ) -> "asyncio.Future[Buffers | None]":
     answered: asyncio.Future[Buffers | None] = asyncio.get_running_loop().create_future()
     left = len(waiting)
@@ -123,11 +163,9 @@ def _when_durable(
     return answered
 
 
-def _close_when_refused(
-    topics: list[tuple[str, list[wire.PartitionAnswer]]], waiting: list[_Waiting], at: "Request"
-) -> None:
+def _close_when_refused(topics: Topics, waiting: list[_Waiting], connection: "Connection") -> None:
     """A producer with acks=0 learns of an error by its connection being closed, as with Kafka."""
     for wait in waiting:
         wait.durable.add_done_callback(lambda durable: durable.cancelled() or durable.exception())
     if any(answer.error_code for _, answers in topics for answer in answers):
-        at.connection.refuse("a record sent with acks=0 was refused")
+        connection.refuse("a record sent with acks=0 was refused")
