@@ -1,0 +1,238 @@
+"""A restore: a backup becomes a data directory, every file and every batch checked on the way.
+
+The new directory is made beside its place, opened once as a broker opens it, closed cleanly, and moved to its place as
+a whole: there is a complete data directory or none.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Self
+
+from logmark import properties
+from logmark.backup.manifest import Damage, Manifest, StoredPartition, StoredSegment
+from logmark.backup.store import DATA, LOCK, MANIFEST, PROGRESS, read_manifest, refuse_nested
+from logmark.backup.stretches import walk
+from logmark.clock import Clock
+from logmark.disk.files import FileSystem, Lock
+from logmark.errors import UserError
+from logmark.log import catalog, checkpoints
+from logmark.log.catalog import Catalog, new_id
+from logmark.log.directory import CLEAN, META, DataDirectory
+from logmark.log.groupcommit import GroupCommit
+from logmark.log.partition import METADATA
+from logmark.log.segment import LOG, file_name
+from logmark.log.settings import TopicSettings
+from logmark.names import TopicPartition
+
+READ_BYTES = 4 << 20
+# Producers that got their ids after the backup was taken may still be alive: nobody else gets one of those.
+PRODUCER_ID_LEAP = 1 << 32
+
+
+class Restorer:
+    """Makes one data directory of one backup."""
+
+    def __init__(
+        self, manifest: Manifest, backup: str, data_dir: str, *, files: FileSystem, clock: Clock, lock: Lock,
+        told: Callable[[int], None],
+    ) -> None:  # fmt: skip
+        """Made by `open`."""
+        self.manifest = manifest
+        self.data_dir = data_dir
+        self._backup = backup
+        self._files = files
+        self._clock = clock
+        self._lock = lock
+        self._told = told
+        self._work = f"{data_dir}.restoring"
+        self._new = f"{self._work}/{os.path.basename(data_dir)}"
+
+    @classmethod
+    def open(
+        cls, backup: str, data_dir: str, *, files: FileSystem, clock: Clock, told: Callable[[int], None]
+    ) -> Self:  # fmt: skip
+        """Refuses what is no complete backup, and a place that is not free."""
+        backup, data_dir = os.path.abspath(backup), os.path.abspath(data_dir)
+        manifest = _complete(backup, files)
+        refuse_nested(backup, data_dir)
+        if os.path.lexists(data_dir) and not (files.is_directory(data_dir) and not files.listdir(data_dir)):
+            raise UserError(
+                f"{data_dir} is there and is not an empty directory. Nothing was changed. "
+                "Choose a new directory; two data directories cannot be merged."
+            )
+        work = f"{data_dir}.restoring"
+        if files.exists(work) and files.listdir(work) and not files.exists(f"{work}/{LOCK}"):
+            raise UserError(f"{work} is in the way, and no restore made it. Nothing was changed. Move it away.")
+        os.makedirs(work, exist_ok=True)
+        lock = files.lock(f"{work}/{LOCK}")
+        if lock is None:
+            raise UserError(f"Another restore to {data_dir} is under way. Nothing was changed. Wait for its end.")
+        return cls(manifest, backup, data_dir, files=files, clock=clock, lock=lock, told=told)
+
+    def restore(self, *, is_new_cluster: bool = False) -> None:
+        """Makes the directory; nothing is left of it when that fails."""
+        try:
+            shutil.rmtree(self._new, ignore_errors=True)
+            self._files.mkdir(self._new)
+            for key, partition in self.manifest.partitions.items():
+                if partition.segments:
+                    self._copy_partition(key, partition)
+            self._write_top(is_new_cluster=is_new_cluster)
+            self._open_once()
+            self._files.replace(self._new, self.data_dir)
+            self._files.sync_directory(os.path.dirname(self.data_dir))
+        finally:
+            self._lock.release()
+            shutil.rmtree(self._work, ignore_errors=True)
+
+    # Files
+
+    def _copy_partition(self, key: TopicPartition, partition: StoredPartition) -> None:
+        folder = f"{self._new}/{key}"
+        self._files.mkdir(folder)
+        self._files.write(f"{folder}/{METADATA}", checkpoints.write_partition_metadata(partition.topic_id))
+        for segment in partition.segments:
+            self._copy_segment(segment, f"{folder}/{file_name(segment.base_offset, LOG)}")
+        self._files.sync_directory(folder)
+
+    def _copy_segment(self, segment: StoredSegment, target: str) -> None:
+        source = f"{self._backup}/{DATA}/{segment.file}"
+        try:
+            descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise _refusal(source, "it is missing") from None
+        file = self._files.open(target, create=True)
+        try:
+            if os.fstat(descriptor).st_size < segment.size_bytes:
+                raise _refusal(source, f"it is shorter than the {segment.size_bytes} bytes that were stored")
+            crc, damage, position = 0, [], 0
+            for data, problem in _checked(descriptor, segment, source):
+                file.pwrite(data, position)
+                crc = zlib.crc32(data, crc)
+                if problem is not None:
+                    damage.append(Damage(position=position, size_bytes=len(data), problem=problem))
+                position += len(data)
+                self._told(len(data))
+            if crc != segment.crc or damage != segment.damage:
+                raise _refusal(source, "its checksum is not the one that was stored")
+            file.sync()
+        finally:
+            file.close()
+            os.close(descriptor)
+
+    def _write_top(self, *, is_new_cluster: bool) -> None:
+        manifest = self.manifest
+        meta = {
+            "cluster.id": checkpoints.id_text(new_id()) if is_new_cluster else manifest.cluster_id,
+            # Another directory of the same node.
+            "directory.id": checkpoints.id_text(new_id()),
+            "node.id": str(manifest.node_id),
+            "version": "1",
+        }
+        self._files.write_atomically(f"{self._new}/{META}", properties.write(meta))
+        Catalog(
+            None, write=lambda content: self._files.write_atomically(f"{self._new}/{catalog.FILE_NAME}", content)
+        ).adopt(manifest.topics, manifest.next_producer_id + PRODUCER_ID_LEAP)
+        stored = {key: partition for key, partition in manifest.partitions.items() if partition.segments}
+        starts = {key: partition.log_start_offset for key, partition in stored.items()}
+        ends = {key: partition.log_end_offset for key, partition in stored.items()}
+        for name, offsets in (
+            (checkpoints.LOG_STARTS, starts), (checkpoints.RECOVERY_POINTS, ends), (checkpoints.HIGH_WATERMARKS, ends)
+        ):  # fmt: skip
+            self._files.write_atomically(f"{self._new}/{name}", checkpoints.write_offsets(offsets))
+        # With it, nothing below the ends is taken for a torn tail: all of it was checked a moment ago.
+        marker = json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":"))
+        self._files.write_atomically(f"{self._new}/{CLEAN}", marker.encode())
+
+    # The first start
+
+    def _open_once(self) -> None:
+        """Opens every log as a broker does, which makes indexes and snapshots, and closes all of them cleanly."""
+        loop = asyncio.new_event_loop()
+        committer = GroupCommit(loop)
+        try:
+            with _quiet():
+                directory = DataDirectory.open(self._new, files=self._files, committer=committer, clock=self._clock)
+                try:
+                    self._open_partitions(directory)
+                finally:
+                    is_clean = directory.close()
+        finally:
+            committer.close()
+            loop.close()
+        if not is_clean:
+            raise UserError(f"The new directory could not be closed cleanly. {self.data_dir} was not made.")
+
+    def _open_partitions(self, directory: DataDirectory) -> None:
+        for entry in self.manifest.topics:
+            # Whether offsets may be missing depends on settings of the broker to come: the copy is as its source was.
+            settings = TopicSettings({**entry.overrides, "cleanup.policy": "compact,delete"})
+            for index in range(entry.partitions):
+                key = TopicPartition(entry.name, index)
+                stored = self.manifest.partitions.get(key)
+                if stored is None or not stored.segments:
+                    continue
+                opened = directory.open_partition(entry.name, index, entry.id, settings)
+                found = (opened.log_start_offset, opened.log_end_offset)
+                wanted = (stored.log_start_offset, stored.log_end_offset)
+                if found != wanted:
+                    raise UserError(
+                        f"Partition {key} opened with offsets {found[0]} to {found[1]} instead of {wanted[0]} to "
+                        f"{wanted[1]}. {self.data_dir} was not made. The backup {self._backup} is damaged."
+                    )
+
+
+def _complete(backup: str, files: FileSystem) -> Manifest:
+    if not files.is_directory(backup):
+        raise UserError(f"There is no backup at {backup}: it is not a directory. Nothing was changed.", exit_code=2)
+    manifest = read_manifest(backup, MANIFEST, files)
+    if manifest is not None:
+        return manifest
+    if files.exists(f"{backup}/{PROGRESS}"):
+        raise UserError(
+            f"The backup {backup} is incomplete: the run that made it was interrupted. Nothing was changed. "
+            "Run the same backup again; it goes on where it stood."
+        )
+    raise UserError(f"{backup} is not a backup: it has no {MANIFEST}. Nothing was changed.", exit_code=2)
+
+
+def _checked(descriptor: int, segment: StoredSegment, path: str) -> Iterator[tuple[bytes | memoryview, str | None]]:
+    """The bytes of a stored segment, sound batches or damage that was there before; refuses any other damage."""
+    noted = {damage.position for damage in segment.damage}
+
+    def read(position: int, size: int) -> bytes:
+        return os.pread(descriptor, size, position)
+
+    for stretch in walk(read, 0, segment.size_bytes, expected=segment.base_offset):
+        if stretch.problem is None:
+            yield stretch.data, None
+        elif stretch.position in noted:
+            for at in range(stretch.position, stretch.position + stretch.size_bytes, READ_BYTES):
+                size = min(READ_BYTES, stretch.position + stretch.size_bytes - at)
+                yield read(at, size), stretch.problem
+        else:
+            raise _refusal(path, f"at byte {stretch.position} {stretch.problem}")
+
+
+def _refusal(path: str, problem: str) -> UserError:
+    return UserError(
+        f"The backup is damaged: {path}: {problem}. No data directory was made. Use another backup, or take a new one."
+    )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """A log without indexes is worth a warning anywhere but here."""
+    logger = logging.getLogger("logmark.log")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

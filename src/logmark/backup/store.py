@@ -1,0 +1,327 @@
+"""The folder of a backup while it is written: stored segments, and the manifest that makes them one backup.
+
+    DEST/logmark.backup            the manifest of the last complete run
+    DEST/logmark.backup.progress   how far a run has come that is not complete
+    DEST/data/TOPIC-PARTITION/     stored segments
+
+What a manifest counts is on disk before the manifest is.
+"""
+
+import os
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+from logmark.backup import manifest as manifests
+from logmark.backup.manifest import Damage, Manifest, StoredPartition, StoredSegment
+from logmark.backup.stretches import note_batches
+from logmark.disk.files import Bytes, File, FileSystem, Lock
+from logmark.errors import UserError
+from logmark.log.segment import LOG, file_name
+from logmark.names import TopicPartition
+
+MANIFEST = "logmark.backup"
+PROGRESS = "logmark.backup.progress"
+DATA = "data"
+LOCK = ".lock"
+PROGRESS_S = 5.0
+READ_BYTES = 4 << 20
+
+Told = Callable[[int], None]
+
+
+class Store:
+    """One backup folder, held by one run."""
+
+    def __init__(self, path: str, files: FileSystem, lock: Lock, *, told: Told) -> None:
+        """Made by `open`."""
+        self.path = path
+        self.new_bytes = 0
+        self.previous = read_manifest(path, MANIFEST, files)
+        self.interrupted = read_manifest(path, PROGRESS, files)
+        self.draft = Manifest(kind="", source="", cluster_id="")
+        self._files = files
+        self._lock = lock
+        self._told = told
+        self._touched: set[str] = set()
+        self._writer: SegmentWriter | None = None
+        self._progress_at = time.monotonic()
+
+    @classmethod
+    def open(cls, path: str, *, files: FileSystem, told: Told) -> Self:
+        """Locks a backup folder, which is made if there is none; refuses a folder that is something else."""
+        path = os.path.abspath(path)
+        if files.exists(path) and not files.is_directory(path):
+            raise UserError(f"{path} is not a directory. Nothing was changed. Choose another place for the backup.")
+        names = set(files.listdir(path)) if files.exists(path) else set()
+        if names - {LOCK} and not names & {MANIFEST, PROGRESS}:
+            raise UserError(
+                f"{path} holds files and is no backup. Nothing was changed. Choose an empty or a new directory."
+            )
+        _make(path, files)
+        lock = files.lock(f"{path}/{LOCK}")
+        if lock is None:
+            raise UserError(f"Another run writes to the backup {path} now. Nothing was changed. Wait for its end.")
+        try:
+            return cls(path, files, lock, told=told)
+        except BaseException:
+            lock.release()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            # An interrupt or a broker that went away: what is there is worth keeping. A disk that failed is not asked.
+            if error is not None and self.draft.kind and not isinstance(error, OSError):
+                self._write_progress()
+        finally:
+            if self._writer is not None:
+                self._writer.abandon()
+            self._lock.release()
+
+    @property
+    def is_resumed(self) -> bool:
+        return self.interrupted is not None
+
+    def begin(self, draft: Manifest) -> None:
+        """Takes up what earlier runs left, if it is of the same source, and says on disk that a run is under way."""
+        for known in (self.interrupted, self.previous):
+            if known is not None:
+                self._check_same(known, draft)
+        known = self.interrupted or self.previous
+        self.draft = draft
+        self.draft.partitions = dict(known.partitions) if known else {}
+        self.draft.topics = list(known.topics) if known else []
+        _make(f"{self.path}/{DATA}", self._files)
+        self._write_progress()
+        self._remove_strangers()
+
+    def _check_same(self, known: Manifest, draft: Manifest) -> None:
+        if known.cluster_id != draft.cluster_id:
+            raise UserError(
+                f"{self.path} is a backup of cluster {known.cluster_id} ({known.source}), and {draft.source} is "
+                f"cluster {draft.cluster_id}. Nothing was changed. Choose another place for this backup."
+            )
+        if known.kind != draft.kind:
+            made = "through its brokers" if known.kind == manifests.BROKERS else "from its data directory"
+            raise UserError(
+                f"{self.path} is a backup that was taken {made} ({known.source}). Nothing was changed. "
+                "Go on in the same way, or choose another place for this backup."
+            )
+
+    # Segments
+
+    def known(self, key: TopicPartition, topic_id: bytes) -> StoredPartition:
+        """What is stored of a partition of this topic id; nothing of its predecessors."""
+        found = self.draft.partitions.get(key)
+        if found is None or found.topic_id != topic_id:
+            return StoredPartition(topic_id=topic_id)
+        return found
+
+    def keep(self, key: TopicPartition, partition: StoredPartition) -> None:
+        """Takes a partition's copy into the run."""
+        self.draft.partitions[key] = partition
+
+    def writer(self, segment: StoredSegment) -> "SegmentWriter":
+        """Puts batches behind what is stored of a segment; one at a time."""
+        assert self._writer is None, "another segment is being written"
+        self._writer = SegmentWriter(self, segment, self._files)
+        return self._writer
+
+    def new_segment(self, key: TopicPartition, base_offset: int, *, origin: str = "") -> StoredSegment:
+        """An empty segment in a file that no manifest counts."""
+        folder = f"{self.path}/{DATA}/{key}"
+        _make(folder, self._files)
+        name, number = file_name(base_offset, LOG), 0
+        while self._files.exists(f"{folder}/{name}"):
+            number += 1
+            name = f"{file_name(base_offset, LOG)}.{number}"
+        self._files.open(f"{folder}/{name}", create=True).close()
+        self._touched.add(folder)
+        return StoredSegment(base_offset=base_offset, file=f"{key}/{name}", next_offset=base_offset, origin=origin)
+
+    def is_whole(self, segment: StoredSegment) -> bool:
+        """Whether a stored file is at least as long as the manifest says."""
+        path = self._path(segment)
+        return self._files.exists(path) and self._files.size(path) >= segment.size_bytes
+
+    def is_sound(self, segment: StoredSegment) -> bool:
+        """Whether a stored file still has its checksum."""
+        if not self.is_whole(segment):
+            return False
+        file = self._files.open(self._path(segment))
+        try:
+            return checksum(file.pread, segment.size_bytes) == segment.crc
+        finally:
+            file.close()
+
+    def read(self, segment: StoredSegment, position: int, size: int) -> bytes:
+        """Stored bytes of a segment."""
+        file = self._files.open(self._path(segment))
+        try:
+            return file.pread(size, position)
+        finally:
+            file.close()
+
+    def _path(self, segment: StoredSegment) -> str:
+        return f"{self.path}/{DATA}/{segment.file}"
+
+    # Progress and completion
+
+    def wrote(self, size: int) -> None:
+        """Counts new bytes, and now and then writes down how far the run has come."""
+        self.new_bytes += size
+        self._told(size)
+        if time.monotonic() - self._progress_at > PROGRESS_S:
+            self._write_progress()
+
+    def _write_progress(self) -> None:
+        if self._writer is not None:
+            self._writer.sync()
+        self._sync_folders()
+        self._files.write_atomically(f"{self.path}/{PROGRESS}", self.draft.encode())
+        self._progress_at = time.monotonic()
+
+    def _sync_folders(self) -> None:
+        for folder in sorted(self._touched):
+            self._files.sync_directory(folder)
+        self._touched.clear()
+
+    def closed(self) -> None:
+        """The segment that was being written is on disk."""
+        self._writer = None
+
+    def complete(self) -> Manifest:
+        """Makes the run the backup: from here on it is what a restore restores."""
+        assert self._writer is None, "a segment is still being written"
+        self._sync_folders()
+        self._files.sync_directory(f"{self.path}/{DATA}")
+        self._files.write_atomically(f"{self.path}/{MANIFEST}", self.draft.encode())
+        self._files.remove(f"{self.path}/{PROGRESS}")
+        self._files.sync_directory(self.path)
+        self.previous, self.interrupted = self.draft, None
+        self._remove_strangers()
+        return self.draft
+
+    def _remove_strangers(self) -> None:
+        """Removes stored files that neither the backup nor the run counts."""
+        counted = {segment.file for one in (self.previous, self.draft) if one for _, segment in one.segments()}
+        for folder in self._files.listdir(f"{self.path}/{DATA}"):
+            left = False
+            for name in self._files.listdir(f"{self.path}/{DATA}/{folder}"):
+                if f"{folder}/{name}" in counted:
+                    left = True
+                else:
+                    self._files.remove(f"{self.path}/{DATA}/{folder}/{name}")
+            if not left:
+                self._files.rmdir(f"{self.path}/{DATA}/{folder}")
+
+
+class SegmentWriter:
+    """Puts batches behind what is stored of one segment."""
+
+    def __init__(self, store: Store, segment: StoredSegment, files: FileSystem) -> None:
+        """Opens the stored file; what lies behind the counted bytes is of a run that was interrupted, and goes."""
+        self.segment = segment
+        self._store = store
+        self._file: File = files.open(f"{store.path}/{DATA}/{segment.file}")
+        if self._file.size() != segment.size_bytes:
+            self._file.truncate(segment.size_bytes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.leave(error)
+
+    def append(self, data: memoryview, next_offset: int) -> None:
+        """Adds whole sound batches."""
+        last = note_batches(self.segment, data)
+        self.segment.last_position = self.segment.size_bytes + last
+        self.segment.next_offset = next_offset
+        self._add(data)
+
+    def append_damage(self, data: bytes, problem: str) -> None:
+        """Adds bytes that are no sound batch, as they are."""
+        self.segment.damage.append(
+            Damage(position=self.segment.size_bytes, size_bytes=len(data), problem=problem)
+        )  # fmt: skip
+        self._add(data)
+
+    def _add(self, data: Bytes) -> None:
+        self._file.pwrite(data, self.segment.size_bytes)
+        self.segment.crc = zlib.crc32(data, self.segment.crc)
+        self.segment.size_bytes += len(data)
+        self._store.wrote(len(data))
+
+    def sync(self) -> None:
+        """Puts what was added on disk."""
+        self._file.sync()
+
+    def leave(self, error: BaseException | None) -> None:
+        """Closes the file, after an error too; only a disk that failed is not asked for more."""
+        if isinstance(error, OSError):
+            self.abandon()
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Puts what was added on disk and lets the file go."""
+        try:
+            self._file.sync()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Lets the file go."""
+        self._file.close()
+        self._store.closed()
+
+
+def checksum(read: Callable[[int, int], bytes], size: int) -> int:
+    """The CRC-32 of the first `size` bytes; `read` takes a size and a position."""
+    crc = position = 0
+    while position < size:
+        data = read(min(READ_BYTES, size - position), position)
+        if not data:
+            return -1
+        crc = zlib.crc32(data, crc)
+        position += len(data)
+    return crc
+
+
+def read_manifest(path: str, name: str, files: FileSystem) -> Manifest | None:
+    """The manifest of that name, None when there is none."""
+    file = f"{path}/{name}"
+    return manifests.decode(files.read(file), file) if files.exists(file) else None
+
+
+def copy_of(segment: StoredSegment, *, origin: str = "") -> StoredSegment:
+    """The same segment, to be written on: what a manifest counts is changed only by the next manifest."""
+    return replace(
+        segment, origin=origin, damage=list(segment.damage), ended=list(segment.ended), begun=dict(segment.begun)
+    )  # fmt: skip
+
+
+def refuse_nested(source: str, dest: str) -> None:
+    """Refuses two directories of which one lies in the other."""
+    one, other = os.path.realpath(source), os.path.realpath(dest)
+    if os.path.commonpath([one, other]) in (one, other):
+        raise UserError(
+            f"{dest} and {source} are the same directory, or one lies in the other. Nothing was changed. "
+            "Choose a place outside.", exit_code=2,
+        )  # fmt: skip
+
+
+def _make(path: str, files: FileSystem) -> None:
+    if files.is_directory(path):
+        return
+    parent = os.path.dirname(path)
+    _make(parent, files)
+    files.mkdir(path)
+    files.sync_directory(parent)

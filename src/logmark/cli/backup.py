@@ -1,0 +1,203 @@
+"""`logmark backup` and `logmark restore`: a copy of a cluster's data, and a data directory made of one."""
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Annotated, Protocol
+
+import typer
+
+from logmark.cli.options import BootstrapServers, CommandConfig, Output, OutputFormat, connect
+from logmark.cli.progress import bar
+from logmark.cli.tables import count, print_json, say
+from logmark.errors import UserError
+
+if TYPE_CHECKING:
+    from logmark.backup.manifest import Manifest
+    from logmark.backup.store import Store
+    from logmark.client.client import Client
+    from logmark.clock import Clock
+
+DAMAGED = 1
+
+
+class Copier(Protocol):
+    """Takes a backup of one source."""
+
+    def copy(self, store: "Store", *, expect: Callable[[int], None]) -> "Manifest": ...
+
+
+def backup(
+    context: typer.Context,
+    places: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[DATA_DIR] DEST",
+            help="A broker's data directory, unless --bootstrap-servers is given, and the place for the backup.",
+            show_default=False,
+        ),
+    ],
+    bootstrap_servers: BootstrapServers = "",
+    command_config: CommandConfig = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Copies all records, topics, settings and committed offsets, while the broker runs.
+
+    From a data directory on this machine, whether its broker runs or not, or from the brokers of any Kafka. A second
+    run into the same place copies only what is new; one that was interrupted goes on where it stood.
+    """
+    from logmark.backup.store import Store, refuse_nested
+    from logmark.clock import SystemClock
+    from logmark.disk.files import RealFileSystem
+
+    source, dest = _source_and_dest(context, places)
+    with ExitStack() as stack:
+        stack.enter_context(_sentences(dest))
+        if source is not None:
+            refuse_nested(source, dest)
+            copier = _directory_copier(source, SystemClock())
+        else:
+            client = stack.enter_context(connect(bootstrap_servers, command_config))
+            copier = _broker_copier(client, SystemClock())
+        shown = stack.enter_context(bar("Copying"))
+        store = stack.enter_context(Store.open(dest, files=RealFileSystem(), told=shown.advance))
+        if store.is_resumed:
+            say(f"The last run to {store.path} was interrupted; this one goes on where it stood.")
+        done = copier.copy(store, expect=shown.expect)
+    _tell_backup(store, done, output)
+
+
+def _directory_copier(source: str, clock: "Clock") -> "Copier":
+    from logmark.backup.directories import DirectoryCopier
+
+    return DirectoryCopier(os.path.abspath(source), clock)
+
+
+def _broker_copier(client: "Client", clock: "Clock") -> "Copier":
+    from logmark.backup.brokers import BrokerCopier
+
+    return BrokerCopier(client, clock)
+
+
+def restore(
+    backup: Annotated[str, typer.Argument(metavar="BACKUP", help="What `logmark backup` made.", show_default=False)],
+    data_dir: Annotated[
+        str, typer.Argument(metavar="DATA_DIR", help="The data directory to make.", show_default=False)
+    ],
+    new_cluster: Annotated[
+        bool, typer.Option("--new-cluster", help="Give the directory a cluster id of its own.")
+    ] = False,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Makes a data directory of a backup, every file and every batch checked.
+
+    It is the same cluster: topic ids, offsets, settings and committed offsets are those of the source. The directory
+    appears complete or not at all.
+    """
+    from logmark.backup.restoring import Restorer
+    from logmark.clock import SystemClock
+    from logmark.disk.files import RealFileSystem
+
+    with _sentences(data_dir), bar("Restoring") as shown:
+        restorer = Restorer.open(
+            backup, data_dir, files=RealFileSystem(), clock=SystemClock(), told=shown.advance
+        )  # fmt: skip
+        shown.expect(restorer.manifest.size_bytes)
+        restorer.restore(is_new_cluster=new_cluster)
+    manifest = restorer.manifest
+    if output is OutputFormat.JSON:
+        print_json({"data_dir": restorer.data_dir, **_numbers(manifest)})
+        return
+    typer.echo(f"Restored {_contents(manifest)} to {restorer.data_dir}.")
+    typer.echo(f"Serve it: logmark serve --data-dir {restorer.data_dir}")
+
+
+def _source_and_dest(context: typer.Context, places: list[str]) -> tuple[str | None, str]:
+    """The data directory, None when the brokers are asked, and the place for the backup."""
+    given = context.get_parameter_source("bootstrap_servers")
+    is_said = given is not None and given.name == "COMMANDLINE"
+    if len(places) == 2 and not is_said:
+        return places[0], places[1]
+    if len(places) == 1 and (is_said or (given is not None and given.name == "ENVIRONMENT")):
+        return None, places[0]
+    raise UserError(
+        "Say what to back up and where to: logmark backup DATA_DIR DEST, or "
+        "logmark backup --bootstrap-servers HOST:PORT DEST. Nothing was copied.",
+        exit_code=2,
+    )
+
+
+def _tell_backup(store: "Store", done: "Manifest", output: OutputFormat) -> None:
+    damage = [
+        f"{key}/{segment.base_offset:020d}.log, byte {one.position}, {one.size_bytes} bytes: {one.problem}"
+        for key, segment, one in done.damage()
+    ]
+    if output is OutputFormat.JSON:
+        print_json(
+            {
+                "backup": store.path,
+                "source": done.source,
+                **_numbers(done),
+                "new_bytes": store.new_bytes,
+                "notes": done.notes,
+                "damage": damage,
+            }
+        )
+    else:
+        typer.echo(f"Backed up {_contents(done)} to {store.path}; {_size(store.new_bytes)} were new.")
+        for note in done.notes:
+            say(f"Note: {note}")
+        typer.echo(f"Restore it: logmark restore {store.path} DATA_DIR")
+    for line in damage:
+        say(f"Damaged at the source, and copied as it is: {line}")
+    if damage:
+        raise typer.Exit(DAMAGED)
+
+
+def _numbers(manifest: "Manifest") -> dict[str, object]:
+    return {
+        "cluster_id": manifest.cluster_id,
+        "topics": len(manifest.topics),
+        "partitions": [
+            {
+                "topic": key.topic,
+                "partition": key.partition,
+                "start": partition.log_start_offset,
+                "end": partition.log_end_offset,
+                "bytes": partition.size_bytes,
+            }
+            for key, partition in manifest.partitions.items()
+            if partition.segments
+        ],
+        "bytes": manifest.size_bytes,
+    }
+
+
+def _contents(manifest: "Manifest") -> str:
+    partitions = sum(entry.partitions for entry in manifest.topics)
+    return f"{count(len(manifest.topics), 'topic')}, {count(partitions, 'partition')}, {_size(manifest.size_bytes)}"
+
+
+def _size(size: int) -> str:
+    from rich.filesize import decimal
+
+    return decimal(size)
+
+
+@contextmanager
+def _sentences(target: str) -> Iterator[None]:
+    """What the operating system refuses becomes a sentence."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or os.path.abspath(target)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(
+                f"The disk with {os.path.abspath(target)} is full. What was complete before is as it was. "
+                "Free some space and run the same command again."
+            ) from error
+        raise UserError(
+            f"{where} cannot be used: {error.strerror or error}. What was complete before is as it was. "
+            "Put that right and run the same command again."
+        ) from error
