@@ -4,6 +4,7 @@ The catalogue is written first and read first: a topic is what the catalogue say
 first record, so that making a topic is one write and cannot be left half done.
 """
 
+import gc
 import logging
 from collections.abc import Callable, Iterator, Mapping
 
@@ -70,13 +71,20 @@ class Logs:
         """Opens every partition, and finishes the deletions that a stop interrupted."""
         for entry in self._catalog.deleting():
             self._remove_folders(entry)
-        for entry in self._catalog.entries():
-            settings = TopicSettings(entry.overrides, self._defaults)
-            opened = [
-                self._directory.open_partition(entry.name, index, entry.id, settings)
-                for index in range(entry.partitions)
-            ]
-            self._enter(entry, opened, settings)
+        # What is opened stays: looking for garbage among it, again and again, was a third of the time.
+        was_collecting = gc.isenabled()
+        gc.disable()
+        try:
+            for entry in self._catalog.entries():
+                settings = TopicSettings(entry.overrides, self._defaults)
+                opened = [
+                    self._directory.open_partition(entry.name, index, entry.id, settings)
+                    for index in range(entry.partitions)
+                ]
+                self._enter(entry, opened, settings)
+        finally:
+            if was_collecting:
+                gc.enable()
 
     def _enter(self, entry: Entry, partitions: list[Partition], settings: TopicSettings) -> Topic:
         topic = Topic(entry, partitions, settings, self._rules(settings))

@@ -138,14 +138,18 @@ class Segment:
     @property
     def offset_index(self) -> OffsetIndex:
         if self._offset_index is None:
-            self._load_indexes()
+            data = self._read_index(INDEX, OffsetIndex.ENTRY_BYTES)
+            if data is not None:
+                self._offset_index = OffsetIndex(self.base_offset, data)
         assert self._offset_index is not None
         return self._offset_index
 
     @property
     def time_index(self) -> TimeIndex:
         if self._time_index is None:
-            self._load_indexes()
+            data = self._read_index(TIME_INDEX, TimeIndex.ENTRY_BYTES)
+            if data is not None:
+                self._time_index = TimeIndex(self.base_offset, data)
         assert self._time_index is not None
         return self._time_index
 
@@ -510,18 +514,17 @@ class Segment:
         )
         return end if sound == self.size - position else None
 
-    def _load_indexes(self) -> None:
+    def _read_index(self, suffix: str, entry_bytes: int) -> bytes | None:
+        """An index file as it is; None when it cannot be one, and both indexes were rebuilt."""
         try:
-            offsets, times = self._files.read(self._path + INDEX), self._files.read(self._path + TIME_INDEX)
+            data = self._files.read(self._path + suffix)
         except FileNotFoundError:
-            offsets = times = b"?"
-        if len(offsets) % OffsetIndex.ENTRY_BYTES or len(times) % TimeIndex.ENTRY_BYTES:
-            logger.warning("index missing or cut: %s is rebuilt", self._path + INDEX)
-            self.rebuild()
-            return
-        self._offset_index, self._time_index = (
-            OffsetIndex(self.base_offset, offsets), TimeIndex(self.base_offset, times)
-        )  # fmt: skip
+            data = b"?"
+        if len(data) % entry_bytes == 0:
+            return data
+        logger.warning("index missing or cut: %s is rebuilt", self._path + suffix)
+        self.rebuild()
+        return None
 
 
 def _header(buffer: bytes, at: int, position: int, stop: int, expected: int) -> BatchHeader:
