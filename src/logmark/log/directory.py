@@ -107,7 +107,8 @@ class DataDirectory:
         # Gone before anything is written: a crash from here on must be seen as one.
         if self.was_clean:
             self._files.remove(f"{self.path}/{CLEAN}")
-            self._files.sync_directory(self.path)
+        # After a kill the names may be in memory only, and whoever reads from them takes them for granted.
+        self._files.sync_directory(self.path)
         for name in sorted(self._found):
             if _GOING.fullmatch(name):
                 self._remove_folder(f"{self.path}/{name}")
@@ -166,8 +167,7 @@ class DataDirectory:
         for key, partition in self.partitions.items():
             self._recovery_points[key] = partition.recovery_point
             high_watermarks[key] = partition.high_watermark
-            segments = partition.segments
-            if partition.log_start_offset > (segments[0].base_offset if segments else 0):
+            if partition.log_start_offset > partition.oldest_offset:
                 self._log_starts[key] = partition.log_start_offset
             else:
                 self._log_starts.pop(key, None)
@@ -255,6 +255,9 @@ class DataDirectory:
             (partition,) = self.create_partitions(topic, [index], topic_id, settings, lazily=True)
             return partition
         self._is_used = True
+        if not (self.was_clean or self._recovery_points.get(key)):
+            # A kill may have come between the id and its sync.
+            self._files.sync_file(f"{folder}/{METADATA}")
         partition = Partition.open(
             folder, topic, index, topic_id, settings,
             files=self._files, committer=self._committer, clock=self._clock, clean=self.was_clean,

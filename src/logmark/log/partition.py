@@ -109,6 +109,8 @@ class Partition:
         self._syncs: list[Callable[[], None]] = []
         self._unshown: list[Segment] = []
         self._deleted: list[tuple[int, Segment]] = []
+        # Where the oldest segment begins that a crash could leave: what was let go may come back until a round ends.
+        self.oldest_offset = 0
         self._adopt(settings)
 
     # Opening and closing
@@ -186,6 +188,7 @@ class Partition:
         self._segments = Segments(loaded.segments)
         self._reader = self._new_reader()
         self._unshown = loaded.segments[-1:]
+        self.oldest_offset = loaded.segments[0].base_offset if loaded.segments else 0
         self._gaps = loaded.damage
         self.producers = loaded.producers
         if len(self.producers):
@@ -439,6 +442,8 @@ class Partition:
             return
         assert isinstance(done.point, _Point)
         self.durable_end = done.point.end
+        if self._segments and not self._syncs:
+            self.oldest_offset = self._segments[0].base_offset
         if self._is_sync:
             for segment, size, timestamp, timestamp_offset in done.point.shown:
                 segment.visible_bytes = size
@@ -560,19 +565,32 @@ class Partition:
         """Everything below it is on disk."""
         return self.durable_end
 
-    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
+    def offset_for_timestamp(self, timestamp: int) -> timestamps.Found | None:
         """The offset and timestamp of the first readable record that is not older than a timestamp."""
         try:
-            return timestamps.first_at_or_after(list(self._segments), timestamp, log_start_offset=self.log_start_offset)
+            return timestamps.run(self._search(timestamp))
         except OSError as error:
             raise self._unreadable(error) from error
 
-    def max_timestamp(self) -> tuple[int, int] | None:
+    def max_timestamp(self) -> timestamps.Found | None:
         """The offset and timestamp of the first record that has the largest timestamp."""
         try:
-            return timestamps.largest(list(self._segments), log_start_offset=self.log_start_offset)
+            return timestamps.run(self._search(None))
         except OSError as error:
             raise self._unreadable(error) from error
+
+    async def look_up(self, timestamp: int | None) -> timestamps.Found | None:
+        """The same as `offset_for_timestamp`, or `max_timestamp` for None, without holding up the event loop."""
+        try:
+            return await timestamps.run_beside(self._search(timestamp))
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _search(self, timestamp: int | None) -> timestamps.Search:
+        segments, start = list(self._segments), self.log_start_offset
+        if timestamp is None:
+            return timestamps.largest(segments, log_start_offset=start)
+        return timestamps.first_at_or_after(segments, timestamp, log_start_offset=start)
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """A leader epoch and the offset at which it ended; -1 and -1 when it is not known here."""

@@ -207,6 +207,9 @@ class Loader:
     def _check_from(self, offset: int) -> int:
         """Checks every batch from the segment that holds an offset to the end, and returns the log end."""
         first = max((at for at, segment in enumerate(self.segments) if segment.base_offset <= offset), default=0)
+        if first and self.segments[first].base_offset == offset and offset not in self.snapshots:
+            # The crash came while the segment before was being closed, and may have taken its indexes.
+            first -= 1
         expected = self.segments[first].base_offset
         self._begin_producers(expected)
         at = first
@@ -429,10 +432,12 @@ class Loader:
 def _is_lost_write(segment: Segment, position: int, end: int, expected: int) -> bool:
     """Where a page never reached the disk but a later one did, the file holds zeros.
 
-    Either a whole page of the bad place is zero, or the page in which it begins is zero from there on although the
-    offset and length of the batch are not.
+    Either the batch has no length and no magic, or a whole page of the bad place is zero, or the page in which it
+    begins is zero from there on although the offset and length of the batch are not.
     """
     data = segment.read(position, min(end - position, READ_BYTES))
+    if not any(data[8:17]):
+        return True
     first = -position % PAGE_BYTES
     if first and not any(data[:first]) and any(struct.pack(">qi", expected, 1)[:first]):
         return True

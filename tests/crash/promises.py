@@ -1,0 +1,210 @@
+"""What a broker has promised up to some moment, and whether the logs that a crash left behind keep it."""
+
+import copy
+from dataclasses import dataclass, field
+
+from logmark.errors import ErrorCode, Refused
+from logmark.log.partition import Partition
+from logmark.log.segment import INDEX, TIME_INDEX, Segment
+from logmark.wire import batches
+from tests.crash.site import Site
+
+NOW_MS = 1_700_000_000_000
+
+
+@dataclass
+class Sent:
+    """A batch of an idempotent producer."""
+
+    base_offset: int
+    base_sequence: int
+    count: int
+
+
+@dataclass
+class Log:
+    """One partition: what was written to it, and how much of that was promised."""
+
+    values: dict[int, bytes] = field(default_factory=dict)
+    stamps: dict[int, int] = field(default_factory=dict)
+    sent: dict[int, list[Sent]] = field(default_factory=dict)
+    # Below it everything was acknowledged, and shown to readers.
+    acknowledged: int = 0
+    # DeleteRecords was answered with this log start; a later one may have been on its way.
+    start: int = 0
+    start_possible: int = 0
+
+    def forget_from(self, end: int) -> None:
+        """What the crash took was never promised."""
+        for offset in [offset for offset in self.values if offset >= end]:
+            del self.values[offset], self.stamps[offset]
+        for sent in self.sent.values():
+            sent[:] = [each for each in sent if each.base_offset < end]
+
+
+@dataclass
+class Topic:
+    """One topic: it must be there, or it is just coming or going and may be."""
+
+    id: bytes | None
+    partitions: list[Log]
+    is_certain: bool = False
+
+
+class Promises:
+    """Everything that anybody was told."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, Topic] = {}
+
+    def log(self, partition: Partition) -> Log:
+        """What is known of a partition."""
+        return self.topics[partition.topic].partitions[partition.index]
+
+    def at(self, site: Site | None) -> "Promises":
+        """The promises as they are at this moment of a broker's life."""
+        if site is not None:
+            for partition in site.partitions():
+                topic = self.topics.get(partition.topic)
+                if topic is not None and partition.index < len(topic.partitions):
+                    log = topic.partitions[partition.index]
+                    log.acknowledged = max(log.acknowledged, partition.high_watermark)
+                    log.start_possible = max(log.start_possible, partition.log_start_offset)
+        return copy.deepcopy(self)
+
+    def begin_topic(self, name: str, partitions: int) -> None:
+        """A topic is being made: after a crash it is there, and empty, or it is not."""
+        self.topics[name] = Topic(None, [Log() for _ in range(partitions)])
+
+    def certain(self, name: str, topic_id: bytes) -> None:
+        """Somebody was told that the topic is there."""
+        self.topics[name].id, self.topics[name].is_certain = topic_id, True
+
+    # After a crash
+
+    def check(self, site: Site, *, may_be_damaged: bool = False) -> None:
+        """Everything promised is there, nothing else is, and all of it can be read."""
+        there = {topic.name: topic for topic in site.logs.topics()}
+        for name, topic in self.topics.items():
+            assert name in there or not topic.is_certain, f"topic {name} is lost"
+        for name, topic in there.items():
+            known = self.topics.get(name)
+            assert known is not None, f"topic {name} was deleted and is there again"
+            assert known.id in (None, topic.id), f"topic {name} is another one"
+            assert len(known.partitions) == topic.partition_count
+            for partition, log in zip(topic.partitions, known.partitions, strict=True):
+                self._check_log(partition, log, may_be_damaged=may_be_damaged)
+        for name in [name for name in self.topics if name not in there]:
+            del self.topics[name]
+        for name, topic in there.items():
+            self.topics[name].id = topic.id
+            self.topics[name].is_certain = True
+
+    def _check_log(self, partition: Partition, log: Log, *, may_be_damaged: bool) -> None:
+        where = f"{partition.topic}-{partition.index}"
+        start, end = partition.log_start_offset, partition.log_end_offset
+        written = max([log.acknowledged, *(offset + 1 for offset in log.values)])
+        assert partition.failure is None
+        assert log.start <= start <= log.start_possible, f"{where} starts at {start}, told was {log.start}"
+        assert log.acknowledged <= end <= written, f"{where} ends at {end}, told was {log.acknowledged}"
+        assert end == partition.high_watermark
+        assert may_be_damaged or not partition.damage, f"{where}: {partition.damage}"
+        found = read_all(partition, may_refuse_from=log.acknowledged if may_be_damaged else end)
+        assert {offset: log.values.get(offset) for offset in found} == found, f"{where} holds what was never written"
+        lost = [offset for offset in range(start, log.acknowledged) if offset not in found]
+        assert not lost, f"{where} lost {lost}"
+        if not may_be_damaged:
+            self._check_times(partition, log, found)
+        check_indexes(partition)
+        log.acknowledged, log.start_possible = end, start
+        log.forget_from(end)
+        # What is refused was never promised, and never will be.
+        log.values = {offset: value for offset, value in log.values.items() if offset in found or offset < start}
+
+    def _check_times(self, partition: Partition, log: Log, found: dict[int, bytes]) -> None:
+        stamps = [(offset, log.stamps[offset]) for offset in sorted(found)]
+        for wanted in {stamp for _, stamp in stamps[:: max(1, len(stamps) // 3)]}:
+            expected = next(pair for pair in stamps if pair[1] >= wanted)
+            assert expected == partition.offset_for_timestamp(wanted)
+
+    def check_producers(self, site: Site) -> None:
+        """What a producer sends again is found where it was written, and what it sends next is taken."""
+        for partition in site.partitions():
+            log = self.log(partition)
+            kept = partition.segments[0].base_offset if partition.segments else partition.log_end_offset
+            for producer_id, sent in log.sent.items():
+                for each in [each for each in sent[-5:] if each.base_offset >= kept]:
+                    again = batch([b"?"] * each.count, NOW_MS, producer_id, each.base_sequence)
+                    appended = partition.append(again, now_ms=NOW_MS)
+                    assert (each.base_offset, True) == (appended.base_offset, appended.is_duplicate), (
+                        f"{partition.topic}-{partition.index} forgot what producer {producer_id} sent"
+                    )
+
+    def append(self, site: Site, partition: Partition, values: list[bytes], producer_id: int = -1) -> None:
+        """Appends one batch, which nobody is told of yet."""
+        log, now_ms = self.log(partition), site.clock.now_ms()
+        base = partition.log_end_offset
+        sent = log.sent.setdefault(producer_id, []) if producer_id >= 0 else []
+        sequence = sent[-1].base_sequence + sent[-1].count if sent else 0 if producer_id >= 0 else -1
+        # Before the bytes are: a crash in the middle may keep them.
+        for at, value in enumerate(values):
+            log.values[base + at], log.stamps[base + at] = value, now_ms
+        if producer_id >= 0:
+            sent.append(Sent(base, sequence, len(values)))
+        appended = partition.append(batch(values, now_ms, producer_id, sequence), now_ms=now_ms)
+        assert (base, False) == (appended.base_offset, appended.is_duplicate)
+
+    def go_on(self, site: Site) -> None:
+        """Appends to every partition, as its producers would, and is told that all is durable."""
+        for partition in site.partitions():
+            for producer_id in (-1, *self.log(partition).sent):
+                self.append(site, partition, [b"after the crash %d" % partition.log_end_offset], producer_id)
+        site.settle()
+        for partition in site.partitions():
+            assert partition.high_watermark == partition.log_end_offset
+            self.log(partition).acknowledged = partition.high_watermark
+
+
+def batch(values: list[bytes], now_ms: int, producer_id: int, sequence: int) -> batches.ProducedBatch:
+    """A batch with keys, so that a compacted topic takes it."""
+    epoch = 0 if producer_id >= 0 else -1
+    made = batches.build(
+        [(b"key", value) for value in values],
+        timestamp_ms=now_ms,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+    )
+    return batches.own(made)
+
+
+def read_all(partition: Partition, *, may_refuse_from: int) -> dict[int, bytes]:
+    """Every record that can be read; only at or above an offset a read may be refused."""
+    found: dict[int, bytes] = {}
+    offset, end = partition.log_start_offset, partition.high_watermark
+    while offset < end:
+        try:
+            records = batches.unpack(partition.read(offset, bytes_max=4096))
+        except Refused as refused:
+            assert refused.code == ErrorCode.CORRUPT_MESSAGE and offset >= may_refuse_from, refused
+            offset += 1
+            continue
+        found.update((record.offset, record.value) for record in records if record.offset >= offset)
+        offset = records[-1].offset + 1
+    return found
+
+
+def check_indexes(partition: Partition) -> None:
+    """The index files of closed segments are whole: nobody, Apache Kafka included, has to build them again."""
+    for segment in partition.segments[:-1]:
+        if segment.damage:
+            continue
+        rebuilt = Segment(
+            partition.folder, segment.base_offset, partition._files, size=segment.size, created_ms=0,
+            index_interval=partition.settings.index_interval_bytes, is_dense=segment.is_dense,
+        )  # fmt: skip
+        rebuilt.rebuild()
+        rebuilt.time_index.append_if_later(rebuilt.max_timestamp, rebuilt.max_timestamp_offset)
+        for suffix, wanted in ((INDEX, rebuilt.offset_index), (TIME_INDEX, rebuilt.time_index)):
+            path = segment.path.removesuffix(".log") + suffix
+            assert bytes(wanted.data) == partition._files.read(path), f"{path} is not what the log says"

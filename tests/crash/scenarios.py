@@ -1,0 +1,248 @@
+"""Scripts of what a broker does, run on a disk that remembers every moment at which it could crash."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from logmark.clock import ManualClock
+from logmark.log.partition import Partition
+from logmark.testing.crashes import CrashFileSystem, Fate, PowerLoss
+from tests.crash.promises import NOW_MS, Promises
+from tests.crash.site import Site
+
+PRODUCER_ID = 2**40
+TOPICS = ("clicks", "orders", "places")
+OVERRIDES = {"clicks": {}, "orders": {"file.delete.delay.ms": "0"}, "places": {"cleanup.policy": "compact"}}
+
+_share = st.integers(0, 999)
+# Weighted by how often each is drawn: most of a log's life is appending.
+_appends = st.tuples(st.just("append"), _share, st.integers(-1, 2), st.sampled_from([1, 1, 2, 3]), st.integers(0, 700))
+_steps = st.one_of(
+    _appends,
+    _appends,
+    _appends,
+    st.tuples(st.just("create"), _share, st.integers(1, 2)),
+    st.tuples(st.just("sync"), _share, st.integers(1, 9)),
+    st.tuples(st.just("settle")),
+    st.tuples(st.just("settle")),
+    st.tuples(st.just("retain"), st.integers(0, 6)),
+    st.tuples(st.just("delete records"), _share, _share),
+    st.tuples(st.just("checkpoint")),
+    st.tuples(st.just("restart")),
+    st.tuples(st.just("delete"), _share),
+    st.tuples(st.just("kill")),
+    st.tuples(st.just("power loss"), st.integers(0, 2**32)),
+)
+Script = list[tuple]
+scripts = st.lists(_steps, min_size=5, max_size=40)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A moment at which the broker may crash: the disk as it is, what was promised, and where the script stood."""
+
+    disk: CrashFileSystem
+    promises: Promises
+    doing: str
+
+
+class Crashed(BaseException):
+    """The broker is gone; nothing that it was doing goes on."""
+
+
+class Run:
+    """One script on one disk."""
+
+    def __init__(self, disk: CrashFileSystem, *, moments: bool = True) -> None:
+        self.disk = disk
+        self.clock = ManualClock(NOW_MS)
+        self.promises = Promises()
+        self.moments: list[Moment] = []
+        self.site: Site | None = None
+        self._doing = "start"
+        self._number = 0
+        self._keeps_moments = moments
+
+    def run(self, script: Script) -> None:
+        """Does everything in the script."""
+        self._start(self.disk)
+        for step in script:
+            self._doing = str(step)
+            name, *arguments = step
+            getattr(self, "_" + name.replace(" ", "_"))(*arguments)
+        self._doing = "end"
+        self._remember()
+
+    def _remember(self) -> None:
+        if self._keeps_moments:
+            self.moments.append(Moment(self.disk.killed(), self.promises.at(self.site), self._doing))
+
+    def _start(self, disk: CrashFileSystem) -> None:
+        self.disk, self.site = disk, None
+        disk.before_change = self._remember
+        self.site = Site(disk, self.clock)
+
+    # Finding
+
+    def _topic(self, share: int) -> str | None:
+        names = sorted(self.promises.topics)
+        return names[share % len(names)] if names else None
+
+    def _partition(self, share: int) -> Partition | None:
+        partitions = self.site.partitions()
+        return partitions[share % len(partitions)] if partitions else None
+
+    # Doing
+
+    def _create(self, share: int, partitions: int) -> None:
+        name = TOPICS[share % len(TOPICS)]
+        if name not in self.promises.topics:
+            self.promises.begin_topic(name, partitions)
+            self.promises.certain(name, self.site.logs.create_topic(name, partitions, OVERRIDES[name]).id)
+
+    def _delete(self, share: int) -> None:
+        name = self._topic(share)
+        if name is not None:
+            self.promises.topics[name].is_certain = False
+            self.site.logs.delete_topic(name)
+            del self.promises.topics[name]
+
+    def _append(self, share: int, producer: int, count: int, size: int) -> None:
+        partition = self._partition(share)
+        if partition is None:
+            self._create(share, 1 + share % 2)
+            partition = self._partition(share)
+        producer_id = -1 if producer < 0 else PRODUCER_ID + producer
+        # More than five batches in flight are more than Kafka's producers send.
+        unsettled = [sent for sent in self.promises.log(partition).sent.get(producer_id, [])
+                     if sent.base_offset >= partition.high_watermark]  # fmt: skip
+        if len(unsettled) >= 4:
+            self._settle()
+        values = []
+        for _ in range(count):
+            self._number += 1
+            choose = random.Random(self._number)
+            values.append(b"%d:" % self._number + choose.randbytes(choose.randrange(size // count + 1)))
+        self.promises.append(self.site, partition, values, producer_id)
+
+    def _sync(self, share: int, steps: int) -> None:
+        partition = self._partition(share)
+        if partition is not None:
+            self.site.committer.begin(partition)
+            for _ in range(steps):
+                self.site.committer.step(partition)
+
+    def _settle(self) -> None:
+        self.site.settle()
+
+    def _retain(self, seconds: int) -> None:
+        self.clock.advance(seconds=seconds)
+        self.site.logs.look_after()
+
+    def _delete_records(self, share: int, before: int) -> None:
+        partition = self._partition(share)
+        if partition is not None and partition.settings.is_deleted:
+            log = self.promises.log(partition)
+            start = partition.delete_records(before % (partition.high_watermark + 1))
+            self._checkpoint()
+            log.start = start
+
+    def _checkpoint(self) -> None:
+        self.site.logs.checkpoint()()
+
+    def _restart(self) -> None:
+        assert self.site.close()
+        self._begin_again(self.disk.killed())
+
+    def _kill(self) -> None:
+        self._begin_again(self.disk.killed())
+
+    def _power_loss(self, seed: int) -> None:
+        choose = random.Random(seed)
+        loss = choose.choice(list(self.disk.power_losses()))
+        self._begin_again(self.disk.after(loss), may_be_damaged=is_garbled(loss))
+
+    def _begin_again(self, disk: CrashFileSystem, *, may_be_damaged: bool = False) -> None:
+        self.promises = self.promises.at(self.site)
+        self._start(disk)
+        self.promises.check(self.site, may_be_damaged=may_be_damaged)
+
+
+def is_garbled(loss: PowerLoss) -> bool:
+    """Whether there are bytes on the disk that look like damage: garbage, or a torn write with whole ones behind it."""
+    fates = loss.fates.values()
+    return Fate.GARBAGE in fates or (Fate.TORN in fates and len(fates) > 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """One crash of a run: at a moment, how, and whether the recovery crashes too."""
+
+    moment: Moment
+    loss: PowerLoss | None
+    again: int | None = None
+
+    def __str__(self) -> str:
+        how = "killed" if self.loss is None else f"power lost, {self.loss.name}"
+        again = "" if self.again is None else f", and again in the recovery (seed {self.again})"
+        return f"{how} while doing {self.moment.doing}{again}"
+
+
+def crashes(moments: list[Moment], choose: random.Random, count: int) -> Iterator[Crash]:
+    """So many crashes of a run, spread over its moments and over the kinds of crash."""
+    for _ in range(count):
+        moment = choose.choice(moments)
+        kind = choose.random()
+        if kind < 0.1:
+            loss = None
+        elif kind < 0.2:
+            loss = moment.disk.any_power_loss(choose)
+        else:
+            loss = choose.choice(list(moment.disk.power_losses()))
+        again = choose.randrange(2**32) if loss is None or choose.random() < 0.2 else None
+        yield Crash(moment, loss, again)
+
+
+def survive(crash: Crash) -> None:
+    """Recovers from a crash, checks every promise, goes on, and checks again after another start."""
+    promises, clock = crash.moment.promises.at(None), ManualClock(NOW_MS + 60_000)
+    disk = crash.moment.disk.killed() if crash.loss is None else crash.moment.disk.after(crash.loss)
+    garbled = crash.loss is not None and is_garbled(crash.loss)
+    if crash.again is not None:
+        choose = random.Random(crash.again)
+        disk, loss = _crash_in_recovery(disk, promises, clock, choose, garbled)
+        garbled = garbled or is_garbled(loss)
+    site = Site(disk, clock)
+    promises.check(site, may_be_damaged=garbled)
+    promises.check_producers(site)
+    promises.go_on(site)
+    after = disk.after(PowerLoss("nothing unsynced kept", {}, Fate.LOST))
+    site = Site(after, clock)
+    promises.check(site, may_be_damaged=garbled)
+    if not garbled:
+        assert site.close()
+        promises.check(Site(after, clock))
+
+
+def _crash_in_recovery(
+    disk: CrashFileSystem, promises: Promises, clock: ManualClock, choose: random.Random, garbled: bool
+) -> tuple[CrashFileSystem, PowerLoss]:
+    """The disk after a power loss in the middle of a recovery, or right after it, when readers have seen its work."""
+    left = choose.choice([choose.randrange(20), 1000])
+
+    def count_down() -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Crashed
+
+    disk.before_change = count_down
+    try:
+        promises.check(Site(disk, clock), may_be_damaged=garbled)
+    except Crashed:
+        pass
+    disk.before_change = lambda: None
+    loss = choose.choice([*disk.power_losses(), disk.any_power_loss(choose)])
+    return disk.after(loss), loss
