@@ -1,6 +1,7 @@
 """`logmark serve`: one broker in the foreground until it is told to stop."""
 
 import asyncio
+import gc
 import ipaddress
 import json
 import logging
@@ -104,7 +105,12 @@ async def _serve(broker: Broker, where: str) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    # What the start makes stays for good: thousands of partitions are never searched for garbage, which would hold up
+    # every client for half a second.
+    gc.disable()
     await broker.start()
+    gc.freeze()
+    gc.enable()
     for listener in broker.listeners:
         if not listener.is_loopback:
             log.warning(
