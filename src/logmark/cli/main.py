@@ -9,12 +9,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from logmark import __version__
-from logmark.cli import backup, consume, groups, lag, offsets, produce, topics
+from logmark.cli import backup, consume, groups, lag, log, offsets, produce, topics, verify
 from logmark.cli.options import example
 from logmark.errors import LogmarkError, UserError
 
 _SERVE_HELP = "Run a broker in the foreground until it is told to stop."
-_ORDER = ("topics", "produce", "consume", "groups", "lag", "offsets", "backup", "restore")
+_ORDER = ("topics", "produce", "consume", "groups", "lag", "offsets", "verify", "log", "backup", "restore")
 INTERRUPTED = 130
 
 
@@ -74,6 +74,8 @@ app.command("consume", epilog=example("logmark consume orders --from @-2h --max 
 app.add_typer(groups.app, name="groups")
 app.command("lag", epilog=example("logmark lag billing --output json"))(lag.lag)
 app.add_typer(offsets.app, name="offsets")
+app.command("verify", epilog=example("logmark verify ./logmark-data"))(verify.verify)
+app.add_typer(log.app, name="log")
 app.command("backup", epilog=example("logmark backup ./logmark-data /mnt/backup/orders"))(backup.backup)
 app.command("restore", epilog=example("logmark restore /mnt/backup/orders ./restored"))(backup.restore)
 

@@ -1,0 +1,213 @@
+"""`logmark log`: the files of a log, for people and for programs."""
+
+import base64
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+
+from logmark.cli.options import Output, OutputFormat, example
+from logmark.errors import Malformed, UserError
+
+app = typer.Typer(help="Look into the files of a log.", no_args_is_help=True)
+
+_TEXT_LENGTH_MAX = 160
+
+
+@app.command("dump", epilog=example("logmark log dump ./data/orders-0 --records --from-offset 100 --limit 20"))
+def dump(
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH", help="A file of a log, a partition's folder or a data directory.", show_default=False
+        ),
+    ],
+    records: Annotated[bool, typer.Option("--records", "-r", help="Show the records of each batch too.")] = False,
+    indexes: Annotated[
+        bool, typer.Option("--indexes", help="Of a folder, show indexes, snapshots and checkpoints too.")
+    ] = False,
+    from_offset: Annotated[int, typer.Option(help="Begin at this offset.", min=0)] = 0,
+    limit: Annotated[
+        int | None, typer.Option(help="Stop after so many batches, or records with --records.", min=1)
+    ] = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Shows batches, records, markers and the files beside them; of Logmark's files and of Apache Kafka's.
+
+    Nothing is written. Damaged places are told and passed. With --output json every item is one line.
+    """
+    from logmark.disk.reading import ReadingFileSystem
+    from logmark.log.dump import Dump
+
+    shown = Dump(ReadingFileSystem(), with_records=records, with_indexes=indexes, from_offset=from_offset)
+    write = _write_json if output is OutputFormat.JSON else _write_line
+    try:
+        for item in _limited(shown.of(os.path.abspath(path)), limit, "record" if records else "batch"):
+            write(_decoded(item))
+    except OSError as error:
+        raise UserError(f"{error.filename or path} cannot be read: {error.strerror or error}.", exit_code=2) from error
+
+
+def _limited(items: Iterator[dict[str, Any]], limit: int | None, counted: str) -> Iterator[dict[str, Any]]:
+    if limit is None:
+        yield from items
+        return
+    left = limit
+    for item in items:
+        if item["kind"] == counted:
+            if not left:
+                return
+            left -= 1
+        yield item
+        if not left and counted == "record":
+            return
+
+
+def _decoded(item: dict[str, Any]) -> dict[str, Any]:
+    """The item; a record of the offsets topic with what it says."""
+    from logmark.names import OFFSETS_TOPIC
+
+    if item["kind"] != "record" or item["topic"] != OFFSETS_TOPIC:
+        return item
+    from logmark.coordination import journal
+
+    try:
+        fact = journal.decode(item["key"], item["value"])
+    except Malformed as error:
+        return {**item, "says": {"type": "unreadable", "problem": str(error)}}
+    if fact is None or not is_dataclass(fact):
+        kind = int.from_bytes(item["key"][:2], "big", signed=True)
+        return {**item, "says": {"type": f"group record of type {kind}", "is_tombstone": item["value"] is None}}
+    return {**item, "says": {"type": type(fact).__name__, **asdict(fact)}}
+
+
+# For programs
+
+
+def _write_json(item: dict[str, Any]) -> None:
+    typer.echo(json.dumps(_plain(item), ensure_ascii=False))
+
+
+def _plain(value: Any) -> Any:
+    """The value in JSON's types: bytes that are UTF-8 as text, others under a name that says base64."""
+    if isinstance(value, dict):
+        plain: dict[str, Any] = {}
+        for name, one in value.items():
+            text = _text(one) if isinstance(one, bytes) else None
+            if isinstance(one, bytes) and text is None:
+                plain[f"{name}_base64"] = base64.b64encode(one).decode()
+            else:
+                plain[name] = text if isinstance(one, bytes) else _plain(one)
+        if plain.get("kind") == "record":
+            plain["headers"] = [_plain({"key": key, "value": content}) for key, content in value["headers"]]
+        return plain
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if isinstance(value, bytes):
+        return _text(value) or base64.b64encode(value).decode()
+    return value
+
+
+def _text(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+# For people
+
+
+def _write_line(item: dict[str, Any]) -> None:
+    typer.echo(_LINES.get(item["kind"], _other)(item))
+
+
+def _file(item: dict[str, Any]) -> str:
+    return f"{item['path']}: {item['size_bytes']} bytes"
+
+
+def _batch(item: dict[str, Any]) -> str:
+    base, last, records = item["base_offset"], item["last_offset"], item["record_count"]
+    parts = [
+        f"  {_range(base, last)}: {records} record{'' if records == 1 else 's'}",
+        f"{item['size_bytes']} bytes at {item['position']}",
+        item["codec"],
+        f"{item['timestamp_type']} {_time(item['max_timestamp'])}",
+    ]
+    if item["producer_id"] >= 0:
+        sequences = _range(item["base_sequence"], item["last_sequence"])
+        parts.append(
+            f"producer {item['producer_id']} epoch {item['producer_epoch']}"
+            + (f" sequences {sequences}" if item["base_sequence"] >= 0 else "")
+        )
+    if item["is_transactional"]:
+        parts.append("control" if item["is_control"] else "transactional")
+    if item["delete_horizon"] is not None:
+        parts.append(f"delete horizon {_time(item['delete_horizon'])}")
+    if item["leader_epoch"]:
+        parts.append(f"leader epoch {item['leader_epoch']}")
+    return ", ".join(parts)
+
+
+def _marker(item: dict[str, Any]) -> str:
+    return (
+        f"    {item['offset']}  {item['type']} of producer {item['producer_id']} epoch {item['producer_epoch']}, "
+        f"coordinator epoch {item['coordinator_epoch']}"
+    )
+
+
+def _record(item: dict[str, Any]) -> str:
+    says = item.get("says")
+    if says is not None:
+        fields = " ".join(f"{name}={_shown(value)}" for name, value in says.items() if name != "type")
+        return f"    {item['offset']}  {_time(item['timestamp'])}  {says['type']} {fields}"
+    headers = "".join(f"  {_shown(key)}={_shown(value)}" for key, value in item["headers"])
+    value = "tombstone" if item["value"] is None else _shown(item["value"])
+    return f"    {item['offset']}  {_time(item['timestamp'])}  {_shown(item['key'])}: {value}{headers}"
+
+
+def _damage(item: dict[str, Any]) -> str:
+    if "position" not in item:
+        return f"  damaged: {item['problem']}"
+    until = "the end" if item["next_offset"] is None else str(item["next_offset"] - 1)
+    return (
+        f"  damaged at {item['position']} ({item['size_bytes']} bytes, offsets {item['first_offset']} to {until}): "
+        f"{item['problem']}"
+    )
+
+
+def _other(item: dict[str, Any]) -> str:
+    hidden = {"kind", "path"} if item["kind"] == "offset" else {"kind", "path", "topic", "partition"}
+    return "  " + "  ".join(f"{name} {_shown(value)}" for name, value in item.items() if name not in hidden)
+
+
+_LINES = {"file": _file, "batch": _batch, "marker": _marker, "record": _record, "damage": _damage}
+
+
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first} to {last}"
+
+
+def _time(timestamp_ms: int) -> str:
+    if timestamp_ms < 0:
+        return "no time"
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")[:-6] + "Z"
+    except (OverflowError, ValueError, OSError):
+        return f"{timestamp_ms} ms"
+
+
+def _shown(value: Any) -> str:
+    """A value on one line: text as it is, other bytes in base64, cut when long."""
+    if isinstance(value, bytes):
+        text = _text(value)
+        value = f"base64:{base64.b64encode(value).decode()}" if text is None else text
+    text = "null" if value is None else "".join(one if one.isprintable() else repr(one)[1:-1] for one in str(value))
+    if len(text) <= _TEXT_LENGTH_MAX:
+        return text
+    return "".join(islice(text, _TEXT_LENGTH_MAX)) + f"... ({len(text)} characters)"

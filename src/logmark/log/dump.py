@@ -1,0 +1,240 @@
+"""The content of a log's files, item by item: batches, records, markers, and the entries of the files beside them.
+
+It reads Logmark's files and Apache Kafka's, also while a broker runs, and goes on behind what is damaged.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+
+from logmark.disk.files import FileSystem
+from logmark.errors import Malformed, UserError
+from logmark.log import checkpoints, entries, transactions
+from logmark.log.epochs import FILE_NAME as EPOCHS
+from logmark.log.inspection import UNPACKED_BYTES_MAX
+from logmark.log.partition import METADATA
+from logmark.log.sweep import Damage, Sweep
+from logmark.log.verification import CLEANER_OFFSETS
+from logmark.wire import codecs, columns
+from logmark.wire.batches import HEADER_BYTES, BatchHeader, read_header
+
+Item = dict[str, object]
+DELETE_HORIZON_BIT = 0x40
+_FOLDER = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<index>\d+)(\.[0-9a-f]{32}-\w+)?")
+_FILE = re.compile(r"(?P<base>\d{20})\.(?P<kind>log|index|timeindex|txnindex|snapshot)(\..+)?")
+_OFFSET_FILES = (
+    checkpoints.RECOVERY_POINTS, checkpoints.HIGH_WATERMARKS, checkpoints.LOG_STARTS, CLEANER_OFFSETS,
+)  # fmt: skip
+_LONG_MAX = 2**63 - 1
+
+
+class Dump:
+    """What a file, a partition's folder or a whole data directory holds."""
+
+    def __init__(
+        self, files: FileSystem, *, with_records: bool = False, with_indexes: bool = False, from_offset: int = 0
+    ) -> None:
+        self._files = files
+        self._with_records = with_records
+        self._with_indexes = with_indexes
+        self._from_offset = from_offset
+
+    def of(self, path: str) -> Iterator[Item]:
+        """The items of a path; a sentence when it is nothing of a log."""
+        if not self._files.exists(path):
+            raise UserError(f"{path} does not exist. Name a file of a log, a partition's folder or a data directory.",
+                            exit_code=2)  # fmt: skip
+        if not self._files.is_directory(path):
+            yield from self._file(path)
+        elif _is_partition(self._files.listdir(path)):
+            yield from self._folder(path)
+        else:
+            yield from self._directory(path)
+
+    def _directory(self, path: str) -> Iterator[Item]:
+        names = self._files.listdir(path)
+        folders = [name for name in names if _FOLDER.fullmatch(name) and self._files.is_directory(f"{path}/{name}")]
+        if not folders and not any(name in names for name in _OFFSET_FILES):
+            raise UserError(f"{path} is neither a partition's folder nor a data directory.", exit_code=2)
+        for name in sorted(folders, key=lambda name: (name.rpartition("-")[0], int(name.rpartition("-")[2]))
+                           if name.rpartition("-")[2].isdigit() else (name, 0)):  # fmt: skip
+            yield from self._folder(f"{path}/{name}")
+        for name in _OFFSET_FILES:
+            if self._with_indexes and name in names:
+                yield from self._file(f"{path}/{name}")
+
+    def _folder(self, path: str) -> Iterator[Item]:
+        names = self._files.listdir(path)
+        logs = [name for name in names if name.endswith(".log") and name[:20].isdigit()]
+        first = max((at for at, name in enumerate(logs) if int(name[:20]) <= self._from_offset), default=0)
+        for name in logs[first:]:
+            yield from self._file(f"{path}/{name}")
+        if self._with_indexes:
+            for name in names:
+                if name in (EPOCHS, METADATA) or ((match := _FILE.fullmatch(name)) and match["kind"] != "log"):
+                    yield from self._file(f"{path}/{name}")
+
+    def _file(self, path: str) -> Iterator[Item]:
+        folder, name = os.path.split(path)
+        match = _FILE.fullmatch(name)
+        if match is None and name not in (EPOCHS, METADATA, *_OFFSET_FILES) and not name.endswith(".log"):
+            raise UserError(
+                f"{path} is no file of a log: name a .log, .index, .timeindex, .txnindex or .snapshot file, a "
+                "checkpoint, a partition's folder or a data directory.",
+                exit_code=2,
+            )
+        where = {"path": path, **_partition(os.path.basename(folder))}
+        yield {"kind": "file", **where, "size_bytes": self._files.size(path)}
+        try:
+            if match is not None and match["kind"] == "log":
+                yield from self._log(path, int(match["base"]), where)
+            elif match is not None:
+                yield from ({**item, **where} for item in self._small(path, match["kind"], int(match["base"])))
+            else:
+                yield from ({**item, **where} for item in self._text(path, name))
+        except Malformed as error:
+            yield {"kind": "damage", **where, "problem": str(error)}
+
+    # Batches and records
+
+    def _log(self, path: str, base: int, where: Item) -> Iterator[Item]:
+        file = self._files.open(path)
+        try:
+            for part in Sweep(file, file.size(), base_offset=base, is_dense=False):
+                if isinstance(part, Damage):
+                    if (part.next_offset or _LONG_MAX) > self._from_offset:
+                        yield _damage(part, where)
+                    continue
+                at = 0
+                for header in part.headers:
+                    if header.last_offset >= self._from_offset:
+                        data = part.data[at : at + header.size]
+                        yield from self._batch(part.position + at, header, data, where)
+                    at += header.size
+        finally:
+            file.close()
+
+    def _batch(self, position: int, header: BatchHeader, data: memoryview, where: Item) -> Iterator[Item]:
+        yield {
+            "kind": "batch",
+            **where,
+            "position": position,
+            "size_bytes": header.size,
+            "base_offset": header.base_offset,
+            "last_offset": header.last_offset,
+            "record_count": header.record_count,
+            "codec": "none" if not header.codec else _codec_name(header.codec),
+            "timestamp_type": "LogAppendTime" if header.is_log_append_time else "CreateTime",
+            "max_timestamp": header.max_timestamp,
+            "delete_horizon": header.base_timestamp if header.attributes & DELETE_HORIZON_BIT else None,
+            "producer_id": header.producer_id,
+            "producer_epoch": header.producer_epoch,
+            "base_sequence": header.base_sequence,
+            "last_sequence": header.last_sequence,
+            "leader_epoch": header.leader_epoch,
+            "is_transactional": header.is_transactional,
+            "is_control": header.is_control,
+            "crc": header.crc,
+        }
+        if not header.record_count:
+            return
+        try:
+            if header.is_control:
+                marker = transactions.read_marker(data)
+                yield {
+                    "kind": "marker",
+                    **where,
+                    "offset": header.base_offset,
+                    "type": "OTHER" if marker is None else "COMMIT" if marker.is_commit else "ABORT",
+                    "coordinator_epoch": None if marker is None else marker.coordinator_epoch,
+                    "producer_id": header.producer_id,
+                    "producer_epoch": header.producer_epoch,
+                    "timestamp": header.max_timestamp,
+                }
+            elif self._with_records:
+                yield from self._records(data, where)
+        except Malformed as error:
+            damage = Damage(position, header.size, header.base_offset, header.next_offset, str(error))
+            yield _damage(damage, where)
+
+    def _records(self, data: memoryview, where: Item) -> Iterator[Item]:
+        found = columns.decode(
+            data, start=self._from_offset, stop=_LONG_MAX, with_headers=True, decompressed_bytes_max=UNPACKED_BYTES_MAX
+        )
+        fields = zip(found.offsets, found.timestamps_ms, found.keys(), found.values(), found.headers(), strict=True)
+        for offset, timestamp, key, value, headers in fields:
+            yield {
+                "kind": "record",
+                **where,
+                "offset": offset,
+                "timestamp": timestamp,
+                "key": key,
+                "value": value,
+                "headers": headers,
+            }
+
+    # The files beside a log
+
+    def _small(self, path: str, kind: str, base: int) -> Iterator[Item]:
+        data = self._files.read(path)
+        if kind == "index":
+            for offset, position in entries.offset_entries(entries.unpadded(data, entries.OFFSET_ENTRY), base):
+                yield {"kind": "index_entry", "offset": offset, "position": position}
+        elif kind == "timeindex":
+            for timestamp, offset in entries.time_entries(entries.unpadded(data, entries.TIME_ENTRY), base):
+                yield {"kind": "time_index_entry", "timestamp": timestamp, "offset": offset}
+        elif kind == "txnindex":
+            for entry in entries.aborted_entries(data):
+                yield {"kind": "aborted_transaction", **entry._asdict()}
+        else:
+            for producer in entries.producer_entries(data):
+                yield {"kind": "producer", **producer._asdict()}
+
+    def _text(self, path: str, name: str) -> Iterator[Item]:
+        if name == EPOCHS:
+            for epoch, start_offset in checkpoints.read_epochs(self._files.read(path)):
+                yield {"kind": "leader_epoch", "leader_epoch": epoch, "start_offset": start_offset}
+        elif name == METADATA:
+            topic_id = checkpoints.read_partition_metadata(self._files.read(path))
+            yield {"kind": "partition_metadata", "topic_id": checkpoints.id_text(topic_id)}
+        elif name in _OFFSET_FILES:
+            for (topic, partition), offset in checkpoints.read_offsets(self._files.read(path)).items():
+                yield {"kind": "offset", "topic": topic, "partition": partition, "offset": offset}
+        else:
+            yield from self._log(path, self._first_offset(path), {"path": path, "topic": None, "partition": None})
+
+    def _first_offset(self, path: str) -> int:
+        """Where a segment begins that somebody has renamed."""
+        file = self._files.open(path)
+        try:
+            return max(read_header(file.pread(HEADER_BYTES, 0)).base_offset, 0)
+        finally:
+            file.close()
+
+
+def _is_partition(names: object) -> bool:
+    assert isinstance(names, (list, tuple))
+    return any(_FILE.fullmatch(name) for name in names) or METADATA in names
+
+
+def _partition(folder: str) -> Item:
+    match = _FOLDER.fullmatch(folder)
+    if match is None:
+        return {"topic": None, "partition": None}
+    return {"topic": match["topic"], "partition": int(match["index"])}
+
+
+def _codec_name(codec: int) -> str:
+    return codecs.NAMES[codec] if codec < len(codecs.NAMES) else f"unknown codec {codec}"
+
+
+def _damage(damage: Damage, where: Item) -> Item:
+    return {
+        "kind": "damage",
+        **where,
+        "position": damage.position,
+        "size_bytes": damage.size_bytes,
+        "first_offset": damage.first_offset,
+        "next_offset": damage.next_offset,
+        "problem": damage.problem,
+    }

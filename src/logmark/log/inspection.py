@@ -1,0 +1,469 @@
+"""The inspection of one partition's folder: every batch, every record, and every file that speaks of them.
+
+It reads only. Batches are compared with their neighbours, indexes and snapshots with the batches. Records are walked by
+the compiled columns; nothing here is done record by record.
+"""
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import pairwise
+
+from logmark.disk.files import FileSystem
+from logmark.errors import Malformed
+from logmark.log import checkpoints, entries, transactions
+from logmark.log.epochs import FILE_NAME as EPOCHS
+from logmark.log.findings import Finding, Kind, PartitionFindings, SegmentFindings, of_damage
+from logmark.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, file_name
+from logmark.log.sweep import Damage, Stretch, Sweep, head_of
+from logmark.wire import batches, codecs, columns
+from logmark.wire.batches import CODEC_BITS, CONTROL_BIT, HEADER_BYTES, TRANSACTIONAL_BIT, BatchHeader
+
+TXN_INDEX = ".txnindex"
+# A batch that unpacks to more is not looked into: no broker takes one by default.
+UNPACKED_BYTES_MAX = 256 * 1024 * 1024
+_LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
+_NEVER = _LONG_MAX
+_PAGES_BYTES = 64 * 1024
+
+
+class _Pointers:
+    """The entries of one index, met one after the other while the batches go by."""
+
+    def __init__(self, found: Iterator[tuple[int, int]], *, by: int) -> None:
+        self._entries = found
+        self._by = by  # which of the two numbers grows with the batches: what is compared with `due`
+        self._entry: tuple[int, int] | None = None
+        self.count = 0
+        self.due = -_NEVER
+        self.wrong: list[tuple[int, tuple[int, int]]] = []
+        self.last: tuple[int, int] | None = None
+        self._advance()
+
+    def meet(self, place: int, value: int) -> None:
+        """A batch goes by; an entry of this place must have this value, and one of an earlier place has no batch."""
+        while self.due <= place:
+            assert self._entry is not None
+            if self.due != place or self._entry[1 - self._by] != value:
+                self._blame()
+            self._advance()
+
+    def skip(self, until: int) -> None:
+        """Damage goes by: nobody can say of its entries whether they are right."""
+        while self.due < until:
+            self._advance()
+
+    def finish(self) -> None:
+        """No more batches: what is left points nowhere."""
+        while self._entry is not None:
+            self._blame()
+            self._advance()
+
+    def _blame(self) -> None:
+        assert self._entry is not None
+        if not self.wrong or self.wrong[-1][0] != self.count - 1:
+            self.wrong.append((self.count - 1, self._entry))
+
+    def _advance(self) -> None:
+        before, self._entry = self._entry, next(self._entries, None)
+        if self._entry is None:
+            self.due = _NEVER
+            return
+        self.count += 1
+        self.last = self._entry
+        self.due = self._entry[self._by]
+        if before is not None and not (before[0] < self._entry[0] and before[1] <= self._entry[1]):
+            self._blame()
+
+
+class Inspection:
+    """One folder; `told` is called with the bytes that were gone through."""
+
+    def __init__(
+        self,
+        path: str,
+        folder: str,
+        *,
+        files: FileSystem,
+        is_dense: bool,
+        is_clean: bool,
+        is_ours: bool,
+        told: Callable[[int], None],
+    ) -> None:
+        self._path = f"{path}/{folder}"
+        self._folder = folder
+        self._files = files
+        self._is_dense = is_dense
+        self._is_clean = is_clean
+        self._is_ours = is_ours
+        self._told = told
+        self._result = PartitionFindings(folder=folder)
+        self._names: Sequence[str] = ()
+        # The open transactions by producer, each with its first offset; None where that lies before the log.
+        self._open: dict[int, int] = {}
+        self._aborts: dict[int, tuple[int, int | None]] = {}
+        self._epochs: list[tuple[int, int]] | None = None
+        self._gaps: list[tuple[SegmentFindings, Damage]] = []
+        self._is_compacted = not is_dense
+        self._max_timestamp = -1
+
+    def run(self) -> PartitionFindings:
+        """Goes through the whole folder."""
+        self._names = self._files.listdir(self._path)
+        self._epochs = self._read_epochs()
+        bases = sorted(int(name[:20]) for name in self._names if name.endswith(LOG) and name[:20].isdigit())
+        for base, following in zip(bases, [*bases[1:], None], strict=True):
+            self._inspect(base, following)
+        self._judge_gaps()
+        self._check_epochs(bases)
+        self._check_snapshots(bases)
+        left_over = [name for name in self._names if name.endswith((".deleted", ".cleaned", ".swap", ".tmp"))]
+        if left_over:
+            more = f", and {len(left_over) - 1} more" if len(left_over) > 1 else ""
+            self._note(left_over[0], f"it is left over{more}", "The next start finishes or removes such files.")
+        return self._result
+
+    # Segments
+
+    def _inspect(self, base: int, following: int | None) -> None:
+        name = file_name(base, LOG)
+        file = self._files.open(f"{self._path}/{name}")
+        try:
+            size = file.size()
+            found = SegmentFindings(base_offset=base, size_bytes=size)
+            self._result.segments.append(found)
+            offsets, times = self._pointers(found, base, INDEX), self._pointers(found, base, TIME_INDEX)
+            self._aborts, self._max_timestamp = {}, -1
+            expected = base
+            for part in Sweep(file, size, base_offset=base, is_dense=self._is_dense, next_base=following):
+                if isinstance(part, Stretch):
+                    self._check_stretch(name, part, offsets, times)
+                    expected = part.next_offset
+                    self._told(len(part.data))
+                else:
+                    self._take(name, found, part, is_last=following is None, size=size)
+                    if part.next_offset is not None:
+                        expected = part.next_offset
+                    offsets.skip(part.position + part.size_bytes)
+                    times.skip(expected)
+                    self._told(part.size_bytes)
+        finally:
+            file.close()
+        self._result.log_end_offset = expected
+        self._check_end(found, expected, following, size)
+        self._check_pointers(found, base, offsets, times, is_last=following is None)
+        self._check_aborts(found, base, following)
+
+    def _take(self, name: str, found: SegmentFindings, damage: Damage, *, is_last: bool, size: int) -> None:
+        if not damage.size_bytes:
+            self._gaps.append((found, damage))
+        elif is_last and not self._is_clean and damage.next_offset is None and damage.right_head is None:
+            self._note(
+                name, f"{damage.size_bytes} bytes at its end are no batch ({damage.problem})",
+                "The directory was not closed cleanly: the next start cuts such a tail, and nothing acknowledged is in "
+                "it unless a checkpoint says otherwise.", position=damage.position,
+            )  # fmt: skip
+        else:
+            found.damage.append(damage)
+            self._result.found.append(of_damage(f"{self._folder}/{name}", damage))
+
+    def _check_end(self, found: SegmentFindings, expected: int, following: int | None, size: int) -> None:
+        if following is None or expected == following or not self._is_dense:
+            return
+        if expected < following:
+            problem = f"the next segment begins at {following}, and the offsets before it are missing"
+            self._gaps.append((found, Damage(size, 0, expected, following, problem)))
+
+    def _judge_gaps(self) -> None:
+        """Missing offsets are a loss, unless the batches show that the log was compacted once."""
+        for found, gap in self._gaps:
+            path = file_name(found.base_offset, LOG)
+            if self._is_compacted:
+                self._note(path, f"no offsets {gap.first_offset} to {(gap.next_offset or 0) - 1}",
+                           "The log was compacted once, and compaction leaves such gaps.")  # fmt: skip
+                continue
+            if gap.position == found.size_bytes:
+                found.gap = gap
+            else:
+                found.damage.append(gap)
+                found.damage.sort()
+            self._result.found.append(of_damage(f"{self._folder}/{path}", gap))
+
+    # Batches and records
+
+    def _check_stretch(self, name: str, stretch: Stretch, offsets: _Pointers, times: _Pointers) -> None:
+        position, largest, producer_id_max = stretch.position, self._max_timestamp, self._result.producer_id_max
+        records = special = 0
+        is_sparse = False
+        for header in stretch.headers:
+            last = header.base_offset + header.last_offset_delta
+            if position >= offsets.due:
+                offsets.meet(position, last)
+            if last >= times.due:
+                times.meet(last, header.max_timestamp)
+            if header.max_timestamp > largest:
+                largest = header.max_timestamp
+            if header.producer_id > producer_id_max:
+                producer_id_max = header.producer_id
+            special |= header.attributes
+            if header.record_count != header.last_offset_delta + 1 and header.record_count:
+                is_sparse = True
+            records += header.record_count
+            position += header.size
+        self._max_timestamp, self._result.producer_id_max = largest, producer_id_max
+        self._result.records += records
+        self._is_compacted = self._is_compacted or is_sparse
+        self._check_leader_epochs(name, stretch)
+        if special & TRANSACTIONAL_BIT:
+            self._follow_transactions(name, stretch)
+        self._check_records(name, stretch, is_plain=not special & (CODEC_BITS | CONTROL_BIT) and not is_sparse)
+
+    def _check_records(self, name: str, stretch: Stretch, *, is_plain: bool) -> None:
+        if is_plain:
+            with suppress(Malformed):
+                found = columns.decode(
+                    stretch.data, start=0, stop=_LONG_MAX, decompressed_bytes_max=UNPACKED_BYTES_MAX
+                )  # fmt: skip
+                first, count = stretch.headers[0].base_offset, sum(header.record_count for header in stretch.headers)
+                if found.count == count and (
+                    count != stretch.next_offset - first or found.offsets == array("q", range(first, first + count))
+                ):
+                    return
+        position = 0
+        for header in stretch.headers:
+            problem = self._problem_of(stretch.data[position : position + header.size], header)
+            if problem is not None:
+                self._result.found.append(
+                    Finding(
+                        kind=Kind.RECORDS,
+                        path=f"{self._folder}/{name}",
+                        position=stretch.position + position,
+                        size_bytes=header.size,
+                        first_offset=header.base_offset,
+                        next_offset=header.next_offset,
+                        problem=problem,
+                        meaning="The checksum is right, so it was written like this; readers cannot decode it. "
+                        "A repair leaves it as it is.",
+                    )
+                )
+            position += header.size
+
+    def _problem_of(self, data: memoryview, header: BatchHeader) -> str | None:
+        if not header.record_count:
+            return None if header.size == HEADER_BYTES else "a batch without records has bytes of records"
+        try:
+            body: batches.Buffer = data[HEADER_BYTES:]
+            if header.codec:
+                body = codecs.decompress(header.codec, body, bytes_max=UNPACKED_BYTES_MAX)
+            problem, at, *rest = columns.check_records(data, body, 0, False, _LONG_MIN, _LONG_MAX)
+        except Malformed as error:
+            return f"its records cannot be unpacked ({error})"
+        if problem == columns.Problem.BROKEN_RECORD:
+            return f"record {at} of {header.record_count} is broken"
+        if problem == columns.Problem.BYTES_LEFT:
+            return f"bytes are left behind its {header.record_count} records"
+        if header.record_count > header.last_offset_delta + 1:
+            return f"{header.record_count} records for {header.last_offset_delta + 1} offsets"
+        is_numbered = rest[-1]
+        if not is_numbered and header.record_count == header.last_offset_delta + 1:
+            return "its records are not numbered 0, 1, 2, ..."
+        return None
+
+    # Leader epochs
+
+    def _read_epochs(self) -> list[tuple[int, int]] | None:
+        if EPOCHS not in self._names:
+            return None
+        try:
+            found = checkpoints.read_epochs(self._files.read(f"{self._path}/{EPOCHS}"))
+        except Malformed as error:
+            self._say_epochs(str(error))
+            return None
+        if any(one[0] >= two[0] or one[1] > two[1] for one, two in pairwise(found)):
+            self._say_epochs("its epochs or their offsets are out of order")
+            return None
+        if self._is_ours and any(epoch for epoch, _ in found):
+            self._say_epochs(f"it names leader epoch {found[-1][0]}, and a log of Logmark has epoch 0 only")
+            return None
+        return found
+
+    def _say_epochs(self, problem: str) -> None:
+        self._result.epochs_are_wrong = True
+        self._state(EPOCHS, problem, "Leader epochs are made again from the log. A repair loses nothing.")
+
+    def _check_leader_epochs(self, name: str, stretch: Stretch) -> None:
+        known = self._result.epochs
+        position = stretch.position
+        current = known[-1][0] if known else -1
+        for at, header in enumerate(stretch.headers):
+            epoch = header.leader_epoch
+            if epoch != current:
+                following = stretch.headers[at + 1].leader_epoch if at + 1 < len(stretch.headers) else epoch
+                if self._is_ours and epoch != 0:
+                    self._wrong_epoch(name, position, header, 0)
+                elif epoch < current or following < epoch:
+                    self._wrong_epoch(name, position, header, max(current, min(epoch, following)))
+                else:
+                    known.append((epoch, header.base_offset))
+                    current = epoch
+            position += header.size
+
+    def _wrong_epoch(self, name: str, position: int, header: BatchHeader, right: int) -> None:
+        head = head_of(header._replace(leader_epoch=right))
+        damage = Damage(
+            position, header.size, header.base_offset, header.next_offset,
+            f"leader epoch {header.leader_epoch} where {right} belongs", head,
+        )  # fmt: skip
+        found = self._result.segments[-1]
+        found.damage.append(damage)
+        found.damage.sort()
+        self._result.found.append(of_damage(f"{self._folder}/{name}", damage))
+
+    def _check_epochs(self, bases: Sequence[int]) -> None:
+        if self._epochs is None:
+            if bases and EPOCHS not in self._names and self._is_clean and self._result.log_end_offset > bases[0]:
+                self._say_epochs("it is missing")
+            return
+        beyond = [start for _, start in self._epochs if start > self._result.log_end_offset]
+        if beyond and bases:
+            self._say_epochs(f"an epoch begins at {beyond[0]}, behind the log's end, {self._result.log_end_offset}")
+
+    # Transactions
+
+    def _follow_transactions(self, name: str, stretch: Stretch) -> None:
+        position = 0
+        for header in stretch.headers:
+            if header.attributes & CONTROL_BIT:
+                marker = None
+                with suppress(Malformed):
+                    marker = transactions.read_marker(stretch.data, position)
+                first = self._open.pop(header.producer_id, None)
+                if marker is not None and not marker.is_commit:
+                    self._aborts[header.last_offset] = header.producer_id, first
+            elif header.attributes & TRANSACTIONAL_BIT:
+                self._open.setdefault(header.producer_id, header.base_offset)
+            position += header.size
+
+    def _check_aborts(self, found: SegmentFindings, base: int, following: int | None) -> None:
+        name = file_name(base, TXN_INDEX)
+        data = self._files.read(f"{self._path}/{name}") if name in self._names else b""
+        listed: dict[int, tuple[int, int | None]] = {}
+        problem = "half an entry" if len(data) % entries.ABORTED_ENTRY.size else None
+        before = base - 1
+        for entry in entries.aborted_entries(data):
+            if entry.version != 0 or not (0 <= entry.first_offset < entry.last_offset and before < entry.last_offset):
+                problem = f"an impossible entry, {entry}"
+            elif (following is not None and entry.last_offset >= following) or (
+                entry.last_offset not in self._aborts and not found.damage
+            ):
+                problem = f"no abort marker at offset {entry.last_offset}"
+            elif self._aborts.get(entry.last_offset, (entry.producer_id,))[0] != entry.producer_id:
+                problem = f"the marker at offset {entry.last_offset} is of another producer than {entry.producer_id}"
+            before = entry.last_offset
+            listed[entry.last_offset] = entry.producer_id, entry.first_offset
+        if problem is None and not self._is_compacted and not found.damage:
+            # A marker without records here aborts nothing; one whose records lie before the log cannot be judged.
+            expected = {last: abort for last, abort in self._aborts.items() if abort[1] is not None}
+            missing = [last for last, abort in expected.items() if listed.get(last, abort) != abort]
+            missing += [last for last in expected if last not in listed]
+            if missing and (self._is_clean or following is not None):
+                problem = f"the transaction aborted at offset {missing[0]} is not in it as the log has it"
+        if problem is not None:
+            found.aborts_are_wrong = True
+            self._state(name, problem, "Readers of committed records may be shown aborted ones. The next start after "
+                        "a repair makes it again from the log.")  # fmt: skip
+
+    # Indexes
+
+    def _pointers(self, found: SegmentFindings, base: int, suffix: str) -> _Pointers:
+        name = file_name(base, suffix)
+        entry = entries.OFFSET_ENTRY if suffix == INDEX else entries.TIME_ENTRY
+        data = b""
+        if name in self._names:
+            data, size = self._used(name)
+            data = entries.unpadded(data, entry)
+            if size % entry.size and (self._is_clean or len(data) == size):
+                self._index(found, name, f"its {size} bytes are not whole entries")
+            elif len(data) < size and self._is_clean:
+                self._index(found, name, f"{(size - len(data)) // entry.size} entries at its end are zeros")
+        elif self._is_clean:
+            self._index(found, name, "it is missing")
+        if suffix == INDEX:
+            return _Pointers(entries.offset_entries(data, base), by=1)
+        return _Pointers(entries.time_entries(data, base), by=1)
+
+    def _used(self, name: str) -> tuple[bytes, int]:
+        """An index up to the zeros that a running Kafka reserves, 20 MB for each partition, and its size."""
+        file = self._files.open(f"{self._path}/{name}")
+        try:
+            size, data = file.size(), b""
+            while len(data) < size and (chunk := file.pread(min(_PAGES_BYTES, size - len(data)), len(data))):
+                if not any(chunk) and not any(file.pread(len(chunk), size - len(chunk))):
+                    break
+                data += chunk
+        finally:
+            file.close()
+        return data, size
+
+    def _check_pointers(
+        self, found: SegmentFindings, base: int, offsets: _Pointers, times: _Pointers, *, is_last: bool
+    ) -> None:
+        for suffix, pointers, words in (
+            (INDEX, offsets, "entry {} says that offset {} lies at byte {}"),
+            (TIME_INDEX, times, "entry {} says that timestamp {} is the largest of the batch of offset {}"),
+        ):
+            pointers.finish()
+            if pointers.wrong:
+                at, entry = pointers.wrong[0]
+                many = f"{len(pointers.wrong)} of {pointers.count} entries do not match the log; " if (
+                    len(pointers.wrong) > 1) else ""  # fmt: skip
+                self._index(found, file_name(base, suffix), many + words.format(at, *entry) + ", and the log does not")
+        is_finished = self._is_clean or not is_last
+        if is_finished and not times.wrong and not found.damage and self._max_timestamp >= 0 and (
+            times.last is None or times.last[0] != self._max_timestamp
+        ):  # fmt: skip
+            name = file_name(base, TIME_INDEX)
+            if name in self._names:
+                self._index(found, name, f"it does not say the segment's largest timestamp, {self._max_timestamp}")
+
+    # Producers
+
+    def _check_snapshots(self, bases: Sequence[int]) -> None:
+        end = self._result.log_end_offset
+        for name in self._names:
+            if not name.endswith(SNAPSHOT) or not name[:20].isdigit():
+                continue
+            offset = int(name[:20])
+            try:
+                producers = entries.producer_entries(self._files.read(f"{self._path}/{name}"))
+            except Malformed as error:
+                self._snapshot(name, str(error))
+                continue
+            if bases and offset > end and not self._is_ours:
+                self._snapshot(name, f"it is of offset {offset}, and the log ends at {end}")
+            wrong = [one for one in producers if max(one.last_offset, one.transaction_first_offset) >= offset]
+            if wrong:
+                self._snapshot(name, f"producer {wrong[0].producer_id} is said to have written at or above {offset}")
+            elif name not in self._result.wrong_snapshots:
+                self._result.snapshots.append(name)
+
+    def _snapshot(self, name: str, problem: str) -> None:
+        self._result.wrong_snapshots.append(name)
+        self._state(name, problem, "It is not used: the producers are made again from the log. A repair sets it aside.")
+
+    # Words
+
+    def _index(self, found: SegmentFindings, name: str, problem: str) -> None:
+        found.indexes_are_wrong = True
+        self._add(Kind.INDEX, name, problem, "It is made again from the log when it is used. A repair loses nothing.")
+
+    def _state(self, name: str, problem: str, meaning: str) -> None:
+        self._add(Kind.STATE, name, problem, meaning)
+
+    def _note(self, name: str, problem: str, meaning: str, position: int | None = None) -> None:
+        self._add(Kind.NOTE, name, problem, meaning, position)
+
+    def _add(self, kind: Kind, name: str, problem: str, meaning: str, position: int | None = None) -> None:
+        self._result.found.append(
+            Finding(kind=kind, path=f"{self._folder}/{name}", problem=problem, meaning=meaning, position=position)
+        )

@@ -1,0 +1,263 @@
+"""The repair of a verified data directory: what is damaged is cut out, what is derived is made again.
+
+No offset changes. In place of what is lost lies an empty batch that covers its offsets, as compaction leaves one: every
+reader goes on behind it, and a log without gaps stays one. The bytes that were cut out are kept beside the segment,
+under a suffix that no broker looks at. A segment is exchanged the way compaction exchanges one (`.cleaned`, `.swap`,
+then the name itself), so that a repair which is cut short is undone or finished by the next start, Apache Kafka's too.
+"""
+
+import struct
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from logmark.disk.files import File, FileSystem
+from logmark.errors import Malformed, UserError
+from logmark.log import checkpoints
+from logmark.log.directory import CLEAN
+from logmark.log.epochs import FILE_NAME as EPOCHS
+from logmark.log.findings import Finding, PartitionFindings, SegmentFindings, of_damage
+from logmark.log.index import TimeIndex
+from logmark.log.partition import METADATA
+from logmark.log.segment import INDEX, LOG, TIME_INDEX, file_name
+from logmark.log.sweep import CHUNK_BYTES, HEAD_BYTES, RELATIVE_OFFSET_MAX, Damage
+from logmark.log.verification import Verified
+from logmark.names import TopicPartition
+from logmark.wire import batches, columns
+from logmark.wire.columns import HEADER_BYTES
+
+INDEX_INTERVAL_BYTES = 4096
+CLEANED, SWAP, DAMAGED = ".cleaned", ".swap", ".damaged"
+_HEAD = struct.Struct(">qiibIhiqqqhii")
+
+
+def empty_batch(first_offset: int, next_offset: int, *, leader_epoch: int) -> bytes:
+    """A batch without records, which takes the place of the offsets from one up to, excluding, another."""
+    batch = bytearray(HEADER_BYTES)
+    delta = next_offset - first_offset - 1
+    fields = (0, delta, -1, -1, -1, -1, -1, 0)
+    _HEAD.pack_into(batch, 0, first_offset, HEADER_BYTES - 12, leader_epoch, batches.MAGIC, 0, *fields)
+    struct.pack_into(">I", batch, 17, columns.crc32c(batch, HEAD_BYTES, HEADER_BYTES - HEAD_BYTES))
+    return bytes(batch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One change that is done wholly or not at all."""
+
+    sentence: str
+    run: Callable[[], None]
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+class Repair:
+    """What would be lost, what would be done, and then the doing; the caller holds the directory's lock."""
+
+    def __init__(self, verified: Verified, files: FileSystem) -> None:
+        self._verified = verified
+        self._files = files
+        self._told: Callable[[int], None] = lambda size: None
+        self.losses: list[Finding] = []
+        self.steps: list[Step] = []
+        self.kept: list[str] = []
+        self.size_bytes = 0
+        for found in verified.partitions:
+            self._plan(found)
+        for name in verified.wrong_checkpoints:
+            self._add(f"set {name} aside", self._set_aside, name)
+
+    def apply(self, told: Callable[[int], None] = lambda size: None) -> None:
+        """Does every step; `told` is called with the bytes that were written."""
+        self._told = told
+        for step in self.steps:
+            step.run()
+
+    def _add(self, sentence: str, run: Callable[..., None], *arguments: object) -> None:
+        self.steps.append(Step(sentence=sentence, run=partial(run, *arguments)))
+
+    def _plan(self, found: PartitionFindings) -> None:
+        must_check = bool(found.wrong_snapshots)
+        for segment in found.segments:
+            name = f"{found.folder}/{file_name(segment.base_offset, LOG)}"
+            places = _places(segment)
+            if places:
+                self.losses += [of_damage(name, place) for place in places if place.right_head is None]
+                self.size_bytes += segment.size_bytes
+                self._add(f"write {name} anew, and its indexes", self._rewrite, found, segment)
+            elif segment.indexes_are_wrong:
+                self._add(f"make the indexes of {name} again; nothing is lost", self._index, found, segment)
+            if segment.aborts_are_wrong:
+                must_check = True
+                path = f"{found.folder}/{file_name(segment.base_offset, '.txnindex')}"
+                self._add(f"set {path} aside; the next start makes it again from the log", self._set_aside, path)
+        for name in found.wrong_snapshots:
+            self._add(f"set {found.folder}/{name} aside", self._set_aside, f"{found.folder}/{name}")
+        if found.epochs_are_wrong:
+            self._add(f"write {found.folder}/{EPOCHS} again from the log", self._write_epochs, found)
+        if found.metadata_is_wrong and found.folder.rpartition("-")[0] in self._verified.topic_ids:
+            self._add(f"write {found.folder}/{METADATA} again from the catalogue", self._write_metadata, found)
+        if must_check:
+            self._add(f"have the next start check {found.folder} from its beginning", self._have_checked, found)
+
+    # Segments
+
+    def _path(self, name: str) -> str:
+        return f"{self._verified.path}/{name}"
+
+    def _rewrite(self, found: PartitionFindings, segment: SegmentFindings) -> None:
+        stem = self._path(f"{found.folder}/{segment.base_offset:020d}")
+        folder = self._path(found.folder)
+        source = self._files.open(stem + LOG)
+        target = self._files.open(stem + LOG + CLEANED, create=True)
+        try:
+            target.truncate(0)
+            at = 0
+            for data in self._pieces(found, segment, source, stem):
+                target.pwrite(data, at)
+                at += len(data)
+                self._told(len(data))
+            target.sync()
+            offsets, times = _indexes(target, at, segment.base_offset)
+            self._files.write(stem + INDEX + CLEANED, offsets)
+            self._files.write(stem + TIME_INDEX + CLEANED, times)
+            self._files.sync_directory(folder)
+        except BaseException:
+            for suffix in (LOG, INDEX, TIME_INDEX):
+                with suppress(FileNotFoundError):
+                    self._files.remove(stem + suffix + CLEANED)
+            raise
+        finally:
+            source.close()
+            target.close()
+        # The log comes last here, and first below: whoever finds it as .swap finds its indexes too.
+        for suffix in (INDEX, TIME_INDEX, LOG):
+            self._files.replace(stem + suffix + CLEANED, stem + suffix + SWAP)
+        self._files.sync_directory(folder)
+        for suffix in (LOG, INDEX, TIME_INDEX):
+            self._files.replace(stem + suffix + SWAP, stem + suffix)
+        self._files.sync_directory(folder)
+
+    def _pieces(
+        self, found: PartitionFindings, segment: SegmentFindings, source: File, stem: str
+    ) -> Iterator[bytes]:  # fmt: skip
+        """The segment without what is damaged, in chunks."""
+        position = 0
+        for place in _places(segment):
+            yield from _copied(source, position, place.position)
+            position = place.position + place.size_bytes
+            if place.right_head is not None:
+                yield place.right_head
+                yield from _copied(source, place.position + HEAD_BYTES, position)
+                continue
+            if place.size_bytes:
+                self._keep(source, place, f"{stem}{LOG}{DAMAGED}-{place.position}")
+            if place.next_offset is not None and place.next_offset > place.first_offset:
+                epoch = max((one for one, start in found.epochs if start <= place.first_offset), default=0)
+                yield empty_batch(place.first_offset, place.next_offset, leader_epoch=epoch)
+        yield from _copied(source, position, segment.size_bytes)
+
+    def _keep(self, source: File, place: Damage, path: str) -> None:
+        """Keeps the bytes of a damaged place."""
+        path = self._free_name(path)
+        kept = self._files.open(path, create=True)
+        try:
+            at = 0
+            for data in _copied(source, place.position, place.position + place.size_bytes):
+                kept.pwrite(data, at)
+                at += len(data)
+            kept.sync()
+        finally:
+            kept.close()
+        self.kept.append(path)
+
+    def _free_name(self, path: str) -> str:
+        number, free = 1, path
+        while self._files.exists(free):
+            number, free = number + 1, f"{path}.{number}"
+        return free
+
+    def _index(self, found: PartitionFindings, segment: SegmentFindings) -> None:
+        stem = self._path(f"{found.folder}/{segment.base_offset:020d}")
+        file = self._files.open(stem + LOG)
+        try:
+            offsets, times = _indexes(file, file.size(), segment.base_offset)
+        finally:
+            file.close()
+        self._files.write_atomically(stem + INDEX, offsets)
+        self._files.write_atomically(stem + TIME_INDEX, times)
+
+    # What is said of a log beside it
+
+    def _set_aside(self, name: str) -> None:
+        path = self._path(name)
+        if self._files.exists(path):
+            aside = self._free_name(path + DAMAGED)
+            self._files.replace(path, aside)
+            self._files.sync_directory(path.rpartition("/")[0])
+            self.kept.append(aside)
+
+    def _write_epochs(self, found: PartitionFindings) -> None:
+        self._files.write_atomically(self._path(f"{found.folder}/{EPOCHS}"), checkpoints.write_epochs(found.epochs))
+
+    def _write_metadata(self, found: PartitionFindings) -> None:
+        topic_id = self._verified.topic_ids[found.folder.rpartition("-")[0]]
+        path = self._path(f"{found.folder}/{METADATA}")
+        self._files.write_atomically(path, checkpoints.write_partition_metadata(topic_id))
+
+    def _have_checked(self, found: PartitionFindings) -> None:
+        """Leaves neither a mark of a clean stop nor a recovery point: then every batch is read again."""
+        path = self._path(checkpoints.RECOVERY_POINTS)
+        topic, _, index = found.folder.rpartition("-")
+        with suppress(FileNotFoundError, Malformed):
+            points = checkpoints.read_offsets(self._files.read(path))
+            points.pop(TopicPartition(topic, int(index)), None)
+            self._files.write_atomically(path, checkpoints.write_offsets(points))
+        with suppress(FileNotFoundError):
+            self._files.remove(self._path(CLEAN))
+            self._files.sync_directory(self._verified.path)
+
+
+def _places(segment: SegmentFindings) -> list[Damage]:
+    """What a new segment file has to leave out or put right, in order."""
+    places = [*segment.damage, *([] if segment.gap is None else [segment.gap])]
+    return [place for place in places if (place.next_offset or 0) - segment.base_offset <= RELATIVE_OFFSET_MAX]
+
+
+def _copied(source: File, start: int, end: int) -> Iterator[bytes]:
+    while start < end:
+        data = source.pread(min(CHUNK_BYTES, end - start), start)
+        if not data:
+            raise UserError(f"{source.path} became shorter while it was read. Nothing of it was changed.")
+        yield data
+        start += len(data)
+
+
+def _indexes(file: File, size: int, base_offset: int) -> tuple[bytearray, bytearray]:
+    """Both indexes of a segment file, every batch of which is checked again on the way."""
+    offsets, times = bytearray(), TimeIndex(base_offset)
+    state = array("q", (0, -1, base_offset, -1, -1))
+    position, expected = 0, base_offset
+    wanted = CHUNK_BYTES
+    while position < size:
+        data = file.pread(min(wanted, size - position), position)
+        sound, expected, problem, _ = columns.index_batches(
+            data, expected=expected, is_dense=False, position=position, base_offset=base_offset,
+            interval=INDEX_INTERVAL_BYTES, state=state, offset_entries=offsets, time_entries=times.data,
+        )  # fmt: skip
+        if not sound and not problem and len(data) < size - position:
+            wanted = max(batches.read_header(data).size, 2 * wanted)
+            continue
+        if not sound:
+            raise UserError(
+                f"{file.path} is not sound at byte {position} ({batches.damage(problem) or 'it is cut short'}). "
+                "It was left as it was."
+            )
+        position += sound
+        wanted = CHUNK_BYTES
+    times.last_timestamp = state[3]
+    times.append_if_later(state[1], state[2])
+    return offsets, times.data

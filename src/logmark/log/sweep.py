@@ -1,0 +1,230 @@
+"""The sweep through one segment file: every sound batch, and every place where there is none.
+
+It only reads, goes on behind damage, and works on Apache Kafka's files as on ours. A checksum covers neither the offset
+nor the length of a batch, nor its epoch: those are checked against the neighbours. Where only they are wrong, the batch
+is all there, and the right bytes of its head are known.
+"""
+
+import re
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from logmark.disk.files import File
+from logmark.errors import Malformed
+from logmark.wire import batches
+from logmark.wire.batches import HEADER_BYTES, BatchHeader
+
+CHUNK_BYTES = 4 * 1024 * 1024
+# No request is larger than 100 MiB by default; a length above this is a wrong length.
+BATCH_BYTES_MAX = 256 * 1024 * 1024
+RELATIVE_OFFSET_MAX = 2**31 - 1
+HEAD_BYTES = 21
+_HEAD = struct.Struct(">qiibI")
+# A leader epoch below 65,536 and magic 2.
+_MARK = re.compile(rb"(?=\x00\x00[\x00-\xff]{2}\x02)")
+_MARK_AT = 12
+
+
+def head_of(header: BatchHeader) -> bytes:
+    """The bytes of a header that no checksum covers, and the checksum."""
+    return _HEAD.pack(header.base_offset, header.size - 12, header.leader_epoch, batches.MAGIC, header.crc)
+
+
+class Stretch(NamedTuple):
+    """Sound batches back to back, which lie at a position of the file."""
+
+    position: int
+    data: memoryview
+    headers: list[BatchHeader]
+
+    @property
+    def next_offset(self) -> int:
+        return self.headers[-1].next_offset
+
+
+class Damage(NamedTuple):
+    """A place without a sound batch: bytes that are none, or no bytes where offsets are missing."""
+
+    position: int
+    size_bytes: int
+    first_offset: int
+    next_offset: int | None
+    problem: str
+    # The first 21 bytes as they must be, where nothing else is wrong: then nothing is lost.
+    right_head: bytes | None = None
+
+    @property
+    def records_lost_max(self) -> int | None:
+        """How many records the place can have held, as far as that is known."""
+        if self.right_head is not None:
+            return 0
+        return None if self.next_offset is None else self.next_offset - self.first_offset
+
+
+class Sweep:
+    """One segment file; `next_base` is the base offset of the segment behind it, if there is one."""
+
+    def __init__(
+        self, file: File, size: int, *, base_offset: int, is_dense: bool, next_base: int | None = None
+    ) -> None:
+        self._file = file
+        self._size = size
+        self._is_dense = is_dense
+        self._next_base = next_base
+        self._offset_max = next_base - 1 if next_base is not None else base_offset + RELATIVE_OFFSET_MAX
+        self._position = 0
+        self._expected = base_offset
+
+    def __iter__(self) -> Iterator[Stretch | Damage]:
+        while self._position < self._size:
+            data = self._file.pread(min(CHUNK_BYTES, self._size - self._position), self._position)
+            sound, _, problem = batches.sound_prefix(data, base=self._expected)
+            if not sound and problem is None:
+                data, sound, problem = self._read_one(data)
+            stretch, misplaced = self._in_order(data, sound)
+            if stretch is not None:
+                yield stretch
+                self._position += len(stretch.data)
+                self._expected = stretch.next_offset
+            if misplaced is not None:
+                yield misplaced
+                self._pass(misplaced)
+            elif problem is not None:
+                damage = self._damage(problem)
+                yield damage
+                self._pass(damage)
+
+    def _pass(self, damage: Damage) -> None:
+        self._position = damage.position + damage.size_bytes
+        if damage.next_offset is not None:
+            self._expected = damage.next_offset
+
+    def _read_one(self, data: bytes) -> tuple[bytes, int, str | None]:
+        """A batch that is larger than a chunk, or is not all there."""
+        left = self._size - self._position
+        try:
+            size = batches.read_header(data).size
+        except Malformed:
+            return b"", 0, f"{left} bytes are left, which is no batch"
+        if size > min(left, BATCH_BYTES_MAX):
+            return b"", 0, f"the batch claims {size} bytes and {left} are left"
+        data = self._file.pread(size, self._position)
+        sound, _, problem = batches.sound_prefix(data, base=self._expected)
+        return data, sound, problem or (None if sound else "the batch is cut short")
+
+    def _in_order(self, data: bytes, sound: int) -> tuple[Stretch | None, Damage | None]:
+        """The batches that are where they belong, and the first one that is not."""
+        headers: list[BatchHeader] = []
+        at, expected, before = 0, self._expected, self._expected
+        read_header = batches.read_header
+        while at < sound:
+            header = read_header(data, at)
+            if header.base_offset != expected and self._is_dense:
+                return self._stretch(data, at, headers), self._misplaced(self._position + at, header, expected)
+            next_offset = header.base_offset + header.last_offset_delta + 1
+            if next_offset - 1 > self._offset_max:
+                problem = f"offset {next_offset - 1} in a segment that ends below {self._offset_max + 1}"
+                return self._stretch(data, at, headers), self._one(self._position + at, header, expected, problem)
+            headers.append(header)
+            before, expected, at = expected, next_offset, at + header.size
+        if headers and not self._is_dense and self._is_contradicted(self._position + at, before, expected):
+            last = headers.pop()
+            at -= last.size
+            problem = f"offset {last.base_offset} before a smaller one"
+            return self._stretch(data, at, headers), self._one(self._position + at, last, before, problem)
+        return self._stretch(data, at, headers), None
+
+    def _stretch(self, data: bytes, size: int, headers: list[BatchHeader]) -> Stretch | None:
+        return Stretch(self._position, memoryview(data)[:size], headers) if headers else None
+
+    def _is_contradicted(self, position: int, before: int, expected: int) -> bool:
+        """Whether the batch at a position is sound and would follow, but for the one before it."""
+        following = self._header_at(position)
+        if following is None or not before <= following.base_offset < expected:
+            return False
+        return self._is_sound(position, following)
+
+    def _misplaced(self, position: int, header: BatchHeader, expected: int) -> Damage:
+        """In a log without gaps: offsets are missing before this batch, or its own offset is wrong."""
+        following = self._header_at(position + header.size)
+        believed = self._next_base if following is None else following.base_offset
+        next_offset = expected + header.last_offset_delta + 1
+        if header.base_offset > expected and believed != next_offset:
+            problem = f"the offsets before {header.base_offset} are missing"
+            return Damage(position, 0, expected, header.base_offset, problem)
+        problem = f"offset {header.base_offset} where {expected} belongs"
+        return self._one(position, header, expected, problem)
+
+    def _one(self, position: int, header: BatchHeader, expected: int, problem: str) -> Damage:
+        """A single batch whose bytes are sound and whose place is not."""
+        next_offset = expected + header.last_offset_delta + 1
+        if not self._is_dense:
+            following = self._header_at(position + header.size)
+            next_offset = expected if following is None else following.base_offset
+            return Damage(position, header.size, expected, max(next_offset, expected), problem)
+        head = head_of(header._replace(base_offset=expected))
+        return Damage(position, header.size, expected, next_offset, problem, head)
+
+    def _damage(self, problem: str) -> Damage:
+        found = self._next_sound(self._position, self._expected)
+        end = self._size if found is None else found[0]
+        next_offset = self._next_base if found is None else found[1].base_offset
+        damage = Damage(self._position, end - self._position, self._expected, next_offset, problem)
+        return self._with_right_head(damage)
+
+    def _with_right_head(self, damage: Damage) -> Damage:
+        """The damage, and its right head where the checksum is right with the length that leads to the next batch."""
+        if not HEADER_BYTES <= damage.size_bytes <= BATCH_BYTES_MAX:
+            return damage
+        data = bytearray(self._file.pread(damage.size_bytes, damage.position))
+        base_offset, _, leader_epoch, _, crc = _HEAD.unpack_from(data)
+        _HEAD.pack_into(data, 0, damage.first_offset, len(data) - 12, leader_epoch, batches.MAGIC, crc)
+        header = batches.read_header(data)
+        if self._is_dense:
+            fits = damage.next_offset in (None, header.next_offset)
+        else:
+            # Where offsets may be missing anywhere, the offset itself must have been right.
+            fits = base_offset >= damage.first_offset and (
+                damage.next_offset is None or base_offset + header.last_offset_delta < damage.next_offset
+            )
+            struct.pack_into(">q", data, 0, base_offset)
+            header = batches.read_header(data)
+        if not fits or header.last_offset > self._offset_max or not batches.crc_is_right(data, 0, len(data)):
+            return damage
+        return damage._replace(right_head=bytes(data[:HEAD_BYTES]), next_offset=header.next_offset)
+
+    def _header_at(self, position: int) -> BatchHeader | None:
+        if position + HEADER_BYTES > self._size:
+            return None
+        try:
+            header = batches.read_header(self._file.pread(HEADER_BYTES, position))
+        except Malformed:
+            return None
+        is_possible = header.magic == batches.MAGIC and header.last_offset_delta >= 0
+        fits = header.size <= min(self._size - position, BATCH_BYTES_MAX)
+        return header if is_possible and fits and header.last_offset <= self._offset_max else None
+
+    def _is_sound(self, position: int, header: BatchHeader) -> bool:
+        return batches.crc_is_right(self._file.pread(header.size, position), 0, header.size)
+
+    def _next_sound(self, position: int, at_least: int) -> tuple[int, BatchHeader] | None:
+        """The first batch behind a bad one whose checksum is right and whose offset is possible."""
+        bad = self._header_at(position)
+        # The length is usually right, and a batch inside a record's value must not be taken for one of the log.
+        candidates = [] if bad is None else [position + bad.size]
+        for candidate in (*candidates, *self._marked(position + 1)):
+            header = self._header_at(candidate)
+            if header is not None and header.base_offset >= at_least and self._is_sound(candidate, header):
+                return candidate, header
+        return None
+
+    def _marked(self, start: int) -> Iterator[int]:
+        """Where batches could begin, from a position on."""
+        while start + HEADER_BYTES <= self._size:
+            data = self._file.pread(min(CHUNK_BYTES, self._size - start), start)
+            for mark in _MARK.finditer(data, _MARK_AT):
+                yield start + mark.start() - _MARK_AT
+            if start + len(data) >= self._size:
+                return
+            start += len(data) - HEADER_BYTES

@@ -1,0 +1,287 @@
+"""The verification of a whole data directory, Logmark's or Apache Kafka's; it reads and changes nothing."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from logmark import properties
+from logmark.disk.files import FileSystem, Lock
+from logmark.errors import Malformed, Refused, UserError
+from logmark.log import checkpoints
+from logmark.log.catalog import Catalog, Entry, check_name
+from logmark.log.directory import CATALOG, CLEAN, KAFKA_METADATA, LOCK, META
+from logmark.log.findings import Finding, Kind, PartitionFindings
+from logmark.log.inspection import Inspection
+from logmark.log.partition import METADATA
+from logmark.log.segment import LOG
+from logmark.log.settings import TopicSettings
+from logmark.log.sweep import Damage
+from logmark.names import INTERNAL_TOPICS, TopicPartition
+
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+_FOLDER = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<index>\d+)")
+_ASIDE = re.compile(r".+\.[0-9a-f]{32}-(delete|stray|future)")
+# Written after a sync: what lies below these offsets was on disk.
+_PROMISES = (checkpoints.RECOVERY_POINTS, checkpoints.HIGH_WATERMARKS)
+# Every checkpoint, and what follows when it cannot be read.
+_CHECKPOINTS: Mapping[str, str] = {
+    checkpoints.RECOVERY_POINTS: "The next start checks every batch.",
+    checkpoints.HIGH_WATERMARKS: "The next start finds the visible ends in the logs.",
+    checkpoints.LOG_STARTS: "Records that were deleted, and whose segments are still there, can be read again.",
+    CLEANER_OFFSETS: "The next compaction begins at the beginning.",
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Verified:
+    """Everything that a verification has seen."""
+
+    path: str
+    is_ours: bool
+    is_clean: bool
+    partitions: list[PartitionFindings] = field(default_factory=list)
+    found: list[Finding] = field(default_factory=list)
+    wrong_checkpoints: list[str] = field(default_factory=list)
+    topic_ids: dict[str, bytes] = field(default_factory=dict)
+    size_bytes: int = 0
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What is wrong."""
+        return [finding for finding in self.found if not finding.is_note]
+
+    @property
+    def notes(self) -> list[Finding]:
+        """What is normal and worth knowing."""
+        return [finding for finding in self.found if finding.is_note]
+
+    @property
+    def records(self) -> int:
+        return sum(partition.records for partition in self.partitions)
+
+    @property
+    def segments(self) -> int:
+        return sum(len(partition.segments) for partition in self.partitions)
+
+
+def hold(path: str, files: FileSystem) -> Lock:
+    """The lock of a data directory; refuses, with a sentence, what is none or has a running broker."""
+    if not files.is_directory(path):
+        raise UserError(f"{path} is not a directory. Name a data directory of Logmark or Apache Kafka.", exit_code=2)
+    names = files.listdir(path)
+    if META not in names and CATALOG not in names and not any(_FOLDER.fullmatch(name) for name in names):
+        raise UserError(
+            f"{path} is not a data directory: it has neither {META} nor a folder of a partition.", exit_code=2
+        )
+    try:
+        lock = files.lock(f"{path}/{LOCK}")
+    except OSError as error:
+        raise UserError(f"{path}/{LOCK} cannot be opened: {error.strerror}. Nothing was changed.") from error
+    if lock is None:
+        raise UserError(
+            f"The data directory {path} is in use by a running broker, which writes while others look. Nothing was "
+            "changed. Stop the broker, or look at a backup."
+        )
+    return lock
+
+
+class Verification:
+    """One data directory that nobody writes to."""
+
+    def __init__(self, path: str, files: FileSystem) -> None:
+        self._path = path
+        self._files = files
+        self._names = files.listdir(path)
+        self._folders = [name for name in self._names if files.is_directory(f"{path}/{name}")]
+        self._result = Verified(path=path, is_ours=CATALOG in self._names, is_clean=CLEAN in self._names)
+        self._topics: dict[str, Entry] = {}
+        self._next_producer_id: int | None = None
+        self._offsets: dict[str, dict[TopicPartition, int]] = {}
+        self._ids: dict[str, tuple[str, bytes]] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes of batches there are to go through."""
+        return sum(self._files.size(path) for path in self._logs())
+
+    def _logs(self) -> Iterator[str]:
+        for folder in self._partition_folders():
+            for name in self._files.listdir(f"{self._path}/{folder}"):
+                if name.endswith(LOG):
+                    yield f"{self._path}/{folder}/{name}"
+
+    def _partition_folders(self) -> list[str]:
+        return [name for name in self._folders if _FOLDER.fullmatch(name)]
+
+    def run(self, told: Callable[[int], None] = lambda size: None) -> Verified:
+        """Goes through everything; `told` is called with the bytes that were gone through."""
+        self._check_meta()
+        self._check_catalogue()
+        self._read_checkpoints()
+        for folder in self._folders:
+            match = _FOLDER.fullmatch(folder)
+            if match is not None:
+                self._check_partition(folder, TopicPartition(match["topic"], int(match["index"])), told)
+            elif _ASIDE.fullmatch(folder):
+                self._note(folder, "it is not in use", "It is deleted, set aside or being moved; it was not looked at.")
+            else:
+                self._add(Kind.CATALOGUE, folder, "it is not the folder of a partition",
+                          "A broker refuses to start on such a directory. Move it elsewhere.")  # fmt: skip
+        self._check_producer_ids()
+        return self._result
+
+    # Top-level files
+
+    def _check_meta(self) -> None:
+        if META not in self._names:
+            self._add(Kind.CATALOGUE, META, "it is missing", "Apache Kafka refuses to start without it, and Logmark "
+                      "would take the directory for a new cluster. Restore it from a copy.")  # fmt: skip
+            return
+        meta = properties.parse(self._files.read(f"{self._path}/{META}").decode("utf-8", "replace"))
+        missing = {"cluster.id", "directory.id", "node.id", "version"} - meta.keys()
+        if missing or meta["version"] != "1" or not meta["node.id"].isdigit():
+            self._add(Kind.CATALOGUE, META, f"it is not whole ({', '.join(sorted(missing)) or 'version or node.id'})",
+                      "No broker starts on it. Restore it from a copy.")  # fmt: skip
+
+    def _check_catalogue(self) -> None:
+        if not self._result.is_ours:
+            return
+        content = self._files.read(f"{self._path}/{CATALOG}")
+        try:
+            catalogue = Catalog(content, write=lambda _: None)
+            self._next_producer_id = int(json.loads(content)["next_producer_id"])
+        except UserError as error:
+            self._add(Kind.CATALOGUE, CATALOG, str(error).rstrip("."), "Without it nobody knows the topics.")
+            return
+        for entry in catalogue.deleting():
+            self._note(CATALOG, f"topic {entry.name} is being deleted", "The next start removes its folders.")
+        for entry in (*catalogue.entries(), *catalogue.deleting()):
+            self._topics[entry.name] = entry
+            self._result.topic_ids[entry.name] = entry.id
+            try:
+                check_name(entry.name)
+                TopicSettings(entry.overrides)
+            except Refused as refused:
+                self._add(Kind.CATALOGUE, CATALOG, f"topic {entry.name}: {refused.message or refused}",
+                          "The broker refuses to start with it. Correct the entry.")  # fmt: skip
+            if len(entry.id) != 16 or entry.partitions < 1:
+                self._add(Kind.CATALOGUE, CATALOG, f"topic {entry.name} has no whole id or no partitions",
+                          "Restore the file from a copy.")  # fmt: skip
+
+    def _read_checkpoints(self) -> None:
+        for name, meaning in _CHECKPOINTS.items():
+            self._offsets[name] = {}
+            if name in self._names:
+                try:
+                    self._offsets[name] = checkpoints.read_offsets(self._files.read(f"{self._path}/{name}"))
+                except Malformed as error:
+                    self._result.wrong_checkpoints.append(name)
+                    self._add(Kind.STATE, name, str(error), f"It is not used. {meaning} A repair sets it aside.")
+
+    # Partitions
+
+    def _check_partition(self, folder: str, key: TopicPartition, told: Callable[[int], None]) -> None:
+        is_dense = not self._is_compacted(key)
+        found = Inspection(
+            self._path,
+            folder,
+            files=self._files,
+            is_dense=is_dense,
+            is_clean=self._result.is_clean,
+            is_ours=self._result.is_ours,
+            told=told,
+        ).run()
+        self._result.partitions.append(found)
+        self._result.found += found.found
+        self._result.size_bytes += sum(segment.size_bytes for segment in found.segments)
+        self._check_owner(found, folder, key)
+        if found.segments:
+            self._check_offsets(found, folder, key)
+
+    def _is_compacted(self, key: TopicPartition) -> bool:
+        entry = self._topics.get(key.topic)
+        policy = entry.overrides.get("cleanup.policy", "") if entry is not None else ""
+        return "compact" in policy or key.topic in INTERNAL_TOPICS or key in self._offsets[CLEANER_OFFSETS]
+
+    def _check_owner(self, found: PartitionFindings, folder: str, key: TopicPartition) -> None:
+        """Every folder has an id, the topic's, and stands in the catalogue."""
+        path = f"{folder}/{METADATA}"
+        topic_id = None
+        try:
+            topic_id = checkpoints.read_partition_metadata(self._files.read(f"{self._path}/{path}"))
+        except FileNotFoundError:
+            problem = "it is missing"
+        except Malformed as error:
+            problem = str(error)
+        if topic_id is None:
+            if found.segments:
+                found.metadata_is_wrong = True
+                self._add(Kind.STATE, path, problem, "A broker would set the folder aside as nobody's. "
+                          "A repair takes the id from the catalogue.")  # fmt: skip
+        else:
+            name, known = self._ids.setdefault(key.topic, (folder, topic_id))
+            if known != topic_id:
+                here, there = checkpoints.id_text(topic_id), checkpoints.id_text(known)
+                problem = f"the topic's id here is {here}, and {there} in {name}"
+                self._add(Kind.CATALOGUE, path, problem, "One of the folders is of another topic.")
+        if not self._result.is_ours or folder == KAFKA_METADATA:
+            return
+        entry = self._topics.get(key.topic)
+        if entry is None or key.partition >= entry.partitions:
+            meaning = "Nobody can read it. Restore logmark.catalog from a copy, or move the folder elsewhere."
+            self._add(Kind.CATALOGUE, folder, "the catalogue does not have this partition", meaning)
+        elif topic_id is not None and topic_id != entry.id:
+            here, there = checkpoints.id_text(topic_id), checkpoints.id_text(entry.id)
+            meaning = "The broker would set the folder aside as another topic's."
+            self._add(Kind.CATALOGUE, path, f"its topic id is {here}, and the catalogue's is {there}", meaning)
+
+    def _check_offsets(self, found: PartitionFindings, folder: str, key: TopicPartition) -> None:
+        """The log reaches as far as anything that was written after a sync says."""
+        end = found.log_end_offset
+        promises = [(self._offsets[name].get(key, 0), name) for name in _PROMISES]
+        if self._result.is_ours:
+            promises += [(int(name[:20]), name) for name in found.snapshots]
+        promised, who = max(promises)
+        if promised > end:
+            self._miss(found, folder, promised, who)
+        for name in (checkpoints.LOG_STARTS, CLEANER_OFFSETS):
+            offset = self._offsets[name].get(key, 0)
+            if offset > max(end, promised):
+                self._add(Kind.STATE, folder, f"the log ends at {end}, and {name} says {offset}",
+                          "Apache Kafka would drop the log. A repair cannot say which is right.")  # fmt: skip
+
+    def _miss(self, found: PartitionFindings, folder: str, promised: int, who: str) -> None:
+        """Records that were on disk once are missing at the log's end."""
+        last = found.segments[-1]
+        problem = f"the log ends at {found.log_end_offset}, and {who} says {promised}"
+        if last.damage and last.damage[-1].next_offset is None:
+            first = last.damage[-1].first_offset
+            last.damage[-1] = last.damage[-1]._replace(next_offset=promised)
+        else:
+            first = found.log_end_offset
+            last.gap = Damage(last.size_bytes, 0, first, promised, problem)
+        self._result.found.append(
+            Finding(
+                kind=Kind.RECORDS,
+                path=folder,
+                problem=problem,
+                first_offset=first,
+                next_offset=promised,
+                meaning="Records that were on disk are missing at its end. A repair makes that a gap.",
+                records_lost_max=promised - first,
+            )
+        )
+
+    def _check_producer_ids(self) -> None:
+        highest = max((found.producer_id_max for found in self._result.partitions), default=-1)
+        if self._next_producer_id is not None and highest >= self._next_producer_id:
+            problem = f"the next free producer id is {self._next_producer_id}, and {highest} has written"
+            meaning = "Two producers could get the same id. The catalogue is older than the logs."
+            self._add(Kind.CATALOGUE, CATALOG, problem, meaning)
+
+    def _note(self, path: str, problem: str, meaning: str) -> None:
+        self._add(Kind.NOTE, path, problem, meaning)
+
+    def _add(self, kind: Kind, path: str, problem: str, meaning: str) -> None:
+        self._result.found.append(Finding(kind=kind, path=path, problem=problem, meaning=meaning))
