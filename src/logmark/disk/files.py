@@ -184,6 +184,11 @@ class RealFile:
 _locked_here: set[str] = set()
 
 
+def is_locked_here(path: str) -> bool:
+    """Whether this process holds the lock on a file; to open and close that file would drop it."""
+    return os.path.realpath(path) in _locked_here
+
+
 class RealLock:
     """The operating system's lock on a file, the kind that Apache Kafka takes."""
 

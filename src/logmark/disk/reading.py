@@ -5,7 +5,7 @@ import fcntl
 import os
 from typing import NoReturn
 
-from logmark.disk.files import Bytes, RealFile, RealFileSystem, no_sync
+from logmark.disk.files import Bytes, RealFile, RealFileSystem, is_locked_here, no_sync
 
 
 class SharedLock:
@@ -33,6 +33,8 @@ class ReadingFileSystem(RealFileSystem):
 
     def lock(self, path: str) -> SharedLock | None:  # type: ignore[override]
         """The right to read while no broker runs; a directory without the file has no broker."""
+        if is_locked_here(path):
+            return None
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
