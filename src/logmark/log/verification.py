@@ -11,7 +11,7 @@ from logmark.errors import Malformed, Refused, UserError
 from logmark.log import checkpoints
 from logmark.log.catalog import Catalog, Entry, check_name
 from logmark.log.directory import CATALOG, CLEAN, KAFKA_METADATA, LOCK, META
-from logmark.log.findings import Finding, Kind, PartitionFindings
+from logmark.log.findings import Finding, Kind, PartitionFindings, of_damage
 from logmark.log.inspection import Inspection
 from logmark.log.partition import METADATA
 from logmark.log.segment import LOG
@@ -255,21 +255,23 @@ class Verification:
         """Records that were on disk once are missing at the log's end."""
         last = found.segments[-1]
         problem = f"the log ends at {found.log_end_offset}, and {who} says {promised}"
-        if last.damage and last.damage[-1].next_offset is None:
-            first = last.damage[-1].first_offset
-            last.damage[-1] = last.damage[-1]._replace(next_offset=promised)
-        else:
-            first = found.log_end_offset
-            last.gap = Damage(last.size_bytes, 0, first, promised, problem)
+        tail = last.damage[-1] if last.damage and last.damage[-1].next_offset is None else None
+        if tail is not None:
+            last.damage[-1] = tail._replace(next_offset=promised)
+            at = next(at for at, one in enumerate(self._result.found)
+                      if one.position == tail.position and one.path.startswith(f"{folder}/"))  # fmt: skip
+            self._result.found[at] = of_damage(self._result.found[at].path, last.damage[-1])
+            return
+        last.gap = Damage(last.size_bytes, 0, found.log_end_offset, promised, problem)
         self._result.found.append(
             Finding(
                 kind=Kind.RECORDS,
                 path=folder,
                 problem=problem,
-                first_offset=first,
+                first_offset=found.log_end_offset,
                 next_offset=promised,
                 meaning="Records that were on disk are missing at its end. A repair makes that a gap.",
-                records_lost_max=promised - first,
+                records_lost_max=promised - found.log_end_offset,
             )
         )
 

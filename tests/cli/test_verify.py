@@ -1,0 +1,481 @@
+"""`logmark verify`: what is wrong is found and told, and a repair loses nothing else."""
+
+import json
+import shutil
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logmark.disk.files import Bytes, RealFileSystem
+from logmark.errors import ErrorCode, Refused
+from logmark.log import catalog
+from logmark.log.repair import Repair
+from logmark.log.settings import TopicSettings
+from logmark.log.verification import Verification
+from logmark.testing import Broker
+from logmark.wire import batches
+from tests.cli.conftest import run
+from tests.harness import wire
+from tests.harness.brokers import BrokerUnderTest, at, offsets_of, read
+from tests.log.lab import Lab
+
+TOPIC = "orders"
+BATCHES = 40
+RECORDS_PER_BATCH = 5
+END = BATCHES * RECORDS_PER_BATCH
+VALUE = b"ORD-1001 " * 40
+LOG, INDEX, TIME_INDEX = "00000000000000000000.log", "00000000000000000000.index", "00000000000000000000.timeindex"
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with one topic in one segment, closed cleanly."""
+    path = tmp_path_factory.mktemp("verify") / "data"
+    with Broker({"log.index.interval.bytes": "1024"}, data_dir=str(path)) as broker:
+        broker.create_topic(TOPIC)
+        for _ in range(BATCHES):
+            answer = wire.produce(broker.bootstrap_servers, TOPIC, wire.batch([VALUE] * RECORDS_PER_BATCH))
+            assert 0 == answer.error_code
+    return path
+
+
+@pytest.fixture
+def data(written: Path, tmp_path: Path) -> Path:
+    """A copy that a test may damage."""
+    return Path(shutil.copytree(written, tmp_path / "data"))
+
+
+def folder(data: Path) -> Path:
+    return data / f"{TOPIC}-0"
+
+
+def places(log: Path) -> list[int]:
+    """Where each batch begins, and the end of the file."""
+    content, found = log.read_bytes(), [0]
+    while found[-1] < len(content):
+        found.append(found[-1] + batches.read_header(content, found[-1]).size)
+    return found
+
+
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 0x40
+    path.write_bytes(content)
+
+
+def findings(data: Path) -> list[dict[str, Any]]:
+    done = run("verify", str(data), "--output", "json")
+    assert done.exit_code == (1 if done.json["findings"] else 0), done.error
+    return list(done.json["findings"])
+
+
+def served(data: Path) -> dict[int, bytes]:
+    """Every record that a reader gets who goes on at the next offset whenever one is refused."""
+    found: dict[int, bytes] = {}
+    refused = set()
+    lab = Lab(data.parent)
+    lab.path = data
+    lab.open()
+    assert lab.directory is not None
+    entry = catalog.Catalog(lab.directory.read(catalog.FILE_NAME), write=lambda _: None).get(TOPIC)
+    assert entry is not None
+    partition = lab.directory.open_partition(TOPIC, 0, entry.id, TopicSettings(entry.overrides))
+    offset = partition.log_start_offset
+    while offset < partition.high_watermark:
+        try:
+            content = partition.read(offset, bytes_max=1 << 20)
+        except Refused as error:
+            assert ErrorCode.CORRUPT_MESSAGE == error.code, error
+            refused.add(offset)
+            offset += 1
+            continue
+        found.update((one.offset, one.value or b"") for one in batches.unpack(content) if one.offset >= offset)
+        at = 0
+        while at < len(content):
+            header = batches.read_header(content, at)
+            offset, at = header.next_offset, at + header.size
+    lab.close()
+    assert END == offset, "the log's end stays where it was"
+    assert not refused & found.keys()
+    return found
+
+
+def everything() -> dict[int, bytes]:
+    return dict.fromkeys(range(END), VALUE)
+
+
+def tree(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+# Clean, and not to be verified
+
+
+def test_a_directory_without_fault_is_said_to_be_so_and_stays_as_it_is(data: Path) -> None:
+    before = tree(data)
+
+    done = run("verify", str(data))
+
+    assert (0, "") == (done.exit_code, done.out)
+    assert f"1 partition of Logmark, 1 segment, {END} records" in done.error
+    assert "nothing is wrong" in done.error
+    assert before == tree(data)
+
+
+def test_a_directory_of_a_running_broker_is_refused(tmp_path: Path) -> None:
+    with Broker(data_dir=str(tmp_path / "data")) as broker:
+        for extra in ([], ["--repair", "--yes"]):
+            refused = run("verify", broker.data_dir, *extra)
+
+            assert 1 == refused.exit_code
+            assert "is in use by a running broker" in refused.error
+            assert "Stop the broker" in refused.error
+
+
+@pytest.mark.parametrize("name", ["absent", "empty", "file"])
+def test_what_is_no_data_directory_is_a_wrong_call(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+
+    refused = run("verify", str(tmp_path / name))
+
+    assert 2 == refused.exit_code
+    assert "director" in refused.error
+
+
+def test_a_torn_tail_after_a_kill_is_normal_and_a_note(data: Path) -> None:
+    log = folder(data) / LOG
+    log.write_bytes(log.read_bytes()[:-7])
+    assert "records" == findings(data)[0]["kind"], "a clean stop leaves no torn tail"
+
+    (data / ".kafka_cleanshutdown").unlink()
+    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+        (data / name).unlink()
+    for snapshot in folder(data).glob("*.snapshot"):
+        snapshot.unlink()
+    done = run("verify", str(data))
+
+    assert 0 == done.exit_code, done.out
+    assert "the next start cuts such a tail" in done.out
+
+
+# What is wrong is found
+
+
+def in_batch(number: int, at: int) -> Callable[[Path], None]:
+    def damage(data: Path) -> None:
+        log = folder(data) / LOG
+        flip(log, places(log)[number] + at)
+
+    return damage
+
+
+HEAD_FIELDS = {"base offset": 7, "length": 10, "leader epoch": 13, "magic": 16}
+BODY_FIELDS = {"checksum": 18, "attributes": 22, "last offset delta": 26, "producer": 47, "record": 90}
+
+
+@pytest.mark.parametrize("number", [0, 7, BATCHES - 1], ids=["first", "middle", "last"])
+@pytest.mark.parametrize("field", [*HEAD_FIELDS, *BODY_FIELDS])
+def test_a_flipped_byte_of_a_batch_is_found_where_it_is_and_repaired(data: Path, field: str, number: int) -> None:
+    at = {**HEAD_FIELDS, **BODY_FIELDS}[field]
+    in_batch(number, at)(data)
+    log = folder(data) / LOG
+    position = places(folder(data) / LOG)[number] if field not in ("length",) else None
+
+    found = [one for one in findings(data) if one["kind"] in ("records", "head")]
+
+    assert 1 == len(found), found
+    first = number * RECORDS_PER_BATCH
+    assert (f"{TOPIC}-0/{LOG}", first) == (found[0]["path"], found[0]["first_offset"])
+    assert found[0]["next_offset"] in (first + RECORDS_PER_BATCH, None)
+    assert position in (None, found[0]["position"])
+    is_head = field in HEAD_FIELDS
+    assert is_head == (found[0]["kind"] == "head")
+
+    repaired = run("verify", str(data), "--repair", "--yes")
+    assert 0 == repaired.exit_code, repaired.out + repaired.error
+    assert ("A repair loses no record." in repaired.error) == is_head
+    lost = set() if is_head else set(range(first, first + RECORDS_PER_BATCH))
+    assert {offset: value for offset, value in everything().items() if offset not in lost} == served(data)
+    assert is_head == (not list(folder(data).glob("*.damaged-*")))
+    assert log.exists()
+
+
+def test_two_damaged_places_are_two_lines_and_what_lies_between_them_is_kept(data: Path) -> None:
+    in_batch(3, 100)(data)
+    in_batch(20, 100)(data)
+
+    done = run("verify", str(data))
+    assert 1 == done.exit_code
+    assert 2 == len(done.lines)
+    assert "offsets 15 to 19: the CRC of the batch is wrong. These records are not served" in done.lines[0]
+    assert "2 findings" in done.error
+
+    asked = run("verify", str(data), "--repair")
+    assert 1 == asked.exit_code
+    assert "Nothing was changed: there is no terminal to ask in. Add --yes to repair." in asked.error
+    words = [line.split() for line in asked.lines if line.endswith("up to 5")]
+    assert [["15", "20"], ["100", "105"]] == [line[3:5] for line in words]
+
+    assert 0 == run("verify", str(data), "--repair", "--yes").exit_code
+    lost = {*range(15, 20), *range(100, 105)}
+    assert {offset: value for offset, value in everything().items() if offset not in lost} == served(data)
+
+
+def test_the_bytes_that_were_cut_out_are_kept(data: Path) -> None:
+    log = folder(data) / LOG
+    begin, end = places(log)[3:5]
+    in_batch(3, 100)(data)
+    damaged = log.read_bytes()[begin:end]
+
+    run("verify", str(data), "--repair", "--yes")
+
+    (kept,) = folder(data).glob("*.damaged-*")
+    assert damaged == kept.read_bytes()
+
+
+def test_a_reader_at_an_offset_that_was_cut_out_gets_the_next_one(data: Path) -> None:
+    in_batch(3, 100)(data)
+    run("verify", str(data), "--repair", "--yes")
+
+    with Broker(data_dir=str(data)) as broker:
+        under_test = BrokerUnderTest("logmark", broker.bootstrap_servers, broker)
+        consumer = under_test.consumer()
+        consumer.assign(at((TOPIC, 0, 17)))
+        assert [20, 21] == offsets_of(read(consumer, 2))
+        under_test.close()
+
+
+def test_a_missing_segment_is_found_and_made_a_gap(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Broker(data_dir=str(data)) as broker:
+        broker.create_topic(TOPIC, config={"segment.bytes": "1048576"})
+        for _ in range(5):
+            wire.produce(broker.bootstrap_servers, TOPIC, wire.batch([b"x" * 600_000]))
+    for file in folder(data).glob("00000000000000000002.*"):
+        if file.suffix != ".snapshot":
+            file.unlink()
+
+    (found,) = findings(data)
+    assert ("records", 2, 3) == (found["kind"], found["first_offset"], found["next_offset"])
+
+    assert 0 == run("verify", str(data), "--repair", "--yes").exit_code
+    with Broker(data_dir=str(data)) as broker:
+        under_test = BrokerUnderTest("logmark", broker.bootstrap_servers, broker)
+        consumer = under_test.consumer()
+        consumer.assign(at((TOPIC, 0, 0)))
+        assert [0, 1, 3, 4] == offsets_of(read(consumer, 4))
+        under_test.close()
+
+
+def test_records_that_a_checkpoint_promises_and_the_log_lacks_are_found(data: Path) -> None:
+    log = folder(data) / LOG
+    log.write_bytes(log.read_bytes()[: places(log)[-2]])
+    for file in (INDEX, TIME_INDEX):
+        (folder(data) / file).unlink()
+
+    found = [one for one in findings(data) if one["kind"] == "records"]
+    assert [(END - RECORDS_PER_BATCH, END)] == [(one["first_offset"], one["next_offset"]) for one in found]
+
+    assert 0 == run("verify", str(data), "--repair", "--yes").exit_code
+    assert END - RECORDS_PER_BATCH == len(served(data))
+
+
+# Files that are made from the log
+
+
+def cut(name: str, size: int) -> Callable[[Path], None]:
+    return lambda data: (folder(data) / name).write_bytes((folder(data) / name).read_bytes()[:size])
+
+
+DERIVED: dict[str, tuple[Callable[[Path], None], str, str]] = {
+    "an index entry": (lambda data: flip(folder(data) / INDEX, 7), INDEX, "and the log does not"),
+    "an offset in an index": (lambda data: flip(folder(data) / INDEX, 3), INDEX, "and the log does not"),
+    "a timestamp": (lambda data: flip(folder(data) / TIME_INDEX, 6), TIME_INDEX, "timestamp"),
+    "the last timestamp missing": (cut(TIME_INDEX, 12), TIME_INDEX, "largest timestamp"),
+    "half an entry": (cut(INDEX, 11), INDEX, "not whole entries"),
+    "no index": (lambda data: (folder(data) / INDEX).unlink(), INDEX, "it is missing"),
+    "zeros": (lambda data: (folder(data) / INDEX).open("ab").write(bytes(80)) and None, INDEX, "zeros"),
+}
+
+
+@pytest.mark.parametrize("what", DERIVED)
+def test_a_wrong_index_is_found_and_made_again_without_loss(data: Path, what: str) -> None:
+    damage, name, problem = DERIVED[what]
+    damage(data)
+
+    (found,) = findings(data)
+    assert ("index", f"{TOPIC}-0/{name}") == (found["kind"], found["path"])
+    assert problem in found["problem"]
+
+    repaired = run("verify", str(data), "--repair", "--yes")
+    assert 0 == repaired.exit_code, repaired.error
+    assert "A repair loses no record." in repaired.error
+    assert everything() == served(data)
+
+
+STATE: dict[str, tuple[Callable[[Path], None], str, str]] = {
+    "a snapshot": (
+        lambda data: flip(folder(data) / f"{END:020}.snapshot", 5), f"{TOPIC}-0/{END:020}.snapshot", "checksum",
+    ),
+    "the epochs": (
+        lambda data: (folder(data) / "leader-epoch-checkpoint").write_text("0\n2\n0 0\n"),
+        f"{TOPIC}-0/leader-epoch-checkpoint", "count",
+    ),
+    "another epoch": (
+        lambda data: (folder(data) / "leader-epoch-checkpoint").write_text("0\n1\n7 0\n"),
+        f"{TOPIC}-0/leader-epoch-checkpoint", "epoch 7",
+    ),
+    "the id": (
+        lambda data: (folder(data) / "partition.metadata").write_text("version: 0\n"),
+        f"{TOPIC}-0/partition.metadata", "topic id",
+    ),
+    "a checkpoint": (
+        lambda data: (data / "recovery-point-offset-checkpoint").write_text("9\n"),
+        "recovery-point-offset-checkpoint", "version",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", STATE)
+def test_what_is_said_beside_a_log_is_checked_and_made_again(data: Path, what: str) -> None:
+    damage, path, problem = STATE[what]
+    damage(data)
+
+    (found,) = findings(data)
+    assert ("state", path) == (found["kind"], found["path"])
+    assert problem in found["problem"]
+
+    assert 0 == run("verify", str(data), "--repair", "--yes").exit_code
+    assert everything() == served(data)
+
+
+def edit_catalogue(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
+    def edit(data: Path) -> None:
+        document = json.loads((data / "logmark.catalog").read_text())
+        change(document)
+        (data / "logmark.catalog").write_text(json.dumps(document))
+
+    return edit
+
+
+def make_foreign(data: Path) -> None:
+    (data / "notes").mkdir()
+
+
+CATALOGUE: dict[str, tuple[Callable[[Path], None], str]] = {
+    "an unknown setting": (
+        edit_catalogue(lambda one: one["topics"][0]["overrides"].update({"retention.weeks": "2"})),
+        "Unknown topic config name: retention.weeks",
+    ),
+    "a wrong value": (
+        edit_catalogue(lambda one: one["topics"][0]["overrides"].update({"retention.ms": "soon"})),
+        "Invalid value soon",
+    ),
+    "a missing topic": (edit_catalogue(lambda one: one["topics"].clear()), "does not have this partition"),
+    "another id": (
+        edit_catalogue(lambda one: one["topics"][0].update({"id": "A" * 22})), "the catalogue's is " + "A" * 22,
+    ),
+    "no catalogue that can be read": (lambda data: (data / "logmark.catalog").write_text("{"), "cannot be read"),
+    "no cluster": (lambda data: (data / "meta.properties").unlink(), "it is missing"),
+    "a foreign folder": (make_foreign, "not the folder of a partition"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CATALOGUE)
+def test_ids_and_settings_are_complete_or_a_person_is_told(data: Path, what: str) -> None:
+    damage, problem = CATALOGUE[what]
+    damage(data)
+
+    found = [one for one in findings(data) if one["kind"] == "catalogue"]
+    assert any(problem in one["problem"] for one in found), found
+
+    before = tree(data)
+    refused = run("verify", str(data), "--repair", "--yes")
+    assert 1 == refused.exit_code
+    assert "Nothing of this can be repaired here, and nothing was changed." in refused.error
+    assert before == tree(data)
+
+
+def test_a_record_that_is_broken_under_a_right_checksum_is_found(data: Path) -> None:
+    log = folder(data) / LOG
+    content, begin = bytearray(log.read_bytes()), places(log)[2]
+    end = places(log)[3]
+    content[begin + 61] ^= 0x02  # the length of the first record
+    checksum = batches.columns.crc32c(content, begin + 21, end - begin - 21)
+    struct.pack_into(">I", content, begin + 17, checksum)
+    log.write_bytes(content)
+
+    (found,) = findings(data)
+    assert "record 0 of 5 is broken" == found["problem"]
+    assert "A repair leaves it as it is." in found["meaning"]
+
+
+# Interrupted
+
+
+class Interrupted(Exception):
+    """The process ends here."""
+
+
+class EndsAt(RealFileSystem):
+    """The process ends at the n-th change."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(sync=False)
+        self._left = number
+
+    def _count(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise Interrupted
+
+    def open(self, path: str, *, create: bool = False) -> Any:
+        if create:
+            self._count()
+        return super().open(path, create=create)
+
+    def write(self, path: str, data: Bytes, *, sync: bool = True) -> None:
+        self._count()
+        super().write(path, data, sync=sync)
+
+    def replace(self, source: str, target: str) -> None:
+        self._count()
+        super().replace(source, target)
+
+    def remove(self, path: str) -> None:
+        self._count()
+        super().remove(path)
+
+    def sync_directory(self, path: str) -> None:
+        self._count()
+
+
+def interrupted(written: Path, folder_: Path) -> Iterator[Path]:
+    number = 0
+    while True:
+        data = Path(shutil.copytree(written, folder_ / str(number)))
+        in_batch(3, 100)(data)
+        flip(folder(data) / f"{END:020}.snapshot", 5)
+        files = EndsAt(number)
+        try:
+            Repair(Verification(str(data), files).run(), files).apply()
+        except Interrupted:
+            yield data
+            number += 1
+            continue
+        return
+
+
+def test_a_repair_that_is_cut_short_anywhere_leaves_every_sound_record(written: Path, tmp_path: Path) -> None:
+    kept = {offset: value for offset, value in everything().items() if not 15 <= offset < 20}
+    count = 0
+    for data in interrupted(written, tmp_path):
+        assert kept == served(data), f"after {count} changes"
+        assert 0 == run("verify", str(data), "--repair", "--yes").exit_code
+        assert kept == served(data)
+        count += 1
+    assert count >= 10, "the repair makes more changes than that"
