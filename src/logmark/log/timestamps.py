@@ -1,53 +1,140 @@
-"""Looking records up by their timestamps."""
+"""Looking records up by their timestamps.
 
-from collections.abc import Iterator, Sequence
+A search is a generator of steps, because it may have to walk far and to decompress much: it yields None where others
+may run, and calls that decode one batch, which need not run on the event loop. The batch is decompressed piece by piece
+and never held as a whole.
+"""
+
+import asyncio
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 
 from logmark.errors import ErrorCode, Malformed, Refused
 from logmark.log.segment import BadBatch, Segment
-from logmark.wire import columns
+from logmark.wire import batches, codecs, columns
 from logmark.wire.batches import BatchHeader
+from logmark.wire.columns import HEADER_BYTES
 
 DECOMPRESSED_BYTES_MAX = 2**30
+HEADERS_BETWEEN_PAUSES = 256
+
+Found = tuple[int, int]
+Step = Callable[[], Found | None] | None
+Search = Generator[Step, Found | None, Found | None]
 
 
-def first_at_or_after(segments: Sequence[Segment], timestamp: int, *, log_start_offset: int) -> tuple[int, int] | None:
+def first_at_or_after(segments: Sequence[Segment], timestamp: int, *, log_start_offset: int) -> Search:
     """The offset and timestamp of the first readable record that is not older than a timestamp."""
     for segment in segments:
-        segment.load_timestamps()
-        if segment.visible_timestamp < timestamp:
+        try:
+            segment.load_timestamps()
+            if segment.visible_timestamp < timestamp:
+                continue
+            position = segment.nearest_time(timestamp, segment.visible_bytes)
+            found = yield from _first_in(segment, position, timestamp, log_start_offset)
+        except FileNotFoundError:
+            # Retention has let it go while the search paused.
             continue
-        position = segment.nearest_time(timestamp, segment.visible_bytes)
-        found = _first_in(segment, position, timestamp, log_start_offset)
+        if found is not None:
+            return found
+        yield None
+    return None
+
+
+def largest(segments: Sequence[Segment], *, log_start_offset: int) -> Search:
+    """The offset and timestamp of the first record that has the largest timestamp of all."""
+    for segment in segments:
+        try:
+            segment.load_timestamps()
+        except FileNotFoundError:
+            continue
+        yield None
+    timestamp = max((segment.visible_timestamp for segment in segments), default=-1)
+    if timestamp < 0:
+        return None
+    return (yield from first_at_or_after(segments, timestamp, log_start_offset=log_start_offset))
+
+
+def run(search: Search) -> Found | None:
+    """What a search finds, step after step."""
+    found = None
+    try:
+        while True:
+            step = search.send(found)
+            found = None if step is None else step()
+    except StopIteration as stop:
+        answer: Found | None = stop.value
+        return answer
+
+
+async def run_beside(search: Search) -> Found | None:
+    """The same, with pauses for whatever else is to be done on the event loop, and batches decoded in a thread."""
+    loop = asyncio.get_running_loop()
+    found = None
+    try:
+        while True:
+            step = search.send(found)
+            if step is None:
+                await asyncio.sleep(0)
+                found = None
+            else:
+                found = await loop.run_in_executor(None, step)
+    except StopIteration as stop:
+        answer: Found | None = stop.value
+        return answer
+
+
+def _first_in(segment: Segment, position: int, timestamp: int, log_start_offset: int) -> Search:
+    passed = 0
+    for at, header in _candidates(segment, position):
+        passed += 1
+        if not passed % HEADERS_BETWEEN_PAUSES:
+            yield None
+        if header.max_timestamp < timestamp or header.last_offset < log_start_offset or not header.record_count:
+            continue
+        data = segment.read(at, header.size)
+        found = yield partial(_first_of, data, header, timestamp, log_start_offset, f"byte {at} of {segment.path}")
         if found is not None:
             return found
     return None
 
 
-def largest(segments: Sequence[Segment], *, log_start_offset: int) -> tuple[int, int] | None:
-    """The offset and timestamp of the first record that has the largest timestamp of all."""
-    for segment in segments:
-        segment.load_timestamps()
-    timestamp = max((segment.visible_timestamp for segment in segments), default=-1)
-    return None if timestamp < 0 else first_at_or_after(segments, timestamp, log_start_offset=log_start_offset)
+def _first_of(data: bytes, header: BatchHeader, timestamp: int, log_start_offset: int, place: str) -> Found | None:
+    """The first record of a batch that was looked for; markers count, as in Kafka."""
+    try:
+        if len(data) != header.size or not batches.crc_is_right(data, 0, header.size):
+            raise Malformed("its CRC is wrong")
+        return _search_records(memoryview(data)[HEADER_BYTES:], header, timestamp, log_start_offset)
+    except Malformed as error:
+        raise Refused(ErrorCode.CORRUPT_MESSAGE, f"The batch at {place} is damaged: {error}.") from None
 
 
-def _first_in(segment: Segment, position: int, timestamp: int, log_start_offset: int) -> tuple[int, int] | None:
-    for at, header in _candidates(segment, position):
-        if header.max_timestamp < timestamp or header.last_offset < log_start_offset or header.is_control:
+def _search_records(body: memoryview, header: BatchHeader, timestamp: int, log_start_offset: int) -> Found | None:
+    is_fixed = header.is_log_append_time
+    left = header.record_count
+    rest, skipped = b"", 0
+    for piece in codecs.pieces(header.codec, body, bytes_max=DECOMPRESSED_BYTES_MAX):
+        if skipped >= len(piece):
+            skipped -= len(piece)
             continue
-        data = segment.read(at, header.size)
-        try:
-            found = columns.decode(
-                data, start=log_start_offset, stop=2**63 - 1, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX
-            )
-        except Malformed as error:
-            raise Refused(
-                ErrorCode.CORRUPT_MESSAGE, f"The batch at byte {at} of {segment.path} is damaged: {error}."
-            ) from None
-        for index in range(found.count):
-            if found.timestamps_ms[index] >= timestamp:
-                return found.offsets[index], found.timestamps_ms[index]
-    return None
+        # Only the head of a record is ever carried over to the next piece.
+        data = memoryview(rest + bytes(piece)) if rest else memoryview(piece)[skipped:]
+        passed, size, found = columns.find_time(
+            data,
+            count=left,
+            base_timestamp=header.max_timestamp if is_fixed else header.base_timestamp,
+            is_fixed=is_fixed,
+            timestamp=timestamp,
+            delta_min=log_start_offset - header.base_offset,
+        )
+        if found is not None:
+            return header.base_offset + found[0], found[1]
+        left -= passed
+        if not left:
+            return None
+        skipped = max(0, size - len(data))
+        rest = bytes(data[size:])
+    raise Malformed(f"{left} of {header.record_count} records are missing")
 
 
 def _candidates(segment: Segment, position: int) -> Iterator[tuple[int, BatchHeader]]:

@@ -7,7 +7,7 @@ asked for at most one byte more than the limit, and a declared size is believed 
 import struct
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import cramjam
 import lz4.frame
@@ -33,6 +33,21 @@ def decompress(codec: int, data: Bytes, *, bytes_max: int) -> bytes:
     if len(out) > bytes_max:
         raise TooLarge(f"{NAMES[codec]} stream of {len(data)} bytes decompresses to more than {bytes_max} bytes")
     return out
+
+
+def pieces(codec: int, data: Bytes, *, bytes_max: int) -> Iterator[Bytes]:
+    """The decompressed bytes in pieces of a mebibyte or less, where the codec allows it: for use beside an event loop.
+
+    Between two pieces other threads run; to join them would hold these up. Who wants the beginning only may stop there.
+    """
+    if not NONE <= codec <= ZSTD:
+        raise Malformed(f"unknown compression codec {codec}")
+    size = 0
+    for piece in _PIECES[codec](data, bytes_max):
+        size += len(piece)
+        if size > bytes_max:
+            raise TooLarge(f"{NAMES[codec]} stream of {len(data)} bytes decompresses to more than {bytes_max} bytes")
+        yield piece
 
 
 def compress(codec: int, data: Bytes) -> bytes:
@@ -81,9 +96,18 @@ def _unsnappy(data: Bytes, bytes_max: int) -> bytes:
     view = memoryview(data)
     if view[:8] != _XERIAL_MAGIC:
         # Clients of other languages send the bare block; Java's reader takes it, so it is legal in a log.
-        return _snappy_block(view, bytes_max)
+        return bytes(_snappy_block(view, bytes_max))
     parts: list[bytes] = []
     size = 0
+    for block in _snappy_chunks(view):
+        parts.append(bytes(_snappy_block(block, bytes_max - size)))
+        size += len(parts[-1])
+        if size > bytes_max:
+            break
+    return b"".join(parts)
+
+
+def _snappy_chunks(view: memoryview) -> Iterator[memoryview]:
     at = 0
     while at < len(view):
         if view[at : at + 8] == _XERIAL_MAGIC:  # streams may be concatenated, each with its header
@@ -100,16 +124,11 @@ def _unsnappy(data: Bytes, bytes_max: int) -> bytes:
         at += 4
         if not 0 <= length <= len(view) - at:
             raise Malformed(f"snappy chunk of {length} bytes, {len(view) - at} left")
-        part = _snappy_block(view[at : at + length], bytes_max - size)
-        parts.append(part)
-        size += len(part)
+        yield view[at : at + length]
         at += length
-        if size > bytes_max:
-            break
-    return b"".join(parts)
 
 
-def _snappy_block(block: memoryview, bytes_max: int) -> bytes:
+def _snappy_block(block: memoryview, bytes_max: int) -> bytearray:
     # A snappy block begins with its decompressed size, and its decoder allocates that much.
     try:
         size = cramjam.snappy.decompress_raw_len(block)
@@ -120,7 +139,7 @@ def _snappy_block(block: memoryview, bytes_max: int) -> bytes:
             raise Malformed("snappy block ends in the middle")
     except cramjam.DecompressionError as error:
         raise Malformed(f"broken snappy block: {error}") from None
-    return bytes(out)
+    return out
 
 
 _FIRST_READ_BYTES = 64 * 1024
@@ -271,5 +290,89 @@ def _zstandard(data: Bytes) -> bytes:
     return compressed
 
 
+_PIECE_BYTES = 1 << 20
+_GIVEN_BYTES = 64 * 1024
+
+
+def _plain_pieces(data: Bytes, bytes_max: int) -> Iterator[Bytes]:
+    yield memoryview(data)[: bytes_max + 1]
+
+
+def _gunzip_pieces(data: Bytes, bytes_max: int) -> Iterator[Bytes]:
+    view = memoryview(data)
+    stream = zlib.decompressobj(31)
+    at = 0
+    rest: Bytes = b""
+    try:
+        while True:
+            if not rest:
+                rest = view[at : at + _GIVEN_BYTES]
+                at += len(rest)
+            yield stream.decompress(rest, _PIECE_BYTES)
+            if stream.eof:
+                # Members may be concatenated; what is no member is ignored, as Java does.
+                at -= len(stream.unused_data)
+                if view[at : at + 2] != _GZIP_MAGIC:
+                    return
+                stream, rest = zlib.decompressobj(31), b""
+            else:
+                rest = stream.unconsumed_tail
+                if not rest and at == len(view):
+                    last = stream.decompress(b"", _PIECE_BYTES)
+                    if not last:
+                        raise Malformed("gzip stream ends in the middle")
+                    yield last
+    except zlib.error as error:
+        raise Malformed(f"broken gzip stream: {error}") from None
+
+
+def _unlz4_pieces(data: Bytes, bytes_max: int) -> Iterator[Bytes]:
+    view = memoryview(data)
+    if view[:4] != _LZ4_MAGIC or len(view) < 7:
+        raise Malformed("no lz4 frame")
+    stream = lz4.frame.LZ4FrameDecompressor()
+    at = 0
+    try:
+        while not stream.eof:
+            given: Bytes = b""
+            if stream.needs_input:
+                given = view[at : at + _GIVEN_BYTES]
+                at += len(given)
+                if not len(given):
+                    raise Malformed("lz4 frame ends in the middle")
+            yield stream.decompress(given, _PIECE_BYTES)
+    except (RuntimeError, EOFError) as error:
+        raise Malformed(f"broken lz4 frame: {error}") from None
+
+
+def _unzstd_pieces(data: Bytes, bytes_max: int) -> Iterator[Bytes]:
+    view = memoryview(data)
+    at = 0
+    while at < len(view):
+        if view[at + 1 : at + 4] == _ZSTD_SKIPPED_MAGIC and view[at] >> 4 == 5:
+            at += 8 + int.from_bytes(view[at + 4 : at + 8], "little")
+            continue
+        end, _ = _zstd_frame(view, at)
+        try:
+            with _zstd_decompressor(bytes_max).stream_reader(view[at:end]) as reader:
+                while piece := reader.read(_PIECE_BYTES):
+                    yield piece
+        except zstandard.ZstdError as error:
+            raise Malformed(f"broken zstd frame: {error}") from None
+        at = end
+
+
+def _unsnappy_pieces(data: Bytes, bytes_max: int) -> Iterator[Bytes]:
+    view = memoryview(data)
+    if view[:8] != _XERIAL_MAGIC:
+        yield _snappy_block(view, bytes_max)
+        return
+    for block in _snappy_chunks(view):
+        yield _snappy_block(block, bytes_max)
+
+
+_PIECES: tuple[Callable[[Bytes, int], Iterator[Bytes]], ...] = (
+    _plain_pieces, _gunzip_pieces, _unsnappy_pieces, _unlz4_pieces, _unzstd_pieces,
+)  # fmt: skip
 _DECOMPRESS: tuple[Callable[[Bytes, int], bytes], ...] = (_plain, _gunzip, _unsnappy, _unlz4, _unzstd)
 _COMPRESS: tuple[Callable[[Bytes], bytes], ...] = (bytes, _gzip, _snappy, _lz4, _zstandard)

@@ -678,27 +678,28 @@ def _find_time(
     size: cython.longlong
     time: cython.longlong
     delta: cython.longlong
-    stop: cython.Py_ssize_t
-    cursor[0] = 0
-    while found[0] < count:
+    stop: cython.longlong
+    head_end: cython.Py_ssize_t
+    while found[0] < count and found[1] < end:
+        cursor[0] = cython.cast(cython.Py_ssize_t, found[1])
         size = _varint(b, cursor, end, 5)
-        # What is cut short by the end of the bytes goes on in the next piece.
-        if cursor[0] > end or size > end - cursor[0]:
-            return _SOUND if end - found[1] < 5 or cursor[0] <= end else _BROKEN_RECORD
+        if cursor[0] > end:
+            # A length that is cut short goes on in the next piece.
+            return _SOUND if end - found[1] < 5 else _BROKEN_RECORD
         if size < 1:
             return _BROKEN_RECORD
-        stop = cursor[0] + cython.cast(cython.Py_ssize_t, size)
+        stop = cursor[0] + size
+        head_end = end if stop > end else cython.cast(cython.Py_ssize_t, stop)
         cursor[0] += 1
-        time = _varint(b, cursor, stop, 10)
-        delta = _varint(b, cursor, stop, 5)
-        if cursor[0] > stop:
-            return _BROKEN_RECORD
+        time = _varint(b, cursor, head_end, 10)
+        delta = _varint(b, cursor, head_end, 5)
+        if cursor[0] > head_end:
+            return _SOUND if stop > end else _BROKEN_RECORD
         time = base_timestamp if is_fixed else _sum(base_timestamp, time)
         if time >= timestamp and delta >= delta_min:
             found[2] = delta
             found[3] = time
             return _RECORD_REFUSED
-        cursor[0] = stop
         found[0] += 1
         found[1] = stop
     return _SOUND
@@ -715,8 +716,8 @@ def find_time(
 ) -> tuple:
     """Looks in plain records for the first at or after a timestamp whose offset delta is not below `delta_min`.
 
-    Returns (records passed, their bytes, its offset delta and timestamp or None). The last record may be cut short:
-    it is not passed, and the next call begins with it. With `is_fixed` all records have the base timestamp.
+    Returns (records passed, their bytes, its offset delta and timestamp or None). The last record passed may end behind
+    the data; one whose first bytes are cut short is not passed. With `is_fixed` all records have the base timestamp.
     """
     b: cython.p_const_uchar = _memory(data)
     found = cython.declare(cython.longlong[4])

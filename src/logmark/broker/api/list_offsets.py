@@ -3,8 +3,10 @@
 v2  isolation level     v4  leader epochs     v6  flexible     v7  largest timestamp (-3)     v8  earliest local (-4)
 v9  latest tiered (-5)  v10 timeout           v11 earliest pending upload (-6)
 Nothing is tiered here: -4 is the log start, -5 and -6 find nothing.
+A look-up by time may have to decompress a batch: others are served meanwhile.
 """
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from logmark.errors import ErrorCode, Refused
@@ -25,37 +27,33 @@ LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 _SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 
-NOT_FOUND = (-1, -1)
 READ_COMMITTED = 1
 
 
-def handle(request: schema.Request, at: "Request") -> schema.Response:
+def handle(request: schema.Request, at: "Request") -> schema.Response | Awaitable[schema.Response]:
     """Looks up each partition by itself; an error is that partition's alone."""
     asked = [(topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions]
     repeated = {where for where in asked if asked.count(where) > 1} if len(asked) != len(set(asked)) else set()
-    return schema.Response(
-        topics=[
-            schema.ResponseTopic(
-                name=topic.name,
-                partitions=[
-                    _answer(
-                        topic.name,
-                        partition,
-                        at,
-                        is_repeated=(topic.name, partition.partition_index) in repeated,
-                        is_committed=request.isolation_level == READ_COMMITTED,
-                    )
-                    for partition in {each.partition_index: each for each in topic.partitions}.values()
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+    is_committed = request.isolation_level == READ_COMMITTED
+    times: list[tuple[schema.ResponsePartition, Partition, int | None]] = []
+    topics = []
+    for topic in request.topics:
+        answers = []
+        for wanted in {each.partition_index: each for each in topic.partitions}.values():
+            is_repeated = (topic.name, wanted.partition_index) in repeated
+            partition, answer = _answer(topic.name, wanted, at, is_repeated=is_repeated, is_committed=is_committed)
+            if partition is not None:
+                times.append((answer, partition, None if wanted.timestamp == MAX_TIMESTAMP else wanted.timestamp))
+            answers.append(answer)
+        topics.append(schema.ResponseTopic(name=topic.name, partitions=answers))
+    response = schema.Response(topics=topics)
+    return _with_times(response, times, is_committed=is_committed) if times else response
 
 
 def _answer(
     topic: str, wanted: schema.RequestPartition, at: "Request", *, is_repeated: bool, is_committed: bool
-) -> schema.ResponsePartition:
+) -> tuple[Partition | None, schema.ResponsePartition]:
+    """The answer; with a partition when it waits for a look-up by time there, which may take long."""
     try:
         if is_repeated:
             raise Refused(ErrorCode.INVALID_REQUEST)
@@ -63,14 +61,45 @@ def _answer(
         if partition is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         check_leader_epoch(wanted.current_leader_epoch)
-        offset, timestamp = _look_up(partition, wanted.timestamp, at.version, is_committed=is_committed)
+        if wanted.timestamp < 0 and at.version < _SINCE.get(wanted.timestamp, at.version + 1):
+            raise Refused(ErrorCode.UNSUPPORTED_VERSION)
     except Refused as refused:
-        return _failed(wanted.partition_index, refused.code)
+        return None, _failed(wanted.partition_index, refused.code)
+    if wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP:
+        return partition, _found(wanted.partition_index, -1, -1)
+    return None, _found(wanted.partition_index, _place(partition, wanted.timestamp, is_committed=is_committed), -1)
+
+
+def _place(partition: Partition, which: int, *, is_committed: bool) -> int:
+    if which == LATEST:
+        return partition.last_stable_offset if is_committed else partition.high_watermark
+    return partition.log_start_offset if which in (EARLIEST, EARLIEST_LOCAL) else -1
+
+
+async def _with_times(
+    response: schema.Response,
+    times: list[tuple[schema.ResponsePartition, Partition, int | None]],
+    *,
+    is_committed: bool,
+) -> schema.Response:
+    for answer, partition, timestamp in times:
+        try:
+            found = await partition.look_up(timestamp)
+        except Refused as refused:
+            answer.error_code = refused.code
+            continue
+        # A record that the reader may not see yet is not found, as in Kafka.
+        if found is not None and found[0] < (
+            partition.last_stable_offset if is_committed else partition.high_watermark
+        ):
+            answer.offset, answer.timestamp = found
+            answer.leader_epoch = 0
+    return response
+
+
+def _found(index: int, offset: int, timestamp: int) -> schema.ResponsePartition:
     return schema.ResponsePartition(
-        partition_index=wanted.partition_index,
-        timestamp=timestamp,
-        offset=offset,
-        leader_epoch=0 if offset >= 0 else -1,
+        partition_index=index, timestamp=timestamp, offset=offset, leader_epoch=0 if offset >= 0 else -1
     )
 
 
@@ -86,26 +115,6 @@ def _failed(index: int, code: ErrorCode) -> schema.ResponsePartition:
     return schema.ResponsePartition(
         partition_index=index, error_code=code, timestamp=-1, offset=-1, leader_epoch=-1
     )
-
-
-def _look_up(partition: Partition, timestamp: int, version: int, *, is_committed: bool) -> tuple[int, int]:
-    end = partition.last_stable_offset if is_committed else partition.high_watermark
-    if timestamp >= 0:
-        return _below(end, partition.offset_for_timestamp(timestamp))
-    if version < _SINCE.get(timestamp, version + 1):
-        raise Refused(ErrorCode.UNSUPPORTED_VERSION)
-    if timestamp == LATEST:
-        return end, -1
-    if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return partition.log_start_offset, -1
-    if timestamp == MAX_TIMESTAMP:
-        return _below(end, partition.max_timestamp())
-    return NOT_FOUND
-
-
-def _below(end: int, found: tuple[int, int] | None) -> tuple[int, int]:
-    """A record at or above the end that the reader may see is not found, as in Kafka."""
-    return NOT_FOUND if found is None or found[0] >= end else found
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
