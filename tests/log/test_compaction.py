@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from logmark.disk.files import RealFileSystem
 from logmark.log import cleaning, compaction
-from logmark.log.cleaning import Cleaned, Done, Plan
+from logmark.log.cleaning import Cleaned, Done, Limits, Plan
 from logmark.log.compaction import Lag, Piece, Source
 from logmark.log.index import OffsetIndex, TimeIndex
 from logmark.log.transactions import Aborted, AbortedTransactions
@@ -159,10 +159,10 @@ def write(folder: Path, log: Written) -> list[int]:
     return sizes
 
 
-def plan_of(folder: Path, log: Written, sizes: list[int], **values: int) -> Plan:
+def plan_of(folder: Path, log: Written, sizes: list[int], limits: Limits, **values: int) -> Plan:
     return Plan(
         folder=str(folder), bases=log.bases, sizes=sizes, end_offset=log.end, now_ms=NOW_MS,
-        delete_retention_ms=RETENTION_MS, producers=log.producers,
+        delete_retention_ms=RETENTION_MS, producers=log.producers, limits=limits,
         aborted=[Aborted(producer, first, end, 0) for producer, first, end in log.aborted],
         **{"first_dirty_offset": 0, "index_interval_bytes": 100, **values},
     )  # fmt: skip
@@ -190,8 +190,8 @@ def test_cleaning_keeps_what_the_model_keeps(
     folder = tmp_path_factory.mktemp("log")
     dirty = min(dirty, log.end - 1)
     sizes = write(folder, log)
-    plan = plan_of(folder, log, sizes, first_dirty_offset=dirty, segment_bytes=segment_bytes, map_bytes_max=map_bytes,
-                   read_bytes=read_bytes)  # fmt: skip
+    limits = Limits(map_bytes_max=map_bytes, read_bytes=read_bytes)
+    plan = plan_of(folder, log, sizes, limits, first_dirty_offset=dirty, segment_bytes=segment_bytes)
 
     cleaned, done = outputs(list(cleaning.clean(Plan.decode(plan.encode()), FILES)))
 

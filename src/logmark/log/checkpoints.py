@@ -9,6 +9,7 @@ from logmark.names import TopicPartition
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
+CLEANED = "cleaner-offset-checkpoint"
 
 
 def write_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:

@@ -18,7 +18,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from logmark.disk.files import File, FileSystem, RealFileSystem
 from logmark.errors import Malformed
@@ -32,6 +32,17 @@ from logmark.wire.columns import HEADER_BYTES, KeyMap, Sieve, index_batches
 CLEANED = ".cleaned"
 LOG, INDEX, TIME_INDEX, TXN_INDEX = ".log", ".index", ".timeindex", ".txnindex"
 NICENESS = 10
+
+
+class Limits(NamedTuple):
+    """How much memory a cleaning may take: for the map of keys, for a read, and for one decompressed batch."""
+
+    map_bytes_max: int = 128 * 2**20
+    read_bytes: int = 2**20
+    decompressed_bytes_max: int = 100 * 2**20
+
+
+_USUAL_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +65,7 @@ class Plan:
     segment_bytes: int = 2**30
     index_bytes_max: int = 10 * 2**20
     index_interval_bytes: int = 4096
-    map_bytes_max: int = 128 * 2**20
-    read_bytes: int = 2**20
-    decompressed_bytes_max: int = 100 * 2**20
+    limits: Limits = _USUAL_LIMITS
 
     def encode(self) -> str:
         """One line of JSON."""
@@ -68,6 +77,7 @@ class Plan:
         fields = json.loads(line)
         fields["aborted"] = [Aborted(*entry) for entry in fields["aborted"]]
         fields["producers"] = {int(producer_id): tuple(last) for producer_id, last in fields["producers"].items()}
+        fields["limits"] = Limits(*fields["limits"])
         return cls(**fields)
 
 
@@ -115,7 +125,7 @@ class _Cleaning:
     def __init__(self, plan: Plan, files: FileSystem) -> None:
         self._plan = plan
         self._files = files
-        self._keys = KeyMap(plan.map_bytes_max)
+        self._keys = KeyMap(plan.limits.map_bytes_max)
         self._bytes_read = self._bytes_kept = 0
 
     def run(self) -> Iterator[Cleaned | Done]:
@@ -130,7 +140,7 @@ class _Cleaning:
             producers=plan.producers,
             now_ms=plan.now_ms,
             horizon_ms=plan.now_ms + plan.delete_retention_ms,
-            decompressed_bytes_max=plan.decompressed_bytes_max,
+            decompressed_bytes_max=plan.limits.decompressed_bytes_max,
         )
         passed = TransactionsPassed(plan.aborted)
         sources = [self._source(base, size) for base, size in zip(plan.bases, plan.sizes, strict=True)]
@@ -183,7 +193,7 @@ class _Cleaning:
         """Adds the keys of a segment; when the map is full before its end, it returns the last offset mapped."""
         plan, keys = self._plan, self._keys
         last_offset = base - 1
-        with _Batches(self._files, path_of(plan.folder, base, LOG), size, plan.read_bytes) as source:
+        with _Batches(self._files, path_of(plan.folder, base, LOG), size, plan.limits.read_bytes) as source:
             while source.has_more:
                 judgement = _judge(passed, source)
                 if judgement is not None and (judgement.is_aborted or source.is_control):
@@ -194,7 +204,7 @@ class _Cleaning:
                     source.at,
                     start=plan.first_dirty_offset,
                     is_judged=judgement is not None,
-                    decompressed_bytes_max=plan.decompressed_bytes_max,
+                    decompressed_bytes_max=plan.limits.decompressed_bytes_max,
                 )
                 source.move_to(at)
                 last_offset = max(last_offset, last)
@@ -220,7 +230,7 @@ class _Cleaning:
         plan = self._plan
         self._bytes_read += member.size_bytes
         path = path_of(plan.folder, member.base_offset, LOG)
-        with _Batches(self._files, path, member.size_bytes, plan.read_bytes) as source:
+        with _Batches(self._files, path, member.size_bytes, plan.limits.read_bytes) as source:
             while source.has_more:
                 judgement = _judge(passed, source)
                 if judgement is None:
@@ -228,7 +238,7 @@ class _Cleaning:
                 else:
                     at = sieve.sift(source.data, source.at, **judgement._asdict())
                 source.move_to(at)
-                if len(sieve.out) >= plan.read_bytes:
+                if len(sieve.out) >= plan.limits.read_bytes:
                     output.write(sieve.out)
         output.write(sieve.out)
 

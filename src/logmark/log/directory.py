@@ -73,7 +73,8 @@ class DataDirectory:
         self._is_used = False
         self._recovery_points = self._read_offsets(checkpoints.RECOVERY_POINTS)
         self._log_starts = self._read_offsets(checkpoints.LOG_STARTS)
-        self._checkpointed = {*self._recovery_points, *self._log_starts}
+        self._cleaned, self._is_cleaned_unknown = self._read_cleaned()
+        self._checkpointed = {*self._recovery_points, *self._log_starts, *self._cleaned}
 
     # Opening and closing
 
@@ -157,6 +158,29 @@ class DataDirectory:
             logger.warning("%s/%s is not used: %s", self.path, name, error)
             return {}
 
+    def _read_cleaned(self) -> tuple[dict[TopicPartition, int], bool]:
+        """How far each log was cleaned; and True when nobody knows any more, so that any log may have holes."""
+        try:
+            return checkpoints.read_offsets(self.read(checkpoints.CLEANED) or b""), False
+        except Malformed as error:
+            logger.warning("%s/%s is not used: %s", self.path, checkpoints.CLEANED, error)
+            return {}, True
+
+    def note_cleaned(self, partition: Partition, offset: int) -> Callable[[], None]:
+        """Notes how far a log is clean, or that it is about to be cleaned; the returned call writes that, in a thread.
+
+        A log that is in the file may have holes from then on, so it is entered before its first segment is swapped.
+        """
+        partition.cleaned_to = offset
+        self._cleaned[TopicPartition(partition.topic, partition.index)] = offset
+        self._checkpointed |= self._cleaned.keys()
+        return self._write_cleaned
+
+    def _write_cleaned(self) -> None:
+        with self._writing:
+            # As it is now, not as it was when somebody asked: an older state must not replace a newer one.
+            self.write(checkpoints.CLEANED, checkpoints.write_offsets(dict(self._cleaned)))
+
     def write_checkpoints(self) -> None:
         """Writes the recovery points, high watermarks and log starts as they are now."""
         self.checkpoint()()
@@ -173,7 +197,7 @@ class DataDirectory:
                 self._log_starts.pop(key, None)
         # Copies, because the write may come later; what is known of partitions that were not opened stays.
         recovery_points, log_starts = dict(self._recovery_points), dict(self._log_starts)
-        self._checkpointed = {*recovery_points, *log_starts}
+        self._checkpointed = {*recovery_points, *log_starts, *self._cleaned}
         self._taken += 1
         taken = self._taken
 
@@ -262,6 +286,7 @@ class DataDirectory:
             folder, topic, index, topic_id, settings,
             files=self._files, committer=self._committer, clock=self._clock, clean=self.was_clean,
             recovery_point=self._recovery_points.get(key, 0), log_start_offset=self._log_starts.get(key, 0),
+            cleaned_to=self._cleaned.get(key, 0 if self._is_cleaned_unknown else None),
         )  # fmt: skip
         self.partitions[key] = partition
         return partition
@@ -313,6 +338,8 @@ class DataDirectory:
     def _forget(self, key: TopicPartition) -> None:
         self._recovery_points.pop(key, None)
         self._log_starts.pop(key, None)
+        if self._cleaned.pop(key, None) is not None:
+            self._write_cleaned()
 
     def purge(self, now_ms: int) -> None:
         """Removes the files of partitions that were deleted long enough ago."""

@@ -15,8 +15,10 @@ from typing import NamedTuple
 from logmark.clock import Clock
 from logmark.disk.files import FileSystem
 from logmark.errors import ErrorCode, LogFailed, Malformed, Refused
-from logmark.log import checkpoints, retention, timestamps, transactions
+from logmark.log import checkpoints, compaction, retention, timestamps, transactions
 from logmark.log import epochs as leader_epochs
+from logmark.log.cleaning import Limits, Plan
+from logmark.log.compaction import Due, Lag
 from logmark.log.epochs import Epochs
 from logmark.log.groupcommit import GroupCommit, Round
 from logmark.log.producers import Producers
@@ -24,7 +26,8 @@ from logmark.log.reader import Reader, Records
 from logmark.log.recovery import Loader
 from logmark.log.segment import RELATIVE_OFFSET_MAX, SNAPSHOT, Damage, Segment, file_name
 from logmark.log.segments import Segments
-from logmark.log.settings import TopicSettings
+from logmark.log.settings import LONG_MAX, TopicSettings
+from logmark.log.swap import Incoming, Swap
 from logmark.log.transactions import Aborted, Marker
 from logmark.log.waiters import Waiters
 from logmark.names import INTERNAL_TOPICS
@@ -109,6 +112,10 @@ class Partition:
         self._syncs: list[Callable[[], None]] = []
         self._unshown: list[Segment] = []
         self._deleted: list[tuple[int, Segment]] = []
+        self.cleaned_to: int | None = None
+        # While segments are being read to be rewritten, retention leaves them alone.
+        self.is_being_cleaned = False
+        self._swaps: list[tuple[Callable[[], None], asyncio.Future[None]]] = []
         # Where the oldest segment begins that a crash could leave: what was let go may come back until a round ends.
         self.oldest_offset = 0
         self._adopt(settings)
@@ -170,8 +177,12 @@ class Partition:
         clean: bool,
         recovery_point: int = 0,
         log_start_offset: int = 0,
+        cleaned_to: int | None = None,
     ) -> "Partition":
-        """The partition in a folder; unless it was stopped cleanly, every batch from the recovery point is checked."""
+        """The partition in a folder; unless it was stopped cleanly, every batch from the recovery point is checked.
+
+        `cleaned_to` is the cleaner's checkpoint: a log without one was never cleaned and has no holes.
+        """
         self = cls(folder, topic, index, topic_id, settings, files=files, committer=committer, clock=clock)
         loader = Loader(
             folder=folder,
@@ -180,11 +191,12 @@ class Partition:
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             index_interval=settings.index_interval_bytes,
-            is_dense=not settings.is_compacted,
+            cleaned_to=cleaned_to,
             now_ms=clock.now_ms(),
         )
         loaded = loader.load()
         self._has_folder = True
+        self.cleaned_to = cleaned_to
         self._segments = Segments(loaded.segments)
         self._reader = self._new_reader()
         self._unshown = loaded.segments[-1:]
@@ -202,7 +214,7 @@ class Partition:
 
     def _new_reader(self) -> Reader:
         name = f"{self.topic}-{self.index}"
-        return Reader(name, self._segments, is_dense=not self.settings.is_compacted)
+        return Reader(name, self._segments)
 
     def _stand_at(self, log_start_offset: int, log_end_offset: int) -> None:
         self.log_start_offset = log_start_offset
@@ -213,7 +225,6 @@ class Partition:
         """Takes over new settings from the next append on."""
         self.settings = settings
         self._adopt(settings)
-        self._reader.is_dense = not settings.is_compacted
         if self._segments.active is not None:
             self._segments.active.configure(index_interval=settings.index_interval_bytes)
 
@@ -386,7 +397,7 @@ class Partition:
             size=0,
             created_ms=self._clock.now_ms(),
             index_interval=self.settings.index_interval_bytes,
-            is_dense=not self.settings.is_compacted,
+            is_dense=True,
         )
         segment.create()
         self._syncs += [segment.file.sync, segment.sync_indexes, partial(self._files.sync_directory, self.folder)]
@@ -450,6 +461,8 @@ class Partition:
                 segment.visible_timestamp = timestamp
                 segment.visible_timestamp_offset = timestamp_offset
             self._move_high_watermark(done.point.end)
+        if self._swaps:
+            self._tell_swaps(done)
 
     def _move_high_watermark(self, end: int) -> None:
         if end <= self.high_watermark:
@@ -479,6 +492,10 @@ class Partition:
     def _stop(self, failure: LogFailed) -> None:
         self.failure = failure
         self._waiters.fail(failure)
+        for _, swapped in self._swaps:
+            if not swapped.done():
+                swapped.set_exception(failure)
+        self._swaps.clear()
         self._tell_watchers()
 
     # Reading
@@ -615,7 +632,7 @@ class Partition:
     def apply_retention(self, now_ms: int) -> int:
         """Lets old segments go by the topic's settings and says how many; also removes files let go long ago."""
         self.remove_deleted(now_ms)
-        if not self._segments or self.failure is not None:
+        if not self._segments or self.failure is not None or self.is_being_cleaned:
             return 0
         try:
             pieces = [self._piece(at, segment) for at, segment in enumerate(self._segments)]
@@ -679,3 +696,101 @@ class Partition:
             for deadline_ms, segment in self._deleted
             if deadline_ms > now_ms or not segment.remove_deleted()
         ]
+
+    # Compaction
+
+    def dirty_part(self, now_ms: int) -> Due | None:
+        """The part of this log that compaction could clean, or None when there is nothing to look at."""
+        settings = self.settings
+        if not settings.is_compacted or self.failure is not None or self.is_being_cleaned or len(self._segments) < 2:
+            return None
+        lag = Lag(settings.compaction_lag_min_ms, settings.compaction_lag_max_ms)
+        return compaction.due(
+            [self._dirty_piece(segment, lag) for segment in self._segments],
+            first_dirty_offset=compaction.first_dirty_offset(
+                self.cleaned_to, log_start_offset=self.log_start_offset, log_end_offset=self.log_end_offset
+            ),
+            last_stable_offset=self.last_stable_offset,
+            lag=lag,
+            now_ms=now_ms,
+        )
+
+    def _dirty_piece(self, segment: Segment, lag: Lag) -> compaction.Piece:
+        largest = first = -1
+        if segment is not self._segments.active and (lag.least_ms > 0 or lag.most_ms < LONG_MAX):
+            segment.load_timestamps()
+            largest, first = segment.max_timestamp, segment.first_batch_timestamp()
+            self._segments.use(segment)
+        return compaction.Piece(segment.base_offset, segment.size, largest, first)
+
+    def cleaning_plan(self, part: Due, *, now_ms: int, limits: Limits) -> Plan:
+        """What a cleaning of that part must know; refuses a log that is damaged there."""
+        sources = [segment for segment in self._segments if segment.base_offset < part.end_offset]
+        for segment in sources:
+            if segment.damage:
+                raise Malformed(str(segment.damage[0]))
+        settings = self.settings
+        return Plan(
+            folder=self.folder,
+            bases=[segment.base_offset for segment in sources],
+            sizes=[segment.size for segment in sources],
+            first_dirty_offset=part.first_dirty_offset,
+            end_offset=part.end_offset,
+            now_ms=now_ms,
+            delete_retention_ms=settings.delete_retention_ms,
+            aborted=[entry for segment in self._segments if segment.has_aborted
+                     for entry in segment.aborted.overlapping(0, part.end_offset)
+                     if entry.last_offset < self.high_watermark],
+            producers={producer_id: (-1 if known.last is None else known.last.last_offset, known.producer_epoch)
+                       for producer_id, known in self.producers},
+            segment_bytes=settings.segment_bytes,
+            index_bytes_max=settings.segment_index_bytes,
+            index_interval_bytes=settings.index_interval_bytes,
+            limits=limits,
+        )  # fmt: skip
+
+    def take_over(self, incoming: Incoming, *, now_ms: int) -> asyncio.Future[None]:
+        """Puts a cleaned segment in the place of others; the future is done when the disk has followed."""
+        cleaned = incoming.cleaned
+        gone = [segment for segment in self._segments if segment.base_offset in set(cleaned.replaced)]
+        assert [segment.base_offset for segment in gone] == list(cleaned.replaced), "a segment is gone already"
+        segment = Segment(
+            self.folder,
+            cleaned.base_offset,
+            self._files,
+            size=cleaned.size_bytes,
+            created_ms=now_ms,
+            index_interval=self.settings.index_interval_bytes,
+            is_dense=False,
+            has_aborted=cleaned.has_aborted,
+        )
+        largest = cleaned.max_timestamp, cleaned.max_timestamp_offset
+        segment.enter(incoming.file, incoming.offset_entries, incoming.time_entries, incoming.aborted, largest)
+        self._segments.replace(gone, segment)
+        self._reader.forget()
+        swap = Swap(self.folder, cleaned, self._files)
+        swapped: asyncio.Future[None] = self._committer.loop.create_future()
+
+        def finish() -> None:
+            swap.finish()
+            segment.settle()
+
+        self._syncs.append(swap.begin)
+        deadline_ms = now_ms + self.settings.file_delete_delay_ms
+        self._deleted = [entry for entry in self._deleted if entry[1].base_offset not in set(cleaned.replaced)]
+        for old in gone:
+            old.retire()
+            # The snapshot at the new segment's own offset stays true.
+            self._syncs.append(partial(old.mark_deleted, with_snapshot=old is not gone[0]))
+            self._deleted.append((deadline_ms, old))
+        self._syncs += [partial(self._files.sync_directory, self.folder), finish]
+        self._unshown = [each for each in self._unshown if each not in gone]
+        self._swaps.append((finish, swapped))
+        self._committer.mark(self)
+        return swapped
+
+    def _tell_swaps(self, done: Round) -> None:
+        for finish, swapped in self._swaps:
+            if finish in done.syncs and not swapped.done():
+                swapped.set_result(None)
+        self._swaps = [(finish, swapped) for finish, swapped in self._swaps if not swapped.done()]

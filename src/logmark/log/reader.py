@@ -1,7 +1,7 @@
 """Reading batches from a partition's segments, and refusing whatever is not sound.
 
-A checksum covers neither the base offset nor the length of a batch. So in a log without gaps (every log that was never
-compacted) each batch must begin where the one before it ended; that finds what the checksum cannot.
+A checksum covers neither the base offset nor the length of a batch. So in a segment without gaps (every one that
+was never cleaned) each batch must begin where the one before it ended; that finds what the checksum cannot.
 """
 
 from collections.abc import Iterable
@@ -19,14 +19,13 @@ Records = bytes | memoryview
 class Reader:
     """Reads from where an offset lies; remembers where it stopped, because the next read begins there."""
 
-    __slots__ = ("_name", "_places", "_segments", "_stopped", "is_dense")
+    __slots__ = ("_name", "_places", "_segments", "_stopped")
 
-    def __init__(self, name: str, segments: Segments, *, is_dense: bool) -> None:
+    def __init__(self, name: str, segments: Segments) -> None:
         self._name = name
         self._segments = segments
         self._places: dict[int, tuple[Segment, int]] = {}
         self._stopped: tuple[Segment, int, int] | None = None
-        self.is_dense = is_dense
 
     def read(self, offset: int, *, bytes_max: int, at_least_one: bool, end: int, is_stable: bool = False) -> Records:
         """Whole batches from the one that holds an offset on, all below the offset `end`.
@@ -35,12 +34,18 @@ class Reader:
         """
         place = self._places.get(offset)
         if place is None or place[1] >= place[0].visible_bytes:
-            segment, position, base = self._locate(offset)
+            located = self._locate(offset)
+            if located is None:
+                return b""
+            segment, position, base = located
         else:
             segment, position = place
             base = offset
         left = segment.visible_bytes - position
         data: Records = segment.read(position, min(left, max(bytes_max, HEADER_BYTES)))
+        if is_stable and int.from_bytes(data[:8], "big") >= end:
+            # Compaction has left nothing between the offset and the end.
+            return b""
         sound, next_offset, problem = batches.sound_prefix(data, base=base, end=end if is_stable else None)
         if not sound and problem is None:
             data, sound, next_offset, problem = self._read_one(segment, position, base)
@@ -85,7 +90,7 @@ class Reader:
         self, segment: Segment, position: int, data: Records, sound: int, next_offset: int, end: int
     ) -> bool:  # fmt: skip
         """Whether the offset behind the first `sound` bytes of a read is the one that must be there."""
-        if not self.is_dense:
+        if not segment.is_dense:
             return True
         if len(data) - sound >= 8:
             return int.from_bytes(data[sound : sound + 8], "big") == next_offset
@@ -101,7 +106,7 @@ class Reader:
         served, expected = 0, base
         while served < sound:
             header = batches.read_header(data, served)
-            if self.is_dense and header.base_offset != expected:
+            if segment.is_dense and header.base_offset != expected:
                 problem = f"offset {header.base_offset} where {expected} belongs"
                 break
             served, expected = served + header.size, header.next_offset
@@ -113,18 +118,21 @@ class Reader:
             raise self._corrupt(expected)
         return served, expected
 
-    def _locate(self, offset: int) -> tuple[Segment, int, int]:
-        """The segment, the position and the base offset of the batch that holds an offset or comes next."""
+    def _locate(self, offset: int) -> tuple[Segment, int, int] | None:
+        """The segment, position and base offset of the batch that holds an offset or comes next, if any does."""
         for segment in self._segments.from_offset(offset):
             self._segments.use(segment)
             found = segment.find(offset, segment.visible_bytes)
             if found is not None:
                 position, header = found
-                if header.base_offset > offset and (self.is_dense or _is_in(offset, segment.damage)):
+                wanted = max(offset, segment.base_offset)
+                if header.base_offset > wanted and (segment.is_dense or _is_in(offset, segment.damage)):
                     break
                 return segment, position, header.base_offset
-            if self.is_dense or _is_in(offset, segment.damage):
+            if (segment.is_dense and offset >= segment.base_offset) or _is_in(offset, segment.damage):
                 break
+        else:
+            return None
         raise self._corrupt(offset)
 
     def _corrupt(self, offset: int) -> Refused:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from logmark.disk.files import FileSystem
 from logmark.errors import Malformed
-from logmark.log import checkpoints, transactions
+from logmark.log import checkpoints, swap, transactions
 from logmark.log.epochs import FILE_NAME as EPOCHS
 from logmark.log.producers import Producers
 from logmark.log.segment import (
@@ -36,7 +36,7 @@ READ_BYTES = 1024 * 1024
 PAGE_BYTES = 4096
 # Five batches in flight, each of the default largest size.
 TAIL_BYTES = 8 * 1024 * 1024
-_LEFT_OVERS = (DELETED, ".cleaned", ".swap", ".tmp")
+_LEFT_OVERS = (DELETED, ".tmp")
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Loader:
     recovery_point: int
     log_start_offset: int
     index_interval: int
-    is_dense: bool
+    cleaned_to: int | None
     now_ms: int
     segments: list[Segment] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
@@ -83,6 +83,7 @@ class Loader:
             for name in names
             if name.endswith(LOG)
         ]
+        self._find_holes()
         self.snapshots = [int(name[:20]) for name in names if name.endswith(SNAPSHOT)]
         if not self.segments:
             return self._empty(self.log_start_offset)
@@ -125,8 +126,11 @@ class Loader:
         return Loaded(segments=[], log_start_offset=offset, log_end_offset=offset, producers=Producers())
 
     def _sweep(self) -> list[str]:
+        found = self.files.listdir(self.folder)
+        if swap.finish_interrupted(self.folder, found, self.files):
+            found = self.files.listdir(self.folder)
         names = []
-        for name in self.files.listdir(self.folder):
+        for name in found:
             if name.endswith(_LEFT_OVERS):
                 self.files.remove(f"{self.folder}/{name}")
             elif name[:20].isdigit():
@@ -142,9 +146,16 @@ class Loader:
             size=self.files.size(path) if size is None else size,
             created_ms=self.now_ms,
             index_interval=self.index_interval,
-            is_dense=self.is_dense,
+            is_dense=True,
             has_aborted=has_aborted,
         )
+
+    def _find_holes(self) -> None:
+        """Expects no gaps but in segments that may have been cleaned: all of a cleaned log but the active one."""
+        if self.cleaned_to is not None:
+            for segment in self.segments:
+                is_active = segment is self.segments[-1] and segment.base_offset >= self.cleaned_to
+                segment.is_dense = is_active
 
     def _proofs(self) -> list[int]:
         """Offsets below which all was synced: of sound snapshots, which are written after that, and of the epoch."""
@@ -215,7 +226,7 @@ class Loader:
         at = first
         while at < len(self.segments):
             segment = self.segments[at]
-            if self.is_dense and expected < segment.base_offset and not self._ends_in_damage(at - 1):
+            if self._is_gap(at, expected):
                 if expected >= self.durable_end:
                     logger.warning("%s and what follows it begin behind a write that got lost: cut", segment.path)
                     self._drop(at)
@@ -225,6 +236,12 @@ class Loader:
             self.checked.append(segment)
             at += 1
         return expected
+
+    def _is_gap(self, at: int, expected: int) -> bool:
+        """Whether offsets are missing before a segment that must be there."""
+        if not at or expected >= self.segments[at].base_offset:
+            return False
+        return self.segments[at - 1].is_dense and not self._ends_in_damage(at - 1)
 
     def _report_gap(self, segment: Segment, expected: int) -> None:
         damage = Damage(

@@ -15,6 +15,7 @@ from logmark.wire.batches import BatchHeader
 from logmark.wire.columns import HEADER_BYTES
 
 LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".txnindex", ".snapshot"
+FILES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
 DELETED = ".deleted"
 CHUNK_BYTES_MIN = 8 * 1024
 CHUNK_BYTES_MAX = 256 * 1024
@@ -71,7 +72,7 @@ class Segment:
     """The batches from one base offset up to the next segment's."""
 
     __slots__ = (
-        "_aborted", "_file", "_files", "_index_interval", "_indexed_position", "_is_timed", "_offset_index",
+        "_aborted", "_ending", "_file", "_files", "_index_interval", "_indexed_position", "_is_timed", "_offset_index",
         "_path", "_time_index", "base_offset", "created_ms", "damage", "first_timestamp", "has_aborted", "index_bytes",
         "is_dense", "max_timestamp", "max_timestamp_offset", "size", "skips", "time_index_bytes", "visible_bytes",
         "visible_timestamp", "visible_timestamp_offset",
@@ -103,6 +104,8 @@ class Segment:
         self.damage: list[Damage] = []
         self.skips: dict[int, int] = {}
         self._path = f"{folder}/{base_offset:020d}"
+        # What the files' names end in: of a segment that takes another's place, and of one that has lost it.
+        self._ending = ""
         self._files = files
         self._file: File | None = None
         self._offset_index: OffsetIndex | None = None
@@ -128,7 +131,7 @@ class Segment:
     @property
     def file(self) -> File:
         if self._file is None:
-            self._file = self._files.open(self._path + LOG)
+            self._file = self._files.open(self._path + LOG + self._ending)
         return self._file
 
     @property
@@ -157,7 +160,7 @@ class Segment:
     def aborted(self) -> AbortedTransactions:
         """The aborted transactions whose markers lie here; Malformed when their index cannot be believed."""
         if self._aborted is None:
-            data = self._files.read(self._path + TXN_INDEX) if self.has_aborted else b""
+            data = self._files.read(self._path + TXN_INDEX + self._ending) if self.has_aborted else b""
             self._aborted = AbortedTransactions.decode(data, base_offset=self.base_offset)
         return self._aborted
 
@@ -207,8 +210,14 @@ class Segment:
         index = self.offset_index
         self._indexed_position = index[len(index) - 1][1] if len(index) else 0
         self.index_bytes, self.time_index_bytes = len(index.data), len(self.time_index.data)
-        header = self._header_at(0, self.size)
-        self.first_timestamp = -1 if header is None else header.max_timestamp
+        self.first_batch_timestamp()
+
+    def first_batch_timestamp(self) -> int:
+        """The largest timestamp of the first batch, or -1."""
+        if self.first_timestamp < 0 and self.size:
+            header = self._header_at(0, self.size)
+            self.first_timestamp = -1 if header is None else header.max_timestamp
+        return self.first_timestamp
 
     def load_timestamps(self) -> None:
         """Knows the largest timestamp: the last entry of the time index, if the log says the same."""
@@ -266,15 +275,18 @@ class Segment:
 
     def release(self) -> None:
         """Gives back the file and the memory of a segment that is complete on disk."""
+        if self._ending:
+            # Its files are about to get other names: what is open stays right, what would be opened might not be.
+            return
         if self._file is not None:
             self._file.close()
             self._file = None
         self._offset_index = self._time_index = None
         self._aborted = None
 
-    def mark_deleted(self) -> None:
+    def mark_deleted(self, *, with_snapshot: bool = True) -> None:
         """Renames the segment's files to `.deleted`."""
-        for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT):
+        for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT) if with_snapshot else FILES:
             with suppress(FileNotFoundError):
                 self._files.replace(self._path + suffix, self._path + suffix + DELETED)
 
@@ -286,6 +298,33 @@ class Segment:
             with suppress(FileNotFoundError):
                 self._files.remove(self._path + suffix + DELETED)
         return True
+
+    # Taking another's place
+
+    def enter(
+        self, file: File, offsets: bytes, times: bytes, aborted: AbortedTransactions, largest: tuple[int, int]
+    ) -> None:
+        """Stands on files that are open and read and have not got their names yet; `settle` says when they have."""
+        self._ending = file.path.removeprefix(self._path + LOG)
+        self._file = file
+        self._offset_index = OffsetIndex(self.base_offset, offsets)
+        self._time_index = TimeIndex(self.base_offset, times)
+        self._aborted = aborted
+        self.max_timestamp, self.max_timestamp_offset = largest
+        self._is_timed = True
+        self.show()
+
+    def settle(self) -> None:
+        """The files have their names."""
+        if self._file is not None:
+            self._file.path = self._path + LOG
+        self._ending = ""
+
+    def retire(self) -> None:
+        """The files are called `.deleted` from now on: whoever is still reading goes on there."""
+        self._ending = DELETED
+        if self._file is not None:
+            self._file.path = self._path + LOG + DELETED
 
     # Reading
 
@@ -382,7 +421,11 @@ class Segment:
 
     def modified_ms(self) -> int:
         """When the file was written last, which stands in for timestamps where there are none."""
-        return self._files.modified_ms(self.path)
+        try:
+            return self._files.modified_ms(self.path)
+        except FileNotFoundError:
+            # A swap is under way and the name is free for a moment.
+            return self.created_ms
 
     # Damage and rebuilding
 
@@ -517,7 +560,7 @@ class Segment:
     def _read_index(self, suffix: str, entry_bytes: int) -> bytes | None:
         """An index file as it is; None when it cannot be one, and both indexes were rebuilt."""
         try:
-            data = self._files.read(self._path + suffix)
+            data = self._files.read(self._path + suffix + self._ending)
         except FileNotFoundError:
             data = b"?"
         if len(data) % entry_bytes == 0:

@@ -62,6 +62,15 @@ class Segments:
             self._release(segment)
         return gone
 
+    def replace(self, gone: list[Segment], segment: Segment) -> None:
+        """Puts one segment in the place of several, which whoever is reading may go on to use."""
+        at = self._count_up_to(gone[0].base_offset) - 1
+        assert self._listed[at : at + len(gone)] == gone and gone[-1] is not self.active
+        self._listed[at : at + len(gone)] = [segment]
+        for each in gone:
+            self._recent.pop(each, None)
+        self.use(segment)
+
     def use(self, segment: Segment) -> None:
         """Notes that a segment is used; the one that was not used for longest gives its file and indexes back."""
         if segment is self.active:

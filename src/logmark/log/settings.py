@@ -290,5 +290,21 @@ class TopicSettings:
         return self._int("retention.bytes")
 
     @cached_property
+    def dirty_ratio_min(self) -> float:
+        return float(self.text("min.cleanable.dirty.ratio"))
+
+    @cached_property
+    def compaction_lag_min_ms(self) -> int:
+        return self._int("min.compaction.lag.ms")
+
+    @cached_property
+    def compaction_lag_max_ms(self) -> int:
+        return self._int("max.compaction.lag.ms")
+
+    @cached_property
+    def delete_retention_ms(self) -> int:
+        return self._int("delete.retention.ms")
+
+    @cached_property
     def file_delete_delay_ms(self) -> int:
         return self._int("file.delete.delay.ms")

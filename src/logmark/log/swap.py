@@ -1,0 +1,154 @@
+"""The swap: a cleaned segment takes the place of others on disk, and a crash at any point loses nothing.
+
+One line after the other, with a sync of the folder after each:
+
+    X.index, X.timeindex, X.txnindex    .cleaned -> .swap
+    X.log                               .cleaned -> .swap      from here on a start finishes what was begun
+    every file of what is replaced      -> .deleted
+    X.log                               .swap -> X.log
+    X.index, X.timeindex, X.txnindex    .swap -> their names
+
+So where X.log.swap is found, whatever has its final name in the range of the swapped log belongs to what is replaced.
+Where only the others are, X.log.cleaned tells whether X.log is still the old one (then they go) or the new one already.
+The names and their meaning are Kafka's, which finishes or drops the same files in the same way.
+"""
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from logmark.disk.files import File, FileSystem
+from logmark.log.cleaning import CLEANED, Cleaned, path_of
+from logmark.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX
+from logmark.log.transactions import AbortedTransactions
+from logmark.wire import batches
+
+SWAP = ".swap"
+READ_BYTES = 1024 * 1024
+_INDEXES = (INDEX, TIME_INDEX, TXN_INDEX)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incoming:
+    """A cleaned segment whose files are open and read, so that nobody waits for the disk when it is taken over."""
+
+    cleaned: Cleaned
+    file: File
+    offset_entries: bytes
+    time_entries: bytes
+    aborted: AbortedTransactions
+
+
+def load(folder: str, cleaned: Cleaned, files: FileSystem) -> Incoming:
+    """Opens and reads what was cleaned; to be called off the event loop."""
+
+    def path(suffix: str) -> str:
+        return path_of(folder, cleaned.base_offset, suffix) + CLEANED
+
+    aborted = files.read(path(TXN_INDEX)) if cleaned.has_aborted else b""
+    return Incoming(
+        cleaned=cleaned,
+        file=files.open(path(LOG)),
+        offset_entries=files.read(path(INDEX)),
+        time_entries=files.read(path(TIME_INDEX)),
+        aborted=AbortedTransactions.decode(aborted, base_offset=cleaned.base_offset),
+    )
+
+
+def drop(folder: str, cleaned: Cleaned, files: FileSystem) -> None:
+    """Removes what was cleaned and is not wanted any more."""
+    for suffix in (*_INDEXES, LOG):
+        with suppress(FileNotFoundError):
+            files.remove(path_of(folder, cleaned.base_offset, suffix) + CLEANED)
+
+
+class Swap:
+    """The steps on disk for one output; they run in a thread, in their order."""
+
+    def __init__(self, folder: str, cleaned: Cleaned, files: FileSystem) -> None:
+        self._folder = folder
+        self._base_offset = cleaned.base_offset
+        self._indexes = [INDEX, TIME_INDEX] + ([TXN_INDEX] if cleaned.has_aborted else [])
+        self._files = files
+
+    def begin(self) -> None:
+        """Makes the output one that a start would finish."""
+        self._rename(self._indexes, CLEANED, SWAP)
+        self._rename([LOG], CLEANED, SWAP)
+
+    def finish(self) -> None:
+        """Gives the output its names; what it replaces is out of the way."""
+        self._rename([LOG], SWAP, "")
+        self._rename(self._indexes, SWAP, "")
+
+    def _rename(self, suffixes: Sequence[str], old: str, new: str) -> None:
+        for suffix in suffixes:
+            path = path_of(self._folder, self._base_offset, suffix)
+            self._files.replace(path + old, path + new)
+        self._files.sync_directory(self._folder)
+
+
+def finish_interrupted(folder: str, names: Sequence[str], files: FileSystem) -> bool:
+    """Finishes or drops the swaps that a crash interrupted, and says whether there was anything to do."""
+    left_over = [name for name in names if name.endswith((CLEANED, SWAP))]
+    if not left_over:
+        return False
+    undecided = {name[:20] for name in left_over if name.endswith(LOG + CLEANED)}
+    swapped = {name[:20] for name in left_over if name.endswith(LOG + SWAP)}
+    for name in left_over:
+        if name.endswith(CLEANED) or (name[:20] in undecided and name[:20] not in swapped):
+            files.remove(f"{folder}/{name}")
+    files.sync_directory(folder)
+    for digits in sorted(swapped):
+        _finish_log(folder, digits, files)
+    for name in files.listdir(folder):
+        if name.endswith(SWAP):
+            files.replace(f"{folder}/{name}", f"{folder}/{name.removesuffix(SWAP)}")
+    files.sync_directory(folder)
+    return True
+
+
+def _finish_log(folder: str, digits: str, files: FileSystem) -> None:
+    base = int(digits)
+    path = path_of(folder, base, LOG)
+    end = _end_of(path + SWAP, base, files)
+    if end is None and files.exists(path):
+        logger.warning("%s is damaged: what it was to replace is kept instead", path + SWAP)
+        for suffix in (*_INDEXES, LOG):
+            with suppress(FileNotFoundError):
+                files.remove(path_of(folder, base, suffix) + SWAP)
+        files.sync_directory(folder)
+        return
+    logger.warning("%s is what a crash interrupted: it takes its place now", path + SWAP)
+    for name in files.listdir(folder):
+        if not name.endswith((LOG, *_INDEXES, SNAPSHOT)) or not name[:20].isdigit():
+            continue
+        offset = int(name[:20])
+        # The snapshot of the same offset is of the producers before it, and stays true.
+        if (base < offset < (end or 0)) or (offset == base and not name.endswith(SNAPSHOT)):
+            files.remove(f"{folder}/{name}")
+    files.sync_directory(folder)
+    files.replace(path + SWAP, path)
+    files.sync_directory(folder)
+
+
+def _end_of(path: str, base_offset: int, files: FileSystem) -> int | None:
+    """The offset behind the last batch of a log, or None when the log is not sound."""
+    file = files.open(path)
+    try:
+        size, position, end = file.size(), 0, base_offset
+        while position < size:
+            data = file.pread(min(READ_BYTES, size - position), position)
+            whole = 12 + int.from_bytes(data[8:12], "big")
+            if whole > len(data):
+                data = file.pread(min(whole, size - position), position)
+            sound, end, problem = batches.sound_prefix(data, base=end)
+            if problem is not None or not sound:
+                return None
+            position += sound
+        return end
+    finally:
+        file.close()
