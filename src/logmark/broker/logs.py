@@ -73,6 +73,7 @@ class Logs:
             self._remove_folders(entry)
         # What is opened stays: looking for garbage among it, again and again, was a third of the time.
         was_collecting = gc.isenabled()
+        began_ms = self._clock.now_ms()
         gc.disable()
         try:
             for entry in self._catalog.entries():
@@ -85,6 +86,10 @@ class Logs:
         finally:
             if was_collecting:
                 gc.enable()
+        if self._topics and not self._directory.was_clean:
+            count = sum(topic.partition_count for topic in self._topics.values())
+            took_ms = self._clock.now_ms() - began_ms
+            log.info("the last stop was not clean: opened %d partitions in %d ms, checking their ends", count, took_ms)
 
     def _enter(self, entry: Entry, partitions: list[Partition], settings: TopicSettings) -> Topic:
         topic = Topic(entry, partitions, settings, self._rules(settings))
