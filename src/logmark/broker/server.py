@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from logmark.broker.cleaner import Cleaner
 from logmark.broker.config import BrokerConfig
 from logmark.broker.connection import Connection
 from logmark.broker.dispatch import Dispatcher
@@ -119,6 +120,7 @@ class Broker:
             first_ms=self.config.int("log.initial.task.delay.ms"),
         )
         every(self.config.int("log.flush.offset.checkpoint.interval.ms"), self._checkpoint_now_and_then)
+        self.cleaner.start(self.timers)
         self._sweep_for_ever()
 
     def _open(self) -> None:
@@ -131,6 +133,9 @@ class Broker:
             self.timers = Timers(self.loop, self.clock)
             self.logs = Logs(self._directory, self.config, self.clock)
             self.logs.open()
+            self.cleaner = Cleaner(
+                logs=self.logs, directory=self._directory, config=self.config, files=self._files, clock=self.clock
+            )
             self.groups = Groups(self)
             self.groups.start()
         except BaseException:
@@ -195,6 +200,7 @@ class Broker:
             self._sweeper.cancel()
         self.groups.close()
         self.timers.close()
+        await self.cleaner.stop()
         for connection in list(self.connections):
             connection.abort()
         # Lets the connections end before what they use does.

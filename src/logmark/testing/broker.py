@@ -134,6 +134,10 @@ class Broker:
         """Removes now what is past its retention, instead of at the next check."""
         self._ask("apply_retention")
 
+    def compact(self) -> None:
+        """Compacts now every log that is due, instead of at the next check."""
+        self._ask("compact")
+
     def _ask(self, verb: str, *arguments: Any) -> Any:
         assert self._runner is not None, "this broker does not run"
         return self._runner.ask(verb, *arguments)

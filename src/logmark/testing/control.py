@@ -49,6 +49,8 @@ async def carry_out(broker: Broker, verb: str, arguments: Sequence[Any]) -> Any:
         await asyncio.sleep(0)
     elif verb == "apply_retention":
         broker.logs.look_after()
+    elif verb == "compact":
+        await broker.cleaner.run()
     else:
         raise ValueError(f"no such thing to ask of a broker: {verb}")
     return None

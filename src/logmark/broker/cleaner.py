@@ -1,0 +1,246 @@
+"""The cleaner: picks the dirtiest compacted log, has it rewritten elsewhere and lets its partition take that over.
+
+The rewriting runs in a process of its own. The event loop only chooses, exchanges segments that are ready and open,
+and notes how far the log is clean.
+"""
+
+import asyncio
+import logging
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, Protocol
+
+from logmark.broker.config import BrokerConfig
+from logmark.broker.logs import Logs
+from logmark.broker.timers import Timers
+from logmark.clock import Clock
+from logmark.disk.files import FileSystem, RealFileSystem
+from logmark.errors import LogFailed, Malformed
+from logmark.log import cleaning, swap
+from logmark.log.cleaning import Cleaned, Done, Limits, Plan
+from logmark.log.compaction import Due
+from logmark.log.directory import DataDirectory
+from logmark.log.partition import Partition
+
+# Choosing looks at every log; others get their turn in between.
+LOGS_BETWEEN_PAUSES = 100
+
+log = logging.getLogger(__name__)
+
+
+class Worker(Protocol):
+    """Whoever does the rewriting."""
+
+    def clean(self, plan: Plan) -> Iterator[Cleaned | Done]: ...
+
+    def stop(self) -> None: ...
+
+
+class BesideWorker:
+    """Rewrites in the calling thread: for file systems that only this process knows."""
+
+    def __init__(self, files: FileSystem) -> None:
+        self._files = files
+
+    def clean(self, plan: Plan) -> Iterator[Cleaned | Done]:
+        """The outputs one by one, and the figures at the end."""
+        return cleaning.clean(plan, self._files)
+
+    def stop(self) -> None:
+        """There is nothing to stop."""
+
+
+class ProcessWorker:
+    """Rewrites in a process that is started with the first plan, kept, and ends with this one."""
+
+    def __init__(self, *, is_syncing: bool) -> None:
+        self._command = [sys.executable, "-m", "logmark.log.cleaning", *(["--sync"] if is_syncing else [])]
+        self._process: subprocess.Popen[str] | None = None
+        self._is_stopped = False
+
+    @property
+    def pid(self) -> int | None:
+        """The process, if it runs."""
+        return None if self._process is None else self._process.pid
+
+    def clean(self, plan: Plan) -> Iterator[Cleaned | Done]:
+        """The outputs one by one, and the figures at the end; OSError when the process is gone."""
+        plans, answers = self._pipes()
+        try:
+            plans.write(plan.encode() + "\n")
+            plans.flush()
+            found: Cleaned | Done | None = None
+            while not isinstance(found, Done):
+                line = answers.readline()
+                if not line:
+                    raise ChildProcessError("the cleaning process ended")
+                found = cleaning.read_answer(line)
+                yield found
+        except (BrokenPipeError, ChildProcessError) as error:
+            self._forget()
+            raise ChildProcessError("the cleaning process ended; the next cleaning starts another") from error
+
+    def _pipes(self) -> tuple[IO[str], IO[str]]:
+        if self._is_stopped:
+            raise ChildProcessError("the cleaner was stopped")
+        if self._process is None:
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+            )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        return self._process.stdin, self._process.stdout
+
+    def _forget(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def stop(self) -> None:
+        """Ends the process, whatever it is doing: half an output is dropped at the next start."""
+        self._is_stopped = True
+        process = self._process
+        if process is not None:
+            process.kill()
+            process.wait()
+
+
+class Cleaner:
+    """Compacts the logs of one broker, one after the other."""
+
+    def __init__(
+        self,
+        *,
+        logs: Logs,
+        directory: DataDirectory,
+        config: BrokerConfig,
+        files: FileSystem,
+        clock: Clock,
+        worker: Worker | None = None,
+    ) -> None:
+        self._logs = logs
+        self._directory = directory
+        self._files = files
+        self._clock = clock
+        self._is_enabled = config.bool("log.cleaner.enable")
+        self._backoff_ms = config.int("log.cleaner.backoff.ms")
+        self._limits = Limits(
+            map_bytes_max=config.int("log.cleaner.dedupe.buffer.size"),
+            read_bytes=config.int("log.cleaner.io.buffer.size"),
+            decompressed_bytes_max=config.int("max.decompressed.message.bytes"),
+        )
+        if worker is None and isinstance(files, RealFileSystem):
+            worker = ProcessWorker(is_syncing=files.is_syncing)
+        self._worker: Worker = worker or BesideWorker(files)
+        # One thread: a cleaning is a conversation, and there is one at a time.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="logmark-cleaner")
+        self._running: asyncio.Task[None] | None = None
+        self._uncleanable: set[Partition] = set()
+
+    def start(self, timers: Timers) -> None:
+        """Looks for dirty logs from now on."""
+        if self._is_enabled:
+            timers.every(max(1, self._backoff_ms), self._wake)
+
+    async def stop(self) -> None:
+        """Ends the cleaning that is under way; what it has handed over stays."""
+        running = self._running
+        if running is not None:
+            running.cancel()
+        self._worker.stop()
+        if running is not None:
+            await asyncio.gather(running, return_exceptions=True)
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _wake(self) -> None:
+        if self._running is None:
+            self._running = asyncio.get_running_loop().create_task(self._run())
+            self._running.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running = None
+        if not task.cancelled() and task.exception() is not None:
+            log.error("the cleaner stumbled and goes on with the next check", exc_info=task.exception())
+
+    async def run(self) -> None:
+        """Cleans whatever is due, until nothing is."""
+        self._wake()
+        if self._running is not None:
+            await asyncio.shield(self._running)
+
+    async def _run(self) -> None:
+        while (found := await self._dirtiest()) is not None:
+            if not await self._clean(*found):
+                return
+
+    async def _dirtiest(self) -> tuple[Partition, Due] | None:
+        """The log that needs it most; on the way, what is too old or too much in compacted logs is let go."""
+        now_ms = self._clock.now_ms()
+        best: tuple[Partition, Due] | None = None
+        seen = 0
+        for topic in self._logs.topics():
+            if not topic.settings.is_compacted:
+                continue
+            for partition in topic.partitions:
+                seen += 1
+                if not seen % LOGS_BETWEEN_PAUSES:
+                    await asyncio.sleep(0)
+                if partition.failure is not None or partition in self._uncleanable:
+                    continue
+                partition.apply_retention(now_ms)
+                part = partition.dirty_part(now_ms)
+                if part is not None and part.must_run(partition.settings.dirty_ratio_min):
+                    best = (partition, part) if best is None or part.dirty_ratio > best[1].dirty_ratio else best
+        self._uncleanable = {partition for partition in self._uncleanable if partition.failure is None}
+        return best
+
+    async def _clean(self, partition: Partition, part: Due) -> bool:
+        """Cleans one log and says whether others should have their turn now."""
+        name = f"{partition.topic}-{partition.index}"
+        partition.is_being_cleaned = True
+        try:
+            await self._clean_log(partition, part, name)
+        except Malformed as error:
+            self._uncleanable.add(partition)
+            log.error(
+                "%s is not compacted any more until a restart, because it is damaged: %s. Nothing of it was changed; "
+                "`logmark verify` says more.", name, error,
+            )  # fmt: skip
+        except LogFailed:
+            log.warning("%s was closed or failed while it was compacted", name)
+        except OSError as error:
+            log.warning("%s could not be compacted now and is tried again: %s", name, error)
+            return False
+        finally:
+            partition.is_being_cleaned = False
+        return True
+
+    async def _clean_log(self, partition: Partition, part: Due, name: str) -> None:
+        loop = asyncio.get_running_loop()
+        plan = partition.cleaning_plan(part, now_ms=self._clock.now_ms(), limits=self._limits)
+        if partition.cleaned_to is None:
+            await loop.run_in_executor(None, self._directory.note_cleaned(partition, part.first_dirty_offset))
+        async for found in self._outputs(plan):
+            if isinstance(found, Done):
+                if partition.failure is None:
+                    await loop.run_in_executor(None, self._directory.note_cleaned(partition, found.cleaned_to))
+                log.info(
+                    "compacted %s up to offset %d: %d of %d records and %d of %d bytes are left, in %.1f s",
+                    name, found.cleaned_to, found.records_kept, found.records_read, found.bytes_kept, found.bytes_read,
+                    found.seconds,
+                )  # fmt: skip
+                return
+            incoming = await loop.run_in_executor(None, swap.load, partition.folder, found, self._files)
+            if partition.failure is not None:
+                swap.drop(partition.folder, found, self._files)
+                raise LogFailed(f"{name} is closed.")
+            await partition.take_over(incoming, now_ms=self._clock.now_ms())
+
+    async def _outputs(self, plan: Plan) -> AsyncIterator[Cleaned | Done]:
+        """What the worker hands out, waited for in the cleaner's thread."""
+        loop = asyncio.get_running_loop()
+        outputs = self._worker.clean(plan)
+        while (found := await loop.run_in_executor(self._thread, next, outputs, None)) is not None:
+            yield found
