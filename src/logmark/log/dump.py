@@ -14,7 +14,6 @@ from logmark.log.epochs import FILE_NAME as EPOCHS
 from logmark.log.inspection import UNPACKED_BYTES_MAX
 from logmark.log.partition import METADATA
 from logmark.log.sweep import Damage, Sweep
-from logmark.log.verification import CLEANER_OFFSETS
 from logmark.wire import codecs, columns
 from logmark.wire.batches import HEADER_BYTES, BatchHeader, read_header
 
@@ -23,7 +22,7 @@ DELETE_HORIZON_BIT = 0x40
 _FOLDER = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<index>\d+)(\.[0-9a-f]{32}-\w+)?")
 _FILE = re.compile(r"(?P<base>\d{20})\.(?P<kind>log|index|timeindex|txnindex|snapshot)(\..+)?")
 _OFFSET_FILES = (
-    checkpoints.RECOVERY_POINTS, checkpoints.HIGH_WATERMARKS, checkpoints.LOG_STARTS, CLEANER_OFFSETS,
+    checkpoints.RECOVERY_POINTS, checkpoints.HIGH_WATERMARKS, checkpoints.LOG_STARTS, checkpoints.CLEANED,
 )  # fmt: skip
 _LONG_MAX = 2**63 - 1
 

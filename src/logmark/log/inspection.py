@@ -85,7 +85,7 @@ class Inspection:
         folder: str,
         *,
         files: FileSystem,
-        is_dense: bool,
+        cleaned_to: int | None,
         is_clean: bool,
         is_ours: bool,
         told: Callable[[int], None],
@@ -93,7 +93,7 @@ class Inspection:
         self._path = f"{path}/{folder}"
         self._folder = folder
         self._files = files
-        self._is_dense = is_dense
+        self._cleaned_to = cleaned_to
         self._is_clean = is_clean
         self._is_ours = is_ours
         self._told = told
@@ -104,7 +104,7 @@ class Inspection:
         self._aborts: dict[int, tuple[int, int | None]] = {}
         self._epochs: list[tuple[int, int]] | None = None
         self._gaps: list[tuple[SegmentFindings, Damage]] = []
-        self._is_compacted = not is_dense
+        self._is_compacted = cleaned_to is not None
         self._max_timestamp = -1
 
     def run(self) -> PartitionFindings:
@@ -135,7 +135,8 @@ class Inspection:
             offsets, times = self._pointers(found, base, INDEX), self._pointers(found, base, TIME_INDEX)
             self._aborts, self._max_timestamp = {}, -1
             expected = base
-            for part in Sweep(file, size, base_offset=base, is_dense=self._is_dense, next_base=following):
+            is_dense = self._cleaned_to is None or (following is None and base >= self._cleaned_to)
+            for part in Sweep(file, size, base_offset=base, is_dense=is_dense, next_base=following):
                 if isinstance(part, Stretch):
                     self._check_stretch(name, part, offsets, times)
                     expected = part.next_offset
@@ -168,17 +169,15 @@ class Inspection:
             self._result.found.append(of_damage(f"{self._folder}/{name}", damage))
 
     def _check_end(self, found: SegmentFindings, expected: int, following: int | None, size: int) -> None:
-        if following is None or expected == following or not self._is_dense:
-            return
-        if expected < following:
+        if following is not None and expected < following and self._cleaned_to is None:
             problem = f"the next segment begins at {following}, and the offsets before it are missing"
             self._gaps.append((found, Damage(size, 0, expected, following, problem)))
 
     def _judge_gaps(self) -> None:
-        """Missing offsets are a loss, unless the batches show that the log was compacted once."""
+        """Missing offsets are a loss, unless Kafka's batches show that it compacted the log once and forgot that."""
         for found, gap in self._gaps:
             path = file_name(found.base_offset, LOG)
-            if self._is_compacted:
+            if self._is_compacted and self._cleaned_to is None and not self._is_ours:
                 self._note(path, f"no offsets {gap.first_offset} to {(gap.next_offset or 0) - 1}",
                            "The log was compacted once, and compaction leaves such gaps.")  # fmt: skip
                 continue
@@ -195,38 +194,57 @@ class Inspection:
         position, largest, producer_id_max = stretch.position, self._max_timestamp, self._result.producer_id_max
         records = special = 0
         is_sparse = False
-        for header in stretch.headers:
-            last = header.base_offset + header.last_offset_delta
+        epoch = self._result.epochs[-1][0] if self._result.epochs else None
+        has_one_epoch = True
+        for (
+            base,
+            size,
+            leader_epoch,
+            _,
+            _,
+            attributes,
+            delta,
+            _,
+            timestamp,
+            producer_id,
+            _,
+            _,
+            count,
+        ) in stretch.headers:
+            last = base + delta
             if position >= offsets.due:
                 offsets.meet(position, last)
             if last >= times.due:
-                times.meet(last, header.max_timestamp)
-            if header.max_timestamp > largest:
-                largest = header.max_timestamp
-            if header.producer_id > producer_id_max:
-                producer_id_max = header.producer_id
-            special |= header.attributes
-            if header.record_count != header.last_offset_delta + 1 and header.record_count:
+                times.meet(last, timestamp)
+            if timestamp > largest:
+                largest = timestamp
+            if producer_id > producer_id_max:
+                producer_id_max = producer_id
+            if leader_epoch != epoch:
+                has_one_epoch = False
+            if count != delta + 1 and count:
                 is_sparse = True
-            records += header.record_count
-            position += header.size
+            special |= attributes
+            records += count
+            position += size
         self._max_timestamp, self._result.producer_id_max = largest, producer_id_max
         self._result.records += records
         self._is_compacted = self._is_compacted or is_sparse
-        self._check_leader_epochs(name, stretch)
+        if not has_one_epoch:
+            self._check_leader_epochs(name, stretch)
         if special & TRANSACTIONAL_BIT:
             self._follow_transactions(name, stretch)
-        self._check_records(name, stretch, is_plain=not special & (CODEC_BITS | CONTROL_BIT) and not is_sparse)
+        self._check_records(name, stretch, records, is_plain=not special & (CODEC_BITS | CONTROL_BIT) and not is_sparse)
 
-    def _check_records(self, name: str, stretch: Stretch, *, is_plain: bool) -> None:
+    def _check_records(self, name: str, stretch: Stretch, records: int, *, is_plain: bool) -> None:
         if is_plain:
             with suppress(Malformed):
                 found = columns.decode(
                     stretch.data, start=0, stop=_LONG_MAX, decompressed_bytes_max=UNPACKED_BYTES_MAX
                 )  # fmt: skip
-                first, count = stretch.headers[0].base_offset, sum(header.record_count for header in stretch.headers)
-                if found.count == count and (
-                    count != stretch.next_offset - first or found.offsets == array("q", range(first, first + count))
+                first, end = stretch.headers[0].base_offset, stretch.next_offset
+                if found.count == records and (
+                    records != end - first or found.offsets.tobytes() == array("q", range(first, end)).tobytes()
                 ):
                     return
         position = 0

@@ -10,6 +10,7 @@ from logmark.disk.files import FileSystem, Lock
 from logmark.errors import Malformed, Refused, UserError
 from logmark.log import checkpoints
 from logmark.log.catalog import Catalog, Entry, check_name
+from logmark.log.checkpoints import CLEANED
 from logmark.log.directory import CATALOG, CLEAN, KAFKA_METADATA, LOCK, META
 from logmark.log.findings import Finding, Kind, PartitionFindings, of_damage
 from logmark.log.inspection import Inspection
@@ -19,7 +20,6 @@ from logmark.log.settings import TopicSettings
 from logmark.log.sweep import Damage
 from logmark.names import INTERNAL_TOPICS, TopicPartition
 
-CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 _FOLDER = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<index>\d+)")
 _ASIDE = re.compile(r".+\.[0-9a-f]{32}-(delete|stray|future)")
 # Written after a sync: what lies below these offsets was on disk.
@@ -29,7 +29,7 @@ _CHECKPOINTS: Mapping[str, str] = {
     checkpoints.RECOVERY_POINTS: "The next start checks every batch.",
     checkpoints.HIGH_WATERMARKS: "The next start finds the visible ends in the logs.",
     checkpoints.LOG_STARTS: "Records that were deleted, and whose segments are still there, can be read again.",
-    CLEANER_OFFSETS: "The next compaction begins at the beginning.",
+    CLEANED: "The next compaction begins at the beginning.",
 }
 
 
@@ -182,12 +182,11 @@ class Verification:
     # Partitions
 
     def _check_partition(self, folder: str, key: TopicPartition, told: Callable[[int], None]) -> None:
-        is_dense = not self._is_compacted(key)
         found = Inspection(
             self._path,
             folder,
             files=self._files,
-            is_dense=is_dense,
+            cleaned_to=self._cleaned_to(key),
             is_clean=self._result.is_clean,
             is_ours=self._result.is_ours,
             told=told,
@@ -199,10 +198,13 @@ class Verification:
         if found.segments:
             self._check_offsets(found, folder, key)
 
-    def _is_compacted(self, key: TopicPartition) -> bool:
-        entry = self._topics.get(key.topic)
-        policy = entry.overrides.get("cleanup.policy", "") if entry is not None else ""
-        return "compact" in policy or key.topic in INTERNAL_TOPICS or key in self._offsets[CLEANER_OFFSETS]
+    def _cleaned_to(self, key: TopicPartition) -> int | None:
+        """How far a log was cleaned; a log that never was has no gaps."""
+        if key in self._offsets[CLEANED]:
+            return self._offsets[CLEANED][key]
+        # Kafka cleans its own topics, and a checkpoint that cannot be read may have named any.
+        is_unknown = CLEANED in self._result.wrong_checkpoints
+        return 0 if is_unknown or (key.topic in INTERNAL_TOPICS and not self._result.is_ours) else None
 
     def _check_owner(self, found: PartitionFindings, folder: str, key: TopicPartition) -> None:
         """Every folder has an id, the topic's, and stands in the catalogue."""
@@ -245,7 +247,7 @@ class Verification:
         promised, who = max(promises)
         if promised > end:
             self._miss(found, folder, promised, who)
-        for name in (checkpoints.LOG_STARTS, CLEANER_OFFSETS):
+        for name in (checkpoints.LOG_STARTS, CLEANED):
             offset = self._offsets[name].get(key, 0)
             if offset > max(end, promised):
                 self._add(Kind.STATE, folder, f"the log ends at {end}, and {name} says {offset}",

@@ -1,0 +1,438 @@
+"""Directories that Apache Kafka wrote, closed cleanly and killed, are read to the same records and the same offsets."""
+
+import asyncio
+import json
+import shutil
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import IsolationLevel, Message, Producer, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from logmark.clock import SystemClock
+from logmark.disk.files import RealFileSystem
+from logmark.log import checkpoints
+from logmark.log.groupcommit import GroupCommit
+from logmark.log.partition import Partition
+from logmark.log.settings import TopicSettings
+from logmark.testing import Broker
+from logmark.wire import batches, codecs
+from tests.cli.conftest import run
+from tests.compat import dumped
+from tests.compat.clients import CODECS
+from tests.harness import wire
+from tests.harness.brokers import DEADLINE_S, BrokerUnderTest, at
+from tests.harness.node import KafkaNode, start_node, wait_until
+
+pytestmark = pytest.mark.kafka
+
+BEGAN_MS = 1_700_000_000_000
+PRODUCER_ID = 2**40 + 7
+STATES = ["closed cleanly", "killed"]
+TOPICS = ["clicks", "payments", "profiles"]
+SETTINGS = {"log.cleaner.backoff.ms": "100", "log.segment.delete.delay.ms": "0"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What a topic's readers and Kafka's answers said while the node ran."""
+
+    records: Mapping[int, tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]]
+    committed: frozenset[int]
+    times: Mapping[int, tuple[int, int]]
+    largest: tuple[int, int]
+    end: int
+    last_stable: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """Copies of a node's directory, and what was known of each topic when it was taken."""
+
+    copies: Mapping[str, Path]
+    known: Mapping[str, Mapping[str, Known]]
+    names: Mapping[str, str]
+    group: str
+
+    def folder(self, state: str, topic: str) -> Path:
+        return self.copies[state] / f"{self.names[topic]}-0"
+
+
+def ask_time(broker: BrokerUnderTest, topic: str, spec: OffsetSpec) -> tuple[int, int]:
+    where = TopicPartition(topic, 0)
+    answer = broker.admin.list_offsets({where: spec})[where].result(DEADLINE_S)
+    return answer.offset, answer.timestamp
+
+
+def all_of(broker: BrokerUnderTest, topic: str, end: int, isolation: str) -> list[Message]:
+    """Every record below an end, whatever is left out of it."""
+    consumer = broker.consumer(isolation_level=isolation, enable_partition_eof=True)
+    consumer.assign(at((topic, 0, 0)))
+    found: list[Message] = []
+    while consumer.position(at((topic, 0)))[0].offset < end:
+        message = consumer.poll(5)
+        if message is None or message.error() is not None:
+            break
+        found.append(message)
+    return found
+
+
+def knowledge(broker: BrokerUnderTest, topic: str) -> Known:
+    end = broker.end_offset(topic)
+    where = TopicPartition(topic, 0)
+    asked = broker.admin.list_offsets({where: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED)
+    stable = asked[where].result(DEADLINE_S)
+    shown = all_of(broker, topic, end, "read_uncommitted")
+    committed = all_of(broker, topic, stable.offset, "read_committed")
+    wanted = {message.timestamp()[1] for message in shown[:: max(len(shown) // 8, 1)]}
+    return Known(
+        records={
+            one.offset(): (one.timestamp()[1], one.key(), one.value(), tuple(one.headers() or ())) for one in shown
+        },
+        committed=frozenset(message.offset() for message in committed),
+        times={
+            time: ask_time(broker, topic, OffsetSpec.for_timestamp(time))
+            for time in (*sorted(wanted), BEGAN_MS - 1, BEGAN_MS + 501)
+        },
+        largest=ask_time(broker, topic, OffsetSpec.max_timestamp()),
+        end=end,
+        last_stable=stable.offset,
+    )
+
+
+def write_clicks(broker: BrokerUnderTest, topic: str, rounds: int) -> None:
+    """Every codec, headers, tombstones and empty values, at times of our choice, over several segments."""
+    for turn in range(rounds):
+        for index, codec in enumerate(CODECS):
+            producer = broker.producer(compression_type=codec, enable_idempotence=index % 2 == 0)
+            for number in range(40):
+                value = None if number % 7 == 0 else b"" if number % 11 == 0 else b"click %d " % number * 30
+                producer.produce(
+                    topic, value, b"user-%d" % number if number % 3 else None, partition=0,
+                    timestamp=BEGAN_MS + turn * 10_000 + index * 100 + number,
+                    headers=[("trace", b"%d" % number), ("none", None)] if number % 2 else [],
+                )  # fmt: skip
+            assert 0 == producer.flush(30)
+    producer = broker.producer()
+    for number in range(3):
+        producer.produce(topic, b"x" * 600_000, b"large", partition=0, timestamp=BEGAN_MS + 900_000 + number)
+        assert 0 == producer.flush(30)
+
+
+def write_payments(broker: BrokerUnderTest, topic: str, turns: int, *, leave_open: bool) -> Producer:
+    """Transactions of two producers that overlap; every second one is aborted."""
+    one, two = (broker.producer(transactional_id=broker.unique(name)) for name in ("one", "two"))
+    for producer in (one, two):
+        producer.init_transactions(30)
+    for turn in range(turns):
+        for producer in (one, two):
+            producer.begin_transaction()
+            for number in range(3):
+                producer.produce(topic, b"payment %d" % number, b"turn %d" % turn, partition=0)
+            producer.flush()
+        (one.abort_transaction if turn % 2 else one.commit_transaction)(30)
+        (two.commit_transaction if turn % 2 else two.abort_transaction)(30)
+    if leave_open:
+        one.begin_transaction()
+        one.produce(topic, b"never decided", partition=0)
+        one.flush()
+    return one
+
+
+def write_profiles(broker: BrokerUnderTest, topic: str, node: KafkaNode) -> None:
+    """Keys written again and again, until Kafka has compacted them."""
+    for turn in range(3):
+        producer = broker.producer(compression_type=CODECS[turn + 1])
+        for number in range(60):
+            value = None if number % 13 == 0 else b"profile %d of %d" % (number, turn)
+            producer.produce(topic, value, b"user-%d" % (number % 20), partition=0, timestamp=BEGAN_MS + turn * 100_000)
+        assert 0 == producer.flush(30)
+    checkpoint = node.log_dir / "cleaner-offset-checkpoint"
+    folder = node.log_dir / f"{topic}-0"
+
+    def is_compacted() -> bool:
+        is_cleaned = checkpoint.exists() and f"{topic} 0 " in checkpoint.read_text()
+        return is_cleaned and not any(".cleaned" in one.name or ".swap" in one.name for one in folder.iterdir())
+
+    wait_until(is_compacted, "Apache Kafka has compacted the topic")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
+    """One node that writes everything, is closed cleanly, writes more and is killed."""
+    root = tmp_path_factory.mktemp("apache")
+    node = start_node(root / "node", SETTINGS)
+    try:
+        broker = BrokerUnderTest("kafka", node.bootstrap_servers, node)
+        small = {"segment.bytes": "1048576", "index.interval.bytes": "512"}
+        compact = {"cleanup.policy": "compact", "segment.ms": "1000", "min.cleanable.dirty.ratio": "0.01"}
+        names = {
+            "clicks": broker.create_topic("clicks", config={**small, "retention.ms": "-1"}),
+            "payments": broker.create_topic("payments"),
+            "profiles": broker.create_topic("profiles", config=compact),
+            "same": broker.create_topic("same", config={**small, "retention.ms": "-1"}),
+        }
+        write_clicks(broker, names["clicks"], 2)
+        produce_the_same(node.bootstrap_servers, names["same"])
+        write_payments(broker, names["payments"], 4, leave_open=False)
+        write_profiles(broker, names["profiles"], node)
+        group = broker.group("billing")
+        broker.commit(group, {(names["clicks"], 0): 42})
+        copies, known = {}, {}
+        known["closed cleanly"] = {topic: knowledge(broker, names[topic]) for topic in TOPICS}
+        broker.close()
+        node.stop()
+        copies["closed cleanly"] = Path(shutil.copytree(node.log_dir, root / "clean"))
+
+        node = start_node(root / "node", SETTINGS)
+        again = BrokerUnderTest("kafka", node.bootstrap_servers, node)
+        again.share_names(broker)
+        write_clicks(again, names["clicks"], 1)
+        undecided = write_payments(again, names["payments"], 2, leave_open=True)
+        known["killed"] = {topic: knowledge(again, names[topic]) for topic in TOPICS}
+        again.close()
+        node.stop(is_kill=True)
+        del undecided
+        copies["killed"] = Path(shutil.copytree(node.log_dir, root / "killed"))
+        yield Written(copies=copies, known=known, names=names, group=group)
+    finally:
+        node.remove()
+
+
+# The tools
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_verify_finds_nothing_wrong_in_a_directory_of_apache_kafka(written: Written, state: str) -> None:
+    done = run("verify", str(written.copies[state]), "--output", "json")
+
+    assert (0, []) == (done.exit_code, done.json["findings"])
+    assert "apache kafka" == done.json["written_by"]
+    assert (state == "closed cleanly") == done.json["closed_cleanly"]
+
+
+def items_of(path: Path, *extra: str) -> list[dict[str, Any]]:
+    done = run("log", "dump", str(path), "--records", "--output", "json", *extra)
+    assert 0 == done.exit_code, done.error
+    return [json.loads(line) for line in done.lines]
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+@pytest.mark.parametrize("state", STATES)
+def test_the_dump_has_the_records_that_consumers_of_apache_kafka_had(written: Written, state: str, topic: str) -> None:
+    items = items_of(written.folder(state, topic))
+
+    assert not [item for item in items if item["kind"] == "damage"]
+    shown = {
+        item["offset"]: (
+            item["timestamp"],
+            *(None if item[name] is None else item[name].encode() for name in ("key", "value")),
+            tuple((one["key"], None if one["value"] is None else one["value"].encode()) for one in item["headers"]),
+        )
+        for item in items
+        if item["kind"] == "record"
+    }
+    assert written.known[state][topic].records == shown
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_the_dump_says_what_apaches_dump_says(written: Written, state: str) -> None:
+    folders = [written.folder(state, topic) for topic in TOPICS]
+    kinds = ("log", "txnindex") if state == "killed" else ("log", "txnindex", "snapshot")
+    files = [file for folder in folders for kind in kinds for file in sorted(folder.glob(f"*.{kind}"))]
+    theirs = dumped.dump(files, is_compacted=True)
+    assert {"none", "gzip", "snappy", "lz4", "zstd"} == {one.codec for each in theirs.values() for one in each.batches}
+    for file in files:
+        ours = items_of(file)
+        told = theirs[file]
+        assert [
+            (
+                one["base_offset"], one["last_offset"], one["record_count"], one["base_sequence"], one["producer_id"],
+                one["producer_epoch"], one["leader_epoch"], one["is_transactional"], one["is_control"],
+                one["position"], one["max_timestamp"], one["size_bytes"], one["codec"], one["crc"],
+            )
+            for one in ours if one["kind"] == "batch"
+        ] == told.batches, file  # fmt: skip
+        assert {
+            one["offset"]: (one["timestamp"], one["key"], one["value"], tuple(each["key"] for each in one["headers"]))
+            for one in ours if one["kind"] == "record"
+        } == {
+            one.offset: (one.timestamp, one.key, one.value, one.header_keys)
+            for one in told.records if one.marker is None
+        }, file  # fmt: skip
+        assert [(one["offset"], one["type"], one["coordinator_epoch"]) for one in ours if one["kind"] == "marker"] == [
+            (one.offset, *one.marker) for one in told.records if one.marker is not None
+        ]
+        for one in ours:
+            if one["kind"] == "aborted_transaction":
+                assert any(
+                    f"producerId: {one['producer_id']} firstOffset: {one['first_offset']} lastOffset: "
+                    f"{one['last_offset']} lastStableOffset: {one['last_stable_offset']}" in line
+                    for line in told.lines
+                ), told.lines
+            if one["kind"] == "producer":
+                assert any(
+                    f"producerId: {one['producer_id']} producerEpoch: {one['producer_epoch']} coordinatorEpoch: "
+                    f"{one['coordinator_epoch']}" in line
+                    for line in told.lines
+                ), told.lines
+        if file.suffix == ".txnindex":
+            assert [one["kind"] for one in ours].count("aborted_transaction") == len(
+                [line for line in told.lines if "firstOffset" in line]
+            )
+
+
+def test_the_dump_decodes_the_offsets_that_a_group_of_apache_kafka_committed(written: Written) -> None:
+    said = [
+        item["says"]
+        for folder in sorted(written.copies["closed cleanly"].glob("__consumer_offsets-*"))
+        for item in items_of(folder)
+        if item["kind"] == "record"
+    ]
+    mine = [one for one in said if one.get("group") == written.group and one["type"] == "OffsetCommitted"]
+    assert [(written.names["clicks"], 0, 42)] == [(one["topic"], one["partition"], one["offset"]) for one in mine]
+
+
+# The log layer
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Any]:
+    """Opens a copy of a folder at the log layer."""
+    loop = asyncio.new_event_loop()
+    committer = GroupCommit(loop, durability="os")
+    partitions: list[Partition] = []
+
+    def open_copy(folder: Path, *, clean: bool, is_compacted: bool) -> Partition:
+        copy = shutil.copytree(folder, tmp_path / f"{folder.name}-{len(partitions)}")
+        topic = folder.name.rpartition("-")[0]
+        policy = "compact" if is_compacted else "delete"
+        cleaned = checkpoints.read_offsets((folder.parent / checkpoints.CLEANED).read_bytes())
+        assert is_compacted == ((topic, 0) in cleaned)
+        partition = Partition.open(
+            str(copy), topic, 0, bytes(16), TopicSettings({"cleanup.policy": policy}),
+            files=RealFileSystem(sync=False), committer=committer, clock=SystemClock(), clean=clean,
+            cleaned_to=cleaned.get((topic, 0)),
+        )  # fmt: skip
+        partitions.append(partition)
+        return partition
+
+    yield open_copy
+    for partition in partitions:
+        partition.close(clean=False)
+    committer.close()
+    loop.close()
+
+
+def read_all(partition: Partition) -> dict[int, Any]:
+    found: dict[int, Any] = {}
+    offset = partition.log_start_offset
+    while offset < partition.high_watermark:
+        data = partition.read(offset, bytes_max=1 << 20)
+        for one in batches.unpack(data):
+            headers = tuple((name.decode(), value) for name, value in one.headers)
+            found[one.offset] = (one.timestamp_ms, one.key, one.value, headers)
+        position = 0
+        while position < len(data):
+            header = batches.read_header(data, position)
+            offset, position = header.next_offset, position + header.size
+    return found
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+@pytest.mark.parametrize("state", STATES)
+def test_the_log_layer_opens_it_to_the_same_records_offsets_times_and_aborts(
+    written: Written, opened: Any, state: str, topic: str
+) -> None:
+    known = written.known[state][topic]
+    partition = opened(written.folder(state, topic), clean=state == "closed cleanly", is_compacted=topic == "profiles")
+
+    assert [] == partition.damage
+    assert (known.end, known.last_stable) == (partition.log_end_offset, partition.last_stable_offset)
+    assert known.records == read_all(partition)
+    for time, (offset, timestamp) in known.times.items():
+        found = partition.offset_for_timestamp(time)
+        assert (offset, timestamp) == ((-1, -1) if found is None else (found[0], found[1])), f"at {time}"
+    largest = partition.max_timestamp()
+    assert largest is not None
+    assert known.largest == (largest[0], largest[1])
+    aborted = partition.aborted_transactions(0, known.last_stable)
+    assert known.committed == committed_offsets(written.folder(state, topic), aborted, known.last_stable)
+    if topic == "payments":
+        assert len(aborted) == (4 if state == "closed cleanly" else 6)
+
+
+def committed_offsets(folder: Path, aborted: list[tuple[int, int]], end: int) -> frozenset[int]:
+    """What a client keeps that is told which transactions were aborted: by producer, from the first offset on."""
+    kept, open_aborts = set(), dict[int, int]()
+    waiting = sorted(aborted, key=lambda one: one[1])
+    batch: dict[str, Any] = {}
+    for item in items_of(folder):
+        if item["kind"] == "batch":
+            batch = item
+            while waiting and waiting[0][1] <= item["last_offset"]:
+                producer_id, first = waiting.pop(0)
+                open_aborts[producer_id] = first
+        elif item["kind"] == "marker" and item["type"] == "ABORT":
+            open_aborts.pop(item["producer_id"], None)
+        elif item["kind"] == "record" and item["offset"] < end:
+            is_aborted = batch["is_transactional"] and batch["producer_id"] in open_aborts
+            if not is_aborted:
+                kept.add(item["offset"])
+    return frozenset(kept)
+
+
+# The same operations on both brokers
+
+
+def produce_the_same(bootstrap_servers: str, topic: str) -> None:
+    """Requests that are the same to the byte, whoever gets them."""
+    sequence = 0
+    for turn in range(60):
+        codec = turn % 5
+        records = [
+            (None if turn % 3 == 0 else b"user-%d" % number, None if number == 3 else b"click %d " % turn * 400)
+            for number in range(8)
+        ]
+        batch = batches.build(
+            records,
+            timestamp_ms=[BEGAN_MS + (turn * 7) % 40 * 1000 + number for number in range(8)],
+            codec=codec,
+            headers=[[("trace", b"%d" % number)] if number % 2 else [] for number in range(8)],
+            producer_id=PRODUCER_ID if turn % 2 else -1,
+            producer_epoch=0 if turn % 2 else -1,
+            base_sequence=sequence if turn % 2 else -1,
+        )
+        sequence += 8 if turn % 2 else 0
+        assert codecs.NAMES[codec]
+        answer = wire.produce(bootstrap_servers, topic, bytes(batch))
+        assert (0, turn * 8) == (answer.error_code, answer.base_offset), answer
+    large = batches.build([(b"large", b"x" * 900_000)], timestamp_ms=BEGAN_MS + 5)
+    for turn in range(2):
+        assert (0, 480 + turn) == wire.produce(bootstrap_servers, topic, bytes(large))[:2]
+
+
+# What differs, by name, and why.
+DIFFERS = {
+    "partition.metadata": "every cluster draws the topic's id by itself",
+}
+
+
+def test_the_same_operations_leave_the_same_bytes_on_both_brokers(written: Written, tmp_path: Path) -> None:
+    config = {"segment.bytes": "1048576", "index.interval.bytes": "512", "retention.ms": "-1"}
+    with Broker(data_dir=str(tmp_path)) as broker:
+        broker.create_topic("same", config=config)
+        produce_the_same(broker.bootstrap_servers, "same")
+
+    theirs, ours = written.folder("closed cleanly", "same"), tmp_path / "same-0"
+    assert {file.name for file in theirs.iterdir()} == {file.name for file in ours.iterdir()}
+    assert len(list(ours.glob("*.log"))) >= 3
+    for file in sorted(theirs.iterdir()):
+        if file.name not in DIFFERS:
+            assert file.read_bytes() == (ours / file.name).read_bytes(), file.name
+    entries = struct.calcsize(">ii")
+    assert any(file.stat().st_size >= 10 * entries for file in ours.glob("*.index"))
