@@ -15,7 +15,7 @@ from logmark.backup.store import SegmentWriter, Store, copy_of
 from logmark.backup.stretches import batch_sizes
 from logmark.client.answers import Committed, GroupListing
 from logmark.client.client import Client
-from logmark.client.errors import OffsetOutOfRange, UnknownTopic
+from logmark.client.errors import OffsetOutOfRange, RefusedByBroker, UnknownTopic
 from logmark.client.metadata import ClusterMetadata, TopicMetadata
 from logmark.clock import Clock
 from logmark.coordination import journal
@@ -23,7 +23,7 @@ from logmark.coordination.facts import GroupRecorded, OffsetCommitted
 from logmark.coordination.placement import partition_of
 from logmark.errors import Refused, UserError
 from logmark.log import settings
-from logmark.log.catalog import PRODUCER_ID_BASE, Entry, new_id
+from logmark.log.catalog import PARTITIONS_MAX, PRODUCER_ID_BASE, Entry, new_id
 from logmark.names import INTERNAL_TOPICS, OFFSETS_TOPIC, OFFSETS_TOPIC_PARTITIONS, TopicPartition
 from logmark.wire import batches
 
@@ -77,6 +77,7 @@ class BrokerCopier:
         for _ in range(ROUNDS_MAX):
             self._notes = []
             try:
+                self._await_coordinators()
                 listings = self._client.list_groups()
                 places = self._places(listings)
                 cluster = self._client.metadata()
@@ -119,6 +120,11 @@ class BrokerCopier:
         described = self._client.describe_configs([topic.name for topic in carried]) if carried else {}
         entries = []
         for topic in carried:
+            if len(topic.partitions) > PARTITIONS_MAX:
+                raise UserError(
+                    f"Topic {topic.name} has {len(topic.partitions)} partitions, and one node keeps at most "
+                    f"{PARTITIONS_MAX} of a topic. Nothing more was copied."
+                )
             overrides = {}
             for one in described.get(topic.name, []):
                 if one.is_default or one.value is None:
@@ -264,6 +270,25 @@ class BrokerCopier:
             self._expect(self._bytes * self._offsets_left // self._offsets)
 
     # Groups
+
+    def _await_coordinators(self) -> None:
+        """Returns when every group can be seen: Apache Kafka's list leaves out those that are still being loaded."""
+        internal = self._client.metadata([OFFSETS_TOPIC]).topics.get(OFFSETS_TOPIC)
+        count = len(internal.partitions) if internal is not None else 0
+        probes: dict[int, str] = {}
+        number = 0
+        while len(probes) < count:
+            # A group that nobody has, for each internal partition: its coordinator answers when it has loaded.
+            name = f"logmark-backup-{number}"
+            probes.setdefault(partition_of(name, count), name)
+            number += 1
+        try:
+            self._client.committed_of(list(probes.values()))
+        except RefusedByBroker as refused:
+            raise UserError(
+                f"The committed offsets cannot be read yet: a coordinator answered {refused.code.name}. What was "
+                "copied is kept; run the same command again in a while."
+            ) from None
 
     def _places(self, listings: Iterable[GroupListing]) -> Places:
         groups = [one.group for one in listings if one.type.lower() in ("", "classic", "consumer")]

@@ -97,7 +97,7 @@ class DirectoryCopier:
     def _catalog(self) -> Catalog:
         path = f"{self._path}/{CATALOG}"
         with open(path, "rb") as file:
-            return Catalog(file.read(), write=lambda content: None)
+            return Catalog(file.read(), write=lambda _: None, path=path)
 
     def _log_starts(self) -> dict[TopicPartition, int]:
         try:

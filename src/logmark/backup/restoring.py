@@ -12,6 +12,7 @@ import os
 import shutil
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Self
 
 from logmark import properties
@@ -128,17 +129,20 @@ class Restorer:
 
     def _write_top(self, *, is_new_cluster: bool) -> None:
         manifest = self.manifest
+        cluster_id = checkpoints.id_text(new_id()) if is_new_cluster else manifest.cluster_id
         meta = {
-            "cluster.id": checkpoints.id_text(new_id()) if is_new_cluster else manifest.cluster_id,
+            "cluster.id": cluster_id,
             # Another directory of the same node.
             "directory.id": checkpoints.id_text(new_id()),
             "node.id": str(manifest.node_id),
             "version": "1",
         }
         self._files.write_atomically(f"{self._new}/{META}", properties.write(meta))
-        Catalog(
-            None, write=lambda content: self._files.write_atomically(f"{self._new}/{catalog.FILE_NAME}", content)
-        ).adopt(manifest.topics, manifest.next_producer_id + PRODUCER_ID_LEAP)
+        path = f"{self._new}/{catalog.FILE_NAME}"
+        topics = Catalog(
+            None, write=partial(self._files.write_atomically, path), path=path, cluster_id=cluster_id
+        )  # fmt: skip
+        topics.adopt(manifest.topics, manifest.next_producer_id + PRODUCER_ID_LEAP)
         stored = {key: partition for key, partition in manifest.partitions.items() if partition.segments}
         starts = {key: partition.log_start_offset for key, partition in stored.items()}
         ends = {key: partition.log_end_offset for key, partition in stored.items()}

@@ -1,0 +1,278 @@
+"""A backup through brokers, ours or Apache Kafka's: the same records at the same offsets, and every group's place."""
+
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Place
+
+from logmark.backup.store import Store
+from logmark.client.client import Client
+from logmark.names import TopicPartition
+from logmark.testing import Broker
+from logmark.wire import columns
+from tests.backup.copies import QUICK, batches_of, copy_brokers, ends_of, keys_of, restored
+from tests.backup.test_directories import once, served
+from tests.harness.brokers import QUIET, BrokerUnderTest
+from tests.harness.node import start_node
+from tests.harness.own import OUR_SETTINGS
+from tests.harness.tools import DUMP_LOG, run_tool
+
+ORDERS = TopicPartition("orders", 0)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Broker:
+    with Broker(OUR_SETTINGS, data_dir=str(tmp_path / "data")) as broker:
+        yield broker
+
+
+def write(broker: Broker, values: list[bytes], topic: str = "orders", **config: object) -> None:
+    clients = BrokerUnderTest("logmark", broker.bootstrap_servers, broker)
+    clients.produce(topic, values, **config)
+    clients.close()
+
+
+def test_a_second_run_fetches_only_what_is_new(tmp_path: Path, broker: Broker) -> None:
+    broker.create_topic("orders", 1, {"segment.bytes": "1048576"})
+    write(broker, [b"x" * 90_000] * 30, batch_num_messages=1)
+    copied: list[int] = []
+    copy_brokers(broker.bootstrap_servers, tmp_path / "backup", copied.append)
+    copied.clear()
+
+    copy_brokers(broker.bootstrap_servers, tmp_path / "backup", copied.append)
+    assert [] == copied
+    write(broker, [b"y" * 1000])
+    copy_brokers(broker.bootstrap_servers, tmp_path / "backup", copied.append)
+
+    assert 1000 < sum(copied) < 1200
+    assert {ORDERS: (0, 31)} == served(restored(tmp_path / "backup", tmp_path / "again"))
+
+
+def test_records_that_expire_while_they_are_read_are_not_missed(
+    tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("orders", 1, {"segment.bytes": "1048576", "file.delete.delay.ms": "0"})
+    write(broker, [b"x" * 90_000] * 60, batch_num_messages=1)
+    monkeypatch.setattr("logmark.backup.brokers.FETCH_BYTES", 100_000)
+
+    def expire() -> None:
+        with Client(broker.bootstrap_servers) as client:
+            client.delete_records({ORDERS: 40})
+        broker.apply_retention()
+
+    manifest = copy_brokers(broker.bootstrap_servers, tmp_path / "backup", once(expire))
+
+    assert {ORDERS: (40, 60)} == ends_of(manifest, [ORDERS])
+    assert {ORDERS: (40, 60)} == served(restored(tmp_path / "backup", tmp_path / "again"))
+
+
+def test_a_log_start_inside_of_a_batch_and_an_expired_log_keep_their_offsets(tmp_path: Path, broker: Broker) -> None:
+    broker.create_topic("orders")
+    broker.create_topic("expired", config={"retention.ms": "1000", "file.delete.delay.ms": "0"})
+    write(broker, [b"x"] * 100, linger_ms=200)
+    write(broker, [b"x"] * 7, topic="expired", timestamp_ms=1_700_000_000_000)
+    with Client(broker.bootstrap_servers) as client:
+        client.delete_records({ORDERS: 42})
+    broker.apply_retention()
+
+    wanted = {ORDERS: (42, 100), TopicPartition("expired", 0): (7, 7)}
+    assert wanted == ends_of(copy_brokers(broker.bootstrap_servers, tmp_path / "backup"), wanted)
+    assert wanted == served(restored(tmp_path / "backup", tmp_path / "again"))
+
+
+def test_a_topic_that_is_made_anew_during_the_copy_has_the_new_id_and_no_old_place(
+    tmp_path: Path, broker: Broker
+) -> None:
+    broker.create_topic("orders")
+    write(broker, [b"old"] * 10)
+    with Client(broker.bootstrap_servers) as client:
+        client.commit("billing", {ORDERS: 10})
+
+        def anew() -> None:
+            client.delete_topics(["orders"])
+            client.create_topic("orders", partitions=1)
+            write(broker, [b"new"] * 2)
+
+        manifest = copy_brokers(broker.bootstrap_servers, tmp_path / "backup", once(anew))
+        assert client.metadata(["orders"]).topics["orders"].topic_id == manifest.partitions[ORDERS].topic_id
+
+    restored(tmp_path / "backup", tmp_path / "again")
+    with Broker(OUR_SETTINGS, data_dir=str(tmp_path / "again")) as other, Client(other.bootstrap_servers) as client:
+        assert 2 == client.latest([ORDERS])[ORDERS]
+        assert {} == client.committed("billing")
+
+
+def test_a_log_that_is_no_longer_the_one_that_was_stored_is_fetched_anew(tmp_path: Path, broker: Broker) -> None:
+    broker.create_topic("orders")
+    write(broker, [b"one"] * 3)
+    copy_brokers(broker.bootstrap_servers, tmp_path / "backup")
+    with Store.open(str(tmp_path / "backup"), files=QUICK, told=lambda _: None) as store:
+        # As after a leader was lost with records that only it had.
+        assert store.previous is not None
+        (segment,) = store.previous.partitions[ORDERS].segments
+        data = bytearray(store.read(segment, 0, segment.size_bytes))
+        data[-2] ^= 1
+        store.begin(store.previous)
+        segment.size_bytes = segment.crc = 0
+        segment.next_offset = 0
+        with store.writer(segment) as writer:
+            writer.append(memoryview(_sealed(data)), 3)
+        store.complete()
+    write(broker, [b"two"])
+
+    copy_brokers(broker.bootstrap_servers, tmp_path / "backup")
+
+    restored(tmp_path / "backup", tmp_path / "again")
+    assert _values(tmp_path / "again") == [b"one", b"one", b"one", b"two"]
+
+
+def _sealed(data: bytearray) -> bytearray:
+    struct.pack_into(">I", data, 17, columns.crc32c(data, 21, len(data) - 21))
+    return data
+
+
+def _values(data_dir: Path) -> list[bytes]:
+    with Broker(OUR_SETTINGS, data_dir=str(data_dir)) as broker:
+        return [value for _, value in read_all(broker.bootstrap_servers, ORDERS, 0, is_committed=False)]
+
+
+def read_all(servers: str, key: TopicPartition, start: int, *, is_committed: bool) -> list[tuple[int, bytes]]:
+    """What a consumer reads of a partition from an offset up to its end."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers, "group.id": "reader", "enable.partition.eof": True,
+            "isolation.level": "read_committed" if is_committed else "read_uncommitted", **QUIET,
+        }
+    )  # fmt: skip
+    consumer.assign([Place(key.topic, key.partition, start)])
+    found = []
+    while (message := consumer.poll(10)) is not None and message.error() is None:
+        found.append((message.offset(), message.value()))
+    consumer.close()
+    return found
+
+
+def test_places_that_point_nowhere_and_live_members_are_said(tmp_path: Path, broker: Broker) -> None:
+    broker.create_topic("orders")
+    write(broker, [b"x"] * 5)
+    clients = BrokerUnderTest("logmark", broker.bootstrap_servers, broker)
+    consumer = clients.consumer("in-use")
+    consumer.subscribe(["orders"])
+    while consumer.poll(0.1) is None:
+        pass
+    consumer.commit(asynchronous=False)
+    with Client(broker.bootstrap_servers) as client:
+        client.commit("far", {ORDERS: 99})
+        manifest = copy_brokers(broker.bootstrap_servers, tmp_path / "backup")
+    clients.close()
+
+    assert "Groups with members, who join again after a restore: in-use." in manifest.notes
+    assert "Group far is at 99 in orders-0, which ended at 5: so it was at the source." in manifest.notes
+
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+@pytest.mark.kafka
+def test_apache_kafka_is_backed_up_and_served_by_logmark(tmp_path: Path) -> None:
+    node = start_node(tmp_path / "node")
+    try:
+        kafka = BrokerUnderTest("kafka", node.bootstrap_servers, node)
+        orders, table, group = _fill(kafka)
+        node.stop()
+        # The leaders have a new epoch from here on, and the batches are of two.
+        node = start_node(tmp_path / "node")
+        kafka = BrokerUnderTest("kafka", node.bootstrap_servers, node)
+        _write_patiently(kafka, orders)
+        kafka.close()
+        backup = copy_brokers(node.bootstrap_servers, tmp_path / "backup")
+        keys = [*keys_of(orders, 2), TopicPartition(table, 0)]
+        with Client(node.bootstrap_servers) as client:
+            there = _seen(client, keys, group)
+        read = [read_all(node.bootstrap_servers, key, there.bounds[key][0], is_committed=True) for key in keys]
+    finally:
+        node.remove()
+
+    assert there.bounds == ends_of(backup, keys)
+    assert {0, 1} <= {struct.unpack_from(">i", batch, 12)[0] > 0 for batch in there.batches[keys[1]].values()}
+    assert [note for note in backup.notes if "1 open transaction" in note], backup.notes
+    data_dir = restored(tmp_path / "backup", tmp_path / "again")
+    with Broker(OUR_SETTINGS, data_dir=str(data_dir)) as broker, Client(broker.bootstrap_servers) as client:
+        here = _seen(client, keys, group)
+        assert (there.ids, there.configs, there.places) == (here.ids, here.configs, here.places)
+        for key in keys:
+            # All bytes but the leader's epoch, which is 0 in every log of Logmark.
+            same = {base: batch[:12] + bytes(4) + batch[16:] for base, batch in there.batches[key].items()}
+            assert same == here.batches[key]
+        assert read == [
+            read_all(broker.bootstrap_servers, key, there.bounds[key][0], is_committed=True) for key in keys
+        ]  # fmt: skip
+        ours = BrokerUnderTest("logmark", broker.bootstrap_servers, broker)
+        assert [there.bounds[keys[1]][1]] == ours.produce(orders, [b"goes on"], partition=1, enable_idempotence=True)
+        ours.close()
+
+    kinds = (".log", ".index", ".timeindex")
+    files = [str(file) for file in sorted(data_dir.glob(f"{orders}-*/*")) if file.suffix in kinds]
+    dumped = run_tool(DUMP_LOG, "--deep-iteration", "--files", ",".join(files)).check()
+    for complaint in ("Mismatches", "Found timestamp mismatch", "isvalid: false", "corrupt", "invalid bytes"):
+        assert complaint not in dumped.stdout + dumped.stderr
+
+
+def _fill(kafka: BrokerUnderTest) -> tuple[str, str, str]:
+    """Every codec, transactions, keys, a moved log start and a group's place."""
+    orders = kafka.create_topic("orders", 2, {"segment.bytes": "1048576", "retention.ms": "-1"})
+    table = kafka.create_topic("table", 1, {"cleanup.policy": "compact"})
+    for codec in CODECS:
+        kafka.produce(orders, [b"click " * 50_000] * 2, compression_type=codec)
+        kafka.produce(orders, [b"click %d" % number for number in range(100)], partition=1, compression_type=codec)
+    producer = kafka.producer()
+    for number in range(10):
+        producer.produce(table, b"%d" % number, key=b"%d" % (number % 3))
+    assert 0 == producer.flush(20)
+    for ending in ("commit", "abort", "open"):
+        producer = kafka.producer(transactional_id=ending)
+        producer.init_transactions(20)
+        producer.begin_transaction()
+        producer.produce(orders, ending.encode(), partition=0)
+        assert 0 == producer.flush(20)
+        if ending != "open":
+            getattr(producer, f"{ending}_transaction")(20)
+    group = kafka.group("billing")
+    kafka.commit(group, {(orders, 0): (7, "half way"), (orders, 1): 250})
+    kafka.delete_records(orders, 33, partition=1)
+    kafka.close()
+    return orders, table, group
+
+
+def _write_patiently(kafka: BrokerUnderTest, topic: str) -> None:
+    """Writes one record as soon as a node that was started again leads its partitions."""
+    kafka.produce(topic, [b"after the restart"], partition=1, message_timeout_ms=25_000)
+
+
+class _Seen(NamedTuple):
+    """What a client sees of some partitions and a group."""
+
+    ids: tuple[object, ...]
+    configs: dict[str, str | None]
+    places: dict[TopicPartition, tuple[int, str]]
+    bounds: dict[TopicPartition, tuple[int, int]]
+    batches: dict[TopicPartition, dict[int, bytes]]
+
+
+def _seen(client: Client, keys: list[TopicPartition], group: str) -> _Seen:
+    topics = sorted({key.topic for key in keys})
+    cluster = client.metadata(topics)
+    starts, ends = client.earliest(keys), client.latest(keys)
+    described = client.describe_configs(topics)
+    return _Seen(
+        ids=(cluster.cluster_id, *(cluster.topics[topic].topic_id for topic in topics)),
+        configs={
+            f"{topic} {one.name}": one.value for topic in topics for one in described[topic] if not one.is_default
+        },
+        places={key: (place.offset, place.metadata) for key, place in client.committed(group).items()},
+        bounds={key: (starts[key], ends[key]) for key in keys},
+        batches={key: batches_of(client, key, starts[key], ends[key]) for key in keys},
+    )

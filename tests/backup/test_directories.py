@@ -1,0 +1,319 @@
+"""A data directory is copied while files come, go and grow: the copy is always one that a broker could have left."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from logmark.backup.manifest import Manifest
+from logmark.client.client import Client
+from logmark.names import OFFSETS_TOPIC, TopicPartition
+from logmark.testing import Broker
+from logmark.wire import batches
+from tests.backup.copies import copy_directory, ends_of, log_bytes, restored
+from tests.harness.brokers import BrokerUnderTest
+from tests.harness.own import OUR_SETTINGS
+
+ORDERS = TopicPartition("orders", 0)
+SMALL = {"segment.bytes": "1048576"}
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Broker:
+    with Broker(OUR_SETTINGS, data_dir=str(tmp_path / "data")) as broker:
+        yield broker
+
+
+def write(broker: Broker, values: list[bytes], topic: str = "orders", partition: int = 0, **config: bool) -> int:
+    """Writes records, each in a batch of its own, and returns the last offset."""
+    clients = BrokerUnderTest("logmark", broker.bootstrap_servers, broker)
+    offsets = clients.produce(topic, values, partition=partition, batch_num_messages=1, **config)
+    clients.close()
+    return offsets[-1]
+
+
+def once(action: Callable[[], None]) -> Callable[[int], None]:
+    """Acts when the first bytes have been copied."""
+    waiting = [action]
+
+    def told(_: int) -> None:
+        if waiting:
+            waiting.pop()()
+
+    return told
+
+
+def served(data_dir: Path) -> dict[TopicPartition, tuple[int, int]]:
+    """Log start and end of every partition with records, as a broker serves them."""
+    with Broker(OUR_SETTINGS, data_dir=str(data_dir)) as broker, Client(broker.bootstrap_servers) as client:
+        cluster = client.metadata()
+        keys = [key for topic in cluster.topics for key in cluster.partitions(topic) if topic != OFFSETS_TOPIC]
+        starts, ends = client.earliest(keys), client.latest(keys)
+        return {key: (starts[key], ends[key]) for key in keys if ends[key]}
+
+
+def test_a_copy_of_a_stopped_broker_is_the_same_files(tmp_path: Path, broker: Broker) -> None:
+    broker.create_topic("orders", 1, SMALL)
+    write(broker, [b"x" * 100_000] * 25)
+    broker.stop()
+
+    copy_directory(tmp_path / "data", tmp_path / "backup")
+    restored(tmp_path / "backup", tmp_path / "again")
+
+    there, here = tmp_path / "data" / "orders-0", tmp_path / "again" / "orders-0"
+    assert len(log_bytes(there)) > 2
+    for file in sorted(there.iterdir()):
+        # A snapshot of every roll is the source's own; the newest says all that the others do.
+        if file.suffix != ".snapshot" or file.name in os.listdir(here):
+            assert file.read_bytes() == (here / file.name).read_bytes(), file.name
+    assert max(there.glob("*.snapshot")).name == max(here.glob("*.snapshot")).name
+
+
+def test_a_second_run_copies_only_what_is_new(tmp_path: Path, broker: Broker) -> None:
+    broker.create_topic("orders", 1, SMALL)
+    write(broker, [b"x" * 100_000] * 25)
+    copied: list[int] = []
+
+    copy_directory(tmp_path / "data", tmp_path / "backup", copied.append)
+    first = sum(copied)
+    copied.clear()
+    copy_directory(tmp_path / "data", tmp_path / "backup", copied.append)
+    assert (True, []) == (first > 2_500_000, copied)
+    write(broker, [b"y" * 1000])
+    copy_directory(tmp_path / "data", tmp_path / "backup", copied.append)
+
+    assert 1000 < sum(copied) < 1200
+    broker.stop()
+    restored(tmp_path / "backup", tmp_path / "again")
+    assert log_bytes(tmp_path / "data" / "orders-0") == log_bytes(tmp_path / "again" / "orders-0")
+
+
+def test_segments_that_retention_takes_during_the_copy_are_missed_by_nobody(tmp_path: Path, broker: Broker) -> None:
+    broker.create_topic("orders", 1, {**SMALL, "file.delete.delay.ms": "0"})
+    write(broker, [b"x" * 100_000] * 60)
+    segments = sorted((tmp_path / "data" / "orders-0").glob("*.log"))
+    assert len(segments) > 5
+
+    def let_go() -> None:
+        with Client(broker.bootstrap_servers) as client:
+            client.delete_records({ORDERS: int(segments[4].stem) + 2})
+        broker.apply_retention()
+        broker.apply_retention()
+        assert not segments[2].exists()
+
+    manifest = copy_directory(tmp_path / "data", tmp_path / "backup", once(let_go))
+
+    # What was deleted while it was copied may be there or not; what is there has no gap and reaches the end.
+    start, end = ends_of(manifest, [ORDERS])[ORDERS]
+    assert 60 == end
+    assert start in [int(segment.stem) for segment in segments]
+    assert {ORDERS: (start, end)} == served(restored(tmp_path / "backup", tmp_path / "again"))
+
+
+@pytest.mark.parametrize("stage", ["swap", "done"])
+def test_segments_that_compaction_swaps_during_the_copy_are_copied_again(
+    tmp_path: Path, broker: Broker, stage: str
+) -> None:
+    broker.create_topic("orders", 1, {**SMALL, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "1.0"})
+    clients = BrokerUnderTest("logmark", broker.bootstrap_servers, broker)
+    producer = clients.producer(batch_num_messages=1)
+    for number in range(40):
+        producer.produce("orders", b"x" * 100_000, key=b"%d" % (number % 3))
+    assert 0 == producer.flush(20)
+    clients.close()
+    broker.stop()
+    folder = tmp_path / "data" / "orders-0"
+    segments = sorted(folder.glob("*.log"))
+    assert len(segments) > 3
+    last = segments[1].read_bytes()[-100_000:]
+    kept = _last_batch(segments[1].read_bytes())
+    assert kept.endswith(last[-50_000:])
+
+    def compact() -> None:
+        """The first two segments become one with the last batch of both, as compaction leaves it."""
+        swap = Path(f"{segments[0]}.swap")
+        swap.write_bytes(kept)
+        for segment in segments[:2]:
+            segment.rename(f"{segment}.deleted")
+            segment.with_suffix(".index").unlink()
+            segment.with_suffix(".timeindex").unlink()
+        if stage == "done":
+            swap.rename(segments[0])
+
+    manifest = copy_directory(tmp_path / "data", tmp_path / "backup", once(compact))
+
+    names = [segment.base_offset for segment in manifest.partitions[ORDERS].segments]
+    assert [int(segment.stem) for segment in [segments[0], *segments[2:]]] == names
+    again = log_bytes(restored(tmp_path / "backup", tmp_path / "again") / "orders-0")
+    assert kept == again[segments[0].name]
+    assert {segment.name: segment.read_bytes() for segment in segments[2:]} == {
+        name: data for name, data in again.items() if name != segments[0].name
+    }
+
+
+def _last_batch(data: bytes) -> bytes:
+    at = 0
+    while at + batches.read_header(data, at).size < len(data):
+        at += batches.read_header(data, at).size
+    return data[at:]
+
+
+def test_a_topic_that_is_made_anew_during_the_copy_has_the_new_id_and_no_old_place(
+    tmp_path: Path, broker: Broker
+) -> None:
+    broker.create_topic("orders")
+    broker.create_topic("zebras")
+    write(broker, [b"old"] * 10)
+    write(broker, [b"z"], topic="zebras")
+    with Client(broker.bootstrap_servers) as client:
+        client.commit("billing", {ORDERS: 10})
+
+        def anew() -> None:
+            client.delete_topics(["orders"])
+            client.create_topic("orders", partitions=1)
+            write(broker, [b"new"] * 2)
+
+        manifest = copy_directory(tmp_path / "data", tmp_path / "backup", once(anew))
+        topic_id = client.metadata(["orders"]).topics["orders"].topic_id
+
+    assert topic_id == manifest.partitions[ORDERS].topic_id
+    broker.stop()
+    restored(tmp_path / "backup", tmp_path / "again")
+    with Broker(OUR_SETTINGS, data_dir=str(tmp_path / "again")) as other, Client(other.bootstrap_servers) as client:
+        assert 2 == client.latest([ORDERS])[ORDERS]
+        assert {} == client.committed("billing")
+
+
+def test_topics_that_come_and_go_during_the_copy_are_there_or_not_as_a_whole(tmp_path: Path, broker: Broker) -> None:
+    broker.create_topic("orders")
+    broker.create_topic("old")
+    write(broker, [b"a"] * 3)
+    write(broker, [b"a"] * 3, topic="old")
+    with Client(broker.bootstrap_servers) as client:
+
+        def change() -> None:
+            client.delete_topics(["old"])
+            client.create_topic("new", partitions=2)
+            write(broker, [b"n"] * 4, topic="new", partition=1)
+            client.create_partitions({"orders": 3})
+            write(broker, [b"b"] * 5, partition=2)
+
+        copy_directory(tmp_path / "data", tmp_path / "backup", once(change))
+
+    wanted = {ORDERS: (0, 3), TopicPartition("orders", 2): (0, 5), TopicPartition("new", 1): (0, 4)}
+    assert wanted == served(restored(tmp_path / "backup", tmp_path / "again"))
+
+
+@pytest.mark.parametrize("tail", ["half a batch", "zeros", "garbage"])
+def test_a_torn_tail_is_left_out(tmp_path: Path, broker: Broker, tail: str) -> None:
+    broker.create_topic("orders")
+    write(broker, [b"x" * 100] * 5)
+    broker.stop()
+    (file,) = (tmp_path / "data" / "orders-0").glob("*.log")
+    whole = file.read_bytes()
+    torn = {"half a batch": _next(whole)[:90], "zeros": bytes(5000), "garbage": os.urandom(500)}[tail]
+    file.write_bytes(whole + torn)
+
+    manifest = copy_directory(tmp_path / "data", tmp_path / "backup")
+    assert (len(whole), 5) == (manifest.size_bytes, manifest.partitions[ORDERS].log_end_offset)
+
+    # The batch is whole now: a second run takes it up.
+    file.write_bytes(whole + _next(whole))
+    assert 6 == copy_directory(tmp_path / "data", tmp_path / "backup").partitions[ORDERS].log_end_offset
+
+
+def _next(data: bytes) -> bytes:
+    return bytes(batches.build([(None, b"next" * 30)], timestamp_ms=1, base_offset=_end(data)))
+
+
+def _end(data: bytes) -> int:
+    return batches.read_header(_last_batch(data)).next_offset
+
+
+def test_damage_at_the_source_is_copied_as_it_is_and_named(tmp_path: Path, broker: Broker) -> None:
+    broker.create_topic("orders")
+    write(broker, [b"x" * 1000] * 5)
+    broker.stop()
+    (file,) = (tmp_path / "data" / "orders-0").glob("*.log")
+    data = bytearray(file.read_bytes())
+    size = len(data) // 5
+    data[2 * size + 500] ^= 1
+    file.write_bytes(data)
+
+    manifest = copy_directory(tmp_path / "data", tmp_path / "backup")
+
+    ((key, _, damage),) = manifest.damage()
+    assert (ORDERS, 2 * size, size) == (key, damage.position, damage.size_bytes)
+    again = restored(tmp_path / "backup", tmp_path / "again")
+    assert bytes(data) == (again / "orders-0" / file.name).read_bytes()
+    assert {ORDERS: (0, 5)} == served(again)
+
+
+def test_a_log_start_inside_of_a_batch_and_an_expired_log_keep_their_offsets(tmp_path: Path, broker: Broker) -> None:
+    broker.create_topic("orders")
+    broker.create_topic("expired", config={"retention.ms": "1000", "file.delete.delay.ms": "0"})
+    clients = BrokerUnderTest("logmark", broker.bootstrap_servers, broker)
+    clients.produce("orders", [b"x"] * 100, linger_ms=200)
+    clients.produce("expired", [b"x"] * 7, timestamp_ms=1_700_000_000_000)
+    clients.delete_records("orders", 42)
+    clients.close()
+    broker.apply_retention()
+
+    expired = TopicPartition("expired", 0)
+    wanted = {ORDERS: (42, 100), expired: (7, 7)}
+    assert wanted == ends_of(copy_directory(tmp_path / "data", tmp_path / "backup"), wanted)
+    assert wanted == served(restored(tmp_path / "backup", tmp_path / "again"))
+
+
+def test_a_directory_that_was_copied_elsewhere_is_known_by_its_content(tmp_path: Path, broker: Broker) -> None:
+    broker.create_topic("orders")
+    last = write(broker, [b"x" * 100] * 5)
+    broker.stop()
+    copy_directory(tmp_path / "data", tmp_path / "backup")
+    moved = restored(tmp_path / "backup", tmp_path / "moved")
+    copied: list[int] = []
+
+    copy_directory(moved, tmp_path / "backup", copied.append)
+    assert [] == copied
+
+    # The same length and other bytes: nothing of it is the same log.
+    (file,) = (moved / "orders-0").glob("*.log")
+    data = file.read_bytes()
+    file.unlink()
+    other = b"".join(bytes(batches.build([(None, b"y" * 100)], timestamp_ms=5, base_offset=n)) for n in range(last + 1))
+    file.write_bytes(other[: len(data)] if len(other) > len(data) else other)
+    copy_directory(moved, tmp_path / "backup", copied.append)
+    assert other == (restored(tmp_path / "backup", tmp_path / "again") / "orders-0" / file.name).read_bytes()
+
+
+def test_nobody_gets_a_producer_id_that_was_given_out_after_the_backup(tmp_path: Path, broker: Broker) -> None:
+    broker.create_topic("orders")
+    write(broker, [b"x"], enable_idempotence=True)
+    manifest = copy_directory(tmp_path / "data", tmp_path / "backup")
+    write(broker, [b"x"], enable_idempotence=True)
+    broker.stop()
+    catalog = json.loads((tmp_path / "data" / "logmark.catalog").read_text())
+    again = json.loads((restored(tmp_path / "backup", tmp_path / "again") / "logmark.catalog").read_text())
+
+    assert catalog["topics"] == again["topics"]
+    assert again["next_producer_id"] > catalog["next_producer_id"] + 1_000_000
+    assert manifest.next_producer_id <= catalog["next_producer_id"]
+
+
+def test_the_cluster_id_is_kept_unless_a_new_one_is_asked_for(tmp_path: Path, broker: Broker) -> None:
+    broker.create_topic("orders")
+    manifest: Manifest = copy_directory(tmp_path / "data", tmp_path / "backup")
+
+    def cluster_id(data_dir: Path) -> str:
+        lines = (data_dir / "meta.properties").read_text().splitlines()
+        return next(line.partition("=")[2] for line in lines if line.startswith("cluster.id="))
+
+    assert manifest.cluster_id == cluster_id(tmp_path / "data")
+    assert manifest.cluster_id == cluster_id(restored(tmp_path / "backup", tmp_path / "same"))
+    other = restored(tmp_path / "backup", tmp_path / "other", is_new_cluster=True)
+    assert manifest.cluster_id != cluster_id(other)
+    with Broker(OUR_SETTINGS, data_dir=str(other)) as broker, Client(broker.bootstrap_servers) as client:
+        assert cluster_id(other) == client.metadata().cluster_id
+        assert "orders" in client.metadata().topics

@@ -1,0 +1,215 @@
+"""A broker under load is backed up both ways, restored elsewhere and served: nothing is missing, and clients go on."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Place
+
+from logmark.backup.manifest import Manifest
+from logmark.client.client import Client
+from logmark.names import OFFSETS_TOPIC, TopicPartition
+from logmark.testing import Broker
+from tests.backup.copies import batches_of, copy_brokers, copy_directory, keys_of, restored
+from tests.harness.brokers import QUIET
+from tests.harness.node import wait_until
+
+SETTINGS = {
+    "log.initial.task.delay.ms": "50",
+    "log.retention.check.interval.ms": "50",
+    "group.min.session.timeout.ms": "100",
+}
+GROUP = "billing"
+PARTITIONS = 3
+# One topic keeps everything, the other lets segments go all the time.
+TOPICS = {
+    "orders": {"segment.bytes": "1048576", "retention.ms": "-1"},
+    "clicks": {"segment.bytes": "1048576", "retention.bytes": "1048576", "file.delete.delay.ms": "0"},
+}
+
+
+@dataclass
+class Load:
+    """Producers with acks=all and a group that commits; what was acknowledged to them."""
+
+    bootstrap_servers: str
+    value_bytes: int = 2000
+    pause_s: float = 0.001
+    written: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)
+    committed: dict[TopicPartition, int] = field(default_factory=dict)
+    errors: list[object] = field(default_factory=list)
+    is_over: threading.Event = field(default_factory=threading.Event)
+
+    def produce(self) -> None:
+        producer = Producer(
+            {"bootstrap.servers": self.bootstrap_servers, "enable.idempotence": True, "linger.ms": 2, **QUIET}
+        )
+        number = 0
+        while not self.is_over.is_set():
+            for topic in TOPICS:
+                key = TopicPartition(topic, number % PARTITIONS)
+                value = b"%s %d " % (str(key).encode(), number)
+                value += b"x" * (self.value_bytes - len(value))
+                producer.produce(topic, value, partition=key.partition, on_delivery=self._delivered)
+            number += 1
+            producer.poll(0)
+            if not number % 16:
+                time.sleep(self.pause_s)
+        self.errors += [f"{left} records were not acknowledged"] if (left := producer.flush(30)) else []
+
+    def _delivered(self, error: object, message: object) -> None:
+        if error is not None:
+            self.errors.append(error)
+            return
+        key = TopicPartition(message.topic(), message.partition())
+        self.written.setdefault(key, {})[message.offset()] = message.value()
+
+    def consume(self) -> None:
+        consumer = Consumer({**consumer_settings(self.bootstrap_servers), "auto.offset.reset": "earliest"})
+        consumer.subscribe(["orders"])
+        while not self.is_over.is_set():
+            messages = consumer.consume(50, 0.05)
+            self.errors += [message.error() for message in messages if message.error()]
+            if messages and not self.errors:
+                for place in consumer.commit(asynchronous=False):
+                    self.committed[TopicPartition(place.topic, place.partition)] = place.offset
+        # Not closed before it is over: while backups are taken the group has a member.
+        consumer.close()
+
+    @contextmanager
+    def running(self) -> Iterator["Load"]:
+        threads = [threading.Thread(target=self.produce), threading.Thread(target=self.consume)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield self
+        finally:
+            self.is_over.set()
+            for thread in threads:
+                thread.join()
+        assert not self.errors, self.errors[0]
+
+
+def consumer_settings(bootstrap_servers: str) -> dict[str, object]:
+    return {
+        "bootstrap.servers": bootstrap_servers,
+        "group.id": GROUP,
+        "enable.auto.commit": False,
+        "auto.offset.reset": "error",
+        "session.timeout.ms": 1000,
+        "heartbeat.interval.ms": 100,
+        **QUIET,
+    }
+
+
+def check_restored(
+    source: Client, data_dir: Path, backup: Manifest, load: Load, acknowledged: dict[TopicPartition, int]
+) -> None:
+    """The restored directory is the source as it was: records, places, ids and settings; and clients go on."""
+    with Broker(SETTINGS, data_dir=str(data_dir)) as broker, Client(broker.bootstrap_servers) as client:
+        keys = [key for topic in TOPICS for key in keys_of(topic, PARTITIONS)]
+        starts, ends = client.earliest(keys), client.latest(keys)
+        for key in keys:
+            stored = backup.partitions[key]
+            assert (stored.log_start_offset, stored.log_end_offset) == (starts[key], ends[key])
+            assert ends[key] > starts[key], f"nothing of {key} was copied"
+            # The source has let go of old segments since.
+            first = max(starts[key], source.earliest([key])[key])
+            there = {base: batch for base, batch in batches_of(source, key, first, ends[key]).items() if base >= first}
+            here = {base: batch for base, batch in batches_of(client, key, first, ends[key]).items() if base >= first}
+            assert there == here, f"{key} has other batches"
+        check_values(broker.bootstrap_servers, load, starts, ends)
+
+        places = {key: place.offset for key, place in client.committed(GROUP).items()}
+        for key, offset in acknowledged.items():
+            assert offset <= places[key] <= ends[key], f"{key}: {offset} was acknowledged, {places[key]} is kept"
+        before, after = source.metadata(), client.metadata()
+        assert before.cluster_id == after.cluster_id
+        for topic in TOPICS:
+            assert before.topics[topic].topic_id == after.topics[topic].topic_id
+            overrides = [entry for entry in client.describe_configs([topic])[topic] if not entry.is_default]
+            assert TOPICS[topic] == {entry.name: entry.value for entry in overrides}
+        check_clients_go_on(broker.bootstrap_servers, places, ends)
+
+
+def check_values(servers: str, load: Load, starts: dict[TopicPartition, int], ends: dict[TopicPartition, int]) -> None:
+    """Every acknowledged record up to the copied end is there at its offset."""
+    consumer = Consumer({**consumer_settings(servers), "group.id": "checker"})
+    for key, start in starts.items():
+        consumer.assign([Place(key.topic, key.partition, start)])
+        wanted = {offset: value for offset, value in load.written[key].items() if start <= offset < ends[key]}
+        found = {}
+        while len(found) < len(wanted):
+            message = consumer.poll(10)
+            assert message is not None and message.error() is None, f"{key} ends after {len(found)} records"
+            found[message.offset()] = message.value()
+        assert wanted == found
+        assert list(range(start, ends[key])) == sorted(found), f"{key} has gaps"
+    consumer.close()
+
+
+def check_clients_go_on(servers: str, places: dict[TopicPartition, int], ends: dict[TopicPartition, int]) -> None:
+    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, **QUIET})
+    offsets = {}
+    for key in ends:
+        producer.produce(
+            key.topic, b"after", partition=key.partition,
+            on_delivery=lambda error, message, key=key: offsets.update({key: message.offset()}),
+        )  # fmt: skip
+    assert 0 == producer.flush(20)
+    assert ends == offsets, "the next record gets the next offset"
+    consumer = Consumer(consumer_settings(servers))
+    consumer.subscribe(["orders"])
+    first: dict[TopicPartition, int] = {}
+    deadline = time.monotonic() + 30
+    while first.keys() != set(keys_of("orders", PARTITIONS)):
+        assert time.monotonic() < deadline, f"the group read only {first}"
+        for message in consumer.consume(500, 0.1):
+            assert message.error() is None, message.error()
+            first.setdefault(TopicPartition(message.topic(), message.partition()), message.offset())
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    assert places == first, "the group goes on where it was"
+
+
+def back_up_under_load(tmp_path: Path, *, warm_up_bytes: int, runs: int) -> None:
+    with Broker(SETTINGS, data_dir=str(tmp_path / "data"), durability="sync", subprocess=True) as broker:
+        for topic, overrides in TOPICS.items():
+            broker.create_topic(topic, PARTITIONS, overrides)
+        load = Load(broker.bootstrap_servers)
+        backups: dict[str, tuple[Manifest, dict[TopicPartition, int]]] = {}
+
+        def is_warm() -> bool:
+            assert not load.errors, load.errors[0]
+            size = sum(len(found) for found in load.written.values()) * load.value_bytes
+            return size >= warm_up_bytes * (len(backups) + 1) and len(load.committed) == PARTITIONS
+
+        with load.running(), Client(broker.bootstrap_servers) as source:
+            for run in range(runs):
+                wait_until(is_warm, "the load is warm", deadline_s=60)
+                acknowledged = dict(load.committed)
+                backups["directory"] = copy_directory(tmp_path / "data", tmp_path / "directory"), acknowledged
+                acknowledged = dict(load.committed)
+                backups["brokers"] = copy_brokers(broker.bootstrap_servers, tmp_path / "brokers"), acknowledged
+                assert run or source.earliest(keys_of("clicks", 1)), "the source answers while it is copied"
+            starts = source.earliest(keys_of("clicks", PARTITIONS))
+            assert any(starts.values()), "retention let nothing go"
+        with Client(broker.bootstrap_servers) as source:
+            for way, (manifest, acknowledged) in backups.items():
+                assert OFFSETS_TOPIC in {entry.name for entry in manifest.topics}
+                data_dir = restored(tmp_path / way, tmp_path / f"restored-{way}")
+                check_restored(source, data_dir, manifest, load, acknowledged)
+
+
+def test_a_broker_under_load_is_backed_up_and_served_elsewhere(tmp_path: Path) -> None:
+    back_up_under_load(tmp_path, warm_up_bytes=6_000_000, runs=2)
+
+
+@pytest.mark.soak
+def test_a_broker_under_long_load_is_backed_up_again_and_again(tmp_path: Path) -> None:
+    back_up_under_load(tmp_path, warm_up_bytes=100_000_000, runs=12)
