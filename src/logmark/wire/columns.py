@@ -217,17 +217,12 @@ def _skip(at: cython.p_Py_ssize_t, end: cython.Py_ssize_t, size: cython.longlong
 
 
 @cython.cfunc
-@cython.inline
 @cython.exceptval(check=False)
 @cython.nogil
-def _record(
+def _any_record(
     b: cython.p_const_uchar, at: cython.p_Py_ssize_t, end: cython.Py_ssize_t, field: cython.p_longlong
 ) -> cython.bint:
-    """Reads the record at `at` and moves past it; False when it is not exactly a record.
-
-    Fields: 0 timestamp delta, 1 offset delta, 2 and 3 where the key is and its size (negative for null), 4 and 5 the
-    same of the value, 6 the number of headers, 7 where they begin.
-    """
+    """Reads a record of any shape, as `_record` says."""
     size: cython.longlong = _varint(b, at, end, 5)
     i: cython.longlong
     stop: cython.Py_ssize_t
@@ -255,6 +250,97 @@ def _record(
             _skip(at, stop, size)
             _skip(at, stop, _varint(b, at, stop, 5))
     return at[0] == stop
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+@cython.nogil
+def _short(b: cython.p_const_uchar, at: cython.Py_ssize_t) -> cython.longlong:
+    """A varint of at most three bytes as it lies there, and above its two lowest bits; they are its length, or 0."""
+    low: cython.longlong = b[at]
+    middle: cython.longlong
+    high: cython.longlong
+    if low < 128:
+        return (low << 2) | 1
+    middle = b[at + 1]
+    if middle < 128:
+        return (((low & 127) | (middle << 7)) << 2) | 2
+    high = b[at + 2]
+    if high < 128:
+        return (((low & 127) | ((middle & 127) << 7) | (high << 14)) << 2) | 3
+    return 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+@cython.nogil
+def _signed(short: cython.longlong) -> cython.longlong:
+    """What the varint of `_short` stands for."""
+    return (short >> 3) ^ -((short >> 2) & 1)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+@cython.nogil
+def _record(
+    b: cython.p_const_uchar, at: cython.p_Py_ssize_t, end: cython.Py_ssize_t, field: cython.p_longlong
+) -> cython.bint:
+    """Reads the record at `at` and moves past it; False when it is not exactly a record.
+
+    Fields: 0 timestamp delta, 1 offset delta, 2 and 3 where the key is and its size (negative for null), 4 and 5 the
+    same of the value, 6 the number of headers, 7 where they begin.
+    """
+    q: cython.Py_ssize_t = at[0]
+    stop: cython.Py_ssize_t
+    size: cython.longlong
+    time: cython.longlong
+    offset: cython.longlong
+    key: cython.longlong
+    value: cython.longlong
+    # Nearly every record is of one shape: short numbers and no headers. Whatever is not is read again from its start.
+    if end - q < 16:
+        return _any_record(b, at, end, field)
+    size = _short(b, q)
+    q += size & 3
+    stop = q + cython.cast(cython.Py_ssize_t, size >> 3)
+    time = _short(b, q + 1)
+    q += 1 + (time & 3)
+    offset = _short(b, q)
+    q += offset & 3
+    key = _short(b, q)
+    q += key & 3
+    if size == 0 or size & 4 or stop > end or time == 0 or offset == 0 or key == 0:
+        return _any_record(b, at, end, field)
+    key = _signed(key)
+    field[2] = q
+    if key > 0:
+        if key > stop - q:
+            return _any_record(b, at, end, field)
+        q += cython.cast(cython.Py_ssize_t, key)
+    if stop - q < 2 or end - q < 3:
+        return _any_record(b, at, end, field)
+    value = _short(b, q)
+    q += value & 3
+    if value == 0:
+        return _any_record(b, at, end, field)
+    value = _signed(value)
+    field[4] = q
+    if value > 0:
+        if value >= stop - q:
+            return _any_record(b, at, end, field)
+        q += cython.cast(cython.Py_ssize_t, value)
+    if q + 1 != stop or b[q] != 0:
+        return _any_record(b, at, end, field)
+    field[0] = _signed(time)
+    field[1] = _signed(offset)
+    field[3] = key
+    field[5] = value
+    field[6] = 0
+    field[7] = at[0] = stop
+    return True
 
 
 @cython.cfunc
@@ -743,17 +829,17 @@ def _ints(column: object, size: cython.Py_ssize_t) -> cython.void:
 
 
 @cython.cfunc
-def _room(column: bytearray, size: cython.Py_ssize_t, clean: cython.bint) -> cython.void:
-    """Makes room for `size` bytes, the new ones 0 if asked for."""
+def _room(column: bytearray, size: cython.Py_ssize_t, full: cython.bint) -> cython.void:
+    """Makes room for `size` bytes, with every bit of the new ones set if asked for."""
     old: cython.Py_ssize_t = len(column)
     if size > old:
         size = max(size, old + (old >> 1))
         if cython.compiled:
             PyByteArray_Resize(column, size)
-            if clean:
-                memset(PyByteArray_AS_STRING(column) + old, 0, size - old)
+            if full:
+                memset(PyByteArray_AS_STRING(column) + old, 255, size - old)
         else:
-            column.extend(bytes(size - old))
+            column.extend((b"\xff" if full else b"\0") * (size - old))
 
 
 @cython.final
@@ -819,9 +905,9 @@ class Column:
             else:
                 self._bytes[self.size : self.size + size] = b[at : at + size]
             self.size += cython.cast(cython.Py_ssize_t, size)
-            self._bits[self.count >> 3] |= 1 << (self.count & 7)
         else:
             self.nulls += 1
+            self._bits[self.count >> 3] &= 255 ^ (1 << (self.count & 7))
         self.count += 1
         self._offsets[self.count] = self.size
 
@@ -834,6 +920,8 @@ class Column:
             self.validity = None
         else:
             del self.validity[(self.count + 7) >> 3 :]
+            if self.count & 7:
+                self.validity[self.count >> 3] &= (1 << (self.count & 7)) - 1
         return self.offsets, self.validity, self.data
 
 
@@ -992,15 +1080,26 @@ def _add_records(
     at = cython.declare(cython.Py_ssize_t[1])
     field = cython.declare(cython.longlong[8])
     i: cython.longlong
-    j: cython.longlong
     n: cython.Py_ssize_t = columns.count
-    size: cython.longlong
-    next_at: cython.Py_ssize_t
     offset: cython.longlong
     base_offset: cython.longlong = _int64(head, 0)
     count: cython.longlong = _int32(head, 57)
     is_log_append_time: cython.bint = head[22] & 8 != 0
     base_timestamp: cython.longlong = _int64(head, 35) if is_log_append_time else _int64(head, 27)
+    # In locals, because a compiler must think that every byte written may have changed any member.
+    offsets: cython.p_longlong = columns._offsets
+    timestamps: cython.p_longlong = columns._timestamps
+    types: cython.p_int = columns._types
+    key_ends: cython.p_int = keys._offsets
+    key_bits: cython.p_uchar = keys._bits
+    key_bytes: cython.p_uchar = keys._bytes
+    key_size: cython.Py_ssize_t = keys.size
+    key_nulls: cython.Py_ssize_t = keys.nulls
+    value_ends: cython.p_int = values._offsets
+    value_bits: cython.p_uchar = values._bits
+    value_bytes: cython.p_uchar = values._bytes
+    value_size: cython.Py_ssize_t = values.size
+    value_nulls: cython.Py_ssize_t = values.nulls
     at[0] = begin
     for i in range(count):
         if not _record(b, at, end, field):
@@ -1008,26 +1107,56 @@ def _add_records(
         offset = _sum(base_offset, field[1])
         if offset < start or offset >= stop:
             continue
-        columns._offsets[n] = offset
-        columns._timestamps[n] = base_timestamp if is_log_append_time else _sum(base_timestamp, field[0])
-        columns._types[n] = is_log_append_time
-        keys.add(b, field[2], field[3])
-        values.add(b, field[4], field[5])
+        offsets[n] = offset
+        timestamps[n] = base_timestamp if is_log_append_time else _sum(base_timestamp, field[0])
+        types[n] = is_log_append_time
+        if field[3] >= 0:
+            key_size = _copy(key_bytes, key_size, b, field[2], field[3])
+        else:
+            key_nulls += 1
+            key_bits[n >> 3] &= 255 ^ (1 << (n & 7))
+        if field[5] >= 0:
+            value_size = _copy(value_bytes, value_size, b, field[4], field[5])
+        else:
+            value_nulls += 1
+            value_bits[n >> 3] &= 255 ^ (1 << (n & 7))
         n += 1
+        key_ends[n] = key_size
+        value_ends[n] = value_size
         if columns._with_headers:
-            next_at = at[0]
-            at[0] = cython.cast(cython.Py_ssize_t, field[7])
-            for j in range(field[6]):  # noqa: B007
-                size = _varint(b, at, next_at, 5)
-                header_keys.add(b, at[0], size)
-                _skip(at, next_at, size)
-                size = _varint(b, at, next_at, 5)
-                header_values.add(b, at[0], size)
-                _skip(at, next_at, size)
-            at[0] = next_at
+            _add_headers(columns, header_keys, header_values, b, at[0], field)
             columns._list_offsets[n] = header_keys.count
-    columns.count = n
+    columns.count = keys.count = values.count = n
+    keys.size = key_size
+    keys.nulls = key_nulls
+    values.size = value_size
+    values.nulls = value_nulls
     return -1 if at[0] == end else count
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+@cython.nogil
+def _add_headers(
+    columns: Columns,
+    header_keys: Column,
+    header_values: Column,
+    b: cython.p_const_uchar,
+    end: cython.Py_ssize_t,
+    field: cython.p_longlong,
+) -> cython.void:
+    """Adds the headers of the record of `_record`, which ends at `end`."""
+    at = cython.declare(cython.Py_ssize_t[1])
+    j: cython.longlong
+    size: cython.longlong
+    at[0] = cython.cast(cython.Py_ssize_t, field[7])
+    for j in range(field[6]):  # noqa: B007
+        size = _varint(b, at, end, 5)
+        header_keys.add(b, at[0], size)
+        _skip(at, end, size)
+        size = _varint(b, at, end, 5)
+        header_values.add(b, at[0], size)
+        _skip(at, end, size)
 
 
 def decode(
