@@ -88,9 +88,12 @@ class Dump:
             if match is not None and match["kind"] == "log":
                 yield from self._log(path, int(match["base"]), where)
             elif match is not None:
-                yield from ({**item, **where} for item in self._small(path, match["kind"], int(match["base"])))
+                yield from (
+                    {"kind": item["kind"], **where, **item}
+                    for item in self._small(path, match["kind"], int(match["base"]))
+                )
             else:
-                yield from ({**item, **where} for item in self._text(path, name))
+                yield from ({"kind": item["kind"], **where, **item} for item in self._text(path, name))
         except Malformed as error:
             yield {"kind": "damage", **where, "problem": str(error)}
 
