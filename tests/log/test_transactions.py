@@ -265,7 +265,7 @@ def state(partition) -> tuple:
         partition.log_end_offset, partition.last_stable_offset, entries(partition), committed(partition),
         sorted(
             (key, each.producer_epoch, each.coordinator_epoch, each.transaction_first_offset, each.last_timestamp,
-             [written[:4] for written in each.batches])
+             [written[:4] for written in each.batches[-1:]])
             for key, each in partition.producers
         ),
     )  # fmt: skip

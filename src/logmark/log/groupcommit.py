@@ -20,12 +20,14 @@ THREADS_MAX = 4
 class Round:
     """The syncs that make a log durable up to some point; what that point is only the log knows."""
 
-    __slots__ = ("error", "log", "point", "syncs")
+    __slots__ = ("error", "log", "point", "sync_count", "syncs")
 
     def __init__(self, log: "Syncable", syncs: Sequence[Callable[[], None]], point: object) -> None:
         self.log = log
         self.syncs = syncs
         self.point = point
+        # How many have been done, which matters when one fails.
+        self.sync_count = 0
         self.error: Exception | None = None
 
 
@@ -35,6 +37,8 @@ class Syncable(Protocol):
     def begin_round(self) -> Round | None: ...
 
     def end_round(self, done: Round) -> None: ...
+
+    async def recover(self) -> None: ...
 
 
 class GroupCommit:
@@ -51,6 +55,8 @@ class GroupCommit:
         self._threads: list[threading.Thread] = []
         self._jobs: SimpleQueue[Round | None] = SimpleQueue()
         self._done: SimpleQueue[Round] = SimpleQueue()
+        # Logs that a full disk has stopped or holds up: somebody must ask them now and then to try again.
+        self.troubled: set[Syncable] = set()
         self._marked: dict[Syncable, None] = {}
         self._under_way: set[Syncable] = set()
         self._is_scheduled = False
@@ -69,6 +75,10 @@ class GroupCommit:
             self._is_scheduled = True
             # At the end of the turn, so that all appends that arrived together share the round.
             self.loop.call_soon(self._begin_rounds)
+
+    def is_busy_with(self, log: Syncable) -> bool:
+        """A round of this log is under way."""
+        return log in self._under_way
 
     def finish(self, log: Syncable) -> None:
         """Waits, blocking, until no round of this log is under way, and drops its mark."""
@@ -109,6 +119,7 @@ class GroupCommit:
             try:
                 for sync in round_.syncs:
                     sync()
+                    round_.sync_count += 1
             except Exception as error:  # noqa: BLE001 - a thread that died would leave its waiters waiting for ever
                 round_.error = error
             self._done.put(round_)

@@ -9,13 +9,14 @@ import logging
 import os
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
 from logmark.clock import Clock
 from logmark.disk.files import FileSystem
 from logmark.errors import ErrorCode, LogFailed, Malformed, Refused
-from logmark.log import checkpoints, compaction, retention, timestamps, transactions
+from logmark.log import checkpoints, compaction, healing, retention, timestamps, transactions
 from logmark.log import epochs as leader_epochs
 from logmark.log.cleaning import Limits, Plan
 from logmark.log.compaction import Due, Lag
@@ -23,12 +24,12 @@ from logmark.log.epochs import Epochs
 from logmark.log.groupcommit import GroupCommit, Round
 from logmark.log.producers import Producers
 from logmark.log.reader import Reader, Records
-from logmark.log.recovery import Loader
+from logmark.log.recovery import Loaded, Loader
 from logmark.log.segment import RELATIVE_OFFSET_MAX, SNAPSHOT, Damage, Segment, file_name
 from logmark.log.segments import Segments
 from logmark.log.settings import LONG_MAX, TopicSettings
 from logmark.log.swap import Incoming, Swap
-from logmark.log.transactions import Aborted, Marker
+from logmark.log.transactions import Aborted, Ended, Marker
 from logmark.log.waiters import Waiters
 from logmark.names import INTERNAL_TOPICS
 from logmark.wire import batches
@@ -107,6 +108,9 @@ class Partition:
         self._has_folder = False
         self._is_prepared = False
         self._is_changed = False
+        # The last write found the disk full, and that was said.
+        self._is_refusing = False
+        self._is_closed = False
         self._epochs = Epochs(0)
         self._waiters = Waiters(committer.loop)
         self._syncs: list[Callable[[], None]] = []
@@ -159,7 +163,13 @@ class Partition:
         self._files.mkdir(self.folder)
         # Before any data: Kafka sets a folder without it aside.
         metadata = checkpoints.write_partition_metadata(self.topic_id)
-        self._files.write(f"{self.folder}/{METADATA}", metadata, sync=False)
+        try:
+            self._files.write(f"{self.folder}/{METADATA}", metadata, sync=False)
+        except OSError:
+            with suppress(FileNotFoundError):
+                self._files.remove(f"{self.folder}/{METADATA}")
+            self._files.rmdir(self.folder)
+            raise
         self._has_folder = True
 
     @classmethod
@@ -184,19 +194,30 @@ class Partition:
         `cleaned_to` is the cleaner's checkpoint: a log without one was never cleaned and has no holes.
         """
         self = cls(folder, topic, index, topic_id, settings, files=files, committer=committer, clock=clock)
-        loader = Loader(
-            folder=folder,
-            files=files,
+        loader = self._loader(
+            clean=clean, recovery_point=recovery_point, log_start_offset=log_start_offset, cleaned_to=cleaned_to
+        )
+        self._has_folder = True
+        self.cleaned_to = cleaned_to
+        self._take(loader.load(), loader)
+        if self._is_changed and self._segments:
+            files.write_atomically(f"{folder}/{leader_epochs.FILE_NAME}", self._epochs.encode())
+        return self
+
+    def _loader(self, *, clean: bool, recovery_point: int, log_start_offset: int, cleaned_to: int | None) -> Loader:
+        return Loader(
+            folder=self.folder,
+            files=self._files,
             is_clean=clean,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
-            index_interval=settings.index_interval_bytes,
+            index_interval=self.settings.index_interval_bytes,
             cleaned_to=cleaned_to,
-            now_ms=clock.now_ms(),
+            now_ms=self._clock.now_ms(),
         )
-        loaded = loader.load()
-        self._has_folder = True
-        self.cleaned_to = cleaned_to
+
+    def _take(self, loaded: Loaded, loader: Loader) -> None:
+        """Stands on what was loaded."""
         self._segments = Segments(loaded.segments)
         self._reader = self._new_reader()
         self._unshown = loaded.segments[-1:]
@@ -208,9 +229,6 @@ class Partition:
             self.producers.recall = lambda: loader.tail_producers(self.segments)
         self._is_changed = loaded.was_checked
         self._stand_at(loaded.log_start_offset, loaded.log_end_offset)
-        if loaded.was_checked and loaded.segments:
-            files.write_atomically(f"{folder}/{leader_epochs.FILE_NAME}", self._epochs.encode())
-        return self
 
     def _new_reader(self) -> Reader:
         name = f"{self.topic}-{self.index}"
@@ -240,6 +258,8 @@ class Partition:
 
     def close(self, *, clean: bool = True) -> bool:
         """Closes the log and says whether its files are complete, so that the next start need not check them."""
+        self._is_closed = True
+        self._committer.troubled.discard(self)
         self._committer.finish(self)
         is_complete = self.failure is None
         if clean and self.failure is None:
@@ -308,35 +328,19 @@ class Partition:
         batch = transactions.build_marker(
             producer_id, producer_epoch, marker, timestamp_ms=now_ms, is_log_append_time=self._is_log_append_time
         )
-        offset = self._write(batch, now_ms)
+        offset = self._write(batch, now_ms, aborts=producer_id if not commit else None)
         ended = self.producers.record_marker(
             producer_id, producer_epoch, marker, offset=offset, timestamp=now_ms, seen_ms=now_ms
         )
         if ended is not None:
-            stable = self.producers.undecided.end(ended)
-            if ended.is_aborted:
-                self._note_aborted(Aborted(ended.producer_id, ended.first_offset, ended.last_offset, stable))
+            self.producers.undecided.end(ended)
         if not self._is_sync:
             self._move_high_watermark(offset + 1)
         append_time = now_ms if self._is_log_append_time else -1
         return Appended(offset, offset, append_time, self.log_start_offset, False)
 
-    def _note_aborted(self, aborted: Aborted) -> None:
-        """Enters an aborted transaction into the index, which is durable before anybody sees the marker."""
-        segment = self._segments.active
-        assert segment is not None
-        is_new = not segment.has_aborted
-        try:
-            segment.add_aborted(aborted)
-        except OSError as error:
-            raise self._fail(error) from error
-        if segment.sync_aborted not in self._syncs:
-            self._syncs.append(segment.sync_aborted)
-        if is_new:
-            self._syncs.append(partial(self._files.sync_directory, self.folder))
-
-    def _write(self, batch: ProducedBatch, now_ms: int) -> int:
-        """Writes a batch at the log end and returns its first offset."""
+    def _write(self, batch: ProducedBatch, now_ms: int, *, aborts: int | None = None) -> int:
+        """Writes a batch at the log end and returns its first offset; a marker may abort a producer's transaction."""
         size = batch.size
         if size > self._segment_bytes:
             raise Refused(
@@ -350,15 +354,57 @@ class Partition:
             if segment is None or self._must_roll(segment, batch, last, now_ms):
                 segment = self._roll()
             batches.place(batch, base)
-            segment.append(batch.data, size, last, batch.max_timestamp)
+            if aborts is None:
+                segment.append(batch.data, size, last, batch.max_timestamp)
+            else:
+                self._append_abort(segment, batch, aborts)
         except OSError as error:
-            raise self._fail(error) from error
+            raise self._write_failed(error) from error
         self.log_end_offset = last + 1
+        if self._is_refusing:
+            self._is_refusing = False
         if self._is_sync:
             self._committer.mark(self)
         else:
             segment.show()
         return base
+
+    def _append_abort(self, segment: Segment, batch: ProducedBatch, producer_id: int) -> None:
+        """Writes a marker that aborts, and its entry in the transaction index: both, or none if one of them fails."""
+        offset = self.log_end_offset
+        producer = self.producers.get(producer_id)
+        is_noted = producer is not None and producer.transaction_first_offset >= 0
+        if producer is not None and is_noted:
+            ended = Ended(producer_id, producer.transaction_first_offset, offset, True)
+            is_new = not segment.has_aborted
+            stable = self.producers.undecided.stable_after(ended)
+            segment.add_aborted(Aborted(producer_id, ended.first_offset, offset, stable))
+            # Durable before anybody sees the marker.
+            if segment.sync_aborted not in self._syncs:
+                self._syncs.append(segment.sync_aborted)
+            if is_new:
+                self._syncs.append(partial(self._files.sync_directory, self.folder))
+        try:
+            segment.append(batch.data, batch.size, offset, batch.max_timestamp)
+        except OSError:
+            if is_noted:
+                segment.cut_aborted(1)
+            raise
+
+    def _write_failed(self, error: OSError) -> LogFailed:
+        """Undoes a write that failed; where that cannot be done, or the disk is worse than full, the log stops."""
+        try:
+            if self._segments.active is not None:
+                self._segments.active.cut_torn()
+        except OSError as worse:
+            return self._fail(worse)
+        if not healing.is_full(error):
+            return self._fail(error)
+        refused = healing.refused(f"{self.topic}-{self.index}", error)
+        if not self._is_refusing:
+            self._is_refusing = True
+            logger.warning("%s", refused)
+        return refused
 
     def _must_roll(self, segment: Segment, batch: ProducedBatch, last_offset: int, now_ms: int) -> bool:
         if not self._is_prepared:
@@ -379,17 +425,6 @@ class Partition:
     def _roll(self) -> Segment:
         """Begins a new segment at the log end; the syncs of both segments wait for the next round."""
         old = self._segments.active
-        if old is not None:
-            old.finish_indexes()
-            self._syncs += [old.file.sync, old.sync_indexes, self._snapshot_writer()]
-        else:
-            if not self._has_folder:
-                self._make_folder()
-                self._syncs.append(partial(self._files.sync_file, f"{self.folder}/{METADATA}"))
-                self._syncs.append(partial(self._files.sync_directory, os.path.dirname(self.folder)))
-            path = f"{self.folder}/{leader_epochs.FILE_NAME}"
-            self._files.write(path, self._epochs.encode(), sync=False)
-            self._syncs.append(partial(self._files.sync_file, path))
         segment = Segment(
             self.folder,
             self.log_end_offset,
@@ -399,7 +434,18 @@ class Partition:
             index_interval=self.settings.index_interval_bytes,
             is_dense=True,
         )
-        segment.create()
+        if old is None:
+            self._begin_log()
+        try:
+            segment.create()
+            if old is not None:
+                old.finish_indexes()
+        except OSError:
+            # Else a start would find a segment in the middle of the one that goes on.
+            segment.discard()
+            raise
+        if old is not None:
+            self._syncs += [old.file.sync, old.sync_indexes, self._snapshot_writer()]
         self._syncs += [segment.file.sync, segment.sync_indexes, partial(self._files.sync_directory, self.folder)]
         # From here until the round has ended, threads may sync files of old segments.
         self._segments.hold()
@@ -408,6 +454,16 @@ class Partition:
         self._is_prepared = self._is_changed = True
         self._committer.mark(self)
         return segment
+
+    def _begin_log(self) -> None:
+        """Makes what a log has besides its segments."""
+        if not self._has_folder:
+            self._make_folder()
+            self._syncs.append(partial(self._files.sync_file, f"{self.folder}/{METADATA}"))
+            self._syncs.append(partial(self._files.sync_directory, os.path.dirname(self.folder)))
+        path = f"{self.folder}/{leader_epochs.FILE_NAME}"
+        self._files.write(path, self._epochs.encode(), sync=False)
+        self._syncs.append(partial(self._files.sync_file, path))
 
     def _snapshot_writer(self) -> Callable[[], None]:
         """Writes the producers as they are now; called after everything below was synced, and before it is told.
@@ -447,6 +503,11 @@ class Partition:
         """Shows what is durable now, or stops this log when the disk failed it."""
         if not self._syncs:
             self._segments.let_go()
+        if done.error is not None and not self._is_sync and healing.is_full(done.error):
+            # Nobody waits for these: they are tried again when there is space.
+            self._syncs[:0] = done.syncs[done.sync_count :]
+            self._committer.troubled.add(self)
+            return
         if done.error is not None:
             self._fail(done.error)
         if self.failure is not None:
@@ -480,14 +541,58 @@ class Partition:
 
     def _fail(self, error: Exception) -> LogFailed:
         """Stops this log: after a failed sync the kernel may have dropped the pages and call the next sync good."""
-        failure = LogFailed(
-            f"The disk failed the log of {self.topic}-{self.index} ({error}). It takes no more records; what was "
-            f"acknowledged is kept and readable. Free or repair the disk and restart the broker."
-        )
+        failure = healing.stopped(f"{self.topic}-{self.index}", error)
         if self.failure is None:
             logger.error("%s", failure)
             self._stop(failure)
+            if healing.is_full(error):
+                self._committer.troubled.add(self)
         return failure
+
+    async def recover(self) -> None:
+        """Tries again what a full disk has stopped or held up; to be called now and then while it is in trouble."""
+        if self._committer.is_busy_with(self):
+            return
+        self._committer.troubled.discard(self)
+        if self._is_closed:
+            return
+        if self.failure is None:
+            self._committer.mark(self)
+            return
+        sizes = {
+            segment.base_offset: segment.visible_bytes
+            for segment in self._segments
+            if segment.visible_bytes < segment.size or segment.base_offset >= self.durable_end
+        }
+        loader = self._loader(
+            clean=False, recovery_point=self.durable_end, log_start_offset=self.log_start_offset,
+            cleaned_to=self.cleaned_to,
+        )  # fmt: skip
+
+        def load() -> Loaded:
+            healing.cut_back(self.folder, sizes, self.durable_end, self._files)
+            return loader.load()
+
+        try:
+            loaded = await self._committer.loop.run_in_executor(None, load)
+        except OSError as error:
+            if not self._is_closed and healing.is_full(error):
+                self._committer.troubled.add(self)
+            elif not self._is_closed:
+                logger.error("%s", healing.stopped(f"{self.topic}-{self.index}", error))
+            return
+        if self._is_closed:
+            return
+        self._segments.close()
+        self._syncs.clear()
+        self._deleted.clear()
+        self._is_prepared = False
+        log_start_offset = self.log_start_offset
+        self._take(loaded, loader)
+        self._move_log_start(log_start_offset)
+        self.failure = None
+        logger.warning("%s-%d takes records again, from offset %d on", self.topic, self.index, self.log_end_offset)
+        self._tell_watchers()
 
     def _stop(self, failure: LogFailed) -> None:
         self.failure = failure
@@ -643,12 +748,10 @@ class Partition:
                 high_watermark=self.high_watermark,
                 now_ms=now_ms,
             )
-            if count:
-                self._let_go(count, now_ms)
+            return self._let_go(count, now_ms) if count else 0
         except OSError as error:
             self._fail(error)
             return 0
-        return count
 
     def _piece(self, at: int, segment: Segment) -> retention.Piece:
         segment.load_timestamps()
@@ -662,11 +765,19 @@ class Partition:
             is_active=is_active,
         )
 
-    def _let_go(self, count: int, now_ms: int) -> None:
+    def _let_go(self, count: int, now_ms: int) -> int:
         if count == len(self._segments):
-            if not self._is_prepared:
-                self._segments[-1].prepare()
-            self._roll()
+            try:
+                if not self._is_prepared:
+                    self._segments[-1].prepare()
+                self._roll()
+            except OSError as error:
+                if not healing.is_full(error):
+                    raise
+                # There is no space for the file of a new one, so the last one stays until the others have made some.
+                count -= 1
+                if not count:
+                    return 0
         gone = self._segments.take_oldest(count)
         self._move_log_start(self._segments[0].base_offset)
         self._reader.forget()
@@ -678,6 +789,7 @@ class Partition:
         self._unshown = [segment for segment in self._unshown if segment not in gone]
         self._syncs.append(partial(self._files.sync_directory, self.folder))
         self._committer.mark(self)
+        return count
 
     def _move_log_start(self, offset: int) -> None:
         if offset <= self.log_start_offset:
@@ -752,7 +864,8 @@ class Partition:
     def take_over(self, incoming: Incoming, *, now_ms: int) -> asyncio.Future[None]:
         """Puts a cleaned segment in the place of others; the future is done when the disk has followed."""
         cleaned = incoming.cleaned
-        gone = [segment for segment in self._segments if segment.base_offset in set(cleaned.replaced)]
+        replaced = set(cleaned.replaced)
+        gone = [segment for segment in self._segments if segment.base_offset in replaced]
         assert [segment.base_offset for segment in gone] == list(cleaned.replaced), "a segment is gone already"
         segment = Segment(
             self.folder,
@@ -777,7 +890,7 @@ class Partition:
 
         self._syncs.append(swap.begin)
         deadline_ms = now_ms + self.settings.file_delete_delay_ms
-        self._deleted = [entry for entry in self._deleted if entry[1].base_offset not in set(cleaned.replaced)]
+        self._deleted = [entry for entry in self._deleted if entry[1].base_offset not in replaced]
         for old in gone:
             old.retire()
             # The snapshot at the new segment's own offset stays true.

@@ -421,7 +421,8 @@ class Loader:
         )  # fmt: skip
         if ended is None:
             return None
-        stable = producers.undecided.end(ended)
+        producers.undecided.end(ended)
+        stable = producers.undecided.stable_after(ended)
         return Aborted(ended.producer_id, ended.first_offset, ended.last_offset, stable) if ended.is_aborted else None
 
     def tail_producers(self, segments: Sequence[Segment]) -> Producers:

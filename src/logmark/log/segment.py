@@ -251,10 +251,28 @@ class Segment:
         file = self._files.open(self._path + TXN_INDEX, create=not self.has_aborted)
         try:
             file.pwrite(encode_entry(entry), len(aborted) * ENTRY_BYTES)
+        except OSError:
+            self.cut_aborted()
+            raise
         finally:
             file.close()
         self.has_aborted = True
         aborted.append(entry)
+
+    def cut_aborted(self, count: int = 0) -> None:
+        """Takes the last entries out of the transaction index again, and whatever a failed write left behind them."""
+        aborted = self.aborted
+        aborted.drop_last(count)
+        if not aborted:
+            with suppress(FileNotFoundError):
+                self._files.remove(self._path + TXN_INDEX)
+            self.has_aborted = False
+            return
+        file = self._files.open(self._path + TXN_INDEX)
+        try:
+            file.truncate(len(aborted) * ENTRY_BYTES)
+        finally:
+            file.close()
 
     def replace_aborted(self, aborted: AbortedTransactions) -> None:
         """Writes the transaction index anew, or removes it when there is nothing to say."""
@@ -267,6 +285,20 @@ class Segment:
     def sync_aborted(self) -> None:
         """Puts the transaction index on the medium."""
         sync_if_there(self._files, self._path + TXN_INDEX)
+
+    def cut_torn(self) -> None:
+        """Takes away what a failed write may have left behind the last batch."""
+        if self._file is not None and self._file.size() > self.size:
+            self._file.truncate(self.size)
+
+    def discard(self) -> None:
+        """Removes the files of a segment that could not be made."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        for suffix in (LOG, INDEX, TIME_INDEX):
+            with suppress(FileNotFoundError):
+                self._files.remove(self._path + suffix)
 
     def truncate(self, size: int) -> None:
         """Cuts the file; the indexes must be rebuilt by the caller."""

@@ -126,11 +126,14 @@ class Undecided:
         """A transaction begins; each begins behind those that began before."""
         self._open[first_offset] = producer_id
 
-    def end(self, ended: Ended) -> int:
-        """A marker was written, and waits to be shown; returns the last stable offset that it makes possible."""
+    def end(self, ended: Ended) -> None:
+        """A marker was written, and waits to be shown."""
         self._open.pop(ended.first_offset, None)
         self._ending[ended.first_offset] = ended.last_offset
-        return next(iter(self._open), ended.last_offset + 1)
+
+    def stable_after(self, ended: Ended) -> int:
+        """The last stable offset that the end of a transaction makes possible."""
+        return next((first for first in self._open if first != ended.first_offset), ended.last_offset + 1)
 
     def show(self, end: int) -> None:
         """Readers see every marker below an offset."""
@@ -162,6 +165,13 @@ class AbortedTransactions:
         while at >= 0 and least[at] > aborted.first_offset:
             least[at] = aborted.first_offset
             at -= 1
+
+    def drop_last(self, count: int) -> None:
+        """Takes out the last ones."""
+        kept = self.entries[: len(self.entries) - count]
+        self.entries, self._least = [], []
+        for entry in kept:
+            self.append(entry)
 
     def overlapping(self, offset: int, end: int) -> Iterator[Aborted]:
         """Those that end at an offset or behind it, and begin before another."""

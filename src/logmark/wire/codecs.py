@@ -292,6 +292,7 @@ def _zstandard(data: Bytes) -> bytes:
 
 _PIECE_BYTES = 1 << 20
 _GIVEN_BYTES = 64 * 1024
+_SNAPPY_PIECE_BYTES = 256 * 1024
 
 
 def _plain_pieces(data: Bytes, bytes_max: int) -> Iterator[Bytes]:
@@ -367,8 +368,13 @@ def _unsnappy_pieces(data: Bytes, bytes_max: int) -> Iterator[Bytes]:
     if view[:8] != _XERIAL_MAGIC:
         yield _snappy_block(view, bytes_max)
         return
+    piece = bytearray()
     for block in _snappy_chunks(view):
-        yield _snappy_block(block, bytes_max)
+        piece += _snappy_block(block, bytes_max)
+        if len(piece) >= _SNAPPY_PIECE_BYTES:
+            yield piece
+            piece = bytearray()
+    yield piece
 
 
 _PIECES: tuple[Callable[[Bytes, int], Iterator[Bytes]], ...] = (

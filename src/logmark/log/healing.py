@@ -1,0 +1,70 @@
+"""What a full disk does to a log, and how the log comes back.
+
+A write that finds the disk full is refused and leaves nothing behind, so the next one may succeed. A sync that fails
+leaves no such certainty: the kernel may have dropped what was written since the last sync and call the next one good.
+None of that was acknowledged or shown. So the log is cut back to its durable end and loaded as after a crash, once
+there is space; after any other error than a full disk that is left to a person, who repairs the disk and restarts.
+"""
+
+import errno
+from collections.abc import Mapping
+
+from logmark.disk.files import FileSystem
+from logmark.errors import LogFailed
+from logmark.log.segment import LOG, file_name
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+PAGE_BYTES = 4096
+
+
+def is_full(error: BaseException | None) -> bool:
+    """The disk, or this user's share of it, has no space left: that may pass."""
+    return isinstance(error, OSError) and error.errno in FULL
+
+
+def refused(name: str, error: OSError) -> LogFailed:
+    """A write found the disk full and was undone."""
+    return LogFailed(
+        f"The disk is full, so the log of {name} did not take the records ({error}). Nothing that was acknowledged is "
+        "lost, and it can be read. Free some space: the log then takes records again by itself."
+    )
+
+
+def stopped(name: str, error: BaseException) -> LogFailed:
+    """The disk failed this log, and nobody can say what became of what was not yet acknowledged."""
+    if is_full(error):
+        return LogFailed(
+            f"The disk was too full to sync the log of {name} ({error}). Nothing that was acknowledged is lost, and it "
+            "can be read. Free some space: the log then comes back by itself, without what was not acknowledged."
+        )
+    return LogFailed(
+        f"The disk failed the log of {name} ({error}). It takes no more records; what was acknowledged is kept and "
+        "readable. What was written since may be lost although the disk says otherwise: repair the disk, then restart "
+        "the broker."
+    )
+
+
+def cut_back(folder: str, sizes: Mapping[int, int], end: int, files: FileSystem) -> None:
+    """Takes away what is not durable: segments that begin behind an offset, and of others all behind so many bytes."""
+    for name in files.listdir(folder):
+        if name[:20].isdigit() and int(name[:20]) > end:
+            files.remove(f"{folder}/{name}")
+    for offset, size in sizes.items():
+        path = f"{folder}/{file_name(offset, LOG)}"
+        if offset <= end and files.exists(path):
+            _cut(path, size, files)
+    files.sync_directory(folder)
+
+
+def _cut(path: str, size: int, files: FileSystem) -> None:
+    file = files.open(path)
+    try:
+        if file.size() > size:
+            file.truncate(size)
+        # The last page was durable once, and then part of the write that failed: it is written again.
+        start = max(0, size - 1) // PAGE_BYTES * PAGE_BYTES
+        if size:
+            file.pwrite(file.pread(size - start, start), start)
+        file.sync()
+    finally:
+        file.close()

@@ -1,0 +1,230 @@
+"""A full disk: writes are refused and leave nothing behind, reads go on, and the log comes back by itself."""
+
+import errno
+
+import pytest
+
+from logmark.errors import LogFailed
+from logmark.wire import batches
+from tests.log.lab import NOW_MS, PRODUCER_ID, Lab, batch, settings, values
+
+SMALL = settings(segment_bytes=300, index_interval_bytes=100)
+
+
+def refused(lab: Lab, partition, value: bytes = b"refused" * 10, **more) -> str:
+    with pytest.raises(LogFailed) as failed:
+        partition.append(batch(value, **more), now_ms=NOW_MS)
+    return str(failed.value)
+
+
+def recover(lab: Lab, partition) -> None:
+    lab.loop.run_until_complete(partition.recover())
+    lab.turn()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_write_on_a_full_disk_is_refused_and_the_next_one_is_taken_when_there_is_space(lab: Lab, number: int) -> None:
+    partition = lab.create()
+    lab.append(partition, b"a", producer=(PRODUCER_ID, 0, 0))
+    lab.files.fail_writes("clicks-0", number)
+
+    said = refused(lab, partition, producer=(PRODUCER_ID, 0, 1))
+
+    assert "clicks-0" in said and "full" in said and "by itself" in said
+    assert partition.failure is None
+    assert {0: b"a"} == values(partition)
+    lab.files.heal()
+    lab.append(partition, b"b", producer=(PRODUCER_ID, 0, 1))
+    assert {0: b"a", 1: b"b"} == values(partition)
+    assert {0: b"a", 1: b"b"} == values(lab.reopen())
+
+
+def test_those_who_wait_for_earlier_records_are_answered_although_a_later_one_is_refused(lab: Lab) -> None:
+    partition = lab.create()
+    lab.append(partition, b"x")
+    with lab.files.hold_syncs():
+        partition.append(batch(b"y"), now_ms=NOW_MS)
+        waiting = partition.durable(2)
+        lab.turn()
+        lab.files.fail_writes(".log", times=1)
+        refused(lab, partition)
+    lab.loop.run_until_complete(waiting)
+
+    assert {0: b"x", 1: b"y"} == values(partition)
+
+
+@pytest.mark.parametrize("part", [".log", ".index", ".timeindex"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_segment_that_cannot_be_begun_leaves_no_trace(lab: Lab, part: str, clean: bool) -> None:
+    partition = lab.create(config=SMALL)
+    for _ in range(2):
+        lab.append(partition, b"x" * 60)
+    lab.files.fail_writes(f"00000000000000000002{part}")
+
+    for _ in range(3):
+        refused(lab, partition, b"y" * 100)
+
+    assert 1 == len(partition.segments)
+    assert not list(lab.folder().glob("00000000000000000002.*"))
+    lab.files.heal()
+    lab.append(partition, b"y" * 100)
+    lab.append(partition, b"z" * 100)
+    expected = {0: b"x" * 60, 1: b"x" * 60, 2: b"y" * 100, 3: b"z" * 100}
+    assert expected == values(partition)
+    assert expected == values(lab.reopen(clean=clean, config=SMALL))
+
+
+@pytest.mark.parametrize("part", ["00000000000000000000.index", "00000000000000000000.timeindex"])
+def test_a_segment_whose_indexes_cannot_be_written_goes_on_later(lab: Lab, part: str) -> None:
+    partition = lab.create(config=SMALL)
+    for _ in range(2):
+        lab.append(partition, b"x" * 60)
+    lab.files.fail_writes(part)
+
+    refused(lab, partition, b"y" * 100)
+
+    lab.files.heal()
+    lab.append(partition, b"y" * 100)
+    assert 2 == len(partition.segments)
+    assert {0: b"x" * 60, 1: b"x" * 60, 2: b"y" * 100} == values(lab.reopen(clean=False, config=SMALL))
+
+
+@pytest.mark.parametrize("part", ["clicks-7", "partition.metadata", "leader-epoch", ".log", ".index"])
+def test_a_log_that_cannot_be_begun_begins_later(lab: Lab, part: str) -> None:
+    lab.open()
+    (partition,) = lab.directory.create_partitions("clicks", [7], bytes(16), settings(), lazily=True)
+    lab.files.fail_writes(part)
+
+    for _ in range(2):
+        refused(lab, partition)
+
+    lab.files.heal()
+    lab.append(partition, b"first")
+    assert {0: b"first"} == values(partition)
+
+
+def test_a_sync_that_finds_the_disk_full_stops_the_log_until_it_is_recovered(lab: Lab) -> None:
+    partition = lab.create()
+    lab.append(partition, b"kept", producer=(PRODUCER_ID, 0, 0))
+    told = []
+    partition.watchers.add(lambda: told.append(partition.failure is None))
+    lab.files.fail_syncs(".log", errno.ENOSPC)
+    for sequence in (1, 2):
+        partition.append(batch(b"lost", producer=(PRODUCER_ID, 0, sequence)), now_ms=NOW_MS)
+    with pytest.raises(LogFailed) as failed:
+        lab.loop.run_until_complete(partition.durable(3))
+
+    assert "by itself" in str(failed.value)
+    assert {0: b"kept"} == values(partition)
+    recover(lab, partition)
+    assert partition.failure is not None, "the disk is still full"
+    refused(lab, partition)
+    lab.files.heal()
+    assert partition in lab.committer.troubled
+    recover(lab, partition)
+
+    assert partition.failure is None and not lab.committer.troubled
+    assert [False, True] == told
+    # What was neither acknowledged nor shown is gone, so the producer sends it again.
+    assert 1 == partition.log_end_offset
+    assert 1 == lab.append(partition, b"again", producer=(PRODUCER_ID, 0, 1)).base_offset
+    assert {0: b"kept", 1: b"again"} == values(partition)
+    assert {0: b"kept", 1: b"again"} == values(lab.reopen(clean=False))
+
+
+@pytest.mark.parametrize("part", [".snapshot", ".index", ".timeindex", "00000000000000000002.log", "clicks-0"])
+@pytest.mark.parametrize("fault", ["write", "sync"])
+def test_a_roll_that_finds_the_disk_full_on_the_way_to_it_is_undone_and_tried_again(
+    lab: Lab, part: str, fault: str
+) -> None:
+    partition = lab.create(config=SMALL)
+    for number in range(2):
+        lab.append(partition, b"x" * 60, producer=(PRODUCER_ID, 0, number))
+    if fault == "sync":
+        lab.files.fail_syncs(part, errno.ENOSPC)
+    else:
+        lab.files.fail_writes(part, errno.ENOSPC)
+
+    with pytest.raises(LogFailed):
+        partition.append(batch(b"y" * 100, producer=(PRODUCER_ID, 0, 2)), now_ms=NOW_MS)
+        lab.loop.run_until_complete(partition.durable(3))
+
+    assert 2 == partition.high_watermark
+    assert 2 == len(values(partition))
+    lab.files.heal()
+    recover(lab, partition)
+    for number in range(2, 6):
+        assert number == lab.append(partition, b"y" * 100, producer=(PRODUCER_ID, 0, number)).base_offset
+    expected = {0: b"x" * 60, 1: b"x" * 60, **dict.fromkeys(range(2, 6), b"y" * 100)}
+    assert expected == values(partition)
+    assert expected == values(lab.reopen(clean=False, config=SMALL))
+
+
+def test_without_syncs_a_snapshot_that_finds_no_space_is_written_later(fast_lab: Lab) -> None:
+    partition = fast_lab.create(config=SMALL)
+    fast_lab.files.fail_writes(".snapshot")
+    for _ in range(6):
+        fast_lab.append(partition, b"x" * 100)
+    fast_lab.committer.finish(partition)
+    fast_lab.turn()
+
+    assert 6 == len(values(partition)) and partition.failure is None
+    assert not list(fast_lab.folder().glob("*.snapshot"))
+    fast_lab.files.heal()
+    recover(fast_lab, partition)
+    fast_lab.finish(partition)
+
+    assert 2 <= len(list(fast_lab.folder().glob("*.snapshot")))
+    assert fast_lab.stop()
+
+
+def test_a_sync_that_fails_otherwise_is_never_tried_again(lab: Lab) -> None:
+    partition = lab.create()
+    lab.append(partition, b"kept")
+    lab.files.fail_syncs(".log", errno.EIO, times=1)
+    partition.append(batch(b"lost"), now_ms=NOW_MS)
+    with pytest.raises(LogFailed) as failed:
+        lab.loop.run_until_complete(partition.durable(2))
+
+    assert "restart" in str(failed.value)
+    assert partition not in lab.committer.troubled
+
+
+def test_an_abort_is_written_with_its_index_entry_or_not_at_all(lab: Lab) -> None:
+    partition = lab.create()
+    built = batches.build(
+        [(None, b"x")], timestamp_ms=NOW_MS, producer_id=PRODUCER_ID, producer_epoch=0, base_sequence=0,
+        attributes=batches.TRANSACTIONAL_BIT,
+    )  # fmt: skip
+    partition.append(batches.own(built), now_ms=NOW_MS)
+    lab.settle(partition)
+    for part in (".txnindex", ".log"):
+        lab.files.fail_writes(part)
+        with pytest.raises(LogFailed):
+            partition.append_marker(PRODUCER_ID, 0, commit=False, now_ms=NOW_MS)
+        lab.files.heal()
+        assert not list(lab.folder().glob("*.txnindex")), part
+        assert (1, 0) == (partition.log_end_offset, partition.last_stable_offset)
+
+    partition.append_marker(PRODUCER_ID, 0, commit=False, now_ms=NOW_MS)
+    lab.settle(partition)
+
+    assert [(PRODUCER_ID, 0)] == partition.aborted_transactions(0, 9)
+
+
+def test_retention_makes_space_although_there_is_none_for_a_new_segment(lab: Lab) -> None:
+    partition = lab.create(config=SMALL)
+    for _ in range(6):
+        lab.append(partition, b"x" * 100)
+    count = len(partition.segments)
+    partition.configure(settings(segment_bytes=300, retention_ms=0, file_delete_delay_ms=0))
+    lab.files.fail_writes("00000000000000000006.log")
+
+    assert count - 1 == partition.apply_retention(NOW_MS + 1000)
+    lab.finish(partition)
+    lab.files.heal()
+
+    assert 1 == len(partition.segments)
+    assert 1 == partition.apply_retention(NOW_MS + 1000)
+    lab.finish(partition)
+    assert (6, 6) == (partition.log_start_offset, partition.log_end_offset)
