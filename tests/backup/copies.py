@@ -12,6 +12,7 @@ from logmark.backup.store import Store
 from logmark.client.client import Client
 from logmark.clock import SystemClock
 from logmark.disk.files import RealFileSystem
+from logmark.disk.reading import ReadingFileSystem
 from logmark.names import TopicPartition
 
 QUICK = RealFileSystem(sync=False)
@@ -35,7 +36,9 @@ def copy_brokers(bootstrap_servers: str, dest: Path, told: Callable[[int], None]
 
 def restored(backup: Path, data_dir: Path, *, is_new_cluster: bool = False) -> Path:
     """The data directory that a restore makes."""
-    restorer = Restorer.open(str(backup), str(data_dir), files=QUICK, clock=SystemClock(), told=nothing)
+    restorer = Restorer.open(
+        str(backup), str(data_dir), source=ReadingFileSystem(), files=QUICK, clock=SystemClock(), told=nothing
+    )
     restorer.restore(is_new_cluster=is_new_cluster)
     return data_dir
 

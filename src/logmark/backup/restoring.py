@@ -9,7 +9,6 @@ import contextlib
 import json
 import logging
 import os
-import shutil
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,10 +16,10 @@ from typing import Self
 
 from logmark import properties
 from logmark.backup.manifest import Damage, Manifest, StoredPartition, StoredSegment
-from logmark.backup.store import DATA, LOCK, MANIFEST, PROGRESS, read_manifest, refuse_nested
+from logmark.backup.store import DATA, LOCK, MANIFEST, PROGRESS, make_directory, read_manifest, refuse_nested
 from logmark.backup.stretches import walk
 from logmark.clock import Clock
-from logmark.disk.files import FileSystem, Lock
+from logmark.disk.files import File, FileSystem, Lock
 from logmark.errors import UserError
 from logmark.log import catalog, checkpoints
 from logmark.log.catalog import Catalog, new_id
@@ -40,13 +39,14 @@ class Restorer:
     """Makes one data directory of one backup."""
 
     def __init__(
-        self, manifest: Manifest, backup: str, data_dir: str, *, files: FileSystem, clock: Clock, lock: Lock,
-        told: Callable[[int], None],
+        self, manifest: Manifest, backup: str, data_dir: str, *, source: FileSystem, files: FileSystem, clock: Clock,
+        lock: Lock, told: Callable[[int], None],
     ) -> None:  # fmt: skip
         """Made by `open`."""
         self.manifest = manifest
         self.data_dir = data_dir
         self._backup = backup
+        self._source = source
         self._files = files
         self._clock = clock
         self._lock = lock
@@ -56,13 +56,14 @@ class Restorer:
 
     @classmethod
     def open(
-        cls, backup: str, data_dir: str, *, files: FileSystem, clock: Clock, told: Callable[[int], None]
+        cls, backup: str, data_dir: str, *, source: FileSystem, files: FileSystem, clock: Clock,
+        told: Callable[[int], None],
     ) -> Self:  # fmt: skip
-        """Refuses what is no complete backup, and a place that is not free."""
+        """Refuses what is no complete backup, and a place that is not free; the backup is only read."""
         backup, data_dir = os.path.abspath(backup), os.path.abspath(data_dir)
-        manifest = _complete(backup, files)
+        manifest = _complete(backup, source)
         refuse_nested(backup, data_dir)
-        if os.path.lexists(data_dir) and not (files.is_directory(data_dir) and not files.listdir(data_dir)):
+        if files.exists(data_dir) and not (files.is_directory(data_dir) and not files.listdir(data_dir)):
             raise UserError(
                 f"{data_dir} is there and is not an empty directory. Nothing was changed. "
                 "Choose a new directory; two data directories cannot be merged."
@@ -70,16 +71,18 @@ class Restorer:
         work = f"{data_dir}.restoring"
         if files.exists(work) and files.listdir(work) and not files.exists(f"{work}/{LOCK}"):
             raise UserError(f"{work} is in the way, and no restore made it. Nothing was changed. Move it away.")
-        os.makedirs(work, exist_ok=True)
+        make_directory(work, files)
         lock = files.lock(f"{work}/{LOCK}")
         if lock is None:
             raise UserError(f"Another restore to {data_dir} is under way. Nothing was changed. Wait for its end.")
-        return cls(manifest, backup, data_dir, files=files, clock=clock, lock=lock, told=told)
+        # Before anything else is in it: what a restore left half done is known by its lock.
+        files.sync_directory(work)
+        return cls(manifest, backup, data_dir, source=source, files=files, clock=clock, lock=lock, told=told)
 
     def restore(self, *, is_new_cluster: bool = False) -> None:
         """Makes the directory; nothing is left of it when that fails."""
         try:
-            shutil.rmtree(self._new, ignore_errors=True)
+            _remove(self._new, self._files)
             self._files.mkdir(self._new)
             for key, partition in self.manifest.partitions.items():
                 if partition.segments:
@@ -89,8 +92,9 @@ class Restorer:
             self._files.replace(self._new, self.data_dir)
             self._files.sync_directory(os.path.dirname(self.data_dir))
         finally:
+            with contextlib.suppress(OSError):
+                _remove(self._work, self._files)
             self._lock.release()
-            shutil.rmtree(self._work, ignore_errors=True)
 
     # Files
 
@@ -105,15 +109,15 @@ class Restorer:
     def _copy_segment(self, segment: StoredSegment, target: str) -> None:
         source = f"{self._backup}/{DATA}/{segment.file}"
         try:
-            descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+            stored = self._source.open(source)
         except FileNotFoundError:
             raise _refusal(source, "it is missing") from None
         file = self._files.open(target, create=True)
         try:
-            if os.fstat(descriptor).st_size < segment.size_bytes:
+            if stored.size() < segment.size_bytes:
                 raise _refusal(source, f"it is shorter than the {segment.size_bytes} bytes that were stored")
             crc, damage, position = 0, [], 0
-            for data, problem in _checked(descriptor, segment, source):
+            for data, problem in _checked(stored, segment):
                 file.pwrite(data, position)
                 crc = zlib.crc32(data, crc)
                 if problem is not None:
@@ -125,7 +129,7 @@ class Restorer:
             file.sync()
         finally:
             file.close()
-            os.close(descriptor)
+            stored.close()
 
     def _write_top(self, *, is_new_cluster: bool) -> None:
         manifest = self.manifest
@@ -162,7 +166,7 @@ class Restorer:
         committer = GroupCommit(loop)
         try:
             with _quiet():
-                directory = DataDirectory.open(self._new, files=self._files, committer=committer, clock=self._clock)
+                directory = self._opened(committer)
                 try:
                     self._open_partitions(directory)
                 finally:
@@ -171,7 +175,19 @@ class Restorer:
             committer.close()
             loop.close()
         if not is_clean:
-            raise UserError(f"The new directory could not be closed cleanly. {self.data_dir} was not made.")
+            raise UserError(
+                f"The disk refused the last writes, and {self.data_dir} was not made. Free some space or repair the "
+                "disk, and run the same command again."
+            )
+
+    def _opened(self, committer: GroupCommit) -> DataDirectory:
+        try:
+            return DataDirectory.open(self._new, files=self._files, committer=committer, clock=self._clock)
+        except UserError as error:
+            # What the disk refused is told with the name of the directory that was asked for.
+            if isinstance(error.__cause__, OSError):
+                raise error.__cause__ from None
+            raise
 
     def _open_partitions(self, directory: DataDirectory) -> None:
         for entry in self.manifest.topics:
@@ -206,12 +222,12 @@ def _complete(backup: str, files: FileSystem) -> Manifest:
     raise UserError(f"{backup} is not a backup: it has no {MANIFEST}. Nothing was changed.", exit_code=2)
 
 
-def _checked(descriptor: int, segment: StoredSegment, path: str) -> Iterator[tuple[bytes | memoryview, str | None]]:
+def _checked(stored: File, segment: StoredSegment) -> Iterator[tuple[bytes | memoryview, str | None]]:
     """The bytes of a stored segment, sound batches or damage that was there before; refuses any other damage."""
     noted = {damage.position for damage in segment.damage}
 
     def read(position: int, size: int) -> bytes:
-        return os.pread(descriptor, size, position)
+        return stored.pread(min(size, segment.size_bytes - position), position)
 
     for stretch in walk(read, 0, segment.size_bytes, expected=segment.base_offset):
         if stretch.problem is None:
@@ -221,7 +237,19 @@ def _checked(descriptor: int, segment: StoredSegment, path: str) -> Iterator[tup
                 size = min(READ_BYTES, stretch.position + stretch.size_bytes - at)
                 yield read(at, size), stretch.problem
         else:
-            raise _refusal(path, f"at byte {stretch.position} {stretch.problem}")
+            raise _refusal(stored.path, f"at byte {stretch.position} {stretch.problem}")
+
+
+def _remove(path: str, files: FileSystem) -> None:
+    """Removes a folder with all that is in it, if it is there."""
+    if not files.exists(path):
+        return
+    for name in files.listdir(path):
+        if files.is_directory(f"{path}/{name}"):
+            _remove(f"{path}/{name}", files)
+        else:
+            files.remove(f"{path}/{name}")
+    files.rmdir(path)
 
 
 def _refusal(path: str, problem: str) -> UserError:
@@ -232,10 +260,10 @@ def _refusal(path: str, problem: str) -> UserError:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """A log without indexes is worth a warning anywhere but here."""
+    """A log without indexes is worth a line anywhere but here, and what fails here is told as a sentence."""
     logger = logging.getLogger("logmark.log")
     level = logger.level
-    logger.setLevel(logging.ERROR)
+    logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:

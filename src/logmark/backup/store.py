@@ -57,11 +57,12 @@ class Store:
         if files.exists(path) and not files.is_directory(path):
             raise UserError(f"{path} is not a directory. Nothing was changed. Choose another place for the backup.")
         names = set(files.listdir(path)) if files.exists(path) else set()
-        if names - {LOCK} and not names & {MANIFEST, PROGRESS}:
+        # A half-written first manifest is ours too.
+        if names - {LOCK} and not any(name.startswith(MANIFEST) for name in names):
             raise UserError(
                 f"{path} holds files and is no backup. Nothing was changed. Choose an empty or a new directory."
             )
-        _make(path, files)
+        make_directory(path, files)
         lock = files.lock(f"{path}/{LOCK}")
         if lock is None:
             raise UserError(f"Another run writes to the backup {path} now. Nothing was changed. Wait for its end.")
@@ -97,8 +98,9 @@ class Store:
         self.draft = draft
         self.draft.partitions = dict(known.partitions) if known else {}
         self.draft.topics = list(known.topics) if known else []
-        _make(f"{self.path}/{DATA}", self._files)
+        # First of all: a folder with anything else in it would not be known for a backup.
         self._write_progress()
+        make_directory(f"{self.path}/{DATA}", self._files)
         self._remove_strangers()
 
     def _check_same(self, known: Manifest, draft: Manifest) -> None:
@@ -136,7 +138,7 @@ class Store:
     def new_segment(self, key: TopicPartition, base_offset: int, *, origin: str = "") -> StoredSegment:
         """An empty segment in a file that no manifest counts."""
         folder = f"{self.path}/{DATA}/{key}"
-        _make(folder, self._files)
+        make_directory(folder, self._files)
         name, number = file_name(base_offset, LOG), 0
         while self._files.exists(f"{folder}/{name}"):
             number += 1
@@ -318,10 +320,11 @@ def refuse_nested(source: str, dest: str) -> None:
         )  # fmt: skip
 
 
-def _make(path: str, files: FileSystem) -> None:
+def make_directory(path: str, files: FileSystem) -> None:
+    """Makes a directory with its parents, durably, unless it is there."""
     if files.is_directory(path):
         return
     parent = os.path.dirname(path)
-    _make(parent, files)
+    make_directory(parent, files)
     files.mkdir(path)
     files.sync_directory(parent)

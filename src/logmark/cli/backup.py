@@ -98,10 +98,12 @@ def restore(
     from logmark.backup.restoring import Restorer
     from logmark.clock import SystemClock
     from logmark.disk.files import RealFileSystem
+    from logmark.disk.reading import ReadingFileSystem
 
     with _sentences(data_dir), bar("Restoring") as shown:
         restorer = Restorer.open(
-            backup, data_dir, files=RealFileSystem(), clock=SystemClock(), told=shown.advance
+            backup, data_dir, source=ReadingFileSystem(), files=RealFileSystem(), clock=SystemClock(),
+            told=shown.advance,
         )  # fmt: skip
         shown.expect(restorer.manifest.size_bytes)
         restorer.restore(is_new_cluster=new_cluster)

@@ -1,0 +1,152 @@
+"""Power may be lost at every moment of a backup or a restore: all of it is there, or what was there before."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from logmark.backup.directories import DirectoryCopier
+from logmark.backup.manifest import Manifest
+from logmark.backup.restoring import Restorer
+from logmark.backup.store import MANIFEST, Store, read_manifest
+from logmark.clock import ManualClock
+from logmark.disk.files import RealFileSystem
+from logmark.errors import UserError
+from logmark.log.catalog import Catalog, Entry
+from logmark.log.checkpoints import write_partition_metadata
+from logmark.names import TopicPartition
+from logmark.testing.crashes import CrashFileSystem
+from logmark.wire import batches
+from tests.backup.copies import nothing
+
+DEST = "/backups/orders"
+DATA_DIR = "/data/orders"
+TOPIC_ID = b"0123456789abcdef"
+
+
+class _Crash(OSError):
+    """The power is gone."""
+
+
+def write_source(folder: Path, *, segments: dict[int, int]) -> None:
+    """A data directory with so many records in each segment, as a stopped broker leaves it."""
+    partition = folder / "orders-0"
+    partition.mkdir(parents=True, exist_ok=True)
+    (folder / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\ndirectory.id=d\n")
+    catalog = Catalog(None, write=lambda content: (folder / "logmark.catalog").write_bytes(content) and None)
+    catalog.adopt([Entry(name="orders", id=TOPIC_ID, partitions=1)], 1 << 40)
+    (partition / "partition.metadata").write_bytes(write_partition_metadata(TOPIC_ID))
+    for base, count in segments.items():
+        data = b"".join(
+            batches.build([(None, b"x" * 700)], timestamp_ms=1000 + offset, base_offset=offset)
+            for offset in range(base, base + count)
+        )
+        (partition / f"{base:020d}.log").write_bytes(data)
+
+
+def back_up(source: Path, disk: CrashFileSystem) -> Manifest:
+    with Store.open(DEST, files=disk, told=nothing) as store:
+        return DirectoryCopier(str(source), ManualClock()).copy(store, expect=nothing)
+
+
+def crashes(disk: CrashFileSystem, work: Callable[[CrashFileSystem], object]) -> Iterator[tuple[str, CrashFileSystem]]:
+    """Every state in which the work leaves the disk when power is lost before each of its changes and syncs."""
+    at = 0
+    while True:
+        running, frozen, left = disk.killed(), [], [at]
+
+        def before(running: CrashFileSystem = running, frozen: list = frozen, left: list = left) -> None:
+            if not left[0]:
+                frozen or frozen.append(running.killed())
+                raise _Crash
+            left[0] -= 1
+
+        running.before_change = before
+        with contextlib.suppress(_Crash, UserError):
+            work(running)
+        if not frozen:
+            return
+        for loss in frozen[0].power_losses():
+            yield f"before change {at}, {loss.name}", frozen[0].after(loss)
+        at += 1
+
+
+def stored(disk: CrashFileSystem) -> dict[int, int] | None:
+    """The segments of the backup with their ends, None when there is no complete one; each must be sound."""
+    manifest = read_manifest(DEST, MANIFEST, disk)
+    if manifest is None:
+        return None
+    with Store.open(DEST, files=disk, told=nothing) as store:
+        for _, segment in manifest.segments():
+            assert store.is_sound(segment), f"{segment.file} is not what the manifest says"
+    return {one.base_offset: one.next_offset for one in manifest.partitions[TopicPartition("orders", 0)].segments}
+
+
+@pytest.fixture
+def quick_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress is written after every piece, and pieces are small."""
+    monkeypatch.setattr("logmark.backup.store.PROGRESS_S", -1)
+    monkeypatch.setattr("logmark.backup.stretches.CHUNK_BYTES", 2000)
+
+
+@pytest.mark.usefixtures("quick_progress")
+def test_a_first_backup_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    write_source(tmp_path, segments={0: 4, 4: 3})
+    count = 0
+    for state, disk in crashes(CrashFileSystem(), lambda disk: back_up(tmp_path, disk)):
+        assert stored(disk) in (None, {0: 4, 4: 7}), state
+        back_up(tmp_path, disk)
+        assert {0: 4, 4: 7} == stored(disk), f"{state}: a second run does not complete it"
+        count += 1
+    assert count > 100
+
+
+@pytest.mark.usefixtures("quick_progress")
+def test_a_second_backup_takes_the_place_of_the_first_at_one_moment(tmp_path: Path) -> None:
+    write_source(tmp_path, segments={0: 4, 4: 3, 7: 2})
+    first = CrashFileSystem()
+    back_up(tmp_path, first)
+    # The oldest has expired, the next was rewritten and the last has grown.
+    (tmp_path / "orders-0" / f"{0:020d}.log").unlink()
+    (tmp_path / "orders-0" / f"{4:020d}.log").unlink()
+    write_source(tmp_path, segments={4: 3, 7: 4, 11: 1})
+    was, will_be = {0: 4, 4: 7, 7: 9}, {4: 7, 7: 11, 11: 12}
+    count = 0
+    for state, disk in crashes(first, lambda disk: back_up(tmp_path, disk)):
+        assert stored(disk) in (was, will_be), state
+        back_up(tmp_path, disk)
+        assert will_be == stored(disk), f"{state}: another run does not complete it"
+        count += 1
+    assert count > 100
+
+
+def test_a_restored_directory_appears_complete_or_not_at_all(tmp_path: Path) -> None:
+    write_source(tmp_path / "source", segments={0: 4, 4: 3})
+    real = RealFileSystem(sync=False)
+    backup = str(tmp_path / "backup")
+    with Store.open(backup, files=real, told=nothing) as store:
+        DirectoryCopier(str(tmp_path / "source"), ManualClock()).copy(store, expect=nothing)
+
+    def restore(disk: CrashFileSystem) -> None:
+        Restorer.open(backup, DATA_DIR, source=real, files=disk, clock=ManualClock(), told=nothing).restore()
+
+    whole = CrashFileSystem()
+    restore(whole)
+    wanted = {path: data for path, data in whole.image().items() if path.startswith(DATA_DIR) and path != DATA_DIR}
+    random = {f"{DATA_DIR}/meta.properties"}  # the directory's own id is drawn anew
+    seen = set()
+    for state, disk in crashes(CrashFileSystem(), restore):
+        if disk.exists(DATA_DIR):
+            image = {path: data for path, data in disk.image().items() if path.startswith(f"{DATA_DIR}/")}
+            assert wanted.keys() == image.keys(), state
+            assert {path: wanted[path] for path in wanted.keys() - random} == {
+                path: image[path] for path in image.keys() - random
+            }, state
+            with pytest.raises(UserError, match="is there and is not an empty directory"):
+                restore(disk)
+            seen.add("complete")
+        else:
+            restore(disk)
+            seen.add("nothing")
+    assert {"complete", "nothing"} == seen
