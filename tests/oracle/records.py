@@ -107,6 +107,8 @@ def decompress(codec: int, data: bytes) -> bytes:
     if codec == 1:
         return gzip.decompress(data)
     if codec == 2:
+        if not data.startswith(XERIAL[:8]):
+            return bytes(cramjam.snappy.decompress_raw(data))
         out, at = b"", len(XERIAL)
         while at < len(data):
             (size,) = struct.unpack_from(">i", data, at)
