@@ -66,6 +66,7 @@ test: lint
 
 bench: setup
 	$(BIN)/python bench/broker.py $(ARGS)
+	$(BIN)/python bench/log.py $(ARGS)
 	$(BIN)/python bench/spark.py $(ARGS)
 
 soak: setup

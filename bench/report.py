@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -75,15 +75,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--record", action="store_true", help="write the table into docs/performance.md too")
 
 
-def show(rows: list[Row], *, about: Mapping[str, object], title: str, bench: str, options: argparse.Namespace) -> None:
-    """Prints the rows as the options ask, and with `--record` puts them into docs/performance.md."""
+def show(
+    rows: list[Row],
+    *,
+    about: Mapping[str, object],
+    title: str,
+    bench: str,
+    options: argparse.Namespace,
+    notes: Sequence[str] = (),
+) -> None:
+    """Prints the rows and the notes as the options ask, and with `--record` puts them into docs/performance.md."""
     about = {**machine(), **about}
     if options.record:
-        record(markdown(rows, about=about, title=title), bench)
+        record(markdown(rows, about=about, title=title, notes=notes), bench)
     if options.output == "json":
-        print(json.dumps({**about, "rows": [row.as_json() for row in rows]}, indent=2))
+        said = {"notes": list(notes)} if notes else {}
+        print(json.dumps({**about, **said, "rows": [row.as_json() for row in rows]}, indent=2))
     else:
         _table(rows, about=about, title=title)
+        for note in notes:
+            print(f"- {note}")
 
 
 def record(text: str, bench: str) -> None:
@@ -109,11 +120,13 @@ def _cells(row: Row) -> list[str]:
 HEADINGS = ("work", "Logmark as", "against", "Logmark", "the other", "ratio")
 
 
-def markdown(rows: list[Row], *, about: Mapping[str, object], title: str) -> str:
+def markdown(rows: list[Row], *, about: Mapping[str, object], title: str, notes: Sequence[str] = ()) -> str:
     """The rows as a table in Markdown, with where and how they were measured."""
     lines = [f"### {title}", "", ", ".join(f"{name}: {value}" for name, value in about.items()), ""]
     lines += ["| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
     lines += ["| " + " | ".join(_cells(row)) + " |" for row in rows]
+    if notes:
+        lines += ["", *(f"- {note}" for note in notes)]
     return "\n".join(lines) + "\n"
 
 

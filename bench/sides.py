@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from bench import wire
 from bench.load import connect, receive
@@ -38,29 +39,42 @@ KAFKA_JVM = (
 class Running:
     """A broker's process, watched through /proc."""
 
-    def __init__(self, name: str, command: list[str], *, folder: Path, address: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        *,
+        folder: Path,
+        address: str,
+        is_ready: Callable[[str], bool] | None = None,
+        watch: Callable[[int], None] | None = None,
+    ) -> None:
+        """Starts it and waits until it is ready: until its first record is acknowledged, if nothing else is said."""
         self.name = name
         self.address = address
+        self._is_ready = is_ready or first_record_is_acknowledged
         self._output = (folder / "output").open("ab")
         begin = time.perf_counter()
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output, cwd=folder
         )
         self.pid = self._process.pid
+        if watch is not None:
+            watch(self.pid)
         try:
-            self._wait_for_first_ack(folder)
+            self._wait(folder)
         except BaseException:
             self.stop()
             raise
         self.start_ms = 1000 * (time.perf_counter() - begin)
 
-    def _wait_for_first_ack(self, folder: Path) -> None:
+    def _wait(self, folder: Path) -> None:
         deadline = time.monotonic() + 120
-        while not first_record_is_acknowledged(self.address):
+        while not self._is_ready(self.address):
             if self._process.poll() is not None:
                 raise RuntimeError(f"{self.name} ended at its start:\n{(folder / 'output').read_text()[-3000:]}")
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{self.name} acknowledged nothing within two minutes")
+                raise RuntimeError(f"{self.name} answered nothing within two minutes")
             time.sleep(0.001)
 
     def stop(self) -> None:
@@ -72,6 +86,12 @@ class Running:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+        self._output.close()
+
+    def kill(self) -> None:
+        """Ends the process as a crash does."""
+        self._process.kill()
+        self._process.wait()
         self._output.close()
 
     def cpu_seconds(self) -> float:
@@ -103,15 +123,20 @@ def first_record_is_acknowledged(address: str) -> bool:
             return False
 
 
-@contextlib.contextmanager
-def logmark(folder: Path, *, durability: str) -> Iterator[Running]:
-    """`logmark serve` as it comes, on a fresh folder."""
-    folder.mkdir(parents=True)
+def logmark_at(folder: Path, *, durability: str, **watching: Any) -> Running:
+    """`logmark serve` as it comes, on what lies in a folder."""
     (port,) = free_ports(1)
     address = f"127.0.0.1:{port}"
     command = [str(Path(sys.executable).with_name("logmark")), "serve", "--data-dir", str(folder / "data")]
     command += ["--listen", address, "--durability", durability]
-    side = Running(f"logmark {durability}", command, folder=folder, address=address)
+    return Running(f"logmark {durability}", command, folder=folder, address=address, **watching)
+
+
+@contextlib.contextmanager
+def logmark(folder: Path, *, durability: str) -> Iterator[Running]:
+    """`logmark serve` on a fresh folder."""
+    folder.mkdir(parents=True)
+    side = logmark_at(folder, durability=durability)
     try:
         yield side
     finally:
@@ -119,9 +144,8 @@ def logmark(folder: Path, *, durability: str) -> Iterator[Running]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def kafka(folder: Path) -> Iterator[Running]:
-    """One node of Apache Kafka with its own defaults, its own heap and its own collector, formatted beforehand."""
+def format_kafka(folder: Path, settings: Mapping[str, str] | None = None) -> None:
+    """Makes a folder one of Apache Kafka, with its own defaults for one node."""
     folder.mkdir(parents=True)
     broker_port, controller_port = free_ports(2)
     properties = folder / "server.properties"
@@ -138,12 +162,26 @@ def kafka(folder: Path) -> Iterator[Running]:
         "offsets.topic.replication.factor": "1",
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
+        **(settings or {}),
     }
     properties.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
     cluster_id = "A" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode()[1:22]
     run_tool(STORAGE, "format", "-t", cluster_id, "-c", str(properties)).check()
+
+
+def kafka_at(folder: Path, **watching: Any) -> Running:
+    """Apache Kafka on a formatted folder, with its own heap and its own collector."""
+    properties = folder / "server.properties"
+    listeners = next(line for line in properties.read_text().splitlines() if line.startswith("advertised.listeners="))
     command = [distribution.java(), *KAFKA_JVM, "-cp", distribution.class_path(), "kafka.Kafka", str(properties)]
-    side = Running("kafka", command, folder=folder, address=f"127.0.0.1:{broker_port}")
+    return Running("kafka", command, folder=folder, address=listeners.rpartition("//")[2], **watching)
+
+
+@contextlib.contextmanager
+def kafka(folder: Path) -> Iterator[Running]:
+    """One node of Apache Kafka on a fresh folder, formatted beforehand."""
+    format_kafka(folder)
+    side = kafka_at(folder)
     try:
         yield side
     finally:

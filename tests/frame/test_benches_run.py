@@ -48,3 +48,24 @@ def test_the_spark_bench_runs() -> None:
     assert all("scan_ratio" in row for row in rows)
     works = " ".join(row["work"] for row in rows)
     assert "batch" in works and "availableNow" in works
+
+
+@pytest.mark.kafka
+def test_the_log_bench_runs() -> None:
+    rows = rows_of("log")
+
+    assert all("log_ratio" in row for row in rows)
+    works = " ".join(row["work"] for row in rows)
+    for work in (
+        "append, batches of 1 MiB",
+        "sequential read",
+        "zstd",
+        "recovery",
+        "compaction",
+        "heartbeat",
+        "kill -9",
+    ):
+        assert work in works
+    pairs = {(row["logmark_as"], row["against"]) for row in rows}
+    assert {("os", "plain write"), ("sync", "plain write + fdatasync"), ("columns", "memcpy")} <= pairs
+    assert {("columns", "pyarrow copy"), ("os", "kafka default")} <= pairs

@@ -1,0 +1,68 @@
+"""What this machine can do at best, with the same bytes in the same folder: the limit that each row stands beside."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long one call takes."""
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def best(work: Callable[[], object], times: int) -> float:
+    """The shortest of some calls: whatever disturbs a call that only computes makes it longer."""
+    return min(seconds(work) for _ in range(times))
+
+
+def plain_write(folder: Path, data: bytes, count: int, *, sync: bool) -> float:
+    """Seconds for `count` writes of the same bytes one behind the other, each synced if asked for."""
+    path = folder / "plain"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    try:
+        begin = time.perf_counter()
+        for number in range(count):
+            os.pwrite(descriptor, data, number * len(data))
+            if sync:
+                os.fdatasync(descriptor)
+        return time.perf_counter() - begin
+    finally:
+        os.close(descriptor)
+        path.unlink()
+
+
+def plain_read(path: Path, chunk_bytes: int) -> float:
+    """Seconds to read a file out of the page cache into one piece of memory, chunk by chunk."""
+    buffer = bytearray(chunk_bytes)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        begin = time.perf_counter()
+        at = 0
+        while got := os.preadv(descriptor, [buffer], at):
+            at += got
+        return time.perf_counter() - begin
+    finally:
+        os.close(descriptor)
+
+
+def memcpy(size: int, times: int) -> float:
+    """Seconds to copy that many bytes from one piece of memory to another that was used before."""
+    source, target = memoryview(bytes(size)), memoryview(bytearray(size))
+
+    def copy() -> None:
+        target[:] = source
+
+    copy()
+    return best(copy, times)
+
+
+def arrow_copy(values: list[bytes], times: int) -> float:
+    """Seconds for pyarrow to copy a column of values, offsets and all."""
+    import pyarrow
+
+    half = len(values) // 2
+    column = pyarrow.chunked_array([pyarrow.array(values[:half]), pyarrow.array(values[half:])])
+    return best(column.combine_chunks, times)
