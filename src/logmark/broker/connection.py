@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, cast
 
 from logmark.broker.dispatch import Buffers
+from logmark.broker.unreadable import Complaints
 from logmark.errors import Malformed
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Connection(asyncio.BufferedProtocol):
         self._broker = broker
         self.listener = listener
         self.peer_host = ""
+        self.complaints = Complaints()
         self._transport: asyncio.Transport | None = None
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._have = 0

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from logmark.broker import unreadable
 from logmark.broker.sessions import FetchSession
 from logmark.errors import ErrorCode, Refused
 from logmark.log.partition import Partition
@@ -131,16 +132,28 @@ class _Fetch:
         for where, wanted in self._wanted:
             partition = find(where.topic, where.partition)
             answer = _read(partition, wanted, left, is_first=total == 0, is_committed=is_committed)
-            total += len(answer.records)
-            left = max(left - len(answer.records), 0)
             if partition is not None:
                 known += 1
                 is_urgent = is_urgent or answer.error_code != 0
+                if answer.error_code == ErrorCode.CORRUPT_MESSAGE:
+                    answer = self._complain(where, wanted.fetch_offset, partition, answer)
+            total += len(answer.records)
+            left = max(left - len(answer.records), 0)
             collected.append((where, answer))
         # A partition that nobody knows waits with the others, or its reader would ask without a pause; one that is
         # deleted meanwhile ends the wait.
         is_urgent = is_urgent or not known or known < len(self._watched)
         return collected, is_urgent or total >= self._request.min_bytes
+
+    def _complain(
+        self, where: TopicPartition, offset: int, partition: Partition, answer: wire.FetchAnswer
+    ) -> wire.FetchAnswer:
+        """The answer to who asks for a damaged place: the code, or a broken batch when the code was not heard."""
+        is_old = self._at.version in unreadable.OLD_VERSIONS
+        if not is_old or self._at.connection.complaints.is_heard(where, offset):
+            return answer
+        ends = partition.high_watermark, partition.last_stable_offset, partition.log_start_offset
+        return wire.FetchAnswer(where.partition, 0, *ends, unreadable.batch(offset), answer.aborted_transactions)
 
     def _encoded(self, collected: Collected) -> "Buffers":
         session = self._session
