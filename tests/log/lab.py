@@ -5,6 +5,8 @@ from pathlib import Path
 
 from logmark.clock import ManualClock
 from logmark.disk.files import RealFileSystem
+from logmark.log import cleaning, swap
+from logmark.log.cleaning import Done, Limits
 from logmark.log.directory import CATALOG, DataDirectory
 from logmark.log.groupcommit import Durability, GroupCommit
 from logmark.log.partition import Appended, Partition
@@ -98,6 +100,32 @@ class Lab:
         )
         self.settle(partition)
         return appended
+
+    def append_keyed(
+        self, partition: Partition, *records: tuple[bytes | None, bytes | None], timestamp_ms: int = NOW_MS
+    ) -> Appended:
+        """Appends one batch of keys and values and waits until it is durable."""
+        made = batches.own(batches.build(records, timestamp_ms=timestamp_ms))
+        appended = partition.append(made, now_ms=self.clock.now_ms())
+        self.settle(partition)
+        return appended
+
+    def compact(self, partition: Partition, limits: Limits | None = None) -> Done | None:
+        """Compacts the partition as the broker's cleaner does, if there is anything to clean."""
+        part = partition.dirty_part(self.clock.now_ms())
+        if part is None or not part.must_run(partition.settings.dirty_ratio_min):
+            return None
+        assert self.directory is not None
+        plan = partition.cleaning_plan(part, now_ms=self.clock.now_ms(), limits=limits or Limits())
+        if partition.cleaned_to is None:
+            self.directory.note_cleaned(partition, part.first_dirty_offset)()
+        for found in cleaning.clean(plan, self.files):
+            if isinstance(found, Done):
+                self.directory.note_cleaned(partition, found.cleaned_to)()
+                return found
+            incoming = swap.load(partition.folder, found, self.files)
+            self.loop.run_until_complete(partition.take_over(incoming, now_ms=self.clock.now_ms()))
+        raise AssertionError("a cleaning ends with its figures")
 
     def settle(self, partition: Partition) -> None:
         """Runs the loop until everything that was appended is durable."""

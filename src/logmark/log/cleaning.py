@@ -399,6 +399,12 @@ def _answer(to: TextIO, kind: str, fields: dict[str, Any]) -> None:
     to.flush()
 
 
+def _keep_time(folder: str, cleaned: Cleaned) -> None:
+    """Leaves an output as old as the last segment in it: retention goes by that where records have no timestamps."""
+    last = os.stat(path_of(folder, cleaned.replaced[-1], LOG))
+    os.utime(path_of(folder, cleaned.base_offset, LOG) + CLEANED, ns=(last.st_atime_ns, last.st_mtime_ns))
+
+
 def serve(plans: TextIO, answers: TextIO, *, is_syncing: bool) -> None:
     """Cleans one plan after the other until there are no more."""
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -414,7 +420,10 @@ def serve(plans: TextIO, answers: TextIO, *, is_syncing: bool) -> None:
     while True:
         line = lines.get()
         try:
-            for found in clean(Plan.decode(line), files):
+            plan = Plan.decode(line)
+            for found in clean(plan, files):
+                if isinstance(found, Cleaned):
+                    _keep_time(plan.folder, found)
                 _answer(answers, _DONE if isinstance(found, Done) else _CLEANED, dataclasses.asdict(found))
         except (Malformed, OSError) as error:
             _answer(answers, _FAILED, {"errno": getattr(error, "errno", None), "text": str(error)})
