@@ -206,13 +206,13 @@ class RealLock:
 class RealFileSystem:
     """The operating system's files; with `sync=False` it never waits for the medium."""
 
-    def __init__(self, *, sync: bool = True) -> None:
+    def __init__(self, *, sync: bool = True, open_files: OpenFiles | None = None) -> None:
         self.is_syncing = sync
         full_sync: int | None = getattr(fcntl, "F_FULLFSYNC", None)
         self._sync = strongest_sync(sys.platform, full_sync=full_sync) if sync else no_sync
         # A directory has no data to sync: only fsync is defined for it.
         self._sync_directory = os.fsync if sync else no_sync
-        self._among = OpenFiles()
+        self._among = OpenFiles() if open_files is None else open_files
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)

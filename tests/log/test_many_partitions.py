@@ -1,0 +1,203 @@
+"""Many partitions: a clean start reads the ends of the logs and nothing else, with few descriptors."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from bench import partitions
+from logmark.clock import ManualClock
+from logmark.disk.descriptors import OpenFiles
+from logmark.disk.files import File, RealFile, RealFileSystem
+from logmark.log.directory import CATALOG, DataDirectory
+from logmark.log.groupcommit import GroupCommit
+from logmark.log.partition import Partition
+from tests.log.lab import NOW_MS, PRODUCER_ID, TOPIC_ID, batch, settings, values
+
+PARTITIONS = 40
+SEGMENTS = 3
+
+
+class CountedFile:
+    """An open file whose reads are counted."""
+
+    def __init__(self, file: RealFile, system: "CountingFileSystem") -> None:
+        self._file = file
+        self._system = system
+        self.path = file.path
+        self.pwrite, self.truncate, self.size = file.pwrite, file.truncate, file.size
+        self.sync, self.close = file.sync, file.close
+
+    def pread(self, size: int, at: int) -> bytes:
+        data = self._file.pread(size, at)
+        self._system.read_bytes += len(data)
+        return data
+
+
+class CountingFileSystem(RealFileSystem):
+    """The real files, and how much was asked of them."""
+
+    def __init__(self, open_files: OpenFiles | None = None) -> None:
+        super().__init__(sync=False, open_files=open_files)
+        self.forget()
+
+    def forget(self) -> None:
+        self.read_bytes = self.opened = self.listed = self.asked = self.written = 0
+
+    def open(self, path: str, *, create: bool = False) -> File:  # type: ignore[override]
+        self.opened += 1
+        return CountedFile(super().open(path, create=create), self)
+
+    def read(self, path: str) -> bytes:
+        self.opened += 1
+        data = super().read(path)
+        self.read_bytes += len(data)
+        return data
+
+    def write(self, path: str, data: bytes | bytearray | memoryview, *, sync: bool = True) -> None:
+        self.written += 1
+        super().write(path, data, sync=sync)
+
+    def listdir(self, path: str) -> Sequence[str]:
+        self.listed += 1
+        return super().listdir(path)
+
+    def size(self, path: str) -> int:
+        self.asked += 1
+        return super().size(path)
+
+    def exists(self, path: str) -> bool:
+        self.asked += 1
+        return super().exists(path)
+
+
+class House:
+    """A directory with many partitions of three segments each, opened and closed again and again."""
+
+    def __init__(self, path: Path, files: CountingFileSystem) -> None:
+        self.path = path
+        self.files = files
+        self.loop = asyncio.new_event_loop()
+        self.settings = settings(segment_bytes=200_000, index_interval_bytes=4096)
+
+    def open(self) -> tuple[DataDirectory, list[Partition]]:
+        self._committer = GroupCommit(self.loop, durability="os")
+        directory = DataDirectory.open(
+            self.path, files=self.files, committer=self._committer, clock=ManualClock(NOW_MS)
+        )  # fmt: skip
+        if directory.read(CATALOG) is None:
+            directory.write(CATALOG, b"{}")
+        return directory, [
+            directory.open_partition("many", index, TOPIC_ID, self.settings) for index in range(PARTITIONS)
+        ]
+
+    def fill(self) -> int:
+        """Writes three segments into each partition and returns the size of everything."""
+        directory, found = self.open()
+        for partition in found:
+            for number in range(SEGMENTS * 12):
+                made = batch(b"." * 15_000, producer=(PRODUCER_ID, 0, number))
+                partition.append(made, now_ms=NOW_MS)
+        size = sum(partition.size_bytes for partition in found)
+        assert {SEGMENTS} == {len(partition.segments) for partition in found}
+        assert self.close(directory)
+        return size
+
+    def close(self, directory: DataDirectory, *, clean: bool = True) -> bool:
+        is_clean = directory.close(clean=clean)
+        self._committer.close()
+        return is_clean
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path / "data", CountingFileSystem())
+
+
+def test_a_clean_start_reads_only_the_ends_of_the_logs(house: House) -> None:
+    size = house.fill()
+    house.files.forget()
+
+    directory, found = house.open()
+
+    files = house.files
+    assert [SEGMENTS * 12] * PARTITIONS == [partition.log_end_offset for partition in found]
+    # The last batch or two of each log and its small files: not a fourteenth of what lies there.
+    assert files.read_bytes < size / 14, f"{files.read_bytes} of {size} bytes were read"
+    assert files.opened <= 4 * PARTITIONS + 5, "more than the id, an index, the producers and the end of each log"
+    assert files.listed <= PARTITIONS + 1
+    assert files.asked <= (SEGMENTS + 1) * PARTITIONS + 6, "more than the length of each segment"
+    assert 0 == files.written
+    house.close(directory)
+
+
+def test_a_clean_start_and_stop_writes_nothing_but_the_checkpoints(house: House) -> None:
+    house.fill()
+    before = {path: path.stat().st_mtime_ns for path in house.path.rglob("*/*")}
+
+    directory, _ = house.open()
+    assert house.close(directory)
+
+    assert before == {path: path.stat().st_mtime_ns for path in house.path.rglob("*/*")}
+
+
+def test_after_a_kill_every_byte_behind_the_recovery_points_is_read(house: House) -> None:
+    size = house.fill()
+    directory, _ = house.open()
+    house.close(directory, clean=False)
+    for path in house.path.glob("*-checkpoint"):
+        path.unlink()
+    house.files.forget()
+
+    directory, found = house.open()
+
+    assert size <= house.files.read_bytes
+    assert [SEGMENTS * 12] * PARTITIONS == [partition.log_end_offset for partition in found]
+    house.close(directory)
+
+
+def test_many_partitions_are_read_and_written_with_few_descriptors(tmp_path: Path) -> None:
+    open_files = OpenFiles(limit=lambda: 10)
+    house = House(tmp_path / "data", CountingFileSystem(open_files))
+    house.fill()
+
+    directory, found = house.open()
+
+    for turn in range(2):
+        for number, partition in enumerate(found):
+            assert SEGMENTS * 12 + turn == len(values(partition))
+            partition.append(batch(b"%d" % number), now_ms=NOW_MS)
+            assert len(open_files) <= 10
+    assert house.close(directory)
+    directory, found = house.open()
+    for number, partition in enumerate(found):
+        assert [b"%d" % number] * 2 == list(values(partition, SEGMENTS * 12).values())
+    house.close(directory)
+
+
+def test_what_a_producer_sends_again_after_a_clean_start_is_known_though_the_tail_was_not_read(house: House) -> None:
+    house.fill()
+    directory, found = house.open()
+
+    for number in range(SEGMENTS * 12 - 5, SEGMENTS * 12):
+        again = found[0].append(batch(b"." * 15_000, producer=(PRODUCER_ID, 0, number)), now_ms=NOW_MS)
+        assert (number, True) == (again.base_offset, again.is_duplicate)
+    house.close(directory)
+
+
+@pytest.mark.soak
+def test_ten_thousand_partitions_open_in_five_seconds_with_1024_descriptors(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    many = partitions.measure(tmp_path / "data", 100)
+
+    seen = many.opened
+    record_property("first fetch s", round(seen.first_fetch_s, 2))
+    record_property("all fetched s", round(seen.all_fetched_s, 2))
+    record_property("clean stop of what was written s", round(many.close_s, 2))
+    record_property("descriptors", seen.descriptors)
+    record_property("memory MB", round(seen.memory_mb))
+    assert seen.first_fetch_s < 5
+    assert seen.descriptors < 1024
+    assert many.close_s < 60
