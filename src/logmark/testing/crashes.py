@@ -37,6 +37,8 @@ class Write:
 
     def after(self, content: bytes, fate: Fate) -> bytes:
         """What the file holds when this has become of the write."""
+        if fate is Fate.LOST:
+            return content
         data, end = self.data, self.at + len(self.data)
         if fate is Fate.TORN:
             # The last sector boundary inside the write: what lies before it came, the rest did not.
