@@ -1,0 +1,247 @@
+"""The cleaner of a running broker: in a process of its own, gone with the broker, and nobody's clients notice."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+
+from logmark.testing import Broker
+from logmark.wire import batches
+
+QUIET = {"log_level": 0}
+# Only when a test asks for it.
+SETTINGS = {"log.cleaner.backoff.ms": "86400000"}
+COMPACT = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.01"}
+KEYS = 200
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(SETTINGS) as made:
+        yield made
+
+
+def fill(broker: Broker, topic: str = "places", rounds: int = 12) -> None:
+    """Every key again and again, until there are three segments."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 20, **QUIET})
+    for at in range(rounds):
+        for key in range(KEYS):
+            producer.produce(topic, key=b"key-%d" % key, value=(b"%d " % at) * 300, partition=0)
+    assert 0 == producer.flush(60)
+
+
+def newest(broker: Broker, topic: str = "places") -> dict[bytes, bytes | None]:
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap_servers, "group.id": "reader", "enable.partition.eof": True, **QUIET}
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: dict[bytes, bytes | None] = {}
+    try:
+        while True:
+            message = consumer.poll(30)
+            assert message is not None
+            if message.error() is not None:
+                assert "_PARTITION_EOF" == message.error().name()
+                return found
+            found[message.key()] = message.value()
+    finally:
+        consumer.close()
+
+
+def log_bytes(broker: Broker, topic: str = "places") -> int:
+    return sum(path.stat().st_size for path in Path(broker.data_dir, f"{topic}-0").glob("*.log"))
+
+
+EXPECTED = {b"key-%d" % key: b"11 " * 300 for key in range(KEYS)}
+
+
+def test_a_compacted_topic_gets_smaller_and_says_the_same(broker: Broker) -> None:
+    broker.create_topic("places", config=COMPACT)
+    fill(broker)
+    before = log_bytes(broker)
+
+    broker.compact()
+
+    assert log_bytes(broker) < before / 2
+    assert EXPECTED == newest(broker)
+    broker.restart()
+    assert EXPECTED == newest(broker)
+
+
+def test_a_topic_that_is_not_compacted_is_left_alone(broker: Broker) -> None:
+    broker.create_topic("places", config={"segment.bytes": "1048576"})
+    fill(broker)
+    before = log_bytes(broker)
+
+    broker.compact()
+
+    assert before == log_bytes(broker)
+
+
+def test_changed_settings_count_at_once(broker: Broker) -> None:
+    broker.create_topic("places", config={"segment.bytes": "1048576"})
+    fill(broker)
+    before = log_bytes(broker)
+    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in COMPACT.items()]
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, **QUIET})
+    resource = ConfigResource(ConfigResource.Type.TOPIC, "places", incremental_configs=entries)
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+    broker.compact()
+
+    assert log_bytes(broker) < before / 2
+    assert EXPECTED == newest(broker)
+
+
+def test_the_cleaner_looks_for_dirty_logs_by_the_brokers_clock() -> None:
+    with Broker({"log.cleaner.backoff.ms": "15000"}) as broker:
+        broker.create_topic("places", config=COMPACT)
+        fill(broker)
+        before = log_bytes(broker)
+        broker.advance(15)
+        deadline = time.monotonic() + 60
+        while log_bytes(broker) > before / 2:
+            assert time.monotonic() < deadline, "nothing was compacted"
+            time.sleep(0.02)
+        assert EXPECTED == newest(broker)
+
+
+def test_a_cleaner_that_is_switched_off_does_nothing() -> None:
+    with Broker({"log.cleaner.backoff.ms": "1", "log.cleaner.enable": "false"}) as broker:
+        broker.create_topic("places", config=COMPACT)
+        fill(broker)
+        before = log_bytes(broker)
+        broker.advance(60)
+        assert before == log_bytes(broker)
+
+
+def children(pid: int) -> list[int]:
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
+
+
+def is_cleaner(pid: int) -> bool:
+    return b"logmark.log.cleaning" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def wait_until_gone(pid: int) -> None:
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{pid}").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text():
+        assert time.monotonic() < deadline, "the cleaning process outlived its broker"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_the_cleaning_process_is_of_low_priority_and_ends_with_the_broker(end: str) -> None:
+    with Broker(SETTINGS, subprocess=True) as broker:
+        broker.create_topic("places", config=COMPACT)
+        fill(broker)
+        broker.compact()
+        assert broker.pid is not None
+        (cleaner,) = (pid for pid in children(broker.pid) if is_cleaner(pid))
+        assert os.getpriority(os.PRIO_PROCESS, cleaner) > os.getpriority(os.PRIO_PROCESS, broker.pid)
+        os.kill(cleaner, signal.SIGINT)  # Ctrl-C at the terminal reaches it too
+
+        broker.stop() if end == "stop" else broker.kill()
+
+        wait_until_gone(cleaner)
+        broker.start()
+        assert EXPECTED == newest(broker)
+
+
+def test_a_cleaning_process_that_was_killed_is_replaced(broker: Broker) -> None:
+    broker.create_topic("places", config=COMPACT)
+    fill(broker)
+    broker.compact()
+    (cleaner,) = (pid for pid in children(os.getpid()) if is_cleaner(pid))
+    os.kill(cleaner, signal.SIGKILL)
+    fill(broker)
+    before = log_bytes(broker)
+
+    broker.compact()  # finds it gone
+    broker.compact()
+
+    assert log_bytes(broker) < before / 2
+    assert EXPECTED == newest(broker)
+
+
+def test_a_stop_or_a_deletion_in_the_middle_of_a_cleaning_harms_nothing(broker: Broker) -> None:
+    for name in ("places", "others"):
+        broker.create_topic(name, config=COMPACT)
+        fill(broker, name)
+    running = threading.Thread(target=broker.compact)
+    running.start()
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, **QUIET})
+    admin.delete_topics(["others"])["others"].result(30)
+    running.join()
+    broker.restart()
+
+    broker.create_topic("others", config=COMPACT)
+    assert {} == newest(broker, "others")
+    broker.compact()
+    assert EXPECTED == newest(broker)
+
+
+def test_reading_goes_on_while_the_log_is_compacted(broker: Broker) -> None:
+    broker.create_topic("places", config=COMPACT)
+    fill(broker)
+    found: list[dict[bytes, bytes | None]] = []
+    reading = threading.Thread(target=lambda: found.extend(newest(broker) for _ in range(3)))
+    reading.start()
+    broker.compact()
+    reading.join()
+
+    assert [EXPECTED] * 3 == found
+
+
+def test_tombstones_go_after_delete_retention_ms(broker: Broker) -> None:
+    broker.create_topic("places", config={**COMPACT, "delete.retention.ms": "3600000"})
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, **QUIET})
+    producer.produce("places", key=b"gone", value=None, partition=0)
+    producer.flush(30)
+    fill(broker)
+    broker.compact()
+    assert b"gone" in newest(broker)
+
+    broker.advance(3601)
+    fill(broker)
+    broker.compact()
+    assert b"gone" not in newest(broker)
+    assert EXPECTED.items() <= newest(broker).items()
+
+
+def test_committing_for_years_keeps_the_start_short() -> None:
+    """Each commit of a place replaces the one before: a start reads one for each, and at most one segment more."""
+    partitions, times = 300, 220
+    with Broker({**SETTINGS, "offsets.topic.segment.bytes": "1048576"}) as broker:
+        broker.create_topic("clicks", partitions=partitions)
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, **QUIET})
+        for number in range(times):
+            places = [TopicPartition("clicks", index, number + index) for index in range(partitions)]
+            wanted = ConsumerGroupTopicPartitions("payments", places)
+            admin.alter_consumer_group_offsets([wanted])["payments"].result(30)
+        (folder,) = {path.parent for path in Path(broker.data_dir).glob("__consumer_offsets-*/*.log")}
+        before = stored(folder)
+        assert before >= partitions * times
+
+        broker.compact()
+
+        assert stored(folder) < before / 3
+        broker.restart()
+        assert stored(folder) < before / 3
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, **QUIET})
+        answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions("payments")])["payments"].result(30)
+        assert {index: times - 1 + index for index in range(partitions)} == {
+            place.partition: place.offset for place in answer.topic_partitions
+        }
+
+
+def stored(folder: Path) -> int:
+    """How many records a start has to read."""
+    return sum(len(batches.unpack(path.read_bytes())) for path in folder.glob("*.log"))
