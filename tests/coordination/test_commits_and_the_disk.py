@@ -13,6 +13,7 @@ from logmark.errors import ErrorCode
 from logmark.testing import Broker
 from logmark.testing.files import FaultyFileSystem
 from tests.coordination.wire import Wire
+from tests.harness.node import wait_until
 
 HERE, ELSEWHERE = "billing", "fraud"
 LOG = f"__consumer_offsets-{partition_of(HERE)}/"
@@ -112,4 +113,45 @@ def test_a_failed_write_is_never_acknowledged_and_the_disk_keeps_what_it_had(
     assert 0 == error_of(again.ask(offset_commit, 8, **commit(HERE, 55)))
     (group,) = again.ask(describe_groups, 5, groups=[HERE]).groups
     assert "Empty" == group.group_state
+    again.close()
+
+
+def test_a_commit_on_a_full_disk_is_refused_alone_and_the_next_is_taken_when_there_is_space(
+    files: FaultyFileSystem, wire: Wire
+) -> None:
+    assert 0 == error_of(wire.ask(offset_commit, 8, **commit(HERE, 53)))
+    files.fail_writes(LOG, errno.ENOSPC)
+
+    for _ in range(3):
+        assert ErrorCode.NOT_COORDINATOR == error_of(wire.ask(offset_commit, 8, **commit(HERE, 54)))
+        assert 53 == place_in(wire.ask(offset_fetch, 7, **fetch(HERE)))
+        (group,) = wire.ask(describe_groups, 5, groups=[HERE]).groups
+        assert (0, "Empty") == (group.error_code, group.group_state)
+    files.heal()
+
+    assert 0 == error_of(wire.ask(offset_commit, 8, **commit(HERE, 55)))
+    assert 55 == place_in(wire.ask(offset_fetch, 7, **fetch(HERE)))
+
+
+def test_a_sync_of_commits_that_finds_the_disk_full_is_made_good_without_a_restart(
+    broker: Broker, files: FaultyFileSystem, wire: Wire
+) -> None:
+    assert 0 == error_of(wire.ask(offset_commit, 8, **commit(HERE, 53)))
+    files.fail_syncs(LOG, errno.ENOSPC)
+    assert ErrorCode.NOT_COORDINATOR == error_of(wire.ask(offset_commit, 8, **commit(HERE, 54)))
+    broker.advance(5)
+    assert ErrorCode.NOT_COORDINATOR == error_of(wire.ask(offset_commit, 8, **commit(HERE, 54)))
+    assert 53 == place_in(wire.ask(offset_fetch, 7, **fetch(HERE)))
+
+    files.heal()
+    broker.advance(5)
+
+    def is_taken() -> bool:
+        return error_of(wire.ask(offset_commit, 8, **commit(HERE, 55))) == 0
+
+    wait_until(is_taken, "the log has come back")
+    assert 55 == place_in(wire.ask(offset_fetch, 7, **fetch(HERE)))
+    broker.restart()
+    again = Wire(broker)
+    assert 55 == place_in(again.ask(offset_fetch, 7, **fetch(HERE)))
     again.close()

@@ -16,7 +16,7 @@ from logmark.log.catalog import Catalog, Entry
 from logmark.log.directory import DataDirectory
 from logmark.log.partition import Partition, batch_rules
 from logmark.log.settings import TopicSettings
-from logmark.names import OFFSETS_TOPIC, OFFSETS_TOPIC_PARTITIONS
+from logmark.names import OFFSETS_TOPIC, OFFSETS_TOPIC_PARTITIONS, TopicPartition
 from logmark.wire.batches import BatchRules
 
 log = logging.getLogger(__name__)
@@ -141,7 +141,10 @@ class Logs:
                 raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
             if partitions != OFFSETS_TOPIC_PARTITIONS:
                 raise Refused(ErrorCode.INVALID_PARTITIONS, f"{name} has {OFFSETS_TOPIC_PARTITIONS} partitions.")
+        self.check_new_topic(name, partitions, overrides)
         try:
+            # First: a topic that is in the catalogue must not find its place taken by a full disk.
+            self._directory.forget_predecessors([TopicPartition(name, index) for index in range(partitions)])
             entry = self._catalog.create(name, partitions, overrides)
             settings = TopicSettings(entry.overrides, self._defaults)
         except OSError as error:
@@ -163,6 +166,8 @@ class Logs:
         """Grows a topic to that many partitions."""
         topic = self._topics[name]
         try:
+            added = range(topic.partition_count, count)
+            self._directory.forget_predecessors([TopicPartition(name, index) for index in added])
             self._catalog.grow(name, count)
         except OSError as error:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"The disk refused the partitions: {error}") from error

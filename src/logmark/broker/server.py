@@ -23,11 +23,13 @@ from logmark.clock import Clock, SystemClock
 from logmark.disk.files import FileSystem, RealFileSystem
 from logmark.errors import UserError
 from logmark.log.directory import DataDirectory, unusable
-from logmark.log.groupcommit import Durability, GroupCommit
+from logmark.log.groupcommit import Durability, GroupCommit, Syncable
 
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 5.0
+# How soon a log comes back after there is space again on a disk that was full.
+RECOVERY_INTERVAL_MS = 1000
 
 
 class Address(NamedTuple):
@@ -91,6 +93,7 @@ class Broker:
         self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._checkpointing: asyncio.Task[None] | None = None
+        self._recovering: asyncio.Task[None] | None = None
         self._sending: list[Connection] = []
         self.dispatcher = Dispatcher(self)
 
@@ -120,6 +123,7 @@ class Broker:
             first_ms=self.config.int("log.initial.task.delay.ms"),
         )
         every(self.config.int("log.flush.offset.checkpoint.interval.ms"), self._checkpoint_now_and_then)
+        every(RECOVERY_INTERVAL_MS, self._recover_logs)
         self.cleaner.start(self.timers)
         self._sweep_for_ever()
 
@@ -165,6 +169,20 @@ class Broker:
 
         self._checkpointing = self.loop.create_task(self.checkpoint())
         self._checkpointing.add_done_callback(done)
+
+    def _recover_logs(self) -> None:
+        """Asks the logs that a full disk has stopped to try again."""
+        if self._committer.troubled and self._recovering is None:
+            self._recovering = self.loop.create_task(self._recover_each(list(self._committer.troubled)))
+
+    async def _recover_each(self, troubled: list[Syncable]) -> None:
+        try:
+            for each in troubled:
+                await each.recover()
+        except Exception:
+            log.exception("a log could not be recovered")
+        finally:
+            self._recovering = None
 
     async def _bind(self, listener: Listener) -> None:
         try:

@@ -2,7 +2,8 @@
 
 A command is decided against state that includes every fact already written; its facts are written as one batch and
 applied; its replies, and every later reply, wait until all that was written before them is durable. When a write or a
-sync fails, the coordinator of that internal partition is thrown away and loaded again from what is durable.
+sync fails, the coordinator of that internal partition is thrown away and loaded again from what is durable; only when
+the disk was too full for a commit is that commit refused and nothing else.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from logmark.coordination import journal as records
 from logmark.coordination.commands import Outcome, Reply, Ticket
 from logmark.coordination.coordinator import Coordinator
-from logmark.coordination.facts import Fact
+from logmark.coordination.facts import Fact, GroupRecorded
 from logmark.coordination.rebalance import GroupSettings
 from logmark.errors import ErrorCode, LogFailed, LogmarkError, Malformed, Refused
 from logmark.names import OFFSETS_TOPIC
@@ -96,6 +97,14 @@ class PartitionJournal:
             offset = portion.next_offset
 
 
+class _NotWritten(LogFailed):
+    """The log did not take these facts."""
+
+    def __init__(self, facts: Sequence[Fact], failed: LogFailed) -> None:
+        super().__init__(str(failed))
+        self.facts = facts
+
+
 class Shard:
     """The coordinator of one internal partition with everything it needs to act."""
 
@@ -121,6 +130,7 @@ class Shard:
         self._loading: asyncio.Task[None] | None = None
         self._is_unreadable = False
         self._is_closed = False
+        self._is_asleep = False  # loaded while its log took no facts: its groups can be looked at only
         self._written_to = 0  # the next offset after the last fact written
         self._tickets = itertools.count(1)
         self._parked: dict[Ticket, asyncio.Future[Any]] = {}
@@ -146,6 +156,9 @@ class Shard:
         coordinator = self._at_work()
         if self._journal.has_failed:
             raise Refused(ErrorCode.NOT_COORDINATOR)
+        if self._is_asleep:
+            self._wake(coordinator)
+            coordinator = self._at_work()
         ticket = Ticket(next(self._tickets))
         future = self._promise()
         self._parked[ticket] = future
@@ -202,6 +215,14 @@ class Shard:
             except Refused as refused:
                 assert ticket is not None
                 outcome = Outcome(replies=[Reply(ticket, refused)])
+            except _NotWritten as error:
+                if self._journal.has_failed or any(isinstance(fact, GroupRecorded) for fact in error.facts):
+                    self._stop(error)
+                    return
+                # The disk was full. Offsets are decided without a trace, so it is as if nobody had asked.
+                if ticket is None:
+                    return
+                outcome = Outcome(replies=[Reply(ticket, Refused(ErrorCode.NOT_COORDINATOR))])
             except (LogFailed, Malformed, OSError) as error:
                 self._stop(error)
                 return
@@ -223,6 +244,8 @@ class Shard:
         entries = [records.encode(fact) for fact in facts]
         try:
             self._written_to = self._journal.append(entries, now_ms=now_ms)
+        except LogFailed as failed:
+            raise _NotWritten(facts, failed) from failed
         except Refused as refused:
             # The log's refusal is not the client's fault, and the decision behind it cannot stand.
             raise LogFailed(str(refused)) from refused
@@ -334,8 +357,13 @@ class Shard:
         self._coordinator = coordinator
         self._loading = None
         self._written_to = 0
-        if self._journal.has_failed:
-            return  # its groups can still be looked at; nothing can change them
+        self._is_asleep = self._journal.has_failed
+        if not self._is_asleep:
+            self._wake(coordinator)
+
+    def _wake(self, coordinator: Coordinator) -> None:
+        """From here on groups can change."""
+        self._is_asleep = False
         gone, self._topics_gone = self._topics_gone, set()
         # A stop may have come between the deletion of a topic and the forgetting of its offsets.
         self._run(lambda now_ms: coordinator.forget_topics(lambda name: name in gone or not self._has_topic(name)))

@@ -247,11 +247,7 @@ class DataDirectory:
     ) -> list[Partition]:
         """New, durable partitions of a topic; lazy ones, of which there may be many, get a folder when first used."""
         keys = [TopicPartition(topic, index) for index in indexes]
-        if any(key in self._checkpointed for key in keys):
-            # What is remembered of a deleted partition must not be believed of its successor.
-            for key in keys:
-                self._forget(key)
-            self.write_checkpoints()
+        self.forget_predecessors(keys)
         created = []
         self._is_used = True
         for key in keys:
@@ -265,6 +261,13 @@ class DataDirectory:
         if not lazily:
             self._files.sync_directory(self.path)
         return created
+
+    def forget_predecessors(self, keys: Sequence[TopicPartition]) -> None:
+        """What is remembered of deleted partitions will not be believed of their successors; durable."""
+        if any(key in self._checkpointed for key in keys):
+            for key in keys:
+                self._forget(key)
+            self.write_checkpoints()
 
     def open_partition(self, topic: str, index: int, topic_id: bytes, settings: TopicSettings) -> Partition:
         """The partition as it was left; one without a folder, new or lazy, is empty."""
