@@ -20,7 +20,7 @@ from logmark.wire import batches
 from tests.cli.conftest import run
 from tests.harness import wire
 from tests.harness.brokers import BrokerUnderTest, at, offsets_of, read
-from tests.log.lab import Lab
+from tests.log.lab import NOW_MS, PRODUCER_ID, Lab, settings
 
 TOPIC = "orders"
 BATCHES = 40
@@ -160,6 +160,19 @@ def test_a_torn_tail_after_a_kill_is_normal_and_a_note(data: Path) -> None:
 
     assert 0 == done.exit_code, done.out
     assert "the next start cuts such a tail" in done.out
+
+
+def test_a_directory_of_a_broker_that_was_killed_is_normal(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Broker(data_dir=str(data), subprocess=True, durability="sync") as broker:
+        broker.create_topic(TOPIC, config={"segment.bytes": "1048576"})
+        for _ in range(5):
+            wire.produce(broker.bootstrap_servers, TOPIC, wire.batch([b"x" * 400_000]))
+        broker.kill()
+        done = run("verify", str(data), "--output", "json")
+
+        assert (0, [], False) == (done.exit_code, done.json["findings"], done.json["closed_cleanly"]), done.out
+        assert (3, 5) == (done.json["segments"], done.json["records"])
 
 
 # What is wrong is found
@@ -412,6 +425,77 @@ def test_a_record_that_is_broken_under_a_right_checksum_is_found(data: Path) -> 
     (found,) = findings(data)
     assert "record 0 of 5 is broken" == found["problem"]
     assert "A repair leaves it as it is." in found["meaning"]
+
+
+# Transactions
+
+
+@pytest.fixture
+def paid(tmp_path: Path) -> Path:
+    """A directory whose topic has an aborted transaction in each of its segments."""
+    data = tmp_path / "data"
+    with Broker(data_dir=str(data)) as broker:
+        broker.create_topic(TOPIC)
+        wire.produce(broker.bootstrap_servers, TOPIC, wire.batch([b"first"]))
+    lab = Lab(data.parent)
+    lab.path = data
+    lab.open()
+    assert lab.directory is not None
+    entry = catalog.Catalog(lab.directory.read(catalog.FILE_NAME), write=lambda _: None).get(TOPIC)
+    assert entry is not None
+    partition = lab.directory.open_partition(TOPIC, 0, entry.id, settings(segment_bytes=1000))
+    for turn in range(4):
+        built = batches.build(
+            [(b"user", b"payment " * 60)], timestamp_ms=NOW_MS, producer_id=PRODUCER_ID, producer_epoch=0,
+            base_sequence=turn, attributes=batches.TRANSACTIONAL_BIT,
+        )  # fmt: skip
+        partition.append(batches.own(built), now_ms=NOW_MS)
+        partition.append_marker(PRODUCER_ID, 0, commit=False, now_ms=NOW_MS)
+    lab.finish(partition)
+    lab.stop()
+    lab.loop.close()
+    document = json.loads((data / "logmark.catalog").read_text())
+    document["next_producer_id"] = PRODUCER_ID + 1
+    (data / "logmark.catalog").write_text(json.dumps(document))
+    return data
+
+
+def aborted(data: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(folder(data).glob("*.txnindex"))}
+
+
+def serve_once(data: Path) -> None:
+    with Broker(data_dir=str(data)):
+        pass
+
+
+def test_a_wrong_transaction_index_is_found_and_made_again(paid: Path) -> None:
+    assert [] == findings(paid)
+    right = aborted(paid)
+    assert len(right) > 2
+    first, *_, last = (folder(paid) / name for name in right)
+    flip(first, 17)  # where the first transaction began
+    last.unlink()
+
+    found = findings(paid)
+    assert [("state", f"{TOPIC}-0/{first.name}"), ("state", f"{TOPIC}-0/{last.name}")] == [
+        (one["kind"], one["path"]) for one in found
+    ]
+    assert all("may be shown aborted ones" in one["meaning"] for one in found)
+
+    run("verify", str(paid), "--repair", "--yes")
+    serve_once(paid)
+    assert [] == findings(paid)
+    assert right == aborted(paid)
+
+
+def test_a_repair_keeps_the_transaction_index_of_a_segment(paid: Path) -> None:
+    right = aborted(paid)
+    log = sorted(folder(paid).glob("*.log"))[0]
+    flip(log, 40)  # the first batch, which belongs to no transaction
+
+    assert 0 == run("verify", str(paid), "--repair", "--yes").exit_code
+    assert right == aborted(paid)
 
 
 # Interrupted

@@ -14,12 +14,11 @@ from logmark.errors import Malformed
 from logmark.log import checkpoints, entries, transactions
 from logmark.log.epochs import FILE_NAME as EPOCHS
 from logmark.log.findings import Finding, Kind, PartitionFindings, SegmentFindings, of_damage
-from logmark.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, file_name
+from logmark.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, file_name
 from logmark.log.sweep import Damage, Stretch, Sweep, head_of
 from logmark.wire import batches, codecs, columns
 from logmark.wire.batches import CODEC_BITS, CONTROL_BIT, HEADER_BYTES, TRANSACTIONAL_BIT, BatchHeader
 
-TXN_INDEX = ".txnindex"
 # A batch that unpacks to more is not looked into: no broker takes one by default.
 UNPACKED_BYTES_MAX = 256 * 1024 * 1024
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
@@ -426,17 +425,19 @@ class Inspection:
     def _check_pointers(
         self, found: SegmentFindings, base: int, offsets: _Pointers, times: _Pointers, *, is_last: bool
     ) -> None:
+        # An active segment that was not closed may have lost its end, to which its indexes still point.
+        is_finished = self._is_clean or not is_last
         for suffix, pointers, words in (
             (INDEX, offsets, "entry {} says that offset {} lies at byte {}"),
             (TIME_INDEX, times, "entry {} says that timestamp {} is the largest of the batch of offset {}"),
         ):
-            pointers.finish()
+            if is_finished:
+                pointers.finish()
             if pointers.wrong:
                 at, entry = pointers.wrong[0]
                 many = f"{len(pointers.wrong)} of {pointers.count} entries do not match the log; " if (
                     len(pointers.wrong) > 1) else ""  # fmt: skip
                 self._index(found, file_name(base, suffix), many + words.format(at, *entry) + ", and the log does not")
-        is_finished = self._is_clean or not is_last
         if is_finished and not times.wrong and not found.damage and self._max_timestamp >= 0 and (
             times.last is None or times.last[0] != self._max_timestamp
         ):  # fmt: skip

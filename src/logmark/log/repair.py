@@ -16,12 +16,14 @@ from functools import partial
 from logmark.disk.files import File, FileSystem
 from logmark.errors import Malformed, UserError
 from logmark.log import checkpoints
+from logmark.log.cleaning import CLEANED
 from logmark.log.directory import CLEAN
 from logmark.log.epochs import FILE_NAME as EPOCHS
 from logmark.log.findings import Finding, PartitionFindings, SegmentFindings, of_damage
 from logmark.log.index import TimeIndex
 from logmark.log.partition import METADATA
-from logmark.log.segment import INDEX, LOG, TIME_INDEX, file_name
+from logmark.log.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
+from logmark.log.swap import SWAP
 from logmark.log.sweep import CHUNK_BYTES, HEAD_BYTES, RELATIVE_OFFSET_MAX, Damage
 from logmark.log.verification import Verified
 from logmark.names import TopicPartition
@@ -29,7 +31,7 @@ from logmark.wire import batches, columns
 from logmark.wire.columns import HEADER_BYTES
 
 INDEX_INTERVAL_BYTES = 4096
-CLEANED, SWAP, DAMAGED = ".cleaned", ".swap", ".damaged"
+DAMAGED = ".damaged"
 _HEAD = struct.Struct(">qiibIhiqqqhii")
 
 
@@ -92,7 +94,7 @@ class Repair:
                 self._add(f"make the indexes of {name} again; nothing is lost", self._index, found, segment)
             if segment.aborts_are_wrong:
                 must_check = True
-                path = f"{found.folder}/{file_name(segment.base_offset, '.txnindex')}"
+                path = f"{found.folder}/{file_name(segment.base_offset, TXN_INDEX)}"
                 self._add(f"set {path} aside; the next start makes it again from the log", self._set_aside, path)
         for name in found.wrong_snapshots:
             self._add(f"set {found.folder}/{name} aside", self._set_aside, f"{found.folder}/{name}")
@@ -124,22 +126,26 @@ class Repair:
             offsets, times = _indexes(target, at, segment.base_offset)
             self._files.write(stem + INDEX + CLEANED, offsets)
             self._files.write(stem + TIME_INDEX + CLEANED, times)
+            # Whoever finishes an interrupted swap removes the old files, so what stays as it is has to come along.
+            has_aborted = self._files.exists(stem + TXN_INDEX)
+            if has_aborted:
+                self._files.write(stem + TXN_INDEX + CLEANED, self._files.read(stem + TXN_INDEX))
             self._files.sync_directory(folder)
         except BaseException:
-            for suffix in (LOG, INDEX, TIME_INDEX):
+            for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX):
                 with suppress(FileNotFoundError):
                     self._files.remove(stem + suffix + CLEANED)
             raise
         finally:
             source.close()
             target.close()
-        # The log comes last here, and first below: whoever finds it as .swap finds its indexes too.
-        for suffix in (INDEX, TIME_INDEX, LOG):
-            self._files.replace(stem + suffix + CLEANED, stem + suffix + SWAP)
-        self._files.sync_directory(folder)
-        for suffix in (LOG, INDEX, TIME_INDEX):
-            self._files.replace(stem + suffix + SWAP, stem + suffix)
-        self._files.sync_directory(folder)
+        indexes = (INDEX, TIME_INDEX, TXN_INDEX) if has_aborted else (INDEX, TIME_INDEX)
+        # The log comes last at first, and first in the end: whoever finds it as .swap finds its indexes too.
+        for suffixes, old, new in ((indexes, CLEANED, SWAP), ((LOG,), CLEANED, SWAP), ((LOG,), SWAP, ""),
+                                   (indexes, SWAP, "")):  # fmt: skip
+            for suffix in suffixes:
+                self._files.replace(stem + suffix + old, stem + suffix + new)
+            self._files.sync_directory(folder)
 
     def _pieces(
         self, found: PartitionFindings, segment: SegmentFindings, source: File, stem: str
