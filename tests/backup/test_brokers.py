@@ -15,6 +15,7 @@ from logmark.testing import Broker
 from logmark.wire import columns
 from tests.backup.copies import QUICK, batches_of, copy_brokers, ends_of, keys_of, restored
 from tests.backup.test_directories import once, served
+from tests.cli.conftest import run
 from tests.harness.brokers import QUIET, BrokerUnderTest
 from tests.harness.node import start_node
 from tests.harness.own import OUR_SETTINGS
@@ -214,6 +215,8 @@ def test_apache_kafka_is_backed_up_and_served_by_logmark(tmp_path: Path) -> None
         assert [there.bounds[keys[1]][1]] == ours.produce(orders, [b"goes on"], partition=1, enable_idempotence=True)
         ours.close()
 
+    verified = run("verify", str(data_dir))
+    assert 0 == verified.exit_code, verified.out
     kinds = (".log", ".index", ".timeindex")
     files = [str(file) for file in sorted(data_dir.glob(f"{orders}-*/*")) if file.suffix in kinds]
     dumped = run_tool(DUMP_LOG, "--deep-iteration", "--files", ",".join(files)).check()

@@ -12,7 +12,7 @@ from logmark.client.client import Client
 from logmark.names import OFFSETS_TOPIC, TopicPartition
 from logmark.testing import Broker
 from logmark.wire import batches
-from tests.backup.copies import copy_directory, ends_of, log_bytes, restored
+from tests.backup.copies import batches_of, copy_brokers, copy_directory, ends_of, keys_of, log_bytes, restored
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.own import OUR_SETTINGS
 
@@ -88,6 +88,25 @@ def test_a_second_run_copies_only_what_is_new(tmp_path: Path, broker: Broker) ->
     broker.stop()
     restored(tmp_path / "backup", tmp_path / "again")
     assert log_bytes(tmp_path / "data" / "orders-0") == log_bytes(tmp_path / "again" / "orders-0")
+
+
+def test_a_log_with_holes_is_known_for_one_after_a_restore(tmp_path: Path, broker: Broker) -> None:
+    broker.create_topic("orders", 1, SMALL)
+    write(broker, [b"x" * 1000] * 5)
+    broker.stop()
+    (file,) = (tmp_path / "data" / "orders-0").glob("*.log")
+    data = file.read_bytes()
+    size = len(data) // 5
+    # As compaction leaves it: the second record is gone.
+    file.write_bytes(data[:size] + data[2 * size :])
+    (tmp_path / "data" / "cleaner-offset-checkpoint").write_text("0\n1\norders 0 5\n")
+
+    copy_directory(tmp_path / "data", tmp_path / "backup")
+
+    again = restored(tmp_path / "backup", tmp_path / "again")
+    assert "0\n1\norders 0 5\n" == (again / "cleaner-offset-checkpoint").read_text()
+    with Broker(OUR_SETTINGS, data_dir=str(again)) as broker, Client(broker.bootstrap_servers) as client:
+        assert [0, 2, 3, 4] == sorted(batches_of(client, ORDERS, 0, 5))
 
 
 def test_segments_that_retention_takes_during_the_copy_are_missed_by_nobody(tmp_path: Path, broker: Broker) -> None:
@@ -184,6 +203,39 @@ def test_a_topic_that_is_made_anew_during_the_copy_has_the_new_id_and_no_old_pla
     with Broker(OUR_SETTINGS, data_dir=str(tmp_path / "again")) as other, Client(other.bootstrap_servers) as client:
         assert 2 == client.latest([ORDERS])[ORDERS]
         assert {} == client.committed("billing")
+
+
+@pytest.mark.parametrize("way", ["directory", "brokers"])
+def test_no_place_points_behind_the_records_that_were_copied(tmp_path: Path, broker: Broker, way: str) -> None:
+    keys = keys_of("orders", 3)
+    broker.create_topic("orders", len(keys))
+    clients = BrokerUnderTest("logmark", broker.bootstrap_servers, broker)
+    for key in keys:
+        clients.produce("orders", [b"x"] * 3, partition=key.partition)
+    with Client(broker.bootstrap_servers) as client:
+        client.commit("billing", dict.fromkeys(keys, 3))
+        pieces: list[int] = []
+
+        def go_on(size: int) -> None:
+            """After each piece that was copied the load goes on: everything is read and its end committed."""
+            pieces.append(size)
+            for key in keys:
+                (offset,) = clients.produce("orders", [b"y"], partition=key.partition)
+                client.commit("billing", {key: offset + 1})
+
+        if way == "directory":
+            manifest = copy_directory(tmp_path / "data", tmp_path / "backup", go_on)
+        else:
+            manifest = copy_brokers(broker.bootstrap_servers, tmp_path / "backup", go_on)
+    clients.close()
+    assert len(pieces) >= 4
+
+    restored(tmp_path / "backup", tmp_path / "again")
+    with Broker(OUR_SETTINGS, data_dir=str(tmp_path / "again")) as other, Client(other.bootstrap_servers) as client:
+        places, ends = client.committed("billing"), client.latest(keys)
+    for key in keys:
+        assert manifest.partitions[key].log_end_offset == ends[key]
+        assert 3 <= places[key].offset <= ends[key]
 
 
 def test_topics_that_come_and_go_during_the_copy_are_there_or_not_as_a_whole(tmp_path: Path, broker: Broker) -> None:

@@ -16,6 +16,7 @@ from logmark.client.client import Client
 from logmark.names import OFFSETS_TOPIC, TopicPartition
 from logmark.testing import Broker
 from tests.backup.copies import batches_of, copy_brokers, copy_directory, keys_of, restored
+from tests.cli.conftest import run
 from tests.harness.brokers import QUIET
 from tests.harness.node import wait_until
 
@@ -190,19 +191,21 @@ def back_up_under_load(tmp_path: Path, *, warm_up_bytes: int, runs: int) -> None
             return size >= warm_up_bytes * (len(backups) + 1) and len(load.committed) == PARTITIONS
 
         with load.running(), Client(broker.bootstrap_servers) as source:
-            for run in range(runs):
+            for number in range(runs):
                 wait_until(is_warm, "the load is warm", deadline_s=60)
                 acknowledged = dict(load.committed)
                 backups["directory"] = copy_directory(tmp_path / "data", tmp_path / "directory"), acknowledged
                 acknowledged = dict(load.committed)
                 backups["brokers"] = copy_brokers(broker.bootstrap_servers, tmp_path / "brokers"), acknowledged
-                assert run or source.earliest(keys_of("clicks", 1)), "the source answers while it is copied"
+                assert number or source.earliest(keys_of("clicks", 1)), "the source answers while it is copied"
             starts = source.earliest(keys_of("clicks", PARTITIONS))
             assert any(starts.values()), "retention let nothing go"
         with Client(broker.bootstrap_servers) as source:
             for way, (manifest, acknowledged) in backups.items():
                 assert OFFSETS_TOPIC in {entry.name for entry in manifest.topics}
                 data_dir = restored(tmp_path / way, tmp_path / f"restored-{way}")
+                verified = run("verify", str(data_dir))
+                assert 0 == verified.exit_code, verified.out
                 check_restored(source, data_dir, manifest, load, acknowledged)
 
 

@@ -223,9 +223,14 @@ class BrokerCopier:
         position = segments[-1].next_offset if segments else log.start
         if position < log.end and segments and not self._store.is_sound(segments[-1]):
             segments, position = [], log.start
-        partition = StoredPartition(topic_id=log.topic_id, log_start_offset=log.start, segments=segments)
+        partition = StoredPartition(
+            topic_id=log.topic_id,
+            log_start_offset=log.start,
+            cleaned_to=known.cleaned_to if segments else None,
+            segments=segments,
+        )
         if position < log.end:
-            with _Appender(self._store, log, partition) as appender:
+            with _Appender(self._store, log, partition, position) as appender:
                 for data in self._fetched(log, segments[-1] if segments else None):
                     appender.append(data)
         if not segments and log.end:
@@ -351,8 +356,9 @@ class BrokerCopier:
 class _Appender:
     """Puts batches behind a stored log, in segments of the topic's size."""
 
-    def __init__(self, store: Store, log: _Log, partition: StoredPartition) -> None:
+    def __init__(self, store: Store, log: _Log, partition: StoredPartition, position: int) -> None:
         self._store = store
+        self._position = position
         self._log = log
         self._partition = partition
         self._writer: SegmentWriter | None = None
@@ -372,6 +378,10 @@ class _Appender:
         """Adds whole batches."""
         begin, behind = 0, 0
         for at, size, base_offset, next_offset in batch_sizes(data):
+            if base_offset > self._position:
+                # Only compaction makes holes.
+                self._partition.cleaned_to = base_offset
+            self._position = next_offset
             if self._is_full(at + size - begin, next_offset):
                 self._flush(data[begin:at], behind)
                 self._roll(base_offset)

@@ -99,12 +99,15 @@ class DirectoryCopier:
         with open(path, "rb") as file:
             return Catalog(file.read(), write=lambda _: None, path=path)
 
-    def _log_starts(self) -> dict[TopicPartition, int]:
+    def _checkpoint(self, name: str) -> dict[TopicPartition, int] | None:
+        """The offsets in a checkpoint, None when it cannot be read."""
         try:
-            with open(f"{self._path}/{checkpoints.LOG_STARTS}", "rb") as file:
+            with open(f"{self._path}/{name}", "rb") as file:
                 return checkpoints.read_offsets(file.read())
-        except (FileNotFoundError, Malformed):
+        except FileNotFoundError:
             return {}
+        except Malformed:
+            return None
 
     def _size_to_come(self, catalog: Catalog) -> int:
         size = 0
@@ -123,10 +126,22 @@ class DirectoryCopier:
     def _copy_all(self, catalog: Catalog) -> None:
         entries = sorted(catalog.entries(), key=lambda entry: _FIRST.get(entry.name, len(_FIRST)))
         # Before the records: a log start that is read later could lie behind what was copied.
-        log_starts = self._log_starts()
+        log_starts = self._checkpoint(checkpoints.LOG_STARTS) or {}
+        cleaned = self._checkpoint(checkpoints.CLEANED)
         for entry in entries:
             for key in _keys(entry):
                 self._store.keep(key, self._copy_partition(key, entry.id, log_starts.get(key, 0)))
+        self._note_cleaned(cleaned)
+
+    def _note_cleaned(self, before: dict[TopicPartition, int] | None) -> None:
+        """Notes which logs may have holes; a log is in the checkpoint before it gets its first."""
+        after = self._checkpoint(checkpoints.CLEANED)
+        for key, partition in self._store.draft.partitions.items():
+            if after is None or before is None:
+                # Nobody knows any more, so any of them may.
+                partition.cleaned_to = 0
+            elif key in after:
+                partition.cleaned_to = before.get(key, partition.log_start_offset)
 
     def _copy_partition(self, key: TopicPartition, topic_id: bytes, log_start_offset: int) -> StoredPartition:
         for _ in range(TRIES_MAX):

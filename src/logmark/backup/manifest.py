@@ -46,10 +46,11 @@ class StoredSegment:
 
 @dataclass(slots=True, kw_only=True)
 class StoredPartition:
-    """One partition's log."""
+    """One partition's log; one that was ever compacted says up to where, and may have holes."""
 
     topic_id: bytes
     log_start_offset: int = 0
+    cleaned_to: int | None = None
     segments: list[StoredSegment] = field(default_factory=list)
 
     @property
@@ -79,6 +80,7 @@ class Manifest:
     kind: str
     source: str
     cluster_id: str
+    run: int = 1
     node_id: int = 1
     ended_ms: int = 0
     next_producer_id: int = 0
@@ -109,6 +111,7 @@ class Manifest:
                 "kind": self.kind,
                 "source": self.source,
                 "cluster_id": self.cluster_id,
+                "run": self.run,
                 "node_id": self.node_id,
                 "ended_ms": self.ended_ms,
                 "next_producer_id": self.next_producer_id,
@@ -154,6 +157,7 @@ def _partition_row(key: TopicPartition, partition: StoredPartition) -> dict[str,
         "partition": key.partition,
         "topic_id": text_of_id(partition.topic_id),
         "log_start_offset": partition.log_start_offset,
+        "cleaned_to": partition.cleaned_to,
         "segments": [{**asdict(segment), "begun": list(segment.begun.items())} for segment in partition.segments],
     }
 
@@ -163,6 +167,7 @@ def _read(document: dict[str, Any]) -> Manifest:
         kind=document["kind"],
         source=document["source"],
         cluster_id=document["cluster_id"],
+        run=document["run"],
         node_id=document["node_id"],
         ended_ms=document["ended_ms"],
         next_producer_id=document["next_producer_id"],
@@ -174,6 +179,7 @@ def _read(document: dict[str, Any]) -> Manifest:
             TopicPartition(row["topic"], row["partition"]): StoredPartition(
                 topic_id=id_of_text(row["topic_id"]),
                 log_start_offset=row["log_start_offset"],
+                cleaned_to=row["cleaned_to"],
                 segments=[_read_segment(segment) for segment in row["segments"]],
             )
             for row in document["partitions"]

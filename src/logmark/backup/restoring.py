@@ -104,7 +104,6 @@ class Restorer:
         self._files.write(f"{folder}/{METADATA}", checkpoints.write_partition_metadata(partition.topic_id))
         for segment in partition.segments:
             self._copy_segment(segment, f"{folder}/{file_name(segment.base_offset, LOG)}")
-        self._files.sync_directory(folder)
 
     def _copy_segment(self, segment: StoredSegment, target: str) -> None:
         source = f"{self._backup}/{DATA}/{segment.file}"
@@ -126,7 +125,6 @@ class Restorer:
                 self._told(len(data))
             if crc != segment.crc or damage != segment.damage:
                 raise _refusal(source, "its checksum is not the one that was stored")
-            file.sync()
         finally:
             file.close()
             stored.close()
@@ -150,8 +148,10 @@ class Restorer:
         stored = {key: partition for key, partition in manifest.partitions.items() if partition.segments}
         starts = {key: partition.log_start_offset for key, partition in stored.items()}
         ends = {key: partition.log_end_offset for key, partition in stored.items()}
+        cleaned = {key: one.cleaned_to for key, one in stored.items() if one.cleaned_to is not None}
         for name, offsets in (
-            (checkpoints.LOG_STARTS, starts), (checkpoints.RECOVERY_POINTS, ends), (checkpoints.HIGH_WATERMARKS, ends)
+            (checkpoints.LOG_STARTS, starts), (checkpoints.RECOVERY_POINTS, ends), (checkpoints.HIGH_WATERMARKS, ends),
+            (checkpoints.CLEANED, cleaned),
         ):  # fmt: skip
             self._files.write_atomically(f"{self._new}/{name}", checkpoints.write_offsets(offsets))
         # With it, nothing below the ends is taken for a torn tail: all of it was checked a moment ago.
@@ -161,7 +161,10 @@ class Restorer:
     # The first start
 
     def _open_once(self) -> None:
-        """Opens every log as a broker does, which makes indexes and snapshots, and closes all of them cleanly."""
+        """Opens every log as a broker does, which makes indexes and snapshots, and closes all of them cleanly.
+
+        A log without indexes is checked, and what was checked is synced: from here on every segment is on disk.
+        """
         loop = asyncio.new_event_loop()
         committer = GroupCommit(loop)
         try:
@@ -191,8 +194,7 @@ class Restorer:
 
     def _open_partitions(self, directory: DataDirectory) -> None:
         for entry in self.manifest.topics:
-            # Whether offsets may be missing depends on settings of the broker to come: the copy is as its source was.
-            settings = TopicSettings({**entry.overrides, "cleanup.policy": "compact,delete"})
+            settings = TopicSettings(entry.overrides)
             for index in range(entry.partitions):
                 key = TopicPartition(entry.name, index)
                 stored = self.manifest.partitions.get(key)

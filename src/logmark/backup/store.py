@@ -42,6 +42,9 @@ class Store:
         self.new_bytes = 0
         self.previous = read_manifest(path, MANIFEST, files)
         self.interrupted = read_manifest(path, PROGRESS, files)
+        if self.previous and self.interrupted and self.interrupted.run <= self.previous.run:
+            # Its run was completed, and a power cut brought the file back. What it counts has grown since.
+            self.interrupted = None
         self.draft = Manifest(kind="", source="", cluster_id="")
         self._files = files
         self._lock = lock
@@ -96,6 +99,7 @@ class Store:
                 self._check_same(known, draft)
         known = self.interrupted or self.previous
         self.draft = draft
+        self.draft.run = self.previous.run + 1 if self.previous else 1
         self.draft.partitions = dict(known.partitions) if known else {}
         self.draft.topics = list(known.topics) if known else []
         # First of all: a folder with anything else in it would not be known for a backup.
@@ -185,14 +189,9 @@ class Store:
     def _write_progress(self) -> None:
         if self._writer is not None:
             self._writer.sync()
-        self._sync_folders()
+        # The names of new files may be lost: the next run then copies those again.
         self._files.write_atomically(f"{self.path}/{PROGRESS}", self.draft.encode())
         self._progress_at = time.monotonic()
-
-    def _sync_folders(self) -> None:
-        for folder in sorted(self._touched):
-            self._files.sync_directory(folder)
-        self._touched.clear()
 
     def closed(self) -> None:
         """The segment that was being written is on disk."""
@@ -201,11 +200,11 @@ class Store:
     def complete(self) -> Manifest:
         """Makes the run the backup: from here on it is what a restore restores."""
         assert self._writer is None, "a segment is still being written"
-        self._sync_folders()
-        self._files.sync_directory(f"{self.path}/{DATA}")
+        for folder in sorted(self._touched):
+            self._files.sync_directory(folder)
+        self._touched.clear()
         self._files.write_atomically(f"{self.path}/{MANIFEST}", self.draft.encode())
         self._files.remove(f"{self.path}/{PROGRESS}")
-        self._files.sync_directory(self.path)
         self.previous, self.interrupted = self.draft, None
         self._remove_strangers()
         return self.draft
