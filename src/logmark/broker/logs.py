@@ -230,6 +230,22 @@ class Logs:
         except OSError:
             log.exception("the files of a deleted topic could not be removed")
 
+    def remove_files(self) -> Callable[[], None] | None:
+        """Lets the partitions remove what they let go long enough ago; the call removes deleted ones, in any thread."""
+        now_ms = self._clock.now_ms()
+        for topic in self._topics.values():
+            for partition in topic.partitions:
+                partition.remove_deleted(now_ms)
+        folders = self._directory.take_removable(now_ms)
+        if not folders:
+            return None
+
+        def remove() -> None:
+            for folder in folders:
+                self._directory.remove_folder(folder)
+
+        return remove
+
     def checkpoint(self) -> Callable[[], None]:
         """Takes how far every log is durable and where it starts; the call writes it, from any thread."""
         return self._directory.checkpoint()

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 SWEEP_SECONDS = 5.0
 # How soon a log comes back after there is space again on a disk that was full.
 RECOVERY_INTERVAL_MS = 1000
+# How exactly file.delete.delay.ms is kept.
+REMOVAL_INTERVAL_MS = 1000
 
 
 class Address(NamedTuple):
@@ -124,6 +126,7 @@ class Broker:
         )
         every(self.config.int("log.flush.offset.checkpoint.interval.ms"), self._checkpoint_now_and_then)
         every(RECOVERY_INTERVAL_MS, self._recover_logs)
+        every(REMOVAL_INTERVAL_MS, self._remove_files)
         self.cleaner.start(self.timers)
         self._sweep_for_ever()
 
@@ -169,6 +172,12 @@ class Broker:
 
         self._checkpointing = self.loop.create_task(self.checkpoint())
         self._checkpointing.add_done_callback(done)
+
+    def _remove_files(self) -> None:
+        """Removes what was let go long enough ago, in a thread: it takes a while where the files are large."""
+        removal = self.logs.remove_files()
+        if removal is not None:
+            self.loop.run_in_executor(None, removal).add_done_callback(_tell_of_failed_removal)
 
     def _recover_logs(self) -> None:
         """Asks the logs that a full disk has stopped to try again."""
@@ -250,6 +259,11 @@ class Broker:
     def _sweep_for_ever(self) -> None:
         self.sweep(self.loop.time())
         self._sweeper = self.loop.call_later(SWEEP_SECONDS, self._sweep_for_ever)
+
+
+def _tell_of_failed_removal(done: "asyncio.Future[None]") -> None:
+    if not done.cancelled() and done.exception() is not None:
+        log.error("files that were let go could not be removed", exc_info=done.exception())
 
 
 def raise_descriptor_limit() -> None:

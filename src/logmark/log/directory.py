@@ -112,7 +112,7 @@ class DataDirectory:
         self._files.sync_directory(self.path)
         for name in sorted(self._found):
             if _GOING.fullmatch(name):
-                self._remove_folder(f"{self.path}/{name}")
+                self.remove_folder(f"{self.path}/{name}")
             elif name.endswith(".tmp") and not self._files.is_directory(f"{self.path}/{name}"):
                 with suppress(FileNotFoundError):
                     self._files.remove(f"{self.path}/{name}")
@@ -346,12 +346,19 @@ class DataDirectory:
 
     def purge(self, now_ms: int) -> None:
         """Removes the files of partitions that were deleted long enough ago."""
+        for path in self.take_removable(now_ms):
+            self.remove_folder(path)
+
+    def take_removable(self, now_ms: int) -> list[str]:
+        """The folders of partitions that were deleted long enough ago: whoever takes them removes them."""
+        if not self._going:
+            return []
         due = [path for deadline_ms, path in self._going if deadline_ms <= now_ms]
         self._going = [(deadline_ms, path) for deadline_ms, path in self._going if deadline_ms > now_ms]
-        for path in due:
-            self._remove_folder(path)
+        return due
 
-    def _remove_folder(self, path: str) -> None:
+    def remove_folder(self, path: str) -> None:
+        """Removes a folder with its files."""
         for name in self._files.listdir(path):
             self._files.remove(f"{path}/{name}")
         self._files.rmdir(path)
