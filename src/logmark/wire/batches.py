@@ -303,7 +303,7 @@ def check_produced(
     else:
         earliest = now_ms - rules.timestamp_before_max_ms
         latest = min(now_ms + rules.timestamp_after_max_ms, _LONG_MAX)
-    body: bytes | None = None
+    body: bytes | bytearray | None = None
     found = columns.check_records(records, None, rules.max_message_bytes, rules.keys_required, earliest, latest)
     if found[0]:
         _check_codec(found[0], records, produce_version)
@@ -350,7 +350,7 @@ def _stamp(batch: ProducedBatch, attributes: int, max_timestamp: int) -> None:
     _seal(batch.data)
 
 
-def _decompressed(codec: int, data: memoryview, rules: BatchRules) -> bytes:
+def _decompressed(codec: int, data: memoryview, rules: BatchRules) -> bytes | bytearray:
     try:
         return codecs.decompress(codec, data, bytes_max=rules.decompressed_bytes_max)
     except codecs.TooLarge as error:
@@ -359,7 +359,7 @@ def _decompressed(codec: int, data: memoryview, rules: BatchRules) -> bytes:
         raise Refused(ErrorCode.INVALID_RECORD, f"The records cannot be decompressed: {error}.") from None
 
 
-def _stored_as_asked(batch: ProducedBatch, body: bytes | None, rules: BatchRules, is_dense: bool) -> ProducedBatch:
+def _stored_as_asked(batch: ProducedBatch, body: Buffer | None, rules: BatchRules, is_dense: bool) -> ProducedBatch:
     """The batch with offset deltas 0, 1, 2, ... and the topic's codec; the same one when it is so already."""
     source = batch.attributes & CODEC_BITS
     target = source if rules.compression_type == "producer" else codecs.NAMES.index(rules.compression_type)
@@ -423,7 +423,7 @@ _REFUSALS: dict[int, tuple[ErrorCode, str]] = {
 def _refusal(
     found: "columns.Checked",
     records: memoryview,
-    body: bytes | None,
+    body: Buffer | None,
     rules: BatchRules,
     earliest: int,
     latest: int,

@@ -25,8 +25,8 @@ class TooLarge(Malformed):
     """A stream that would decompress to more than the limit."""
 
 
-def decompress(codec: int, data: Bytes, *, bytes_max: int) -> bytes:
-    """Returns the decompressed bytes, never more than `bytes_max` of them."""
+def decompress(codec: int, data: Bytes, *, bytes_max: int) -> bytes | bytearray:
+    """Returns the decompressed bytes, never more than `bytes_max` of them, and hardly takes more memory than that."""
     if not NONE <= codec <= ZSTD:
         raise Malformed(f"unknown compression codec {codec}")
     out = _DECOMPRESS[codec](data, bytes_max)
@@ -65,24 +65,39 @@ def _plain(data: Bytes, bytes_max: int) -> bytes:
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
-def _gunzip(data: Bytes, bytes_max: int) -> bytes:
-    out = b""
+# A step is added to what is there and then given back: large steps would take as much again.
+_STEP_BYTES_MAX = 1 << 20
+
+
+def _gunzip(data: Bytes, bytes_max: int) -> bytes | bytearray:
+    out: bytes | bytearray = b""
     rest: Bytes = data
+    stream = zlib.decompressobj(31)
     while len(out) <= bytes_max:
-        stream = zlib.decompressobj(31)
         try:
-            part = stream.decompress(rest, bytes_max + 1 - len(out))
+            part = stream.decompress(rest, min(_STEP_BYTES_MAX, bytes_max + 1 - len(out)))
         except zlib.error as error:
             raise Malformed(f"broken gzip stream: {error}") from None
-        out = out + part if out else part
-        if not stream.eof:
-            if len(out) <= bytes_max:
+        out = _longer(out, part)
+        if stream.eof:
+            rest = stream.unused_data  # members may be concatenated; what is no member is ignored, as Java does
+            if rest[:2] != _GZIP_MAGIC:
+                break
+            stream = zlib.decompressobj(31)
+        else:
+            rest = stream.unconsumed_tail
+            if not part and not rest:
                 raise Malformed("gzip stream ends in the middle")
-            break
-        rest = stream.unused_data  # members may be concatenated; what is no member is ignored, as Java does
-        if rest[:2] != _GZIP_MAGIC:
-            break
     return out
+
+
+def _longer(out: bytes | bytearray, part: bytes | bytearray) -> bytes | bytearray:
+    """Both, one behind the other; nearly every batch has one part, which is not copied."""
+    if not out:
+        return part
+    longer = out if isinstance(out, bytearray) else bytearray(out)
+    longer += part
+    return longer
 
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -92,19 +107,15 @@ _XERIAL_VERSION = 1
 _INT32 = struct.Struct(">i")
 
 
-def _unsnappy(data: Bytes, bytes_max: int) -> bytes:
+def _unsnappy(data: Bytes, bytes_max: int) -> bytearray:
     view = memoryview(data)
     if view[:8] != _XERIAL_MAGIC:
         # Clients of other languages send the bare block; Java's reader takes it, so it is legal in a log.
-        return bytes(_snappy_block(view, bytes_max))
-    parts: list[bytes] = []
-    size = 0
+        return _snappy_block(view, bytes_max)
+    out = bytearray()
     for block in _snappy_chunks(view):
-        parts.append(bytes(_snappy_block(block, bytes_max - size)))
-        size += len(parts[-1])
-        if size > bytes_max:
-            break
-    return b"".join(parts)
+        out += _snappy_block(block, bytes_max - len(out))
+    return out
 
 
 def _snappy_chunks(view: memoryview) -> Iterator[memoryview]:
@@ -147,7 +158,7 @@ _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_INDEPENDENT_BLOCKS = 0x20
 
 
-def _unlz4(data: Bytes, bytes_max: int) -> bytes:
+def _unlz4(data: Bytes, bytes_max: int) -> bytes | bytearray:
     view = memoryview(data)
     if view[:4] != _LZ4_MAGIC or len(view) < 7:
         raise Malformed("no lz4 frame")
@@ -155,23 +166,21 @@ def _unlz4(data: Bytes, bytes_max: int) -> bytes:
         # Java's reader refuses linked blocks: a batch that we let pass could never be consumed.
         raise Malformed("lz4 frame with linked blocks")
     stream = lz4.frame.LZ4FrameDecompressor()
-    parts: list[bytes] = []
-    size = 0
-    # The decoder allocates what it is asked for, so it is asked in growing steps.
-    step = max(_FIRST_READ_BYTES, 4 * len(view))
+    out: bytes | bytearray = b""
+    # The decoder allocates what it is asked for.
+    step = min(max(_FIRST_READ_BYTES, 4 * len(view)), _STEP_BYTES_MAX)
     given: Bytes = view
     try:
-        while not stream.eof and size <= bytes_max:
-            part = stream.decompress(given, min(step, bytes_max + 1 - size))
+        while not stream.eof and len(out) <= bytes_max:
+            part = stream.decompress(given, min(step, bytes_max + 1 - len(out)))
             if not part and not stream.eof:
                 raise Malformed("lz4 frame ends in the middle")
             given = b""
-            parts.append(part)
-            size += len(part)
-            step *= 2
+            out = _longer(out, part)
+            step = _STEP_BYTES_MAX
     except (RuntimeError, EOFError) as error:
         raise Malformed(f"broken lz4 frame: {error}") from None
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return out
 
 
 _WINDOW_BYTES_MIN = 8 << 20  # what RFC 8878 asks every decoder to accept
@@ -380,5 +389,5 @@ def _unsnappy_pieces(data: Bytes, bytes_max: int) -> Iterator[Bytes]:
 _PIECES: tuple[Callable[[Bytes, int], Iterator[Bytes]], ...] = (
     _plain_pieces, _gunzip_pieces, _unsnappy_pieces, _unlz4_pieces, _unzstd_pieces,
 )  # fmt: skip
-_DECOMPRESS: tuple[Callable[[Bytes, int], bytes], ...] = (_plain, _gunzip, _unsnappy, _unlz4, _unzstd)
+_DECOMPRESS: tuple[Callable[[Bytes, int], bytes | bytearray], ...] = (_plain, _gunzip, _unsnappy, _unlz4, _unzstd)
 _COMPRESS: tuple[Callable[[Bytes], bytes], ...] = (bytes, _gzip, _snappy, _lz4, _zstandard)

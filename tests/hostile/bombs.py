@@ -1,0 +1,126 @@
+"""`python -m tests.hostile.bombs SITE`: opens a bomb of each kind at one of the places that decompress records.
+
+One line of JSON: for each kind of bomb the answer, and the largest growth of the process's memory meanwhile.
+"""
+
+import ctypes
+import gc
+import json
+import struct
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import cramjam
+import zstandard
+
+from logmark.errors import LogmarkError
+from logmark.log import timestamps
+from logmark.log.cleaning import Limits, Plan, clean
+from logmark.log.partition import Partition
+from logmark.wire import batches, codecs, columns
+from logmark.wire.batches import BatchRules
+from tests.log.lab import Lab, settings
+
+LIMIT = 16 << 20
+BOMB_BYTES = 4 * LIMIT
+NOW_MS = 1_700_000_000_000
+
+
+def _without_its_size(data: bytes) -> bytes:
+    stream = zstandard.ZstdCompressor().compressobj()
+    return stream.compress(data) + stream.flush()
+
+
+KINDS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
+    **{codecs.NAMES[codec]: (codec, partial(codecs.compress, codec)) for codec in range(codecs.GZIP, codecs.ZSTD + 1)},
+    # As clients of other languages send them.
+    "snappy in one block": (codecs.SNAPPY, lambda data: bytes(cramjam.snappy.compress_raw(data))),
+    "zstd without its size": (codecs.ZSTD, _without_its_size),
+}
+
+
+def bomb(kind: str) -> bytearray:
+    """A small batch whose one record unpacks to four times the limit."""
+    codec, compress = KINDS[kind]
+    batch = batches.build([(b"key", b"." * BOMB_BYTES)], timestamp_ms=NOW_MS)
+    batch[batches.HEADER_BYTES :] = compress(bytes(batch[batches.HEADER_BYTES :]))
+    struct.pack_into(">i", batch, 8, len(batch) - 12)
+    struct.pack_into(">h", batch, 21, codec)
+    struct.pack_into(">I", batch, 17, columns.crc32c(batch, 21, len(batch) - 21))
+    assert len(batch) < BOMB_BYTES / 15, "no bomb"
+    return batch
+
+
+def produce(batch: bytearray, lab: Lab) -> object:
+    """A client sends it."""
+    rules = BatchRules(max_message_bytes=LIMIT, decompressed_bytes_max=LIMIT)
+    return batches.check_produced(memoryview(batch), rules, now_ms=NOW_MS, produce_version=9).size
+
+
+def stored(batch: bytearray, lab: Lab) -> Partition:
+    """A log that has it: one that was made with a higher limit, or by Apache Kafka, which has none."""
+    partition = lab.create(f"topic-{len(batch)}", config=settings(cleanup_policy="compact"))
+    partition.append(batches.own(batch), now_ms=NOW_MS)
+    lab.settle(partition)
+    return partition
+
+
+def look_up(batch: bytearray, lab: Lab) -> object:
+    """Somebody asks for the first record after it."""
+    timestamps.DECOMPRESSED_BYTES_MAX = LIMIT
+    return stored(batch, lab).offset_for_timestamp(NOW_MS)
+
+
+def compact(batch: bytearray, lab: Lab) -> object:
+    """The cleaner comes by."""
+    partition = stored(batch, lab)
+    plan = Plan(
+        folder=partition.folder,
+        bases=[0],
+        sizes=[len(batch)],
+        first_dirty_offset=0,
+        end_offset=1,
+        now_ms=NOW_MS,
+        delete_retention_ms=0,
+        limits=Limits(decompressed_bytes_max=LIMIT),
+    )
+    return [str(each) for each in clean(plan, lab.files)]
+
+
+SITES: dict[str, Callable[[bytearray, Lab], object]] = {"produce": produce, "look_up": look_up, "compact": compact}
+
+
+def memory(line: str) -> int:
+    """A figure of /proc/self/status in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(each.split()[1]) for each in lines if each.startswith(line)) * 1024
+
+
+def main() -> None:
+    """Opens all bombs."""
+    site = SITES[sys.argv[1]]
+    seen = {}
+    # Whatever is opened for the first time is not the bomb's.
+    for codec in range(codecs.GZIP, codecs.ZSTD + 1):
+        codecs.decompress(codec, codecs.compress(codec, b"x"), bytes_max=LIMIT)
+    for kind in KINDS:
+        with tempfile.TemporaryDirectory() as folder:
+            batch, lab = bomb(kind), Lab(Path(folder))
+            gc.collect()
+            ctypes.CDLL(None).malloc_trim(0)
+            Path("/proc/self/clear_refs").write_text("5")
+            before = memory("VmRSS")
+            try:
+                answer = f"done: {site(batch, lab)}"
+            except LogmarkError as error:
+                answer = f"{type(error).__name__}: {error}"
+            seen[kind] = {"answer": answer, "grew_bytes": memory("VmHWM") - before}
+            lab.close()
+    print(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main()
