@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from logmark.log.sweep import Damage
+from logmark.log.transactions import Aborted
 
 
 class Kind(StrEnum):
@@ -79,6 +80,8 @@ class SegmentFindings:
     gap: Damage | None = None
     indexes_are_wrong: bool = False
     aborts_are_wrong: bool = False
+    # The aborted transactions as the log has them, where it says all of them.
+    aborted: list[Aborted] | None = None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from logmark.log.epochs import FILE_NAME as EPOCHS
 from logmark.log.findings import Finding, Kind, PartitionFindings, SegmentFindings, of_damage
 from logmark.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, file_name
 from logmark.log.sweep import Damage, Stretch, Sweep, head_of
+from logmark.log.transactions import Aborted
 from logmark.wire import batches, codecs, columns
 from logmark.wire.batches import CODEC_BITS, CONTROL_BIT, HEADER_BYTES, TRANSACTIONAL_BIT, BatchHeader
 
@@ -23,6 +24,7 @@ from logmark.wire.batches import CODEC_BITS, CONTROL_BIT, HEADER_BYTES, TRANSACT
 UNPACKED_BYTES_MAX = 256 * 1024 * 1024
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
 _NEVER = _LONG_MAX
+_UNKNOWN = -1
 _PAGES_BYTES = 64 * 1024
 
 
@@ -98,9 +100,9 @@ class Inspection:
         self._told = told
         self._result = PartitionFindings(folder=folder)
         self._names: Sequence[str] = ()
-        # The open transactions by producer, each with its first offset; None where that lies before the log.
+        # The open transactions by producer, each with its first offset.
         self._open: dict[int, int] = {}
-        self._aborts: dict[int, tuple[int, int | None]] = {}
+        self._aborts: dict[int, Aborted] = {}
         self._epochs: list[tuple[int, int]] | None = None
         self._gaps: list[tuple[SegmentFindings, Damage]] = []
         self._is_compacted = cleaned_to is not None
@@ -232,7 +234,7 @@ class Inspection:
         if not has_one_epoch:
             self._check_leader_epochs(name, stretch)
         if special & TRANSACTIONAL_BIT:
-            self._follow_transactions(name, stretch)
+            self._follow_transactions(stretch)
         self._check_records(name, stretch, records, is_plain=not special & (CODEC_BITS | CONTROL_BIT) and not is_sparse)
 
     def _check_records(self, name: str, stretch: Stretch, records: int, *, is_plain: bool) -> None:
@@ -347,16 +349,18 @@ class Inspection:
 
     # Transactions
 
-    def _follow_transactions(self, name: str, stretch: Stretch) -> None:
+    def _follow_transactions(self, stretch: Stretch) -> None:
         position = 0
         for header in stretch.headers:
             if header.attributes & CONTROL_BIT:
                 marker = None
                 with suppress(Malformed):
                     marker = transactions.read_marker(stretch.data, position)
-                first = self._open.pop(header.producer_id, None)
+                first = self._open.pop(header.producer_id, _UNKNOWN)
                 if marker is not None and not marker.is_commit:
-                    self._aborts[header.last_offset] = header.producer_id, first
+                    last = header.last_offset
+                    stable = min(self._open.values(), default=last + 1)
+                    self._aborts[last] = Aborted(header.producer_id, first, last, stable)
             elif header.attributes & TRANSACTIONAL_BIT:
                 self._open.setdefault(header.producer_id, header.base_offset)
             position += header.size
@@ -364,31 +368,37 @@ class Inspection:
     def _check_aborts(self, found: SegmentFindings, base: int, following: int | None) -> None:
         name = file_name(base, TXN_INDEX)
         data = self._files.read(f"{self._path}/{name}") if name in self._names else b""
-        listed: dict[int, tuple[int, int | None]] = {}
-        problem = "half an entry" if len(data) % entries.ABORTED_ENTRY.size else None
-        before = base - 1
-        for entry in entries.aborted_entries(data):
-            if entry.version != 0 or not (0 <= entry.first_offset < entry.last_offset and before < entry.last_offset):
-                problem = f"an impossible entry, {entry}"
-            elif (following is not None and entry.last_offset >= following) or (
-                entry.last_offset not in self._aborts and not found.damage
-            ):
-                problem = f"no abort marker at offset {entry.last_offset}"
-            elif self._aborts.get(entry.last_offset, (entry.producer_id,))[0] != entry.producer_id:
-                problem = f"the marker at offset {entry.last_offset} is of another producer than {entry.producer_id}"
-            before = entry.last_offset
-            listed[entry.last_offset] = entry.producer_id, entry.first_offset
-        if problem is None and not self._is_compacted and not found.damage:
-            # A marker without records here aborts nothing; one whose records lie before the log cannot be judged.
-            expected = {last: abort for last, abort in self._aborts.items() if abort[1] is not None}
-            missing = [last for last, abort in expected.items() if listed.get(last, abort) != abort]
-            missing += [last for last in expected if last not in listed]
-            if missing and (self._is_clean or following is not None):
+        # Compaction removes records of aborted transactions, and damage may have held any marker.
+        is_known = not self._is_compacted and not found.damage
+        # A marker without records here aborts nothing; one whose records lie before the log cannot be judged.
+        expected = {last: abort for last, abort in self._aborts.items() if abort.first_offset != _UNKNOWN}
+        problem = self._problem_of_aborts(data, base, following, can_miss=bool(found.damage))
+        if problem is None and is_known and (self._is_clean or following is not None):
+            listed = {entry.last_offset: entry[1:4] for entry in entries.aborted_entries(data)}
+            missing = [last for last, abort in expected.items() if listed.get(last) != abort[:3]]
+            if missing:
                 problem = f"the transaction aborted at offset {missing[0]} is not in it as the log has it"
         if problem is not None:
             found.aborts_are_wrong = True
-            self._state(name, problem, "Readers of committed records may be shown aborted ones. The next start after "
-                        "a repair makes it again from the log.")  # fmt: skip
+            found.aborted = list(expected.values()) if is_known and len(expected) == len(self._aborts) else None
+            self._state(name, problem, "Readers of committed records may be shown aborted ones. A repair makes it "
+                        "again from the log.")  # fmt: skip
+
+    def _problem_of_aborts(self, data: bytes, base: int, following: int | None, *, can_miss: bool) -> str | None:
+        """What is wrong with a transaction index by itself, and with the markers that it names."""
+        if len(data) % entries.ABORTED_ENTRY.size:
+            return "half an entry"
+        before = base - 1
+        for entry in entries.aborted_entries(data):
+            if entry.version != 0 or not (0 <= entry.first_offset < entry.last_offset and before < entry.last_offset):
+                return f"an impossible entry, {entry}"
+            marker = self._aborts.get(entry.last_offset)
+            if (marker is None and not can_miss) or (following is not None and entry.last_offset >= following):
+                return f"no abort marker at offset {entry.last_offset}"
+            if marker is not None and marker.producer_id != entry.producer_id:
+                return f"the marker at offset {entry.last_offset} is of another producer than {entry.producer_id}"
+            before = entry.last_offset
+        return None
 
     # Indexes
 

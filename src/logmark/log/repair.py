@@ -25,6 +25,7 @@ from logmark.log.partition import METADATA
 from logmark.log.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
 from logmark.log.swap import SWAP
 from logmark.log.sweep import CHUNK_BYTES, HEAD_BYTES, RELATIVE_OFFSET_MAX, Damage
+from logmark.log.transactions import AbortedTransactions
 from logmark.log.verification import Verified
 from logmark.names import TopicPartition
 from logmark.wire import batches, columns
@@ -93,9 +94,12 @@ class Repair:
             elif segment.indexes_are_wrong:
                 self._add(f"make the indexes of {name} again; nothing is lost", self._index, found, segment)
             if segment.aborts_are_wrong:
-                must_check = True
                 path = f"{found.folder}/{file_name(segment.base_offset, TXN_INDEX)}"
-                self._add(f"set {path} aside; the next start makes it again from the log", self._set_aside, path)
+                if segment.aborted is not None:
+                    self._add(f"make {path} again from the log; nothing is lost", self._write_aborted, path, segment)
+                else:
+                    must_check = True
+                    self._add(f"set {path} aside; the next start makes it again from the log", self._set_aside, path)
         for name in found.wrong_snapshots:
             self._add(f"set {found.folder}/{name} aside", self._set_aside, f"{found.folder}/{name}")
         if found.epochs_are_wrong:
@@ -205,6 +209,13 @@ class Repair:
             self._files.replace(path, aside)
             self._files.sync_directory(path.rpartition("/")[0])
             self.kept.append(aside)
+
+    def _write_aborted(self, name: str, segment: SegmentFindings) -> None:
+        path = self._path(name)
+        if segment.aborted:
+            self._files.write_atomically(path, AbortedTransactions(segment.aborted).encode())
+        else:
+            self._set_aside(name)
 
     def _write_epochs(self, found: PartitionFindings) -> None:
         self._files.write_atomically(self._path(f"{found.folder}/{EPOCHS}"), checkpoints.write_epochs(found.epochs))
