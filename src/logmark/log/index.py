@@ -13,12 +13,14 @@ _TIME_ENTRY = struct.Struct(">qi")
 class OffsetIndex:
     """Maps the last offset of some batches to where those batches start in the file."""
 
-    __slots__ = ("base_offset", "data")
+    __slots__ = ("base_offset", "bytes_on_disk", "data")
     ENTRY_BYTES = _OFFSET_ENTRY.size
 
-    def __init__(self, base_offset: int, data: bytes = b"") -> None:
+    def __init__(self, base_offset: int, data: bytes | None = None) -> None:
+        """An index with the bytes of its file; without them, one that was never written."""
         self.base_offset = base_offset
-        self.data = bytearray(data)
+        self.data = bytearray(data or b"")
+        self.bytes_on_disk = -1 if data is None else len(data)
 
     def __len__(self) -> int:
         return len(self.data) // _OFFSET_ENTRY.size
@@ -58,12 +60,14 @@ class OffsetIndex:
 class TimeIndex:
     """Maps the largest timestamp so far to the last offset of the batch that holds it."""
 
-    __slots__ = ("base_offset", "data", "last_timestamp")
+    __slots__ = ("base_offset", "bytes_on_disk", "data", "last_timestamp")
     ENTRY_BYTES = _TIME_ENTRY.size
 
-    def __init__(self, base_offset: int, data: bytes = b"") -> None:
+    def __init__(self, base_offset: int, data: bytes | None = None) -> None:
+        """An index with the bytes of its file; without them, one that was never written."""
         self.base_offset = base_offset
-        self.data = bytearray(data)
+        self.data = bytearray(data or b"")
+        self.bytes_on_disk = -1 if data is None else len(data)
         self.last_timestamp = self[len(self) - 1][0] if len(self) else -1
 
     def __len__(self) -> int:

@@ -73,6 +73,7 @@ class Loader:
     check_all: bool = False
     durable_end: int = 0
     aborted: AbortedTransactions = field(default_factory=AbortedTransactions)
+    missing_snapshots: dict[int, bytes] = field(default_factory=dict)
 
     def load(self) -> Loaded:
         """Opens the folder and leaves it as a stop would have left it."""
@@ -85,6 +86,8 @@ class Loader:
         ]
         self._find_holes()
         self.snapshots = [int(name[:20]) for name in names if name.endswith(SNAPSHOT)]
+        if not self.is_clean:
+            self._finish_letting_go()
         if not self.segments:
             return self._empty(self.log_start_offset)
         self.durable_end = max(self.recovery_point, self.log_start_offset)
@@ -157,12 +160,22 @@ class Loader:
                 is_active = segment is self.segments[-1] and segment.base_offset >= self.cleaned_to
                 segment.is_dense = is_active
 
-    def _proofs(self) -> list[int]:
-        """Offsets below which all was synced: of sound snapshots, which are written after that, and of the epoch."""
-        proofs = []
+    def _epoch_starts(self) -> list[int]:
         with suppress(Malformed, FileNotFoundError):
             epochs = checkpoints.read_epochs(self.files.read(f"{self.folder}/{EPOCHS}"))
-            proofs += [start_offset for _, start_offset in epochs]
+            return [start_offset for _, start_offset in epochs]
+        return []
+
+    def _finish_letting_go(self) -> None:
+        """Removes the segments below a log start that retention had moved: the crash may have left any part of them."""
+        starts = self._epoch_starts()
+        kept = [at for at, segment in enumerate(self.segments) if starts and segment.base_offset == starts[0]]
+        if kept:
+            self._remove(self.segments[: kept[0]])
+
+    def _proofs(self) -> list[int]:
+        """Offsets below which all was synced: of sound snapshots, which are written after that, and of the epoch."""
+        proofs = self._epoch_starts()
         for offset in self.snapshots:
             with suppress(Malformed):
                 Producers.decode(self.files.read(f"{self.folder}/{file_name(offset, SNAPSHOT)}"), now_ms=self.now_ms)
@@ -218,7 +231,7 @@ class Loader:
     def _check_from(self, offset: int) -> int:
         """Checks every batch from the segment that holds an offset to the end, and returns the log end."""
         first = max((at for at, segment in enumerate(self.segments) if segment.base_offset <= offset), default=0)
-        if first and self.segments[first].base_offset == offset and offset not in self.snapshots:
+        if first and self.segments[first].base_offset == offset:
             # The crash came while the segment before was being closed, and may have taken its indexes.
             first -= 1
         expected = self.segments[first].base_offset
@@ -232,6 +245,8 @@ class Loader:
                     self._drop(at)
                     break
                 self._report_gap(segment, expected)
+            if at and segment.base_offset not in self.snapshots:
+                self.missing_snapshots[segment.base_offset] = self.producers.encode()
             expected = self._check(at, segment)
             self.checked.append(segment)
             at += 1
@@ -326,14 +341,17 @@ class Loader:
         return at >= 0 and segment.size in segment.skips.values()
 
     def _drop(self, at: int) -> None:
-        for segment in self.segments[at:]:
+        self._remove(self.segments[at:])
+        self.files.sync_directory(self.folder)
+
+    def _remove(self, segments: list[Segment]) -> None:
+        for segment in segments:
             segment.release()
             segment.mark_deleted()
             segment.remove_deleted()
+            self.segments.remove(segment)
             if segment.base_offset in self.snapshots:
                 self.snapshots.remove(segment.base_offset)
-        del self.segments[at:]
-        self.files.sync_directory(self.folder)
 
     def _make_durable(self) -> None:
         """What the check has found and rebuilt may still be in memory only: nothing is shown before it is on disk."""
@@ -346,6 +364,10 @@ class Loader:
                 segment.sync_indexes()
                 segment.release()
         self.files.sync_directory(self.folder)
+        # Whoever lets the segments before go lets the producers go that are known from nowhere else.
+        for offset, producers in self.missing_snapshots.items():
+            if any(segment.base_offset == offset for segment in self.segments):
+                self.files.write_atomically(f"{self.folder}/{file_name(offset, SNAPSHOT)}", producers)
 
     # Producers
 
