@@ -4,12 +4,16 @@ import copy
 from dataclasses import dataclass, field
 
 from logmark.errors import ErrorCode, Refused
+from logmark.log.index import TimeIndex
 from logmark.log.partition import Partition
 from logmark.log.segment import INDEX, TIME_INDEX, Segment
 from logmark.wire import batches
 from tests.crash.site import Site
 
 NOW_MS = 1_700_000_000_000
+PRODUCER_ID = 2**40
+# Producers from here on have transactions.
+TRANSACTIONAL_ID = PRODUCER_ID + 100
 
 
 @dataclass
@@ -22,12 +26,24 @@ class Sent:
 
 
 @dataclass
+class Transaction:
+    """A transaction in one partition: where it begins, and the marker that ends it, if there is one."""
+
+    producer_id: int
+    first_offset: int
+    marker: int | None = None
+    is_commit: bool = False
+
+
+@dataclass
 class Log:
     """One partition: what was written to it, and how much of that was promised."""
 
     values: dict[int, bytes] = field(default_factory=dict)
     stamps: dict[int, int] = field(default_factory=dict)
     sent: dict[int, list[Sent]] = field(default_factory=dict)
+    transactions: list[Transaction] = field(default_factory=list)
+    refused: set[int] = field(default_factory=set)
     # Below it everything was acknowledged, and shown to readers.
     acknowledged: int = 0
     # DeleteRecords was answered with this log start; a later one may have been on its way.
@@ -36,10 +52,24 @@ class Log:
 
     def forget_from(self, end: int) -> None:
         """What the crash took was never promised."""
-        for offset in [offset for offset in self.values if offset >= end]:
-            del self.values[offset], self.stamps[offset]
+        self.values = {offset: value for offset, value in self.values.items() if offset < end}
+        self.stamps = {offset: stamp for offset, stamp in self.stamps.items() if offset < end}
         for sent in self.sent.values():
             sent[:] = [each for each in sent if each.base_offset < end]
+        self.transactions = [each for each in self.transactions if each.first_offset < end]
+        for each in self.transactions:
+            if each.marker is not None and each.marker >= end:
+                each.marker = None
+
+    @property
+    def markers(self) -> list[int]:
+        """The offsets that hold no record."""
+        return [each.marker for each in self.transactions if each.marker is not None]
+
+    def undecided(self, producer_id: int) -> Transaction | None:
+        """The open transaction of a producer."""
+        return next((each for each in self.transactions
+                     if each.producer_id == producer_id and each.marker is None), None)  # fmt: skip
 
 
 @dataclass
@@ -103,29 +133,51 @@ class Promises:
     def _check_log(self, partition: Partition, log: Log, *, may_be_damaged: bool) -> None:
         where = f"{partition.topic}-{partition.index}"
         start, end = partition.log_start_offset, partition.log_end_offset
-        written = max([log.acknowledged, *(offset + 1 for offset in log.values)])
+        written = max([log.acknowledged, *(offset + 1 for offset in (*log.values, *log.markers))])
         assert partition.failure is None
         assert log.start <= start <= log.start_possible, f"{where} starts at {start}, told was {log.start}"
         assert log.acknowledged <= end <= written, f"{where} ends at {end}, told was {log.acknowledged}"
         assert end == partition.high_watermark
         assert may_be_damaged or not partition.damage, f"{where}: {partition.damage}"
-        found = read_all(partition, may_refuse_from=log.acknowledged if may_be_damaged else end)
+        found, refused = read_all(partition)
+        assert may_be_damaged or not refused, f"{where} refuses {refused}"
+        # What looks like damage behind the last promise is kept and refused, from now on for ever.
+        log.refused |= {offset for offset in refused if offset >= log.acknowledged}
+        assert refused <= log.refused, f"{where} refuses {refused}"
         assert {offset: log.values.get(offset) for offset in found} == found, f"{where} holds what was never written"
-        lost = [offset for offset in range(start, log.acknowledged) if offset not in found]
+        known = {*found, *refused, *log.markers}
+        lost = [offset for offset in range(start, log.acknowledged) if offset not in known]
         assert not lost, f"{where} lost {lost}"
-        if not may_be_damaged:
-            self._check_times(partition, log, found)
-        check_indexes(partition)
         log.acknowledged, log.start_possible = end, start
         log.forget_from(end)
+        if not may_be_damaged:
+            self._check_times(partition, log, found)
+            self._check_transactions(partition, log)
+        check_indexes(partition)
         # What is refused was never promised, and never will be.
         log.values = {offset: value for offset, value in log.values.items() if offset in found or offset < start}
+        for sent in log.sent.values():
+            sent[:] = [each for each in sent if each.base_offset in found or each.base_offset < start]
 
     def _check_times(self, partition: Partition, log: Log, found: dict[int, bytes]) -> None:
-        stamps = [(offset, log.stamps[offset]) for offset in sorted(found)]
+        # A marker has a time too, and is found by it, as in Kafka.
+        markers = [offset for offset in log.markers if offset >= partition.log_start_offset]
+        stamps = [(offset, log.stamps[offset]) for offset in sorted([*found, *markers])]
         for wanted in {stamp for _, stamp in stamps[:: max(1, len(stamps) // 3)]}:
             expected = next(pair for pair in stamps if pair[1] >= wanted)
             assert expected == partition.offset_for_timestamp(wanted)
+
+    def _check_transactions(self, partition: Partition, log: Log) -> None:
+        """Readers of committed records go as far as they may, and are told what was aborted."""
+        start, end = partition.log_start_offset, partition.log_end_offset
+        open_since = min([end, *(each.first_offset for each in log.transactions if each.marker is None)])
+        assert max(start, open_since) == partition.last_stable_offset
+        aborted = {
+            (each.producer_id, each.first_offset)
+            for each in log.transactions
+            if each.marker is not None and not each.is_commit and each.marker >= start
+        }
+        assert aborted == set(partition.aborted_transactions(start, end))
 
     def check_producers(self, site: Site) -> None:
         """What a producer sends again is found where it was written, and what it sends next is taken."""
@@ -151,8 +203,17 @@ class Promises:
             log.values[base + at], log.stamps[base + at] = value, now_ms
         if producer_id >= 0:
             sent.append(Sent(base, sequence, len(values)))
+        if producer_id >= TRANSACTIONAL_ID and log.undecided(producer_id) is None:
+            log.transactions.append(Transaction(producer_id, base))
         appended = partition.append(batch(values, now_ms, producer_id, sequence), now_ms=now_ms)
         assert (base, False) == (appended.base_offset, appended.is_duplicate)
+
+    def end_transaction(self, site: Site, partition: Partition, transaction: Transaction, *, commit: bool) -> None:
+        """Ends an open transaction, which nobody is told of yet."""
+        transaction.marker, transaction.is_commit = partition.log_end_offset, commit
+        self.log(partition).stamps[transaction.marker] = site.clock.now_ms()
+        appended = partition.append_marker(transaction.producer_id, 0, commit=commit, now_ms=site.clock.now_ms())
+        assert transaction.marker == appended.base_offset
 
     def go_on(self, site: Site) -> None:
         """Appends to every partition, as its producers would, and is told that all is durable."""
@@ -174,24 +235,27 @@ def batch(values: list[bytes], now_ms: int, producer_id: int, sequence: int) -> 
         producer_id=producer_id,
         producer_epoch=epoch,
         base_sequence=sequence,
+        attributes=batches.TRANSACTIONAL_BIT if producer_id >= TRANSACTIONAL_ID else 0,
     )
     return batches.own(made)
 
 
-def read_all(partition: Partition, *, may_refuse_from: int) -> dict[int, bytes]:
-    """Every record that can be read; only at or above an offset a read may be refused."""
+def read_all(partition: Partition) -> tuple[dict[int, bytes], set[int]]:
+    """Every record that can be read, and the offsets at which a read is refused."""
     found: dict[int, bytes] = {}
+    refused: set[int] = set()
     offset, end = partition.log_start_offset, partition.high_watermark
     while offset < end:
         try:
-            records = batches.unpack(partition.read(offset, bytes_max=4096))
-        except Refused as refused:
-            assert refused.code == ErrorCode.CORRUPT_MESSAGE and offset >= may_refuse_from, refused
+            data = partition.read(offset, bytes_max=4096)
+        except Refused as error:
+            assert error.code == ErrorCode.CORRUPT_MESSAGE, error
+            refused.add(offset)
             offset += 1
             continue
-        found.update((record.offset, record.value) for record in records if record.offset >= offset)
-        offset = records[-1].offset + 1
-    return found
+        found.update((record.offset, record.value) for record in batches.unpack(data) if record.offset >= offset)
+        offset = batches.sound_prefix(data, base=0)[1]
+    return found, refused
 
 
 def check_indexes(partition: Partition) -> None:
@@ -205,6 +269,13 @@ def check_indexes(partition: Partition) -> None:
         )  # fmt: skip
         rebuilt.rebuild()
         rebuilt.time_index.append_if_later(rebuilt.max_timestamp, rebuilt.max_timestamp_offset)
-        for suffix, wanted in ((INDEX, rebuilt.offset_index), (TIME_INDEX, rebuilt.time_index)):
-            path = segment.path.removesuffix(".log") + suffix
-            assert bytes(wanted.data) == partition._files.read(path), f"{path} is not what the log says"
+        path = segment.path.removesuffix(".log")
+        assert bytes(rebuilt.offset_index.data) == partition._files.read(path + INDEX), f"{path}{INDEX} is not whole"
+        times = TimeIndex(segment.base_offset, partition._files.read(path + TIME_INDEX))
+        wanted, kept = ([index[at] for at in range(len(index))] for index in (rebuilt.time_index, times))
+        # A stop before the segment was full has entered the largest timestamp of that moment too.
+        largest: dict[int, int] = {}
+        for _, header in segment.batches(0, segment.size):
+            largest[header.last_offset] = header.max_timestamp
+        assert set(wanted) <= set(kept) and wanted[-1:] == kept[-1:], f"{path}{TIME_INDEX} is not whole"
+        assert all(largest[offset] == timestamp for timestamp, offset in kept), f"{path}{TIME_INDEX} is wrong"

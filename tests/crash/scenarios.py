@@ -1,5 +1,6 @@
 """Scripts of what a broker does, run on a disk that remembers every moment at which it could crash."""
 
+import contextlib
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,36 +8,44 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from logmark.clock import ManualClock
+from logmark.disk.files import FileSystem
 from logmark.log.partition import Partition
 from logmark.testing.crashes import CrashFileSystem, Fate, PowerLoss
-from tests.crash.promises import NOW_MS, Promises
-from tests.crash.site import Site
+from tests.crash.promises import NOW_MS, PRODUCER_ID, Promises
+from tests.crash.site import PATH, Site
 
-PRODUCER_ID = 2**40
 TOPICS = ("clicks", "orders", "places")
 OVERRIDES = {"clicks": {}, "orders": {"file.delete.delay.ms": "0"}, "places": {"cleanup.policy": "compact"}}
 
-_share = st.integers(0, 999)
-# Weighted by how often each is drawn: most of a log's life is appending.
-_appends = st.tuples(st.just("append"), _share, st.integers(-1, 2), st.sampled_from([1, 1, 2, 3]), st.integers(0, 700))
-_steps = st.one_of(
-    _appends,
-    _appends,
-    _appends,
-    st.tuples(st.just("create"), _share, st.integers(1, 2)),
-    st.tuples(st.just("sync"), _share, st.integers(1, 9)),
-    st.tuples(st.just("settle")),
-    st.tuples(st.just("settle")),
-    st.tuples(st.just("retain"), st.integers(0, 6)),
-    st.tuples(st.just("delete records"), _share, _share),
-    st.tuples(st.just("checkpoint")),
-    st.tuples(st.just("restart")),
-    st.tuples(st.just("delete"), _share),
-    st.tuples(st.just("kill")),
-    st.tuples(st.just("power loss"), st.integers(0, 2**32)),
-)
 Script = list[tuple]
-scripts = st.lists(_steps, min_size=5, max_size=40)
+# How often each is done: most of a log's life is appending.
+WEIGHTS = {
+    "append": 12, "end transaction": 2, "create": 1, "sync": 3, "settle": 6, "retain": 2, "delete records": 1,
+    "checkpoint": 2, "restart": 1, "delete": 1, "kill": 1, "power loss": 1,
+}  # fmt: skip
+
+
+def script_of(seed: int) -> Script:
+    """A script that depends on nothing but a number."""
+    choose = random.Random(seed)
+    share = lambda: choose.randrange(1000)  # noqa: E731
+    arguments = {
+        "append": lambda: (
+            share(), choose.choice([-1, 0, 1, 100, 101]), choose.choice([1, 1, 2, 3]), choose.choice([0, 300, 1000])
+        ),
+        "end transaction": lambda: (share(), choose.random() < 0.5),
+        "create": lambda: (share(), choose.randint(1, 2)),
+        "sync": lambda: (share(), choose.randint(1, 9)),
+        "retain": lambda: (choose.randint(0, 6),),
+        "delete records": lambda: (share(), share()),
+        "delete": lambda: (share(),),
+        "power loss": lambda: (share(),),
+    }  # fmt: skip
+    steps = choose.choices(list(WEIGHTS), weights=list(WEIGHTS.values()), k=choose.randint(5, 60))
+    return [(step, *arguments.get(step, tuple)()) for step in steps]
+
+
+scripts = st.integers(0, 2**32).map(script_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +64,9 @@ class Crashed(BaseException):
 class Run:
     """One script on one disk."""
 
-    def __init__(self, disk: CrashFileSystem, *, moments: bool = True) -> None:
+    def __init__(self, disk: FileSystem, *, path: str = PATH, moments: bool = True) -> None:
         self.disk = disk
+        self.path = path
         self.clock = ManualClock(NOW_MS)
         self.promises = Promises()
         self.moments: list[Moment] = []
@@ -67,22 +77,30 @@ class Run:
 
     def run(self, script: Script) -> None:
         """Does everything in the script."""
+        for _ in self.steps(script):
+            pass
+        self._doing = "end"
+        self._remember()
+
+    def steps(self, script: Script) -> Iterator[Promises]:
+        """Does everything in the script, and says what is promised before its first step and after each."""
         self._start(self.disk)
+        yield self.promises.at(self.site)
         for step in script:
             self._doing = str(step)
             name, *arguments = step
             getattr(self, "_" + name.replace(" ", "_"))(*arguments)
-        self._doing = "end"
-        self._remember()
+            yield self.promises.at(self.site)
 
     def _remember(self) -> None:
         if self._keeps_moments:
             self.moments.append(Moment(self.disk.killed(), self.promises.at(self.site), self._doing))
 
-    def _start(self, disk: CrashFileSystem) -> None:
+    def _start(self, disk: FileSystem) -> None:
         self.disk, self.site = disk, None
-        disk.before_change = self._remember
-        self.site = Site(disk, self.clock)
+        if self._keeps_moments:
+            disk.before_change = self._remember
+        self.site = Site(disk, self.clock, self.path)
 
     # Finding
 
@@ -127,6 +145,17 @@ class Run:
             values.append(b"%d:" % self._number + choose.randbytes(choose.randrange(size // count + 1)))
         self.promises.append(self.site, partition, values, producer_id)
 
+    def _end_transaction(self, share: int, commit: bool) -> None:
+        undecided = [
+            (partition, each)
+            for partition in self.site.partitions()
+            for each in self.promises.log(partition).transactions
+            if each.marker is None
+        ]
+        if undecided:
+            partition, transaction = undecided[share % len(undecided)]
+            self.promises.end_transaction(self.site, partition, transaction, commit=commit)
+
     def _sync(self, share: int, steps: int) -> None:
         partition = self._partition(share)
         if partition is not None:
@@ -154,7 +183,7 @@ class Run:
 
     def _restart(self) -> None:
         assert self.site.close()
-        self._begin_again(self.disk.killed())
+        self._begin_again(self.disk.killed() if isinstance(self.disk, CrashFileSystem) else self.disk)
 
     def _kill(self) -> None:
         self._begin_again(self.disk.killed())
@@ -164,7 +193,7 @@ class Run:
         loss = choose.choice(list(self.disk.power_losses()))
         self._begin_again(self.disk.after(loss), may_be_damaged=is_garbled(loss))
 
-    def _begin_again(self, disk: CrashFileSystem, *, may_be_damaged: bool = False) -> None:
+    def _begin_again(self, disk: FileSystem, *, may_be_damaged: bool = False) -> None:
         self.promises = self.promises.at(self.site)
         self._start(disk)
         self.promises.check(self.site, may_be_damaged=may_be_damaged)
@@ -239,10 +268,8 @@ def _crash_in_recovery(
             raise Crashed
 
     disk.before_change = count_down
-    try:
+    with contextlib.suppress(Crashed):
         promises.check(Site(disk, clock), may_be_damaged=garbled)
-    except Crashed:
-        pass
     disk.before_change = lambda: None
     loss = choose.choice([*disk.power_losses(), disk.any_power_loss(choose)])
     return disk.after(loss), loss

@@ -13,7 +13,7 @@ from logmark.log.partition import Partition
 
 # Nobody turns it: futures are made on it and never awaited.
 LOOP = asyncio.new_event_loop()
-PATH = "/data"
+PATH = "/var/data"
 
 
 class SmallConfig(BrokerConfig):

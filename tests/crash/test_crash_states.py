@@ -2,7 +2,6 @@
 
 import random
 
-import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +28,9 @@ def explore(script: Script, seed: int, count: int) -> int:
 
 @given(script=scripts, seed=st.integers(0, 2**32))
 @settings(
-    max_examples=40, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    max_examples=40,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
 def test_whatever_a_crash_leaves_every_promise_is_kept(script: Script, seed: int) -> None:
