@@ -436,3 +436,47 @@ def test_the_same_operations_leave_the_same_bytes_on_both_brokers(written: Writt
             assert file.read_bytes() == (ours / file.name).read_bytes(), file.name
     entries = struct.calcsize(">ii")
     assert any(file.stat().st_size >= 10 * entries for file in ours.glob("*.index"))
+
+
+# A repair, and Apache Kafka behind it
+
+
+def test_apache_kafka_opens_a_directory_that_we_repaired_and_serves_all_but_the_gap(
+    written: Written, tmp_path: Path
+) -> None:
+    folder = tmp_path / "node"
+    data = Path(shutil.copytree(written.copies["closed cleanly"], folder / "data"))
+    (folder / "server.properties").touch()  # there already, so that nothing is formatted
+    topic, known = written.names["clicks"], written.known["closed cleanly"]["clicks"]
+    log = data / f"{topic}-0" / "00000000000000000000.log"
+    content = bytearray(log.read_bytes())
+    first, position = 0, 0
+    for _ in range(5):
+        header = batches.read_header(content, position)
+        first, position = header.next_offset, position + header.size
+    lost = range(first, batches.read_header(content, position).next_offset)
+    content[position + 70] ^= 1
+    log.write_bytes(content)
+    other = data / f"{written.names['payments']}-0" / "00000000000000000000.log"
+    content = bytearray(other.read_bytes())
+    content[7] ^= 1  # a base offset, which can be put right
+    other.write_bytes(content)
+
+    assert 1 == run("verify", str(data)).exit_code
+    repaired = run("verify", str(data), "--repair", "--yes")
+    assert 0 == repaired.exit_code, repaired.out + repaired.error
+    assert list(log.parent.glob("*.damaged-*"))
+
+    node = start_node(folder, SETTINGS)
+    try:
+        broker = BrokerUnderTest("kafka", node.bootstrap_servers, node)
+        assert known.end == broker.end_offset(topic)
+        shown = [message.offset() for message in all_of(broker, topic, known.end, "read_uncommitted")]
+        assert [offset for offset in known.records if offset not in lost] == shown
+        payments = written.known["closed cleanly"]["payments"]
+        found = all_of(broker, written.names["payments"], payments.last_stable, "read_committed")
+        assert payments.committed == {message.offset() for message in found}
+        broker.close()
+    finally:
+        node.stop()
+    assert list(log.parent.glob("*.damaged-*")), "what was cut out is still there"
