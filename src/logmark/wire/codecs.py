@@ -69,16 +69,50 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _STEP_BYTES_MAX = 1 << 20
 
 
+class _Output:
+    """What a decoder has said so far.
+
+    Growing may copy everything there is, and then takes twice the memory. So from a quarter of the limit on there is
+    room for all of it, of which the system gives only what is used.
+    """
+
+    __slots__ = ("_all", "_bytes_max", "size")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._all: bytes | bytearray = b""
+        self.size = 0
+
+    def add(self, part: bytes | bytearray) -> None:
+        if not self.size:
+            self._all = part  # nearly every batch has one part, which is not copied
+        else:
+            if not isinstance(self._all, bytearray):
+                self._all = bytearray(self._all)
+            end = self.size + len(part)
+            if len(self._all) == self.size and end > self._bytes_max // 4:
+                whole = bytearray(self._bytes_max + 1)
+                whole[: self.size] = self._all
+                self._all = whole
+            self._all[self.size : end] = part
+        self.size += len(part)
+
+    def take(self) -> bytes | bytearray:
+        if isinstance(self._all, bytearray):
+            del self._all[self.size :]
+        return self._all
+
+
 def _gunzip(data: Bytes, bytes_max: int) -> bytes | bytearray:
-    out: bytes | bytearray = b""
+    out = _Output(bytes_max)
     rest: Bytes = data
     stream = zlib.decompressobj(31)
-    while len(out) <= bytes_max:
+    while out.size <= bytes_max:
         try:
-            part = stream.decompress(rest, min(_STEP_BYTES_MAX, bytes_max + 1 - len(out)))
+            part = stream.decompress(rest, min(_STEP_BYTES_MAX, bytes_max + 1 - out.size))
         except zlib.error as error:
             raise Malformed(f"broken gzip stream: {error}") from None
-        out = _longer(out, part)
+        out.add(part)
         if stream.eof:
             rest = stream.unused_data  # members may be concatenated; what is no member is ignored, as Java does
             if rest[:2] != _GZIP_MAGIC:
@@ -88,16 +122,7 @@ def _gunzip(data: Bytes, bytes_max: int) -> bytes | bytearray:
             rest = stream.unconsumed_tail
             if not part and not rest:
                 raise Malformed("gzip stream ends in the middle")
-    return out
-
-
-def _longer(out: bytes | bytearray, part: bytes | bytearray) -> bytes | bytearray:
-    """Both, one behind the other; nearly every batch has one part, which is not copied."""
-    if not out:
-        return part
-    longer = out if isinstance(out, bytearray) else bytearray(out)
-    longer += part
-    return longer
+    return out.take()
 
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -107,15 +132,15 @@ _XERIAL_VERSION = 1
 _INT32 = struct.Struct(">i")
 
 
-def _unsnappy(data: Bytes, bytes_max: int) -> bytearray:
+def _unsnappy(data: Bytes, bytes_max: int) -> bytes | bytearray:
     view = memoryview(data)
     if view[:8] != _XERIAL_MAGIC:
         # Clients of other languages send the bare block; Java's reader takes it, so it is legal in a log.
         return _snappy_block(view, bytes_max)
-    out = bytearray()
+    out = _Output(bytes_max)
     for block in _snappy_chunks(view):
-        out += _snappy_block(block, bytes_max - len(out))
-    return out
+        out.add(_snappy_block(block, bytes_max - out.size))
+    return out.take()
 
 
 def _snappy_chunks(view: memoryview) -> Iterator[memoryview]:
@@ -166,21 +191,21 @@ def _unlz4(data: Bytes, bytes_max: int) -> bytes | bytearray:
         # Java's reader refuses linked blocks: a batch that we let pass could never be consumed.
         raise Malformed("lz4 frame with linked blocks")
     stream = lz4.frame.LZ4FrameDecompressor()
-    out: bytes | bytearray = b""
+    out = _Output(bytes_max)
     # The decoder allocates what it is asked for.
     step = min(max(_FIRST_READ_BYTES, 4 * len(view)), _STEP_BYTES_MAX)
     given: Bytes = view
     try:
-        while not stream.eof and len(out) <= bytes_max:
-            part = stream.decompress(given, min(step, bytes_max + 1 - len(out)))
+        while not stream.eof and out.size <= bytes_max:
+            part = stream.decompress(given, min(step, bytes_max + 1 - out.size))
             if not part and not stream.eof:
                 raise Malformed("lz4 frame ends in the middle")
             given = b""
-            out = _longer(out, part)
+            out.add(part)
             step = _STEP_BYTES_MAX
     except (RuntimeError, EOFError) as error:
         raise Malformed(f"broken lz4 frame: {error}") from None
-    return out
+    return out.take()
 
 
 _WINDOW_BYTES_MIN = 8 << 20  # what RFC 8878 asks every decoder to accept
