@@ -176,7 +176,7 @@ class Cleaner:
                 return
 
     async def _dirtiest(self) -> tuple[Partition, Due] | None:
-        """The log that needs it most; on the way, what is too old or too much in compacted logs is let go."""
+        """The log that needs it most."""
         now_ms = self._clock.now_ms()
         best: tuple[Partition, Due] | None = None
         seen = 0
@@ -189,7 +189,6 @@ class Cleaner:
                     await asyncio.sleep(0)
                 if partition.failure is not None or partition in self._uncleanable:
                     continue
-                partition.apply_retention(now_ms)
                 part = partition.dirty_part(now_ms)
                 if part is not None and part.must_run(partition.settings.dirty_ratio_min):
                     best = (partition, part) if best is None or part.dirty_ratio > best[1].dirty_ratio else best

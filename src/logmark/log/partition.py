@@ -754,9 +754,9 @@ class Partition:
             return 0
 
     def _piece(self, at: int, segment: Segment) -> retention.Piece:
-        segment.load_timestamps()
+        if segment.load_timestamps():
+            self._segments.use(segment)
         is_active = segment is self._segments.active
-        self._segments.use(segment)
         return retention.Piece(
             base_offset=segment.base_offset,
             next_base_offset=self.log_end_offset if is_active else self._segments[at + 1].base_offset,
@@ -802,12 +802,28 @@ class Partition:
         self._tell_watchers()
 
     def remove_deleted(self, now_ms: int) -> None:
-        """Removes the files that were let go longer than file.delete.delay.ms ago."""
-        self._deleted = [
-            (deadline_ms, segment)
-            for deadline_ms, segment in self._deleted
-            if deadline_ms > now_ms or not segment.remove_deleted()
-        ]
+        """Removes the files that were let go longer than file.delete.delay.ms ago; beside the loop, if it runs."""
+        due = [entry for entry in self._deleted if entry[0] <= now_ms]
+        if not due:
+            return
+        self._deleted = [entry for entry in self._deleted if entry[0] > now_ms]
+
+        def remove() -> list[tuple[int, Segment]]:
+            return [entry for entry in due if not entry[1].remove_deleted()]
+
+        def removed(done: asyncio.Future[list[tuple[int, Segment]]]) -> None:
+            error = None if done.cancelled() else done.exception()
+            if error is not None:
+                logger.error("files of %s that were let go could not be removed: %s", self.folder, error)
+            elif not done.cancelled():
+                self._deleted += done.result()
+
+        loop = self._committer.loop
+        if loop.is_running():
+            # A large file takes the kernel many milliseconds.
+            loop.run_in_executor(None, remove).add_done_callback(removed)
+        else:
+            self._deleted += remove()
 
     # Compaction
 
@@ -830,9 +846,9 @@ class Partition:
     def _dirty_piece(self, segment: Segment, lag: Lag) -> compaction.Piece:
         largest = first = -1
         if segment is not self._segments.active and (lag.least_ms > 0 or lag.most_ms < LONG_MAX):
-            segment.load_timestamps()
+            if segment.load_timestamps() or segment.first_timestamp < 0:
+                self._segments.use(segment)
             largest, first = segment.max_timestamp, segment.first_batch_timestamp()
-            self._segments.use(segment)
         return compaction.Piece(segment.base_offset, segment.size, largest, first)
 
     def cleaning_plan(self, part: Due, *, now_ms: int, limits: Limits) -> Plan:
@@ -894,7 +910,7 @@ class Partition:
         for old in gone:
             old.retire()
             # The snapshot at the new segment's own offset stays true.
-            self._syncs.append(partial(old.mark_deleted, with_snapshot=old is not gone[0]))
+            self._syncs += [partial(old.mark_deleted, with_snapshot=old is not gone[0]), old.let_file_go]
             self._deleted.append((deadline_ms, old))
         self._syncs += [partial(self._files.sync_directory, self.folder), finish]
         self._unshown = [each for each in self._unshown if each not in gone]

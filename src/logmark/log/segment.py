@@ -219,10 +219,13 @@ class Segment:
             self.first_timestamp = -1 if header is None else header.max_timestamp
         return self.first_timestamp
 
-    def load_timestamps(self) -> None:
-        """Knows the largest timestamp: the last entry of the time index, if the log says the same."""
+    def load_timestamps(self) -> bool:
+        """Knows the largest timestamp: the last entry of the time index, if the log says the same.
+
+        True when that had to be read.
+        """
         if self._is_timed:
-            return
+            return False
         self._is_timed = True
         entries = self.time_index
         last = entries[len(entries) - 1] if len(entries) else None
@@ -232,6 +235,7 @@ class Segment:
         elif last is not None or self.size:
             logger.warning("time index contradicts the log: %s is rebuilt", self._path + TIME_INDEX)
             self.rebuild()
+        return True
 
     def finish_indexes(self) -> None:
         """Adds the entry of the largest timestamp, on which retention relies, and writes both index files."""
@@ -360,6 +364,13 @@ class Segment:
         self._ending = DELETED
         if self._file is not None:
             self._file.path = self._path + LOG + DELETED
+
+    def let_file_go(self) -> None:
+        """Has no open file any more, as soon as nobody reads it; to be called in a thread.
+
+        Closing the last descriptor of a large file that has no name any more takes the kernel many milliseconds.
+        """
+        self._file = None
 
     # Reading
 
