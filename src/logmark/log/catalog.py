@@ -6,6 +6,7 @@ made and struck out after they are gone, so that every folder always has an owne
 
 import base64
 import json
+import os
 import secrets
 import string
 from collections.abc import Callable, Iterable, Mapping
@@ -77,11 +78,14 @@ class Entry:
 
 def _entry(row: dict[str, Any]) -> Entry:
     """A topic as the file has it; whatever could not have been entered is refused."""
-    topic_id = id_of_text(row["id"])
     partitions, overrides = row["partitions"], row["overrides"]
     check_name(row["name"])
+    try:
+        topic_id = id_of_text(row["id"])
+    except ValueError:
+        topic_id = b""
     if len(topic_id) != 16:
-        raise ValueError(f"the id of topic {row['name']} has {len(topic_id)} bytes")
+        raise ValueError(f"the id of topic {row['name']} is {row['id']!r}")
     if not isinstance(partitions, int) or not 1 <= partitions <= PARTITIONS_MAX:
         raise ValueError(f"topic {row['name']} has {partitions!r} partitions")
     TopicSettings(overrides)
@@ -118,9 +122,9 @@ class Catalog:
             self._read(content)
         if cluster_id is not None and self.cluster_id not in (None, cluster_id):
             raise UserError(
-                f"{path} is of the cluster {self.cluster_id}, and meta.properties beside it of the cluster "
-                f"{cluster_id}: files of two data directories were mixed. Nothing was changed. Restore both files from "
-                "the same copy."
+                f"{path} is of the cluster {self.cluster_id}, and {os.path.dirname(path)}/meta.properties of the "
+                f"cluster {cluster_id}: files of two data directories were mixed. Nothing was changed. Restore both "
+                "files from the same copy."
             )
         self.cluster_id = cluster_id or self.cluster_id
 
@@ -139,7 +143,7 @@ class Catalog:
                 entry = _entry(row)
                 self._entries[entry.name] = entry
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, Refused) as error:
-            cause = error.message if isinstance(error, Refused) else repr(error)
+            cause = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             raise UserError(
                 f"{self._path} cannot be read ({cause}). Nothing was changed; restore the file from a copy."
             ) from None
