@@ -286,7 +286,7 @@ def test_a_restart_knows_every_transaction_as_before(lab: Lab, clean: bool) -> N
     assert partition.log_end_offset == partition.last_stable_offset
 
 
-@pytest.mark.parametrize("lost", ["snapshot", "txnindex snapshot", "index"])
+@pytest.mark.parametrize("lost", ["snapshot", "txnindex", "txnindex snapshot", "index"])
 def test_a_clean_directory_that_lacks_files_shows_nothing_that_was_aborted(lab: Lab, lost: str) -> None:
     before = state(busy(lab))
     lab.stop()
@@ -299,10 +299,13 @@ def test_a_clean_directory_that_lacks_files_shows_nothing_that_was_aborted(lab: 
     assert before == state(partition)
 
 
+@pytest.mark.parametrize("is_noted", [True, False])
 @pytest.mark.parametrize("at", [0, 1, 10, 18, 26, 33])
-def test_an_index_that_cannot_be_is_made_again(lab: Lab, at: int) -> None:
+def test_an_index_that_cannot_be_is_made_again(lab: Lab, at: int, is_noted: bool) -> None:
     before = state(busy(lab))
     lab.stop()
+    if not is_noted:
+        (lab.path / "logmark.aborted").unlink()
     path = sorted(lab.folder().glob("*.txnindex"))[1]
     data = bytearray(path.read_bytes())
     data[at] ^= 0x80
@@ -311,6 +314,38 @@ def test_an_index_that_cannot_be_is_made_again(lab: Lab, at: int) -> None:
     partition = lab.reopen(config=SMALL)
 
     assert before == state(partition)
+
+
+def test_a_flipped_bit_in_an_index_shows_nothing_that_was_aborted(lab: Lab) -> None:
+    before = state(busy(lab))
+    lab.stop()
+    path = sorted(lab.folder().glob("*.txnindex"))[2]
+    sound = path.read_bytes()
+    for at in range(len(sound)):
+        data = bytearray(sound)
+        data[at] ^= 1
+        path.write_bytes(data)
+
+        assert before == state(lab.reopen(config=SMALL)), f"byte {at}"
+
+        lab.stop()
+        assert sound == path.read_bytes()
+
+
+def test_what_a_clean_stop_noted_of_indexes_is_forgotten_with_the_last_of_them(lab: Lab) -> None:
+    partition = busy(lab)
+    lab.stop()
+    assert len((lab.path / "logmark.aborted").read_text().splitlines()) > 4
+    partition = lab.reopen(config=SMALL)
+    Writer(lab, partition).end(B, commit=True)
+    partition.configure(settings(segment_bytes=600, retention_ms=0))
+    partition.apply_retention(NOW_MS + HOUR_MS)
+    lab.finish(partition)
+
+    lab.stop()
+
+    assert "0\n0\n" == (lab.path / "logmark.aborted").read_text()
+    assert partition.log_end_offset == lab.reopen(config=SMALL).last_stable_offset
 
 
 def test_a_clean_start_with_transactions_reads_no_more_than_the_end(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

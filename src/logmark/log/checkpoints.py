@@ -27,6 +27,25 @@ def read_offsets(data: bytes) -> dict[TopicPartition, int]:
     return offsets
 
 
+def write_aborted(checksums: Mapping[TopicPartition, Mapping[int, int]]) -> bytes:
+    """The text that says which transaction indexes there are: partition, base offset and checksum."""
+    lines = [
+        f"{topic} {partition} {base_offset} {checksum}"
+        for (topic, partition), found in sorted(checksums.items())
+        for base_offset, checksum in sorted(found.items())
+    ]
+    return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
+
+
+def read_aborted(data: bytes) -> dict[TopicPartition, dict[int, int]]:
+    """The checksums in that text, by partition and base offset."""
+    found: dict[TopicPartition, dict[int, int]] = {}
+    for line in _entries(data):
+        topic, partition, base_offset, checksum = _split(line, 4)
+        found.setdefault(TopicPartition(topic, _number(partition)), {})[_number(base_offset)] = _number(checksum)
+    return found
+
+
 def write_epochs(epochs: list[tuple[int, int]]) -> bytes:
     """The text of a leader-epoch checkpoint."""
     lines = [f"{leader_epoch} {start_offset}" for leader_epoch, start_offset in epochs]

@@ -27,6 +27,7 @@ LOCK = ".lock"
 META = "meta.properties"
 CLEAN = ".kafka_cleanshutdown"
 CATALOG = "logmark.catalog"
+ABORTED = "logmark.aborted"
 BOOTSTRAP = "bootstrap.checkpoint"
 KAFKA_METADATA = "__cluster_metadata-0"
 NODE_ID = 1
@@ -74,6 +75,7 @@ class DataDirectory:
         self._recovery_points = self._read_offsets(checkpoints.RECOVERY_POINTS)
         self._log_starts = self._read_offsets(checkpoints.LOG_STARTS)
         self._cleaned, self._is_cleaned_unknown = self._read_cleaned()
+        self._aborted = self._read_aborted()
         self._checkpointed = {*self._recovery_points, *self._log_starts, *self._cleaned}
 
     # Opening and closing
@@ -126,6 +128,7 @@ class DataDirectory:
             if clean and self._is_used:
                 self.write_checkpoints()
             if clean and is_complete:
+                self._write_aborted()
                 marker = json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":"))
                 self._files.write_atomically(f"{self.path}/{CLEAN}", marker.encode())
         except OSError as error:
@@ -134,6 +137,22 @@ class DataDirectory:
         finally:
             self._lock.release()
         return clean and is_complete
+
+    def _read_aborted(self) -> dict[TopicPartition, dict[int, int]] | None:
+        """Which transaction indexes a clean stop has left; None when nobody noted them."""
+        try:
+            content = self.read(ABORTED)
+            return None if content is None else checkpoints.read_aborted(content)
+        except Malformed as error:
+            logger.warning("%s/%s is not used: %s", self.path, ABORTED, error)
+            return None
+
+    def _write_aborted(self) -> None:
+        """Notes which transaction indexes there are: one that is lost later must not make aborted records visible."""
+        known = {key: dict(partition.aborted_checksums) for key, partition in self.partitions.items()}
+        known = {key: found for key, found in {**(self._aborted or {}), **known}.items() if found}
+        if known or self._aborted is not None:
+            self.write(ABORTED, checkpoints.write_aborted(known))
 
     def _is_all_open(self) -> bool:
         """After a crash a folder that nobody opened was not checked: the next start has to."""
@@ -290,6 +309,7 @@ class DataDirectory:
             files=self._files, committer=self._committer, clock=self._clock, clean=self.was_clean,
             recovery_point=self._recovery_points.get(key, 0), log_start_offset=self._log_starts.get(key, 0),
             cleaned_to=self._cleaned.get(key, 0 if self._is_cleaned_unknown else None),
+            aborted_checksums=None if self._aborted is None else self._aborted.get(key, {}),
         )  # fmt: skip
         self.partitions[key] = partition
         return partition

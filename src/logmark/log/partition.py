@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -111,6 +111,8 @@ class Partition:
         # The last write found the disk full, and that was said.
         self._is_refusing = False
         self._is_closed = False
+        # Of the transaction indexes by base offset, when the log is closed: without them aborted records would be seen.
+        self.aborted_checksums: Mapping[int, int] = {}
         self._epochs = Epochs(0)
         self._waiters = Waiters(committer.loop)
         self._syncs: list[Callable[[], None]] = []
@@ -188,15 +190,18 @@ class Partition:
         recovery_point: int = 0,
         log_start_offset: int = 0,
         cleaned_to: int | None = None,
+        aborted_checksums: Mapping[int, int] | None = None,
     ) -> "Partition":
         """The partition in a folder; unless it was stopped cleanly, every batch from the recovery point is checked.
 
-        `cleaned_to` is the cleaner's checkpoint: a log without one was never cleaned and has no holes.
+        `cleaned_to` is the cleaner's checkpoint: a log without one was never cleaned and has no holes. The checksums
+        are those that `close` found.
         """
         self = cls(folder, topic, index, topic_id, settings, files=files, committer=committer, clock=clock)
         loader = self._loader(
             clean=clean, recovery_point=recovery_point, log_start_offset=log_start_offset, cleaned_to=cleaned_to
         )
+        loader.aborted_checksums = aborted_checksums
         self._has_folder = True
         self.cleaned_to = cleaned_to
         self._take(loader.load(), loader)
@@ -261,6 +266,10 @@ class Partition:
         self._is_closed = True
         self._committer.troubled.discard(self)
         self._committer.finish(self)
+        with suppress(OSError, Malformed):
+            self.aborted_checksums = {
+                segment.base_offset: segment.aborted.checksum for segment in self._segments if segment.has_aborted
+            }
         is_complete = self.failure is None
         if clean and self.failure is None:
             try:
@@ -501,12 +510,14 @@ class Partition:
 
     def end_round(self, done: Round) -> None:
         """Shows what is durable now, or stops this log when the disk failed it."""
-        if not self._syncs:
-            self._segments.let_go()
-        if done.error is not None and not self._is_sync and healing.is_full(done.error):
+        is_held_up = not self._is_sync and healing.is_full(done.error)
+        if is_held_up:
             # Nobody waits for these: they are tried again when there is space.
             self._syncs[:0] = done.syncs[done.sync_count :]
             self._committer.troubled.add(self)
+        if not self._syncs:
+            self._segments.let_go()
+        if is_held_up:
             return
         if done.error is not None:
             self._fail(done.error)
@@ -569,9 +580,16 @@ class Partition:
             cleaned_to=self.cleaned_to,
         )  # fmt: skip
 
+        epochs = self._epochs.encode()
+
         def load() -> Loaded:
             healing.cut_back(self.folder, sizes, self.durable_end, self._files)
-            return loader.load()
+            loaded = loader.load()
+            # What the failed round was to do besides: nothing is acknowledged in a folder that a crash could take.
+            self._files.write_atomically(f"{self.folder}/{leader_epochs.FILE_NAME}", epochs)
+            self._files.sync_file(f"{self.folder}/{METADATA}")
+            self._files.sync_directory(os.path.dirname(self.folder))
+            return loaded
 
         try:
             loaded = await self._committer.loop.run_in_executor(None, load)

@@ -6,7 +6,7 @@ write that never reached the disk. Otherwise it is damage: kept, reported and no
 
 import logging
 import struct
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -65,6 +65,8 @@ class Loader:
     index_interval: int
     cleaned_to: int | None
     now_ms: int
+    # Of the transaction indexes that a clean stop has left, by base offset; None when nobody noted them.
+    aborted_checksums: Mapping[int, int] | None = None
     segments: list[Segment] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
     snapshots: list[int] = field(default_factory=list)
@@ -199,14 +201,18 @@ class Loader:
 
     def _unbelievable_aborts(self) -> str | None:
         """What is wrong with the segments' transaction indexes."""
+        checksums = {}
         for segment, following in zip(self.segments, [*self.segments[1:], None], strict=True):
             if segment.has_aborted:
                 try:
-                    entries = segment.aborted.entries
+                    aborted = segment.aborted
                 except Malformed as error:
                     return str(error)
-                if following is not None and entries and entries[-1].last_offset >= following.base_offset:
+                if following is not None and aborted and aborted.entries[-1].last_offset >= following.base_offset:
                     return "a transaction index reaches into the next segment"
+                checksums[segment.base_offset] = aborted.checksum
+        if self.aborted_checksums is not None and checksums != self.aborted_checksums:
+            return "its transaction indexes are not those that it had"
         return None
 
     def _end_of_log(self) -> int | None:

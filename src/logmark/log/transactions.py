@@ -10,6 +10,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import google_crc32c
+
 from logmark.errors import Malformed
 from logmark.wire import batches
 from logmark.wire.batches import CONTROL_BIT, HEADER_BYTES, LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT, ProducedBatch
@@ -184,6 +186,11 @@ class AbortedTransactions:
     def encode(self) -> bytes:
         """The bytes of a transaction index."""
         return b"".join(encode_entry(entry) for entry in self.entries)
+
+    @property
+    def checksum(self) -> int:
+        """The CRC-32C of its bytes, which the index itself does not have."""
+        return int(google_crc32c.value(self.encode()))
 
     @classmethod
     def decode(cls, data: bytes, *, base_offset: int) -> "AbortedTransactions":
