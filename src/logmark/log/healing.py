@@ -45,7 +45,10 @@ def stopped(name: str, error: BaseException) -> LogFailed:
 
 
 def cut_back(folder: str, sizes: Mapping[int, int], end: int, files: FileSystem) -> None:
-    """Takes away what is not durable: segments that begin behind an offset, and of others all behind so many bytes."""
+    """Takes away what is not durable: segments that begin behind an offset, and of others all behind so many bytes.
+
+    The load that follows checks what is left and syncs it.
+    """
     for name in files.listdir(folder):
         if name[:20].isdigit() and int(name[:20]) > end:
             files.remove(f"{folder}/{name}")
@@ -53,7 +56,6 @@ def cut_back(folder: str, sizes: Mapping[int, int], end: int, files: FileSystem)
         path = f"{folder}/{file_name(offset, LOG)}"
         if offset <= end and files.exists(path):
             _cut(path, size, files)
-    files.sync_directory(folder)
 
 
 def _cut(path: str, size: int, files: FileSystem) -> None:
@@ -65,6 +67,5 @@ def _cut(path: str, size: int, files: FileSystem) -> None:
         start = max(0, size - 1) // PAGE_BYTES * PAGE_BYTES
         if size:
             file.pwrite(file.pread(size - start, start), start)
-        file.sync()
     finally:
         file.close()

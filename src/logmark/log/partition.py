@@ -468,11 +468,15 @@ class Partition:
         """Makes what a log has besides its segments."""
         if not self._has_folder:
             self._make_folder()
-            self._syncs.append(partial(self._files.sync_file, f"{self.folder}/{METADATA}"))
-            self._syncs.append(partial(self._files.sync_directory, os.path.dirname(self.folder)))
-        path = f"{self.folder}/{leader_epochs.FILE_NAME}"
-        self._files.write(path, self._epochs.encode(), sync=False)
-        self._syncs.append(partial(self._files.sync_file, path))
+        self._files.write(f"{self.folder}/{leader_epochs.FILE_NAME}", self._epochs.encode(), sync=False)
+        self._syncs += self._folder_syncs()
+
+    def _folder_syncs(self) -> list[Callable[[], None]]:
+        return [
+            partial(self._files.sync_file, f"{self.folder}/{METADATA}"),
+            partial(self._files.sync_directory, os.path.dirname(self.folder)),
+            partial(self._files.sync_file, f"{self.folder}/{leader_epochs.FILE_NAME}"),
+        ]
 
     def _snapshot_writer(self) -> Callable[[], None]:
         """Writes the producers as they are now; called after everything below was synced, and before it is told.
@@ -580,16 +584,9 @@ class Partition:
             cleaned_to=self.cleaned_to,
         )  # fmt: skip
 
-        epochs = self._epochs.encode()
-
         def load() -> Loaded:
             healing.cut_back(self.folder, sizes, self.durable_end, self._files)
-            loaded = loader.load()
-            # What the failed round was to do besides: nothing is acknowledged in a folder that a crash could take.
-            self._files.write_atomically(f"{self.folder}/{leader_epochs.FILE_NAME}", epochs)
-            self._files.sync_file(f"{self.folder}/{METADATA}")
-            self._files.sync_directory(os.path.dirname(self.folder))
-            return loaded
+            return loader.load()
 
         try:
             loaded = await self._committer.loop.run_in_executor(None, load)
@@ -602,7 +599,8 @@ class Partition:
         if self._is_closed:
             return
         self._segments.close()
-        self._syncs.clear()
+        # What the failed round may not have done: nothing is acknowledged in a folder that a crash could take.
+        self._syncs = self._folder_syncs()
         self._deleted.clear()
         self._is_prepared = False
         log_start_offset = self.log_start_offset
