@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import IsolationLevel, Message, Producer, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from logmark.clock import SystemClock
@@ -34,7 +34,10 @@ BEGAN_MS = 1_700_000_000_000
 PRODUCER_ID = 2**40 + 7
 STATES = ["closed cleanly", "killed"]
 TOPICS = ["clicks", "payments", "profiles"]
-SETTINGS = {"log.cleaner.backoff.ms": "100", "log.segment.delete.delay.ms": "0"}
+# Kafka reserves this much for both indexes of every one of its hundred partitions, and copies are made of all that.
+SETTINGS = {
+    "log.cleaner.backoff.ms": "100", "log.segment.delete.delay.ms": "0", "log.index.size.max.bytes": "262144",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,14 @@ def ask_time(broker: BrokerUnderTest, topic: str, spec: OffsetSpec) -> tuple[int
     where = TopicPartition(topic, 0)
     answer = broker.admin.list_offsets({where: spec})[where].result(DEADLINE_S)
     return answer.offset, answer.timestamp
+
+
+def is_served(broker: BrokerUnderTest, topic: str) -> bool:
+    """Apache Kafka answers before it leads the partitions that it had before."""
+    try:
+        return broker.end_offset(topic) >= 0
+    except KafkaException:
+        return False
 
 
 def all_of(broker: BrokerUnderTest, topic: str, end: int, isolation: str) -> list[Message]:
@@ -470,6 +481,8 @@ def test_apache_kafka_opens_a_directory_that_we_repaired_and_serves_all_but_the_
     node = start_node(folder, SETTINGS)
     try:
         broker = BrokerUnderTest("kafka", node.bootstrap_servers, node)
+        for name in (topic, written.names["payments"]):
+            wait_until(lambda name=name: is_served(broker, name), f"Apache Kafka leads {name}")
         assert known.end == broker.end_offset(topic)
         shown = [message.offset() for message in all_of(broker, topic, known.end, "read_uncommitted")]
         assert [offset for offset in known.records if offset not in lost] == shown
