@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Brings what pip cannot: a compiler, Python's headers, a Java runtime, Maven, kcat. Installs only what is missing.
+# Brings what pip cannot: a compiler, Python's headers, a Java runtime, Maven, kcat, strace. Installs only what is missing.
 set -euo pipefail
 
 python=${PYTHON:-python3}
@@ -14,7 +14,8 @@ if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
     exit 1
 fi
 
-# What is missing, in two heaps: without the first nothing can be built, without the second Spark and Apache Kafka cannot run.
+# What is missing, in two heaps: without the first nothing can be built, without the second Spark, Apache Kafka and the
+# tests that need a tool of the system cannot run.
 build=() java=()
 has cc || has gcc || build+=(build-essential)
 "$python" -c 'import ensurepip, venv' 2>/dev/null || build+=(python3-venv)
@@ -24,6 +25,8 @@ headers=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
 java -version >/dev/null 2>&1 || java+=(openjdk-17-jre-headless)
 has mvn || java+=(maven)
 has kcat || java+=(kcat)
+# Kills a process at a chosen system call; there is none but on Linux.
+[ "${OSTYPE%%[^a-z]*}" = linux ] && ! has strace && java+=(strace)
 
 # The old bash of macOS takes an empty array for an unset variable, hence the plus.
 missing=(${build[@]+"${build[@]}"} ${java[@]+"${java[@]}"})

@@ -1,7 +1,6 @@
 """What a broker has promised up to some moment, and whether the logs that a crash left behind keep it."""
 
-import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from logmark.errors import ErrorCode, Refused
 from logmark.log.index import TimeIndex
@@ -49,6 +48,17 @@ class Log:
     # DeleteRecords was answered with this log start; a later one may have been on its way.
     start: int = 0
     start_possible: int = 0
+
+    def copy(self) -> "Log":
+        """The same, to be changed apart; a run copies its promises at every moment."""
+        return replace(
+            self,
+            values=dict(self.values),
+            stamps=dict(self.stamps),
+            sent={producer_id: list(sent) for producer_id, sent in self.sent.items()},
+            transactions=[replace(each) for each in self.transactions],
+            refused=set(self.refused),
+        )
 
     def forget_from(self, end: int) -> None:
         """What the crash took was never promised."""
@@ -100,7 +110,10 @@ class Promises:
                     log = topic.partitions[partition.index]
                     log.acknowledged = max(log.acknowledged, partition.high_watermark)
                     log.start_possible = max(log.start_possible, partition.log_start_offset)
-        return copy.deepcopy(self)
+        copy = Promises()
+        for name, topic in self.topics.items():
+            copy.topics[name] = replace(topic, partitions=[log.copy() for log in topic.partitions])
+        return copy
 
     def begin_topic(self, name: str, partitions: int) -> None:
         """A topic is being made: after a crash it is there, and empty, or it is not."""
@@ -163,7 +176,7 @@ class Promises:
         # A marker has a time too, and is found by it, as in Kafka.
         markers = [offset for offset in log.markers if offset >= partition.log_start_offset]
         stamps = [(offset, log.stamps[offset]) for offset in sorted([*found, *markers])]
-        for wanted in {stamp for _, stamp in stamps[:: max(1, len(stamps) // 3)]}:
+        for _, wanted in stamps[len(stamps) // 2 :][:1]:
             expected = next(pair for pair in stamps if pair[1] >= wanted)
             assert expected == partition.offset_for_timestamp(wanted)
 

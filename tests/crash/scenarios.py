@@ -2,10 +2,9 @@
 
 import contextlib
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-
-from hypothesis import strategies as st
 
 from logmark.clock import ManualClock
 from logmark.disk.files import FileSystem
@@ -43,9 +42,6 @@ def script_of(seed: int) -> Script:
     }  # fmt: skip
     steps = choose.choices(list(WEIGHTS), weights=list(WEIGHTS.values()), k=choose.randint(5, 60))
     return [(step, *arguments.get(step, tuple)()) for step in steps]
-
-
-scripts = st.integers(0, 2**32).map(script_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +208,14 @@ class Crash:
     moment: Moment
     loss: PowerLoss | None
     again: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """What was lost, and whether the recovery crashed too."""
+        if self.loss is None:
+            return "killed, and power lost after that"
+        again = ", and again in the recovery" if self.again is not None else ""
+        return re.sub(r"\d+ ", "", self.loss.name) + again
 
     def __str__(self) -> str:
         how = "killed" if self.loss is None else f"power lost, {self.loss.name}"

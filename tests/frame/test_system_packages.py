@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "system-packages.sh"
-TOOLS = ("cc", "java", "mvn", "kcat")
+TOOLS = ("cc", "java", "mvn", "kcat", "strace")
 
 
 class Machine:
@@ -54,7 +54,7 @@ def test_a_machine_that_has_everything_is_left_alone(machine: Machine) -> None:
 
 
 def test_root_gets_what_is_missing_and_no_more(machine: Machine) -> None:
-    code, said = machine.has("cc", "java").with_apt_get(as_root=True).set_up()
+    code, said = machine.has("cc", "java", "strace").with_apt_get(as_root=True).set_up()
 
     assert 0 == code
     assert "maven kcat" in said
@@ -63,7 +63,7 @@ def test_root_gets_what_is_missing_and_no_more(machine: Machine) -> None:
 
 
 def test_others_are_told_the_command(machine: Machine) -> None:
-    code, said = machine.has("cc").with_apt_get(as_root=False).set_up()
+    code, said = machine.has("cc", "strace").with_apt_get(as_root=False).set_up()
 
     assert 1 == code
     assert "sudo apt-get install -y --no-install-recommends openjdk-17-jre-headless maven kcat" in said

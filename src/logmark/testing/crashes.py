@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 
 from logmark.disk.files import Bytes
 
@@ -270,9 +271,7 @@ class CrashFileSystem:
 
     def _find(self, path: str) -> int | None:
         key = _ROOT
-        for name in posixpath.normpath(path).split("/"):
-            if not name:
-                continue
+        for name in _names(path):
             node = self._nodes[key]
             found = node.entries.get(name) if isinstance(node, _Directory) else None
             if found is None:
@@ -396,6 +395,11 @@ class CrashFileSystem:
         self.open(path, create=True)
         self._locked.add(path)
         return CrashLock(self, path)
+
+
+@lru_cache(maxsize=4096)
+def _names(path: str) -> tuple[str, ...]:
+    return tuple(name for name in posixpath.normpath(path).split("/") if name)
 
 
 def _error(code: int, path: str) -> OSError:

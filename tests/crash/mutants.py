@@ -1,0 +1,133 @@
+"""The code with one of its syncs taken out: what the crash tests must notice."""
+
+import ast
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+
+import logmark.log
+from logmark.disk.files import Bytes, FileSystem
+
+FOLDER = Path(logmark.log.__path__[0])
+ATOMIC = "write_atomically"
+# What a person runs while the broker stands still.
+TOOLS = ("repair",)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSite:
+    """One place in the code that asks for a sync, and which of its syncs goes."""
+
+    module: str
+    function: str
+    line: int
+    column: int
+    text: str
+    part: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.module}.py, {self.function}: {self.text}{self.part and f' ({self.part})'}"
+
+
+def sync_sites() -> list[SyncSite]:
+    """Every sync that the log asks for; an atomic write is two."""
+    found = []
+    for path in sorted(path for path in FOLDER.glob("*.py") if path.stem not in TOOLS):
+        for function, node in _attributes(ast.parse(path.read_text()), ""):
+            place = (path.stem, function, node.lineno, node.col_offset, ast.unparse(node))
+            if node.attr == ATOMIC:
+                found += [SyncSite(*place, "of the file"), SyncSite(*place, "of the directory")]
+            elif node.attr == "sync" or node.attr.startswith("sync_"):
+                found.append(SyncSite(*place))
+    return found
+
+
+def _attributes(tree: ast.AST, inside: str) -> Iterator[tuple[str, ast.Attribute]]:
+    """Every attribute in a tree that is used, with the function in which it stands."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Compare):
+            continue
+        named = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        name = f"{inside}.{node.name}".lstrip(".") if named else inside
+        if isinstance(node, ast.Attribute):
+            yield inside, node
+        yield from _attributes(node, name)
+
+
+@contextmanager
+def without(site: SyncSite) -> Iterator[None]:
+    """Runs the code as if that sync were not there."""
+    module = importlib.import_module(f"logmark.log.{site.module}")
+    tree = _Removal(site).visit(ast.parse(inspect.getsource(module)))
+    mutated = compile(ast.fix_missing_locations(tree), module.__file__, "exec")
+    function = _function(module, site.function)
+    original = function.__code__
+    module._removed_sync = _no_sync
+    module._write_without_file_sync = _without_file_sync
+    module._write_without_directory_sync = _without_directory_sync
+    function.__code__ = _code_of(mutated, original.co_qualname)
+    try:
+        yield
+    finally:
+        function.__code__ = original
+
+
+class _Removal(ast.NodeTransformer):
+    def __init__(self, site: SyncSite) -> None:
+        self._site = site
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        site = self._site
+        if (node.lineno, node.col_offset, ast.unparse(node)) != (site.line, site.column, site.text):
+            return node
+        if not site.part:
+            return ast.Name("_removed_sync", ast.Load())
+        helper = "_write_without_file_sync" if site.part == "of the file" else "_write_without_directory_sync"
+        return ast.Call(ast.Name(helper, ast.Load()), [node.value], [])
+
+
+def _no_sync(*_: object) -> None:
+    pass
+
+
+def _without_file_sync(files: FileSystem) -> Callable[[str, Bytes], None]:
+    def write(path: str, data: Bytes) -> None:
+        files.write(path + ".tmp", data, sync=False)
+        files.replace(path + ".tmp", path)
+        files.sync_directory(path.rpartition("/")[0])
+
+    return write
+
+
+def _without_directory_sync(files: FileSystem) -> Callable[[str, Bytes], None]:
+    def write(path: str, data: Bytes) -> None:
+        files.write(path + ".tmp", data)
+        files.replace(path + ".tmp", path)
+
+    return write
+
+
+def _function(module: ModuleType, name: str) -> FunctionType:
+    """The outermost function or method in which a name lies; what is inside it comes with it."""
+    found: object = module
+    for part in name.split("."):
+        found = inspect.getattr_static(found, part)
+        found = getattr(found, "__func__", None) or getattr(found, "fget", None) or found
+        if isinstance(found, FunctionType):
+            return found
+    raise LookupError(name)
+
+
+def _code_of(code: CodeType, qualified_name: str) -> CodeType:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            if constant.co_qualname == qualified_name:
+                return constant
+            if qualified_name.startswith(constant.co_qualname + "."):
+                return _code_of(constant, qualified_name)
+    raise LookupError(qualified_name)

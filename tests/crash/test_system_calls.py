@@ -1,0 +1,75 @@
+"""A process that is killed at a system call has lost nothing that it promised before."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from logmark.clock import ManualClock
+from logmark.disk.files import RealFileSystem
+from tests.crash.life import promised, promised_during
+from tests.crash.promises import NOW_MS, Promises
+from tests.crash.site import Site
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CALLS = ("pwrite64", "write", "fdatasync", "fsync", "rename", "ftruncate", "unlink", "mkdir", "rmdir")
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="strace is a tool of Linux")
+
+
+def live(folder: Path, *strace: str) -> int:
+    """Runs the life under strace and returns how many steps it finished."""
+    command = ["strace", "-f", "-qq", "--seccomp-bpf", *strace, sys.executable, "-m", "tests.crash.life", str(folder)]
+    done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, check=False)
+    return len(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def told() -> list[Promises]:
+    return promised()
+
+
+@pytest.fixture(scope="module")
+def points(tmp_path_factory: pytest.TempPathFactory, told: list[Promises]) -> list[tuple[str, int]]:
+    """Every system call of the whole life that changes the disk: its kind, and the how manieth it is."""
+    folder = tmp_path_factory.mktemp("whole")
+    trace = folder / "trace"
+    assert len(told) == live(folder / "data", "-e", f"trace={','.join(CALLS)}", "-o", str(trace))
+    lines = trace.read_text().splitlines()
+    counts = {call: sum(f" {call}(" in line for line in lines) for call in CALLS}
+    assert counts["pwrite64"] and counts["fdatasync"] and counts["fsync"] and counts["rename"]
+    return [(call, number) for call in CALLS for number in range(1, counts[call] + 1)]
+
+
+def survive_a_kill(folder: Path, call: str, number: int, told: list[Promises]) -> None:
+    """Kills the life at one system call, recovers, checks what it had promised, and goes on."""
+    inject = f"inject={call}:signal=SIGKILL:when={number}"
+    steps = live(folder / "data", "-e", f"trace={call}", "-e", inject, "-o", "/dev/null")
+    promises, clock = promised_during(max(0, steps - 1), told), ManualClock(NOW_MS + 60_000)
+    for _ in range(2):
+        site = Site(RealFileSystem(sync=False), clock, folder / "data")
+        promises.check(site)
+        promises.check_producers(site)
+        promises.go_on(site)
+        assert site.close()
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("share", [pytest.param(1 / 6, id="some"), pytest.param(0, id="all", marks=pytest.mark.soak)])
+def test_a_kill_at_a_system_call_breaks_no_promise(
+    share: float, tmp_path: Path, told: list[Promises], points: list[tuple[str, int]],
+    record_property: Callable[[str, object], None],
+) -> None:  # fmt: skip
+    every = max(1, int(share * len(points)))
+    killed = range(every // 2, len(points), every)
+    for at in killed:
+        call, number = points[at]
+        try:
+            survive_a_kill(tmp_path / str(at), call, number, told)
+        except Exception as error:
+            error.add_note(f"killed at {call} number {number}")
+            raise
+    record_property("system calls", len(points))
+    record_property("killed at", len(killed))
