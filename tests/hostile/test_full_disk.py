@@ -25,12 +25,18 @@ CONFIG = {"segment.bytes": "1048576"}
 class SmallDisk:
     """A broker in a process of its own whose data directory is all of a small file system."""
 
-    def __init__(self, folder: Path, durability: str) -> None:
+    def __init__(self, folder: Path, kind: str, durability: str) -> None:
         self._mount = folder / "disk"
         self._mount.mkdir()
+        source = f"-t tmpfs -o size={DISK_BYTES} tmpfs"
+        if kind == "ext4":
+            image = folder / "image"
+            image.write_bytes(bytes(DISK_BYTES))
+            subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], check=True)
+            source = f"-o loop {image}"
         data_dir = str(self._mount / "data")
         options = {"data_dir": data_dir, "config": {}, "durability": durability, "port": 0}
-        mount = f'mount -t tmpfs -o size={DISK_BYTES} tmpfs {self._mount} && exec "$@"'
+        mount = f'mount {source} {self._mount} && exec "$@"'
         namespace = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--mount"]
         self._process = subprocess.Popen(
             [*namespace, "sh", "-c", mount, "sh", sys.executable, "-m", "logmark.testing.process",
@@ -63,9 +69,12 @@ class SmallDisk:
         self._process.communicate()
 
 
-@pytest.fixture(params=["sync", "os"])
+SOAKED = [pytest.param(f"ext4 {durability}", marks=pytest.mark.soak) for durability in ("sync", "os")]
+
+
+@pytest.fixture(params=["tmpfs sync", "tmpfs os", *SOAKED])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SmallDisk]:
-    made = SmallDisk(tmp_path, request.param)
+    made = SmallDisk(tmp_path, *request.param.split())
     yield made
     made.close()
 
