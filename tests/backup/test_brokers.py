@@ -17,7 +17,7 @@ from tests.backup.copies import QUICK, batches_of, copy_brokers, ends_of, keys_o
 from tests.backup.test_directories import once, served
 from tests.cli.conftest import run
 from tests.harness.brokers import QUIET, BrokerUnderTest
-from tests.harness.node import start_node
+from tests.harness.node import start_node, wait_until
 from tests.harness.own import OUR_SETTINGS
 from tests.harness.tools import DUMP_LOG, run_tool
 
@@ -82,6 +82,35 @@ def test_a_log_start_inside_of_a_batch_and_an_expired_log_keep_their_offsets(tmp
     wanted = {ORDERS: (42, 100), TopicPartition("expired", 0): (7, 7)}
     assert wanted == ends_of(copy_brokers(broker.bootstrap_servers, tmp_path / "backup"), wanted)
     assert wanted == served(restored(tmp_path / "backup", tmp_path / "again"))
+
+
+def test_a_compacted_log_keeps_its_holes_and_is_always_fetched_anew(tmp_path: Path) -> None:
+    settings = {**OUR_SETTINGS, "log.cleaner.backoff.ms": "20"}
+    copied: list[int] = []
+    with Broker(settings, data_dir=str(tmp_path / "data")) as broker, Client(broker.bootstrap_servers) as client:
+        broker.create_topic(
+            "orders", 1,
+            {"segment.bytes": "1048576", "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"},
+        )  # fmt: skip
+        clients = BrokerUnderTest("logmark", broker.bootstrap_servers, broker)
+        producer = clients.producer(batch_num_messages=1)
+        for number in range(25):
+            producer.produce("orders", b"x" * 100_000, key=b"%d" % (number % 2))
+        assert 0 == producer.flush(20)
+        clients.close()
+        wait_until(lambda: 0 not in batches_of(client, ORDERS, 0, 25), "the first record was cleaned away")
+        copy_brokers(broker.bootstrap_servers, tmp_path / "backup")
+        # A tombstone may come and go between two runs: only all of the log says what it deleted.
+        manifest = copy_brokers(broker.bootstrap_servers, tmp_path / "backup", copied.append)
+        there = batches_of(client, ORDERS, 0, 25)
+
+    assert manifest.partitions[ORDERS].size_bytes <= sum(copied)
+    assert {ORDERS: (0, 25)} == ends_of(manifest, [ORDERS])
+    again = restored(tmp_path / "backup", tmp_path / "again")
+    with Broker(OUR_SETTINGS, data_dir=str(again)) as broker, Client(broker.bootstrap_servers) as client:
+        assert there == batches_of(client, ORDERS, 0, 25)
+    verified = run("verify", str(again))
+    assert 0 == verified.exit_code, verified.out
 
 
 def test_a_topic_that_is_made_anew_during_the_copy_has_the_new_id_and_no_old_place(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from logmark.backup.directories import DirectoryCopier
 from logmark.backup.manifest import Manifest
 from logmark.client.client import Client
 from logmark.names import OFFSETS_TOPIC, TopicPartition
@@ -131,7 +132,29 @@ def test_segments_that_retention_takes_during_the_copy_are_missed_by_nobody(tmp_
     assert {ORDERS: (start, end)} == served(restored(tmp_path / "backup", tmp_path / "again"))
 
 
-@pytest.mark.parametrize("stage", ["swap", "done"])
+def test_a_listing_that_misses_a_file_which_is_being_renamed_is_not_believed(
+    tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("orders", 1, SMALL)
+    write(broker, [b"x" * 100_000] * 35)
+    broker.stop()
+    segments = log_bytes(tmp_path / "data" / "orders-0")
+    missed = [sorted(segments)[0], sorted(segments)[1]]
+    listdir = os.listdir
+
+    def blind(path: str) -> list[str]:
+        names = set(listdir(path))
+        return sorted(names - {missed.pop()} if missed and segments.keys() <= names else names)
+
+    monkeypatch.setattr("logmark.backup.directories.os.listdir", blind)
+    monkeypatch.setattr(DirectoryCopier, "_size_to_come", lambda *_: 0)
+    manifest = copy_directory(tmp_path / "data", tmp_path / "backup")
+
+    assert [] == missed
+    assert [int(name[:20]) for name in segments] == [one.base_offset for one in manifest.partitions[ORDERS].segments]
+
+
+@pytest.mark.parametrize("stage", ["beside", "swap", "done"])
 def test_segments_that_compaction_swaps_during_the_copy_are_copied_again(
     tmp_path: Path, broker: Broker, stage: str
 ) -> None:
@@ -154,6 +177,8 @@ def test_segments_that_compaction_swaps_during_the_copy_are_copied_again(
         """The first two segments become one with the last batch of both, as compaction leaves it."""
         swap = Path(f"{segments[0]}.swap")
         swap.write_bytes(kept)
+        if stage == "beside":
+            return
         for segment in segments[:2]:
             segment.rename(f"{segment}.deleted")
             segment.with_suffix(".index").unlink()
@@ -301,6 +326,24 @@ def test_damage_at_the_source_is_copied_as_it_is_and_named(tmp_path: Path, broke
     again = restored(tmp_path / "backup", tmp_path / "again")
     assert bytes(data) == (again / "orders-0" / file.name).read_bytes()
     assert {ORDERS: (0, 5)} == served(again)
+
+
+def test_a_bad_end_of_a_segment_that_others_follow_is_damage_and_no_torn_tail(tmp_path: Path, broker: Broker) -> None:
+    broker.create_topic("orders", 1, SMALL)
+    write(broker, [b"x" * 100_000] * 25)
+    broker.stop()
+    first, *_ = sorted((tmp_path / "data" / "orders-0").glob("*.log"))
+    data = bytearray(first.read_bytes())
+    data[-1] ^= 1
+    first.write_bytes(data)
+
+    manifest = copy_directory(tmp_path / "data", tmp_path / "backup")
+
+    ((_, _, damage),) = manifest.damage()
+    assert len(data) == damage.position + damage.size_bytes
+    again = restored(tmp_path / "backup", tmp_path / "again")
+    assert log_bytes(tmp_path / "data" / "orders-0") == log_bytes(again / "orders-0")
+    assert {ORDERS: (0, 25)} == served(again)
 
 
 def test_a_log_start_inside_of_a_batch_and_an_expired_log_keep_their_offsets(tmp_path: Path, broker: Broker) -> None:

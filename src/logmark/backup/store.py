@@ -227,12 +227,10 @@ class SegmentWriter:
     """Puts batches behind what is stored of one segment."""
 
     def __init__(self, store: Store, segment: StoredSegment, files: FileSystem) -> None:
-        """Opens the stored file; what lies behind the counted bytes is of a run that was interrupted, and goes."""
+        """Opens the stored file; what lies behind the counted bytes is of a run that was interrupted: written over."""
         self.segment = segment
         self._store = store
         self._file: File = files.open(f"{store.path}/{DATA}/{segment.file}")
-        if self._file.size() != segment.size_bytes:
-            self._file.truncate(segment.size_bytes)
 
     def __enter__(self) -> Self:
         return self
