@@ -13,7 +13,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 from bench import wire
 from bench.load import REPOSITORY, connect, receive
@@ -27,6 +29,8 @@ WORKS = {
     "stall": "largest gap of the event loop's heartbeat under load",
     "p99.9 stall": "99.9th percentile of those gaps",
     "loop": "longest work of the loop between two heartbeats, in processor time",
+    "cleaner": "longest that the cleaner holds the event loop, in processor time",
+    "cleaner wall": "the same in wall time",
 }
 SETTINGS = {"log.cleaner.backoff.ms": "20", "log.flush.offset.checkpoint.interval.ms": "1000"}
 
@@ -113,11 +117,54 @@ class Heart:
         return {"stall": gaps[-1], "p99.9 stall": gaps[int(0.999 * (len(gaps) - 1))], "loop": max(self.works_ms[20:])}
 
 
+class Steps:
+    """How long each step of the cleaner's tasks held the event loop."""
+
+    def __init__(self) -> None:
+        self.works_ms, self.gaps_ms = [0.0], [0.0]
+
+    def task(self, loop: asyncio.AbstractEventLoop, work: Any, **how: Any) -> Any:
+        """The loop's factory of tasks: those of the cleaner are watched."""
+        if str(getattr(work, "__qualname__", "")).startswith("Cleaner."):
+            work = _Watched(work, self)
+        return asyncio.Task(work, loop=loop, **how)
+
+    def figures(self) -> dict[str, float]:
+        """The longest step."""
+        return {"cleaner": max(self.works_ms), "cleaner wall": max(self.gaps_ms)}
+
+
+class _Watched(Coroutine[Any, Any, Any]):
+    """A coroutine whose steps are timed."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any], steps: Steps) -> None:
+        self._work = work
+        self._steps = steps
+
+    def send(self, value: Any) -> Any:
+        at, worked = time.perf_counter(), time.thread_time()
+        try:
+            return self._work.send(value)
+        finally:
+            self._steps.gaps_ms.append(1000 * (time.perf_counter() - at))
+            self._steps.works_ms.append(1000 * (time.thread_time() - worked))
+
+    def throw(self, *error: Any) -> Any:
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        self._work.close()
+
+    def __await__(self) -> Any:
+        return self._work.__await__()
+
+
 async def _serve(folder: str, policy: str) -> None:
     from logmark.broker.config import BrokerConfig
     from logmark.broker.server import Broker
 
-    loop = asyncio.get_running_loop()
+    loop, steps = asyncio.get_running_loop(), Steps()
+    loop.set_task_factory(steps.task)
     broker = Broker(data_dir=folder, config=BrokerConfig(SETTINGS), durability="os")
     await broker.start()
     settings = {"cleanup.policy": policy, "segment.bytes": str(8 << 20), "min.cleanable.dirty.ratio": "0.01"}
@@ -127,7 +174,7 @@ async def _serve(folder: str, policy: str) -> None:
     threading.Thread(target=lambda: (sys.stdin.read(), loop.call_soon_threadsafe(ended.set)), daemon=True).start()
     heart.beat()
     await ended.wait()
-    figures = heart.figures()
+    figures = {**heart.figures(), **steps.figures()}
     cleaned = [broker.logs.partition(TOPIC, index).cleaned_to for index in range(PARTITIONS)]
     print(f"cleaned up to the offsets {cleaned}", file=sys.stderr)
     await broker.stop()
