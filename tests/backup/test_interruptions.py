@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from logmark.backup import store
+from logmark.client.errors import BrokerUnreachable
 from logmark.disk.files import RealFile
 from logmark.errors import UserError
 from logmark.names import TopicPartition
@@ -151,6 +152,28 @@ def test_a_full_disk_keeps_the_first_backup_and_the_next_run_goes_on(
     broker.stop()
     restored(backup, tmp_path / "newer")
     assert log_bytes(tmp_path / "data" / "orders-0") == log_bytes(tmp_path / "newer" / "orders-0")
+
+
+def test_a_broker_that_goes_away_is_a_sentence_and_the_next_run_goes_on(
+    tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(broker, 30)
+    monkeypatch.setattr("logmark.backup.brokers.FETCH_BYTES", 200_000)
+    copied: list[int] = []
+
+    def told(size: int) -> None:
+        copied.append(size)
+        if len(copied) == 3:
+            broker.stop()
+
+    with pytest.raises(BrokerUnreachable, match="What was copied is kept; run the same command again"):
+        copy_brokers(broker.bootstrap_servers, tmp_path / "backup", told, timeout_s=0.3)
+    broker.start()
+    first = sum(copied)
+
+    manifest = copy_brokers(broker.bootstrap_servers, tmp_path / "backup", copied.append)
+
+    assert sum(copied) == manifest.size_bytes > first > 0
 
 
 def test_two_runs_do_not_write_to_one_backup(tmp_path: Path, broker: Broker) -> None:

@@ -15,7 +15,7 @@ from logmark.backup.store import SegmentWriter, Store, copy_of
 from logmark.backup.stretches import batch_sizes
 from logmark.client.answers import Committed, GroupListing
 from logmark.client.client import Client
-from logmark.client.errors import OffsetOutOfRange, RefusedByBroker, UnknownTopic
+from logmark.client.errors import BrokerUnreachable, OffsetOutOfRange, RefusedByBroker, UnknownTopic
 from logmark.client.metadata import ClusterMetadata, TopicMetadata
 from logmark.clock import Clock
 from logmark.coordination import journal
@@ -74,6 +74,12 @@ class BrokerCopier:
         """A complete backup of the cluster; `expect` is told how many bytes are to come."""
         self._store, self._expect = store, expect
         store.begin(self._draft)
+        try:
+            return self._copy_rounds()
+        except BrokerUnreachable as error:
+            raise BrokerUnreachable(f"{error} What was copied is kept; run the same command again.") from None
+
+    def _copy_rounds(self) -> Manifest:
         for _ in range(ROUNDS_MAX):
             self._notes = []
             try:
