@@ -137,6 +137,7 @@ class Partition(Writer):
         self._segments = Segments(loaded.segments)
         self._reader = self._new_reader()
         self._unshown = loaded.segments[-1:]
+        self._has_aborted = any(segment.has_aborted for segment in loaded.segments)
         self.oldest_offset = loaded.segments[0].base_offset if loaded.segments else 0
         self._gaps = loaded.damage
         self.producers = loaded.producers
@@ -262,7 +263,7 @@ class Partition(Writer):
             return self._nothing_at(offset), []
         try:
             records = self._reader.read(offset, bytes_max=bytes_max, at_least_one=at_least_one, end=end, is_stable=True)
-            if not len(records):
+            if not self._has_aborted or not len(records):
                 return records, []
             return records, self.aborted_transactions(offset, self._reader.bound(self.log_end_offset))
         except OSError as error:

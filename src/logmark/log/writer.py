@@ -91,6 +91,7 @@ class Writer(ABC):
         # The last write found the disk full, and that was said.
         self._is_refusing = False
         self._is_closed = False
+        self._has_aborted = False
         # Of the transaction indexes by base offset, when the log is closed: without them aborted records would be seen.
         self.aborted_checksums: Mapping[int, int] = {}
         self._epochs = Epochs(0)
@@ -230,6 +231,7 @@ class Writer(ABC):
             is_new = not segment.has_aborted
             stable = self.producers.undecided.stable_after(ended)
             segment.add_aborted(Aborted(producer_id, ended.first_offset, offset, stable))
+            self._has_aborted = True
             # Durable before anybody sees the marker.
             if segment.sync_aborted not in self._syncs:
                 self._syncs.append(segment.sync_aborted)
