@@ -1,8 +1,12 @@
 """Transactions as the log sees them: markers, the last stable offset, what was aborted, and that after a restart."""
 
 import struct
+import tempfile
+from pathlib import Path
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from logmark.errors import ErrorCode, LogFailed, Malformed, Refused
 from logmark.log import transactions
@@ -437,3 +441,40 @@ def test_a_failed_index_stops_the_log_before_anybody_is_told(lab: Lab) -> None:
 def test_half_an_index_entry_is_malformed() -> None:
     with pytest.raises(Malformed):
         AbortedTransactions.decode(b"\0" * 33, base_offset=0)
+
+
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("data"), st.sampled_from([A, B, C])),
+        st.tuples(st.just("commit"), st.sampled_from([A, B, C])),
+        st.tuples(st.just("abort"), st.sampled_from([A, B, C])),
+        st.tuples(st.sampled_from(["stop", "kill"]), st.just(0)),
+    ),
+    min_size=5,
+    max_size=40,
+)
+
+
+@hypothesis.settings(max_examples=25, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+@hypothesis.given(operations=OPERATIONS)
+def test_readers_of_committed_records_see_exactly_those(operations: list[tuple[str, int]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        lab = Lab(Path(folder), durability="os")
+        partition = lab.create(config=SMALL)
+        writer = Writer(lab, partition)
+        open_at: dict[int, list[int]] = {}
+        visible: set[int] = set()
+        for kind, producer in operations:
+            if kind == "data":
+                open_at.setdefault(producer, []).append(writer.data(producer))
+            elif kind in ("stop", "kill"):
+                writer.partition = partition = lab.reopen(clean=kind == "stop", config=SMALL)
+            else:
+                writer.end(producer, commit=kind == "commit")
+                ended = open_at.pop(producer, [])
+                visible.update(ended if kind == "commit" else [])
+            stable = min((offsets[0] for offsets in open_at.values()), default=partition.log_end_offset)
+
+            assert stable == partition.last_stable_offset
+            assert sorted(offset for offset in visible if offset < stable) == committed(partition)
+        lab.close()
