@@ -176,7 +176,7 @@ def outputs(found: list[Cleaned | Done]) -> tuple[list[Cleaned], Done]:
 
 @unhurried
 @given(
-    logs(), st.integers(0, 30), st.sampled_from([150, 600, 2**30]), st.sampled_from([10, 4096 + 21 * 3, 2**20]),
+    logs(), st.integers(0, 30), st.sampled_from([150, 600, 2**30]), st.sampled_from([10, 8192 + 24 * 3, 2**20]),
     st.sampled_from([64, 300, 2**20]),
 )  # fmt: skip
 def test_cleaning_keeps_what_the_model_keeps(

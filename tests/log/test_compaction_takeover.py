@@ -334,7 +334,7 @@ def test_a_full_disk_leaves_the_log_as_it_was(lab: Lab) -> None:
 
 def test_a_map_that_is_full_cleans_in_several_runs(lab: Lab) -> None:
     partition = fill(lab, rounds=8)
-    small = Limits(map_bytes_max=4096 + 60)
+    small = Limits(map_bytes_max=8192 + 72)
     runs = 0
     while (done := lab.compact(partition, small)) is not None:
         runs += 1

@@ -1269,6 +1269,7 @@ def encode_records(records, timestamp_deltas, headers) -> bytearray:
 
 # Compaction
 
+_LONG_MAX = cython.declare(cython.longlong, 2**63 - 1)
 # The constants of SipHash, as C integers.
 _SIP_0 = cython.declare(cython.ulonglong, 0x736F6D6570736575)
 _SIP_1 = cython.declare(cython.ulonglong, 0x646F72616E646F6D)
@@ -1333,29 +1334,24 @@ def _sip_hash(
 class KeyMap:
     """The newest offset of every key.
 
-    Kafka's map keeps MD5 sums instead of keys. This one keeps the keys themselves in about as little memory (30 to 40
+    Kafka's map keeps MD5 sums instead of keys. This one keeps the keys themselves in about as little memory (32 to 48
     bytes and the key, without a Python object), so that no two keys can ever be taken for one and a record be lost.
     """
 
     count = cython.declare(cython.Py_ssize_t, visibility="readonly")
     _bytes_max: cython.longlong
-    _size: cython.Py_ssize_t
     _mask: cython.Py_ssize_t
     _low: cython.ulonglong
     _high: cython.ulonglong
-    # Key i lies in `_keys` from `_ends[i]` to `_ends[i + 1]`; a slot holds 0 or i + 1.
-    _keys: bytearray
-    _ends: object
-    _offsets: object
-    _hashes: object
+    # Entries lie one behind the other, aligned to 8 bytes: the offset (8 bytes), the size of the key (8), the key.
+    _entries: bytearray
+    _size: cython.Py_ssize_t
+    # A slot is 0, or the hash of a key and, in its lower half, one more than an eighth of the entry's position.
     _slots: object
     # The same without compiler: a dictionary.
     _known: dict
-    _k: cython.p_uchar
-    _e: cython.p_longlong
-    _o: cython.p_longlong
-    _h: cython.p_uint
-    _s: cython.p_int
+    _e: cython.p_uchar
+    _s: cython.p_ulonglong
 
     def __init__(self, bytes_max: cython.longlong) -> None:
         secret = os.urandom(16)
@@ -1363,18 +1359,10 @@ class KeyMap:
         self._high = int.from_bytes(secret[8:], "little")
         self._bytes_max = bytes_max
         self._known = {}
-        self.clear()
-
-    def clear(self) -> None:
-        """Forgets every key and gives the memory back."""
         self.count = self._size = 0
-        self._keys = bytearray()
-        self._ends = array.array("q", [0])
-        self._offsets = array.array("q")
-        self._hashes = array.array("I")
-        self._slots = array.array("i", bytes(4 * 1024))
+        self._entries = bytearray()
+        self._slots = array.array("Q", bytes(8 * 1024))
         self._mask = 1023
-        self._known.clear()
 
     def __len__(self) -> int:
         return self.count
@@ -1382,12 +1370,12 @@ class KeyMap:
     @property
     def size_bytes(self) -> int:
         """The memory that the keys take."""
-        return 20 * self.count + 4 * (self._mask + 1) + self._size
+        return 8 * (self._mask + 1) + self._size
 
     @property
     def is_full(self) -> bool:
         """True when the keys take all the memory that they may take; one batch of keys fits always."""
-        return self.count > 0 and 20 * self.count + 4 * (self._mask + 1) + self._size >= self._bytes_max
+        return self.count > 0 and 8 * (self._mask + 1) + self._size >= self._bytes_max
 
     def get(self, key: bytes) -> int:
         """The newest offset of a key, or -1: for small uses."""
@@ -1395,65 +1383,59 @@ class KeyMap:
         if not cython.compiled:
             return self._known.get(key, -1)
         self._point()
-        return self._newest(_memory(view), 0, len(key))
+        return self._newest(_memory(view), 0, len(key), self._hash(_memory(view), 0, len(key)))
 
     @cython.cfunc
     def reserve(self, keys: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.void:
         """Room for so many more keys and bytes."""
         wanted: cython.Py_ssize_t = self._mask + 1
+        old: cython.Py_ssize_t = wanted
+        before: cython.p_ulonglong
         if cython.compiled:
-            _ints(self._ends, self.count + keys + 1)
-            _ints(self._offsets, self.count + keys)
-            _ints(self._hashes, self.count + keys)
-            _room(self._keys, self._size + size, False)
+            _room(self._entries, self._size + size + 24 * keys, False)
             while wanted < 2 * (self.count + keys):
                 wanted *= 2
-            if wanted > self._mask + 1:
-                self._slots = array.array("i")
-                array.resize(self._slots, wanted)
+            if wanted > old:
+                slots = self._slots
+                before = cython.cast(array.array, slots).data.as_ulonglongs
+                self._slots = array.clone(slots, wanted, True)
                 self._mask = wanted - 1
                 self._point()
                 with cython.nogil:
-                    self._fill_slots()
+                    self._take_slots(before, old)
             self._point()
 
     @cython.cfunc
     def _point(self) -> cython.void:
-        self._k = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self._keys))
-        self._e = cython.cast(array.array, self._ends).data.as_longlongs
-        self._o = cython.cast(array.array, self._offsets).data.as_longlongs
-        self._h = cython.cast(array.array, self._hashes).data.as_uints
-        self._s = cython.cast(array.array, self._slots).data.as_ints
+        self._e = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self._entries))
+        self._s = cython.cast(array.array, self._slots).data.as_ulonglongs
 
     @cython.cfunc
     @cython.exceptval(check=False)
     @cython.nogil
-    def _fill_slots(self) -> cython.void:
+    def _take_slots(self, before: cython.p_ulonglong, count: cython.Py_ssize_t) -> cython.void:
         i: cython.Py_ssize_t
         slot: cython.Py_ssize_t
-        memset(self._s, 0, 4 * (self._mask + 1))
-        for i in range(self.count):
-            slot = self._h[i] & self._mask
-            while self._s[slot] != 0:
-                slot = (slot + 1) & self._mask
-            self._s[slot] = cython.cast(cython.int, i + 1)
+        for i in range(count):
+            if before[i] != 0:
+                slot = (before[i] >> 32) & self._mask
+                while self._s[slot] != 0:
+                    slot = (slot + 1) & self._mask
+                self._s[slot] = before[i]
 
     @cython.cfunc
     @cython.inline
     @cython.exceptval(check=False)
     @cython.nogil
-    def _slot(self, b: cython.p_const_uchar, size: cython.Py_ssize_t, hashed: cython.uint) -> cython.Py_ssize_t:
+    def _slot(self, b: cython.p_const_uchar, size: cython.Py_ssize_t, hashed: cython.ulonglong) -> cython.Py_ssize_t:
         """The slot of a key, or the empty one where it belongs."""
         slot: cython.Py_ssize_t = hashed & self._mask
-        i: cython.Py_ssize_t
+        entry: cython.p_longlong
         while self._s[slot] != 0:
-            i = self._s[slot] - 1
-            if (
-                self._h[i] == hashed
-                and self._e[i + 1] - self._e[i] == size
-                and memcmp(self._k + self._e[i], b, size) == 0
-            ):
-                return slot
+            if self._s[slot] >> 32 == hashed:
+                entry = self._entry(slot)
+                if entry[1] == size and memcmp(entry + 2, b, size) == 0:
+                    return slot
             slot = (slot + 1) & self._mask
         return slot
 
@@ -1461,22 +1443,55 @@ class KeyMap:
     @cython.inline
     @cython.exceptval(check=False)
     @cython.nogil
-    def _put(
-        self, b: cython.p_const_uchar, at: cython.longlong, size: cython.longlong, offset: cython.longlong
-    ) -> cython.void:
-        hashed: cython.uint
-        slot: cython.Py_ssize_t
+    def _entry(self, slot: cython.Py_ssize_t) -> cython.p_longlong:
+        eighth: cython.Py_ssize_t = cython.cast(cython.uint, self._s[slot])
+        return cython.cast(cython.p_longlong, self._e + 8 * (eighth - 1))
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    @cython.nogil
+    def _hash(self, b: cython.p_const_uchar, at: cython.longlong, size: cython.longlong) -> cython.ulonglong:
+        """The hash of a key that is looked up soon; its slot is on the way from memory meanwhile."""
+        hashed: cython.ulonglong = 0
         if cython.compiled:
             hashed = _sip_hash(b + at, size, self._low, self._high)
+            prefetch(self._s + (hashed & self._mask))  # noqa: F821
+        return hashed
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    @cython.nogil
+    def _fetch_entry(self, hashed: cython.ulonglong) -> cython.void:
+        """Has the entry that most likely belongs to a hash on the way from memory."""
+        if cython.compiled and self._s[hashed & self._mask] != 0:
+            prefetch(self._entry(hashed & self._mask))  # noqa: F821
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    @cython.nogil
+    def _put(
+        self,
+        b: cython.p_const_uchar,
+        at: cython.longlong,
+        size: cython.longlong,
+        hashed: cython.ulonglong,
+        offset: cython.longlong,
+    ) -> cython.void:
+        slot: cython.Py_ssize_t
+        entry: cython.p_longlong
+        if cython.compiled:
             slot = self._slot(b + at, size, hashed)
             if self._s[slot] == 0:
-                memcpy(self._k + self._size, b + at, size)
-                self._size += cython.cast(cython.Py_ssize_t, size)
-                self._h[self.count] = hashed
-                self._s[slot] = cython.cast(cython.int, self.count + 1)
+                self._s[slot] = (hashed << 32) | ((self._size >> 3) + 1)
+                entry = self._entry(slot)
+                entry[1] = size
+                memcpy(entry + 2, b + at, size)
+                self._size += (16 + cython.cast(cython.Py_ssize_t, size) + 7) & ~7
                 self.count += 1
-                self._e[self.count] = self._size
-            self._o[self._s[slot] - 1] = offset
+            self._entry(slot)[0] = offset
         else:
             self._known[bytes(b[at : at + size])] = offset
             self.count = len(self._known)
@@ -1485,11 +1500,13 @@ class KeyMap:
     @cython.inline
     @cython.exceptval(check=False)
     @cython.nogil
-    def _newest(self, b: cython.p_const_uchar, at: cython.longlong, size: cython.longlong) -> cython.longlong:
+    def _newest(
+        self, b: cython.p_const_uchar, at: cython.longlong, size: cython.longlong, hashed: cython.ulonglong
+    ) -> cython.longlong:
         slot: cython.Py_ssize_t
         if cython.compiled:
-            slot = self._slot(b + at, size, _sip_hash(b + at, size, self._low, self._high))
-            return self._o[self._s[slot] - 1] if self._s[slot] != 0 else -1
+            slot = self._slot(b + at, size, hashed)
+            return self._entry(slot)[0] if self._s[slot] != 0 else -1
         else:
             return self._known.get(bytes(b[at : at + size]), -1)
 
@@ -1566,14 +1583,37 @@ def _map_records(
     """Answers -1, or the index of the record that is broken, or the number of records if bytes are left after them."""
     at = cython.declare(cython.Py_ssize_t[1])
     field = cython.declare(cython.longlong[8])
+    block = cython.declare(cython.longlong[4 * 32])
     i: cython.longlong
+    n: cython.Py_ssize_t = 0
     at[0] = begin
     for i in range(count):
         if not _record(b, at, end, field):
             return i
         if field[3] >= 0 and base_offset + field[1] >= start:
-            keys._put(b, field[2], field[3], base_offset + field[1])
+            block[n] = field[2]
+            block[n + 1] = field[3]
+            block[n + 2] = cython.cast(cython.longlong, keys._hash(b, field[2], field[3]))
+            block[n + 3] = base_offset + field[1]
+            n += 4
+            if n == 4 * 32:
+                _map_block(keys, b, block, n)
+                n = 0
+    _map_block(keys, b, block, n)
     return -1 if at[0] == end else count
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+@cython.nogil
+def _map_block(keys: KeyMap, b: cython.p_const_uchar, block: cython.p_longlong, size: cython.Py_ssize_t) -> cython.void:
+    """Puts some keys at once: while one is compared, memory brings the next ones."""
+    n: cython.Py_ssize_t
+    for n in range(0, size, 4):
+        keys._fetch_entry(cython.cast(cython.ulonglong, block[n + 2]))
+    for n in range(0, size, 4):
+        keys._put(b, block[n], block[n + 1], cython.cast(cython.ulonglong, block[n + 2]), block[n + 3])
 
 
 @cython.cfunc
@@ -1876,10 +1916,10 @@ def _choose(
     """
     at = cython.declare(cython.Py_ssize_t[1])
     field = cython.declare(cython.longlong[8])
+    block = cython.declare(cython.longlong[7 * 32])
     i: cython.longlong
+    n: cython.Py_ssize_t = 0
     offset: cython.longlong
-    timestamp: cython.longlong
-    stays: cython.bint
     count: cython.longlong = _int32(head, 57)
     is_control: cython.bint = head[22] & 0x20 != 0
     is_log_append_time: cython.bint = head[22] & 8 != 0
@@ -1895,24 +1935,60 @@ def _choose(
             found[0] = i
             return
         offset = _int64(head, 0) + field[1]
+        block[n] = field[2]
+        block[n + 1] = field[3]
+        # What is known without a look at the map; else the offset that the map must not exceed.
         if is_control or offset > mapped_to:
-            stays = True
+            block[n + 3] = _LONG_MAX
         elif field[3] < 0 or (field[5] < 0 and not keeps_tombstones):
-            stays = False
+            block[n + 3] = -2
         else:
-            stays = offset >= keys._newest(b, field[2], field[3])
-        choice[i] = stays
-        if stays:
-            timestamp = _int64(head, 35) if is_log_append_time else _sum(_int64(head, 27), field[0])
-            if found[1] == 0:
-                found[3] = timestamp
-            if timestamp > found[4]:
-                found[4] = timestamp
-            found[1] += 1
-            if field[5] < 0:
-                found[2] += 1
+            block[n + 3] = offset
+            block[n + 2] = cython.cast(cython.longlong, keys._hash(b, field[2], field[3]))
+        block[n + 4] = _int64(head, 35) if is_log_append_time else _sum(_int64(head, 27), field[0])
+        block[n + 5] = field[5]
+        block[n + 6] = i
+        n += 7
+        if n == 7 * 32:
+            _choose_block(keys, b, block, n, choice, found)
+            n = 0
+    _choose_block(keys, b, block, n, choice, found)
     if at[0] != end:
         found[0] = count
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+@cython.nogil
+def _choose_block(
+    keys: KeyMap,
+    b: cython.p_const_uchar,
+    block: cython.p_longlong,
+    size: cython.Py_ssize_t,
+    choice: cython.p_uchar,
+    found: cython.p_longlong,
+) -> cython.void:
+    n: cython.Py_ssize_t
+    limit: cython.longlong
+    stays: cython.bint
+    for n in range(0, size, 7):
+        if 0 <= block[n + 3] < _LONG_MAX:
+            keys._fetch_entry(cython.cast(cython.ulonglong, block[n + 2]))
+    for n in range(0, size, 7):
+        limit = block[n + 3]
+        stays = limit >= 0
+        if stays and limit < _LONG_MAX:
+            stays = keys._newest(b, block[n], block[n + 1], cython.cast(cython.ulonglong, block[n + 2])) <= limit
+        choice[block[n + 6]] = stays
+        if stays:
+            if found[1] == 0:
+                found[3] = block[n + 4]
+            if block[n + 4] > found[4]:
+                found[4] = block[n + 4]
+            found[1] += 1
+            if block[n + 5] < 0:
+                found[2] += 1
 
 
 @cython.cfunc
