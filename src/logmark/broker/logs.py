@@ -19,6 +19,9 @@ from logmark.log.settings import TopicSettings
 from logmark.names import OFFSETS_TOPIC, OFFSETS_TOPIC_PARTITIONS, TopicPartition
 from logmark.wire.batches import BatchRules
 
+# The first look at a log reads its time index and a batch: so many take a few milliseconds.
+SEEN_IN_A_TURN = 25
+
 log = logging.getLogger(__name__)
 
 
@@ -218,13 +221,23 @@ class Logs:
 
     def look_after(self) -> None:
         """Removes what is too old or too much, and forgets producers that have been silent for long."""
+        for _ in self.look_after_in_turns():
+            pass
+
+    def look_after_in_turns(self) -> Iterator[None]:
+        """The same, some partitions at a time: clients of others must not wait for thousands."""
         now_ms = self._clock.now_ms()
         expiration_ms = self._config.int("producer.id.expiration.ms")
-        for topic in self._topics.values():
-            for partition in topic.partitions:
+        seen = 0
+        for topic in self.topics():
+            for partition in list(topic.partitions):
                 partition.expire_producers(now_ms=now_ms, expiration_ms=expiration_ms)
                 if partition.failure is None:
                     partition.apply_retention(now_ms)
+                seen += len(partition.segments) > 0
+                if seen == SEEN_IN_A_TURN:
+                    seen = 0
+                    yield
         try:
             self._directory.purge(now_ms)
         except OSError:

@@ -5,7 +5,7 @@ import contextlib
 import ipaddress
 import logging
 import resource
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -95,6 +95,7 @@ class Broker:
         self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._checkpointing: asyncio.Task[None] | None = None
+        self._turns: Iterator[None] = iter(())
         self._recovering: asyncio.Task[None] | None = None
         self._sending: list[Connection] = []
         self.dispatcher = Dispatcher(self)
@@ -121,7 +122,7 @@ class Broker:
         every = self.timers.every
         every(
             self.config.int("log.retention.check.interval.ms"),
-            self.logs.look_after,
+            self._look_after,
             first_ms=self.config.int("log.initial.task.delay.ms"),
         )
         every(self.config.int("log.flush.offset.checkpoint.interval.ms"), self._checkpoint_now_and_then)
@@ -193,6 +194,15 @@ class Broker:
         finally:
             self._recovering = None
 
+    def _look_after(self) -> None:
+        self._turns = self.logs.look_after_in_turns()
+        self._take_a_turn()
+
+    def _take_a_turn(self) -> None:
+        for _ in self._turns:
+            self.loop.call_soon(self._take_a_turn)
+            return
+
     async def _bind(self, listener: Listener) -> None:
         try:
             server = await self.loop.create_server(
@@ -227,6 +237,7 @@ class Broker:
             self._sweeper.cancel()
         self.groups.close()
         self.timers.close()
+        self._turns = iter(())
         await self.cleaner.stop()
         for connection in list(self.connections):
             connection.abort()
