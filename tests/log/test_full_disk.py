@@ -1,8 +1,13 @@
 """A full disk: writes are refused and leave nothing behind, reads go on, and the log comes back by itself."""
 
 import errno
+import tempfile
+from contextlib import suppress
+from pathlib import Path
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from logmark.errors import LogFailed
 from logmark.wire import batches
@@ -228,3 +233,57 @@ def test_retention_makes_space_although_there_is_none_for_a_new_segment(lab: Lab
     assert 1 == partition.apply_retention(NOW_MS + 1000)
     lab.finish(partition)
     assert (6, 6) == (partition.log_start_offset, partition.log_end_offset)
+
+
+PARTS = ["", ".log", ".index", ".timeindex", ".snapshot", ".tmp", "clicks-0", "leader-epoch", "0002.", "0003.", "0005."]
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["write", "sync", "none", "none"]), st.sampled_from(PARTS), st.integers(1, 4), st.booleans()
+    ),
+    min_size=3,
+    max_size=20,
+)
+
+
+@hypothesis.settings(max_examples=10, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+@hypothesis.given(steps=STEPS)
+def test_whatever_is_full_what_was_acknowledged_is_seen_and_nothing_else(
+    steps: list[tuple[str, str, int, bool]],
+) -> None:
+    """Records are sent while a part of the disk is full, which ends before the next step; then they are sent again."""
+    with tempfile.TemporaryDirectory() as folder:
+        lab = Lab(Path(folder))
+        partition = lab.create(config=SMALL)
+        acknowledged: dict[int, bytes] = {}
+        sequence = 0
+        for fault, part, count, is_again in steps:
+            {"write": lab.files.fail_writes, "sync": lab.files.fail_syncs, "none": lambda *_: None}[fault](
+                part, errno.ENOSPC
+            )
+            for turn in range(1 + is_again):
+                sent = []
+                for number in range(sequence, sequence + count):
+                    value = b"%04d" % number + b"x" * 60
+                    with suppress(LogFailed):
+                        made = partition.append(batch(value, producer=(PRODUCER_ID, 0, number)), now_ms=NOW_MS)
+                        sent.append((made.base_offset, value, partition.durable(made.last_offset + 1)))
+                        continue
+                    break
+                for offset, value, waiting in sent:
+                    with suppress(LogFailed):
+                        if waiting is not None:
+                            lab.loop.run_until_complete(waiting)
+                        acknowledged[offset] = value
+                        sequence = max(sequence, int(value[:4]) + 1)
+                lab.committer.finish(partition)
+                lab.turn()
+                assert acknowledged == values(partition), (fault, part, turn)
+                lab.files.heal()
+                lab.loop.run_until_complete(partition.recover())
+                lab.turn()
+                assert partition.failure is None
+        lab.append(partition, b"last", producer=(PRODUCER_ID, 0, sequence))
+        assert [*acknowledged.values(), b"last"] == list(values(partition).values())
+        again = lab.reopen(clean=False, config=SMALL)
+        assert [*acknowledged.values(), b"last"] == list(values(again).values())
+        lab.close()
