@@ -105,7 +105,7 @@ class Inspection:
         self._aborts: dict[int, Aborted] = {}
         self._epochs: list[tuple[int, int]] | None = None
         self._gaps: list[tuple[SegmentFindings, Damage]] = []
-        self._is_compacted = cleaned_to is not None
+        self._is_compacted = self._has_gaps = cleaned_to is not None
         self._max_timestamp = -1
 
     def run(self) -> PartitionFindings:
@@ -143,7 +143,8 @@ class Inspection:
                     expected = part.next_offset
                     self._told(len(part.data))
                 else:
-                    self._take(name, found, part, is_last=following is None, size=size)
+                    self._has_gaps = True
+                    self._take(name, found, part, is_last=following is None)
                     if part.next_offset is not None:
                         expected = part.next_offset
                     offsets.skip(part.position + part.size_bytes)
@@ -156,7 +157,7 @@ class Inspection:
         self._check_pointers(found, base, offsets, times, is_last=following is None)
         self._check_aborts(found, base, following)
 
-    def _take(self, name: str, found: SegmentFindings, damage: Damage, *, is_last: bool, size: int) -> None:
+    def _take(self, name: str, found: SegmentFindings, damage: Damage, *, is_last: bool) -> None:
         if not damage.size_bytes:
             self._gaps.append((found, damage))
         elif is_last and not self._is_clean and damage.next_offset is None and damage.right_head is None:
@@ -194,7 +195,7 @@ class Inspection:
     def _check_stretch(self, name: str, stretch: Stretch, offsets: _Pointers, times: _Pointers) -> None:
         position, largest, producer_id_max = stretch.position, self._max_timestamp, self._result.producer_id_max
         records = special = 0
-        is_sparse = False
+        is_sparse = has_gaps = False
         epoch = self._result.epochs[-1][0] if self._result.epochs else None
         has_one_epoch = True
         for (
@@ -223,14 +224,16 @@ class Inspection:
                 producer_id_max = producer_id
             if leader_epoch != epoch:
                 has_one_epoch = False
-            if count != delta + 1 and count:
-                is_sparse = True
+            if count != delta + 1:
+                is_sparse = is_sparse or count > 0
+                has_gaps = True
             special |= attributes
             records += count
             position += size
         self._max_timestamp, self._result.producer_id_max = largest, producer_id_max
         self._result.records += records
         self._is_compacted = self._is_compacted or is_sparse
+        self._has_gaps = self._has_gaps or has_gaps
         if not has_one_epoch:
             self._check_leader_epochs(name, stretch)
         if special & TRANSACTIONAL_BIT:
@@ -368,11 +371,11 @@ class Inspection:
     def _check_aborts(self, found: SegmentFindings, base: int, following: int | None) -> None:
         name = file_name(base, TXN_INDEX)
         data = self._files.read(f"{self._path}/{name}") if name in self._names else b""
-        # Compaction removes records of aborted transactions, and damage may have held any marker.
-        is_known = not self._is_compacted and not found.damage
+        # Compaction and repairs remove records of aborted transactions, and damage may have held any marker.
+        is_known = not self._has_gaps
         # A marker without records here aborts nothing; one whose records lie before the log cannot be judged.
         expected = {last: abort for last, abort in self._aborts.items() if abort.first_offset != _UNKNOWN}
-        problem = self._problem_of_aborts(data, base, following, can_miss=bool(found.damage))
+        problem = self._problem_of_aborts(data, base, following, can_miss=self._has_gaps)
         if problem is None and is_known and (self._is_clean or following is not None):
             listed = {entry.last_offset: entry[1:4] for entry in entries.aborted_entries(data)}
             missing = [last for last, abort in expected.items() if listed.get(last) != abort[:3]]
