@@ -204,8 +204,8 @@ class Cleaner:
         except Malformed as error:
             self._uncleanable.add(partition)
             log.error(
-                "%s is not compacted any more until a restart, because it is damaged: %s. Nothing of it was changed; "
-                "`logmark verify` says more.", name, error,
+                "%s is not compacted any more until a restart, because it cannot be read as a whole: %s. Nothing of it "
+                "was changed; `logmark verify` says more.", name, error,
             )  # fmt: skip
         except LogFailed:
             log.warning("%s was closed or failed while it was compacted", name)
@@ -232,10 +232,13 @@ class Cleaner:
                 )  # fmt: skip
                 return
             incoming = await loop.run_in_executor(None, swap.load, partition.folder, found, self._files)
-            if partition.failure is not None:
+            try:
+                swapped = partition.take_over(incoming, now_ms=self._clock.now_ms())
+            except LogFailed:
+                incoming.file.close()
                 swap.drop(partition.folder, found, self._files)
-                raise LogFailed(f"{name} is closed.")
-            await partition.take_over(incoming, now_ms=self._clock.now_ms())
+                raise
+            await swapped
 
     async def _outputs(self, plan: Plan) -> AsyncIterator[Cleaned | Done]:
         """What the worker hands out, waited for in the cleaner's thread."""

@@ -218,9 +218,14 @@ class _Cleaning:
         plan = self._plan
         output = _Output(plan, group[0].base_offset, self._files)
         try:
+            output.empty()
             for member in group:
                 self._clean_segment(member, sieve, passed, output)
             cleaned = output.finish([member.base_offset for member in group], passed.take_needed())
+        except BaseException:
+            # Half an output on a full disk would only keep it full.
+            output.discard()
+            raise
         finally:
             output.close()
         self._bytes_kept += cleaned.size_bytes
@@ -325,7 +330,6 @@ class _Output:
         self._base_offset = base_offset
         self._files = files
         self._file = files.open(self._path(LOG), create=True)
-        self._file.truncate(0)
         self._size = 0
         self._offsets, self._times = OffsetIndex(base_offset), TimeIndex(base_offset)
         self._expected = base_offset
@@ -334,6 +338,10 @@ class _Output:
 
     def _path(self, suffix: str) -> str:
         return path_of(self._plan.folder, self._base_offset, suffix) + CLEANED
+
+    def empty(self) -> None:
+        """Begins anew where another run was interrupted."""
+        self._file.truncate(0)
 
     def write(self, data: bytearray) -> None:
         """Adds batches, and takes them out of `data`."""
@@ -375,7 +383,14 @@ class _Output:
             has_aborted=bool(aborted),
         )
 
+    def discard(self) -> None:
+        """Removes the files."""
+        for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX):
+            with suppress(FileNotFoundError):
+                self._files.remove(self._path(suffix))
+
     def close(self) -> None:
+        """Gives the file back."""
         self._file.close()
 
 

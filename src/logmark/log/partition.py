@@ -514,7 +514,8 @@ class Partition(Writer):
         cleaned = incoming.cleaned
         replaced = set(cleaned.replaced)
         gone = [segment for segment in self._segments if segment.base_offset in replaced]
-        assert [segment.base_offset for segment in gone] == list(cleaned.replaced), "a segment is gone already"
+        if self.failure is not None or [segment.base_offset for segment in gone] != list(cleaned.replaced):
+            raise LogFailed(f"{self.topic}-{self.index} is not the log any more that was cleaned.")
         segment = Segment(
             self.folder,
             cleaned.base_offset,
@@ -526,7 +527,7 @@ class Partition(Writer):
             has_aborted=cleaned.has_aborted,
         )
         largest = cleaned.max_timestamp, cleaned.max_timestamp_offset
-        segment.enter(incoming.file, incoming.offset_entries, incoming.time_entries, incoming.aborted, largest)
+        segment.enter(incoming.file, incoming.offsets, incoming.times, incoming.aborted, largest)
         self._segments.replace(gone, segment)
         self._reader.forget()
         swap = Swap(self.folder, cleaned, self._files)

@@ -341,13 +341,12 @@ class Segment:
     # Taking another's place
 
     def enter(
-        self, file: File, offsets: bytes, times: bytes, aborted: AbortedTransactions, largest: tuple[int, int]
+        self, file: File, offsets: OffsetIndex, times: TimeIndex, aborted: AbortedTransactions, largest: tuple[int, int]
     ) -> None:
         """Stands on files that are open and read and have not got their names yet; `settle` says when they have."""
         self._ending = file.path.removeprefix(self._path + LOG)
         self._file = file
-        self._offset_index = OffsetIndex(self.base_offset, offsets)
-        self._time_index = TimeIndex(self.base_offset, times)
+        self._offset_index, self._time_index = offsets, times
         self._aborted = aborted
         self.max_timestamp, self.max_timestamp_offset = largest
         self._is_timed = True

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from logmark.disk.files import File, FileSystem
 from logmark.log.cleaning import CLEANED, Cleaned, path_of
+from logmark.log.index import OffsetIndex, TimeIndex
 from logmark.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX
 from logmark.log.transactions import AbortedTransactions
 from logmark.wire import batches
@@ -37,8 +38,8 @@ class Incoming:
 
     cleaned: Cleaned
     file: File
-    offset_entries: bytes
-    time_entries: bytes
+    offsets: OffsetIndex
+    times: TimeIndex
     aborted: AbortedTransactions
 
 
@@ -52,8 +53,8 @@ def load(folder: str, cleaned: Cleaned, files: FileSystem) -> Incoming:
     return Incoming(
         cleaned=cleaned,
         file=files.open(path(LOG)),
-        offset_entries=files.read(path(INDEX)),
-        time_entries=files.read(path(TIME_INDEX)),
+        offsets=OffsetIndex(cleaned.base_offset, files.read(path(INDEX))),
+        times=TimeIndex(cleaned.base_offset, files.read(path(TIME_INDEX))),
         aborted=AbortedTransactions.decode(aborted, base_offset=cleaned.base_offset),
     )
 
