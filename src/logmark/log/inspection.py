@@ -4,7 +4,6 @@ It reads only. Batches are compared with their neighbours, indexes and snapshots
 the compiled columns; nothing here is done record by record.
 """
 
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -238,28 +237,25 @@ class Inspection:
             self._check_leader_epochs(name, stretch)
         if special & TRANSACTIONAL_BIT:
             self._follow_transactions(stretch)
-        self._check_records(name, stretch, records, is_plain=not special & (CODEC_BITS | CONTROL_BIT) and not is_sparse)
+        self._check_records(name, stretch)
 
-    def _check_records(self, name: str, stretch: Stretch, records: int, *, is_plain: bool) -> None:
-        if is_plain:
-            with suppress(Malformed):
-                found = columns.decode(
-                    stretch.data, start=0, stop=_LONG_MAX, decompressed_bytes_max=UNPACKED_BYTES_MAX
-                )  # fmt: skip
-                first, end = stretch.headers[0].base_offset, stretch.next_offset
-                if found.count == records and (
-                    records != end - first or found.offsets.tobytes() == array("q", range(first, end)).tobytes()
-                ):
-                    return
-        position = 0
+    def _check_records(self, name: str, stretch: Stretch) -> None:
+        data, check, position = stretch.data, columns.check_records, 0
         for header in stretch.headers:
-            problem = self._problem_of(stretch.data[position : position + header.size], header)
+            begin, position = position, position + header.size
+            is_plain = not header.attributes & (CODEC_BITS | CONTROL_BIT)
+            if is_plain and header.record_count == header.last_offset_delta + 1:
+                body = data[begin + HEADER_BYTES : position]
+                problem_code, *_, is_numbered = check(data[begin:position], body, 0, False, _LONG_MIN, _LONG_MAX)
+                if not problem_code and is_numbered:
+                    continue
+            problem = self._problem_of(data[begin:position], header)
             if problem is not None:
                 self._result.found.append(
                     Finding(
                         kind=Kind.RECORDS,
                         path=f"{self._folder}/{name}",
-                        position=stretch.position + position,
+                        position=stretch.position + begin,
                         size_bytes=header.size,
                         first_offset=header.base_offset,
                         next_offset=header.next_offset,
@@ -268,7 +264,6 @@ class Inspection:
                         "A repair leaves it as it is.",
                     )
                 )
-            position += header.size
 
     def _problem_of(self, data: memoryview, header: BatchHeader) -> str | None:
         if not header.record_count:
