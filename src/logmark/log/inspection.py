@@ -86,6 +86,7 @@ class Inspection:
         *,
         files: FileSystem,
         cleaned_to: int | None,
+        end: int | None,
         is_clean: bool,
         is_ours: bool,
         told: Callable[[int], None],
@@ -94,6 +95,7 @@ class Inspection:
         self._folder = folder
         self._files = files
         self._cleaned_to = cleaned_to
+        self._end = end
         self._is_clean = is_clean
         self._is_ours = is_ours
         self._told = told
@@ -136,7 +138,11 @@ class Inspection:
             self._aborts, self._max_timestamp = {}, -1
             expected = base
             is_dense = self._cleaned_to is None or (following is None and base >= self._cleaned_to)
-            for part in Sweep(file, size, base_offset=base, is_dense=is_dense, next_base=following):
+            sweep = Sweep(
+                file, size, base_offset=base, is_dense=is_dense, next_base=following, end=self._end,
+                is_guess=not self._is_ours,
+            )  # fmt: skip
+            for part in sweep:
                 if isinstance(part, Stretch):
                     self._check_stretch(name, part, offsets, times)
                     expected = part.next_offset

@@ -64,15 +64,29 @@ class Damage(NamedTuple):
 
 
 class Sweep:
-    """One segment file; `next_base` is the base offset of the segment behind it, if there is one."""
+    """One segment file; `next_base` is the base offset of the segment behind it, if there is one.
+
+    `end` is where the log ends, if somebody knows. Behind the last batch nothing else tells whether its offset is wrong
+    or offsets are missing before it. Then it is believed where `is_guess` says that the log may have gaps after all.
+    """
 
     def __init__(
-        self, file: File, size: int, *, base_offset: int, is_dense: bool, next_base: int | None = None
+        self,
+        file: File,
+        size: int,
+        *,
+        base_offset: int,
+        is_dense: bool,
+        next_base: int | None = None,
+        end: int | None = None,
+        is_guess: bool = False,
     ) -> None:
         self._file = file
         self._size = size
         self._is_dense = is_dense
         self._next_base = next_base
+        self._is_guess = is_guess
+        self._end = next_base if next_base is not None else end
         self._offset_max = next_base - 1 if next_base is not None else base_offset + RELATIVE_OFFSET_MAX
         self._position = 0
         self._expected = base_offset
@@ -151,14 +165,21 @@ class Sweep:
 
     def _misplaced(self, position: int, header: BatchHeader, expected: int) -> Damage:
         """In a log without gaps: offsets are missing before this batch, or its own offset is wrong."""
-        following = self._header_at(position + header.size)
-        believed = self._next_base if following is None else following.base_offset
-        next_offset = expected + header.last_offset_delta + 1
-        if header.base_offset > expected and believed != next_offset:
+        if header.base_offset > expected and self._is_confirmed(position, header):
             problem = f"the offsets before {header.base_offset} are missing"
             return Damage(position, 0, expected, header.base_offset, problem)
         problem = f"offset {header.base_offset} where {expected} belongs"
         return self._one(position, header, expected, problem)
+
+    def _is_confirmed(self, position: int, header: BatchHeader) -> bool:
+        """Whether what lies behind a batch goes on where the batch says that it ends."""
+        following = self._header_at(position + header.size)
+        if following is not None and self._is_sound(position + header.size, following):
+            return following.base_offset == header.next_offset
+        if position + header.size == self._size:
+            return header.next_offset == self._end if self._end is not None else self._is_guess
+        found = self._next_sound(position + header.size, header.next_offset)
+        return found is not None or header.next_offset == self._end
 
     def _one(self, position: int, header: BatchHeader, expected: int, problem: str) -> Damage:
         """A single batch whose bytes are sound and whose place is not."""

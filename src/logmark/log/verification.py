@@ -187,6 +187,8 @@ class Verification:
             folder,
             files=self._files,
             cleaned_to=self._cleaned_to(key),
+            # A clean stop writes the very end of each log as its recovery point.
+            end=self._offsets[checkpoints.RECOVERY_POINTS].get(key) if self._result.is_clean else None,
             is_clean=self._result.is_clean,
             is_ours=self._result.is_ours,
             told=told,
