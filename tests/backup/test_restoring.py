@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from logmark.backup.restoring import Restorer
+from logmark.clock import SystemClock
 from logmark.errors import UserError
 from logmark.testing import Broker
 from logmark.wire import columns
@@ -140,6 +142,16 @@ def test_what_an_interrupted_restore_left_is_in_nobodys_way(tmp_path: Path, back
 
     assert not left.exists()
     assert not (tmp_path / "again" / "orders-0" / "half").exists()
+
+
+def test_all_of_the_work_is_told_of(tmp_path: Path, backup: Path) -> None:
+    told: list[int] = []
+    restorer = Restorer.open(
+        str(backup), str(tmp_path / "again"), source=QUICK, files=QUICK, clock=SystemClock(), told=told.append
+    )
+    restorer.restore()
+
+    assert restorer.work_bytes == sum(told) > 3_000_000
 
 
 def test_a_restored_directory_is_left_clean_with_indexes_and_snapshots(tmp_path: Path, backup: Path) -> None:

@@ -79,6 +79,11 @@ class Restorer:
         files.sync_directory(work)
         return cls(manifest, backup, data_dir, source=source, files=files, clock=clock, lock=lock, told=told)
 
+    @property
+    def work_bytes(self) -> int:
+        """What is told of in all: each byte is copied, and then checked by opening its log."""
+        return 2 * self.manifest.size_bytes
+
     def restore(self, *, is_new_cluster: bool = False) -> None:
         """Makes the directory; nothing is left of it when that fails."""
         try:
@@ -201,6 +206,7 @@ class Restorer:
                 if stored is None or not stored.segments:
                     continue
                 opened = directory.open_partition(entry.name, index, entry.id, settings)
+                self._told(stored.size_bytes)
                 found = (opened.log_start_offset, opened.log_end_offset)
                 wanted = (stored.log_start_offset, stored.log_end_offset)
                 if found != wanted:

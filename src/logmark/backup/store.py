@@ -142,7 +142,10 @@ class Store:
     def new_segment(self, key: TopicPartition, base_offset: int, *, origin: str = "") -> StoredSegment:
         """An empty segment in a file that no manifest counts."""
         folder = f"{self.path}/{DATA}/{key}"
-        make_directory(folder, self._files)
+        if not self._files.is_directory(folder):
+            # Its name is synced with all the others: a run that is interrupted before makes it again.
+            self._files.mkdir(folder)
+            self._touched.add(f"{self.path}/{DATA}")
         name, number = file_name(base_offset, LOG), 0
         while self._files.exists(f"{folder}/{name}"):
             number += 1

@@ -105,7 +105,7 @@ def restore(
             backup, data_dir, source=ReadingFileSystem(), files=RealFileSystem(), clock=SystemClock(),
             told=shown.advance,
         )  # fmt: skip
-        shown.expect(restorer.manifest.size_bytes)
+        shown.expect(restorer.work_bytes)
         restorer.restore(is_new_cluster=new_cluster)
     manifest = restorer.manifest
     if output is OutputFormat.JSON:
