@@ -3,7 +3,7 @@
 LogmarkError
 ├── Malformed      bytes that cannot be what they claim to be
 ├── Refused        the client was wrong: there is an error code for it
-├── LogFailed      a disk operation failed: this log takes no more writes until it is recovered
+├── LogFailed      the disk failed a log, or was too full for it: nothing of this was written
 └── UserError      a sentence for the person at the terminal, with an exit code
 """
 
@@ -167,7 +167,7 @@ class Refused(LogmarkError):
 
 
 class LogFailed(LogmarkError):
-    """The disk failed this log: it takes no more writes until it is recovered."""
+    """The disk failed this log or was too full for it; the sentence says whether it comes back by itself."""
 
 
 class UserError(LogmarkError):
