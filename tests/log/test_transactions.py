@@ -478,3 +478,13 @@ def test_readers_of_committed_records_see_exactly_those(operations: list[tuple[s
             assert stable == partition.last_stable_offset
             assert sorted(offset for offset in visible if offset < stable) == committed(partition)
         lab.close()
+
+
+def test_what_was_noted_of_a_deleted_partitions_indexes_goes_with_it(lab: Lab) -> None:
+    busy(lab)
+    lab.reopen(config=SMALL)
+    lab.directory.delete_partition("clicks", 0)
+
+    lab.stop()
+
+    assert "0\n0\n" == (lab.path / "logmark.aborted").read_text()

@@ -361,6 +361,8 @@ class DataDirectory:
     def _forget(self, key: TopicPartition) -> None:
         self._recovery_points.pop(key, None)
         self._log_starts.pop(key, None)
+        if self._aborted is not None:
+            self._aborted.pop(key, None)
         if self._cleaned.pop(key, None) is not None:
             self._write_cleaned()
 
