@@ -1,5 +1,6 @@
 """A verification finds every flipped byte of a closed log, and a repair of it loses nothing that was not hit."""
 
+import asyncio
 import json
 import random
 import shutil
@@ -7,13 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from logmark.clock import ManualClock
 from logmark.disk.files import RealFileSystem
 from logmark.disk.reading import ReadingFileSystem
+from logmark.errors import ErrorCode, Refused
 from logmark.log.catalog import text_of_id
+from logmark.log.directory import DataDirectory
 from logmark.log.findings import Kind
+from logmark.log.groupcommit import GroupCommit
 from logmark.log.repair import Repair
 from logmark.log.sweep import Damage, Stretch, Sweep
 from logmark.log.verification import Verification, Verified
+from logmark.testing.crashes import CrashFileSystem
 from logmark.wire import batches
 from tests.log.lab import NOW_MS, PRODUCER_ID, TOPIC_ID, Lab, settings
 
@@ -150,3 +156,94 @@ def test_a_sweep_goes_on_behind_any_damage_and_through_a_whole_file_of_it(tmp_pa
         file.close()
         assert [Stretch, Damage] == [type(part) for part in parts]
         assert (len(good), len(junk), 3, None) == parts[1][:4]
+
+
+# Power losses
+
+
+DATA = "/data"
+
+
+def on_a_disk(source: Path) -> CrashFileSystem:
+    """A directory's files on a disk that has synced them all."""
+    disk = CrashFileSystem()
+    disk.mkdir(DATA)
+    for path in sorted(source.rglob("*")):
+        target = f"{DATA}/{path.relative_to(source)}"
+        if path.is_dir():
+            disk.mkdir(target)
+        else:
+            disk.write(target, path.read_bytes())
+    for folder in (f"{DATA}/clicks-0", DATA, "/"):
+        disk.sync_directory(folder)
+    return disk
+
+
+def served(disk: CrashFileSystem) -> dict[int, bytes | None]:
+    """What a broker serves that starts on a disk, to a reader who passes every offset that is refused."""
+    loop = asyncio.new_event_loop()
+    committer = GroupCommit(loop, durability="sync")
+    directory = DataDirectory.open(DATA, files=disk, committer=committer, clock=ManualClock(NOW_MS))
+    partition = directory.open_partition("clicks", 0, TOPIC_ID, settings())
+    found: dict[int, bytes | None] = {}
+    offset = partition.log_start_offset
+    while offset < partition.high_watermark:
+        try:
+            data = partition.read(offset, bytes_max=1 << 20)
+        except Refused as refused:
+            assert ErrorCode.CORRUPT_MESSAGE == refused.code
+            offset += 1
+            continue
+        found.update((one.offset, one.value) for one in batches.unpack(data) if one.offset >= offset)
+        at = 0
+        while at < len(data):
+            header = batches.read_header(data, at)
+            offset, at = header.next_offset, at + header.size
+    directory.close(clean=False)
+    committer.close()
+    loop.close()
+    return found
+
+
+def test_a_power_loss_at_any_moment_of_a_repair_leaves_every_sound_record(written: Path, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(written, tmp_path / "data"))
+    whole = records(data)
+    first, second, *_, last = sorted((data / "clicks-0").glob("*.log"))
+    flip(first, 40, 0)
+    flip(second, 3, 1)  # an offset, which is put right
+    for suffix in (".index", ".txnindex"):
+        flip(last.with_suffix(suffix), 9, 2)
+    disk = on_a_disk(data)
+    found = Verification(DATA, disk).run()
+    lost = {
+        offset
+        for finding in found.findings
+        if finding.kind is Kind.RECORDS
+        for offset in range(finding.first_offset or 0, finding.next_offset or 0)
+    }
+    assert lost
+    moments: list[CrashFileSystem] = []
+    disk.before_change = lambda: moments.append(disk.killed())
+    Repair(found, disk).apply()
+    disk.before_change = lambda: None
+    moments.append(disk.killed())
+
+    kept = {offset: value for offset, value in whole.items() if offset not in lost}
+    # Before its head is right a batch is whole and not served.
+    may_wait = set(range(int(second.stem), int(second.stem) + 4))
+    states = set()
+    for moment in moments:
+        for loss in moment.power_losses():
+            after = moment.after(loss)
+            image = frozenset(after.image().items())
+            if image in states:
+                continue
+            states.add(image)
+            again = Verification(DATA, after).run()
+            Repair(again, after).apply()
+            assert [] == Verification(DATA, after).run().findings, loss
+            assert kept == served(after), loss
+            shown = served(moment.after(loss))
+            assert shown.items() <= kept.items(), loss
+            assert kept.keys() - shown.keys() <= may_wait, loss
+    assert len(states) > 50, len(states)
