@@ -1,8 +1,11 @@
 """`logmark verify`: what is wrong is found and told, and a repair loses nothing else."""
 
 import json
+import os
+import pty
 import shutil
 import struct
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from logmark.log.verification import Verification
 from logmark.testing import Broker
 from logmark.wire import batches
 from tests.cli.conftest import run
+from tests.cli.test_main import COMMAND, _read_until
 from tests.harness import wire
 from tests.harness.brokers import BrokerUnderTest, at, offsets_of, read
 from tests.log.lab import NOW_MS, PRODUCER_ID, Lab, settings
@@ -236,6 +240,27 @@ def test_two_damaged_places_are_two_lines_and_what_lies_between_them_is_kept(dat
     assert 0 == run("verify", str(data), "--repair", "--yes").exit_code
     lost = {*range(15, 20), *range(100, 105)}
     assert {offset: value for offset, value in everything().items() if offset not in lost} == served(data)
+
+
+@pytest.mark.parametrize(("answer", "exit_code"), [(b"y\n", 0), (b"\n", 1)])
+def test_a_repair_asks_in_a_terminal_after_saying_what_is_lost(data: Path, answer: bytes, exit_code: int) -> None:
+    in_batch(3, 100)(data)
+    before = tree(data)
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*COMMAND, "verify", str(data), "--repair"], stdin=theirs, stdout=theirs, stderr=theirs,
+        env={**os.environ, "COLUMNS": "200"},
+    ) as asked:  # fmt: skip
+        os.close(theirs)
+        shown = _read_until(ours, b"Repair this? [y/N]:")
+        assert before == tree(data), "nothing is changed before the answer"
+        os.write(ours, answer)
+        assert exit_code == asked.wait(20)
+    os.close(ours)
+
+    assert b"up to 5" in shown
+    assert b"This would be lost for good to readers" in shown
+    assert (before == tree(data)) == (exit_code == 1)
 
 
 def test_the_bytes_that_were_cut_out_are_kept(data: Path) -> None:

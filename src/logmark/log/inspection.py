@@ -4,7 +4,7 @@ It reads only. Batches are compared with their neighbours, indexes and snapshots
 the compiled columns; nothing here is done record by record.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
 
@@ -13,6 +13,7 @@ from logmark.errors import Malformed
 from logmark.log import checkpoints, entries, transactions
 from logmark.log.epochs import FILE_NAME as EPOCHS
 from logmark.log.findings import Finding, Kind, PartitionFindings, SegmentFindings, of_damage
+from logmark.log.pointers import Pointers
 from logmark.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, file_name
 from logmark.log.sweep import Damage, Stretch, Sweep, head_of
 from logmark.log.transactions import Aborted
@@ -22,58 +23,8 @@ from logmark.wire.batches import CODEC_BITS, CONTROL_BIT, HEADER_BYTES, TRANSACT
 # A batch that unpacks to more is not looked into: no broker takes one by default.
 UNPACKED_BYTES_MAX = 256 * 1024 * 1024
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
-_NEVER = _LONG_MAX
 _UNKNOWN = -1
 _PAGES_BYTES = 64 * 1024
-
-
-class _Pointers:
-    """The entries of one index, met one after the other while the batches go by."""
-
-    def __init__(self, found: Iterator[tuple[int, int]], *, by: int) -> None:
-        self._entries = found
-        self._by = by  # which of the two numbers grows with the batches: what is compared with `due`
-        self._entry: tuple[int, int] | None = None
-        self.count = 0
-        self.due = -_NEVER
-        self.wrong: list[tuple[int, tuple[int, int]]] = []
-        self.last: tuple[int, int] | None = None
-        self._advance()
-
-    def meet(self, place: int, value: int) -> None:
-        """A batch goes by; an entry of this place must have this value, and one of an earlier place has no batch."""
-        while self.due <= place:
-            assert self._entry is not None
-            if self.due != place or self._entry[1 - self._by] != value:
-                self._blame()
-            self._advance()
-
-    def skip(self, until: int) -> None:
-        """Damage goes by: nobody can say of its entries whether they are right."""
-        while self.due < until:
-            self._advance()
-
-    def finish(self) -> None:
-        """No more batches: what is left points nowhere."""
-        while self._entry is not None:
-            self._blame()
-            self._advance()
-
-    def _blame(self) -> None:
-        assert self._entry is not None
-        if not self.wrong or self.wrong[-1][0] != self.count - 1:
-            self.wrong.append((self.count - 1, self._entry))
-
-    def _advance(self) -> None:
-        before, self._entry = self._entry, next(self._entries, None)
-        if self._entry is None:
-            self.due = _NEVER
-            return
-        self.count += 1
-        self.last = self._entry
-        self.due = self._entry[self._by]
-        if before is not None and not (before[0] < self._entry[0] and before[1] <= self._entry[1]):
-            self._blame()
 
 
 class Inspection:
@@ -197,7 +148,7 @@ class Inspection:
 
     # Batches and records
 
-    def _check_stretch(self, name: str, stretch: Stretch, offsets: _Pointers, times: _Pointers) -> None:
+    def _check_stretch(self, name: str, stretch: Stretch, offsets: Pointers, times: Pointers) -> None:
         position, largest, producer_id_max = stretch.position, self._max_timestamp, self._result.producer_id_max
         records = special = 0
         is_sparse = has_gaps = False
@@ -406,7 +357,7 @@ class Inspection:
 
     # Indexes
 
-    def _pointers(self, found: SegmentFindings, base: int, suffix: str) -> _Pointers:
+    def _pointers(self, found: SegmentFindings, base: int, suffix: str) -> Pointers:
         name = file_name(base, suffix)
         entry = entries.OFFSET_ENTRY if suffix == INDEX else entries.TIME_ENTRY
         data = b""
@@ -420,8 +371,8 @@ class Inspection:
         elif self._is_clean:
             self._index(found, name, "it is missing")
         if suffix == INDEX:
-            return _Pointers(entries.offset_entries(data, base), by=1)
-        return _Pointers(entries.time_entries(data, base), by=1)
+            return Pointers(entries.offset_entries(data, base), by=1)
+        return Pointers(entries.time_entries(data, base), by=1)
 
     def _used(self, name: str) -> tuple[bytes, int]:
         """An index up to the zeros that a running Kafka reserves, 20 MB for each partition, and its size."""
@@ -437,7 +388,7 @@ class Inspection:
         return data, size
 
     def _check_pointers(
-        self, found: SegmentFindings, base: int, offsets: _Pointers, times: _Pointers, *, is_last: bool
+        self, found: SegmentFindings, base: int, offsets: Pointers, times: Pointers, *, is_last: bool
     ) -> None:
         # An active segment that was not closed may have lost its end, to which its indexes still point.
         is_finished = self._is_clean or not is_last

@@ -1,0 +1,54 @@
+"""The entries of an index, compared with the batches that they point to as these go by."""
+
+from collections.abc import Iterator
+
+_NEVER = 2**63 - 1
+
+
+class Pointers:
+    """The entries of one index, met one after the other while the batches go by."""
+
+    def __init__(self, found: Iterator[tuple[int, int]], *, by: int) -> None:
+        self._entries = found
+        self._by = by  # which of the two numbers grows with the batches: what is compared with `due`
+        self._entry: tuple[int, int] | None = None
+        self.count = 0
+        self.due = -_NEVER
+        self.wrong: list[tuple[int, tuple[int, int]]] = []
+        self.last: tuple[int, int] | None = None
+        self._advance()
+
+    def meet(self, place: int, value: int) -> None:
+        """A batch goes by; an entry of this place must have this value, and one of an earlier place has no batch."""
+        while self.due <= place:
+            assert self._entry is not None
+            if self.due != place or self._entry[1 - self._by] != value:
+                self._blame()
+            self._advance()
+
+    def skip(self, until: int) -> None:
+        """Damage goes by: nobody can say of its entries whether they are right."""
+        while self.due < until:
+            self._advance()
+
+    def finish(self) -> None:
+        """No more batches: what is left points nowhere."""
+        while self._entry is not None:
+            self._blame()
+            self._advance()
+
+    def _blame(self) -> None:
+        assert self._entry is not None
+        if not self.wrong or self.wrong[-1][0] != self.count - 1:
+            self.wrong.append((self.count - 1, self._entry))
+
+    def _advance(self) -> None:
+        before, self._entry = self._entry, next(self._entries, None)
+        if self._entry is None:
+            self.due = _NEVER
+            return
+        self.count += 1
+        self.last = self._entry
+        self.due = self._entry[self._by]
+        if before is not None and not (before[0] < self._entry[0] and before[1] <= self._entry[1]):
+            self._blame()
