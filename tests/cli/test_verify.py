@@ -166,6 +166,21 @@ def test_a_torn_tail_after_a_kill_is_normal_and_a_note(data: Path) -> None:
     assert "the next start cuts such a tail" in done.out
 
 
+def test_a_torn_tail_is_repaired_with_the_rest_and_what_a_checkpoint_promises_of_it_becomes_a_gap(data: Path) -> None:
+    log = folder(data) / LOG
+    log.write_bytes(log.read_bytes()[:-7])
+    in_batch(3, 100)(data)
+    (data / ".kafka_cleanshutdown").unlink()
+
+    found = [one for one in findings(data) if one["kind"] == "records"]
+    assert [(15, 20), (END - RECORDS_PER_BATCH, END)] == [(one["first_offset"], one["next_offset"]) for one in found]
+
+    repaired = run("verify", str(data), "--repair", "--yes")
+    assert 0 == repaired.exit_code, repaired.out + repaired.error
+    lost = {*range(15, 20), *range(END - RECORDS_PER_BATCH, END)}
+    assert {offset: value for offset, value in everything().items() if offset not in lost} == served(data)
+
+
 def test_a_directory_of_a_broker_that_was_killed_is_normal(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with Broker(data_dir=str(data), subprocess=True, durability="sync") as broker:

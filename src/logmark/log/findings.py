@@ -76,6 +76,8 @@ class SegmentFindings:
     base_offset: int
     size_bytes: int
     damage: list[Damage] = field(default_factory=list)
+    # The end of a log that was not closed cleanly: a start cuts it.
+    torn: Damage | None = None
     # Offsets that are missing between this segment and the next one.
     gap: Damage | None = None
     indexes_are_wrong: bool = False

@@ -117,6 +117,7 @@ class Inspection:
         if not damage.size_bytes:
             self._gaps.append((found, damage))
         elif is_last and not self._is_clean and damage.next_offset is None and damage.right_head is None:
+            found.torn = damage
             self._note(
                 name, f"{damage.size_bytes} bytes at its end are no batch ({damage.problem})",
                 "The directory was not closed cleanly: the next start cuts such a tail, and nothing acknowledged is in "

@@ -194,7 +194,8 @@ class Repair:
         stem = self._path(f"{found.folder}/{segment.base_offset:020d}")
         file = self._files.open(stem + LOG)
         try:
-            offsets, times = _indexes(file, file.size(), segment.base_offset)
+            size = file.size() if segment.torn is None else segment.torn.position
+            offsets, times = _indexes(file, size, segment.base_offset)
         finally:
             file.close()
         self._files.write_atomically(stem + INDEX, offsets)
@@ -241,6 +242,8 @@ class Repair:
 def _places(segment: SegmentFindings) -> list[Damage]:
     """What a new segment file has to leave out or put right, in order."""
     places = [*segment.damage, *([] if segment.gap is None else [segment.gap])]
+    if places and segment.torn is not None:
+        places.append(segment.torn)
     return [place for place in places if (place.next_offset or 0) - segment.base_offset <= RELATIVE_OFFSET_MAX]
 
 

@@ -266,7 +266,11 @@ class Verification:
                       if one.position == tail.position and one.path.startswith(f"{folder}/"))  # fmt: skip
             self._result.found[at] = of_damage(self._result.found[at].path, last.damage[-1])
             return
-        last.gap = Damage(last.size_bytes, 0, found.log_end_offset, promised, problem)
+        if last.torn is not None:
+            last.damage.append(last.torn._replace(next_offset=promised))
+            last.torn = None
+        else:
+            last.gap = Damage(last.size_bytes, 0, found.log_end_offset, promised, problem)
         self._result.found.append(
             Finding(
                 kind=Kind.RECORDS,
