@@ -1,15 +1,19 @@
 """Many partitions: a clean start reads the ends of the logs and nothing else, with few descriptors."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from bench import partitions
+from logmark.broker import logs
+from logmark.broker.server import Broker
 from logmark.clock import ManualClock
 from logmark.disk.descriptors import OpenFiles
 from logmark.disk.files import File, RealFile, RealFileSystem
+from logmark.log.ahead import ReadAhead
 from logmark.log.directory import CATALOG, DataDirectory
 from logmark.log.groupcommit import GroupCommit
 from logmark.log.partition import Partition
@@ -184,6 +188,74 @@ def test_what_a_producer_sends_again_after_a_clean_start_is_known_though_the_tai
         again = found[0].append(batch(b"." * 15_000, producer=(PRODUCER_ID, 0, number)), now_ms=NOW_MS)
         assert (number, True) == (again.base_offset, again.is_duplicate)
     house.close(directory)
+
+
+def readers() -> list[threading.Thread]:
+    """The threads that read ahead."""
+    return [thread for thread in threading.enumerate() if thread.name == "logmark-ahead"]
+
+
+def test_the_files_of_a_slow_disk_are_read_ahead_of_their_opening(house: House) -> None:
+    house.fill()
+    directory, _ = house.open()
+    house.close(directory)
+    house.files.forget()
+    folders = [str(house.path / f"many-{index}") for index in range(PARTITIONS)]
+
+    ahead = ReadAhead([*folders, str(house.path / "gone-0")], house.files)
+    for thread in readers():
+        thread.join(30)
+    ahead.stop()
+
+    # Every folder once: its id, the indexes, the producers and the end of the last segment.
+    assert PARTITIONS + 1 == house.files.listed
+    assert PARTITIONS <= house.files.opened
+    assert house.files.read_bytes < PARTITIONS * 40_000
+
+
+def test_reading_ahead_ends_when_it_is_told_to(house: House) -> None:
+    house.fill()
+    house.files.forget()
+
+    def endless() -> Iterator[str]:
+        while True:
+            yield str(house.path / "many-0")
+
+    ahead = ReadAhead(endless(), house.files)
+    ahead.stop()
+
+    assert [] == readers()
+
+
+def test_a_start_from_a_slow_disk_reads_ahead_and_opens_the_same(tmp_path: Path) -> None:
+    class SlowFileSystem(RealFileSystem):
+        """A disk on which listing a folder takes five milliseconds of the broker's clock."""
+
+        def listdir(self, path: str) -> Sequence[str]:
+            clock.advance(seconds=0.005)
+            if threading.current_thread().name == "logmark-ahead":
+                ahead.append(path)
+            return super().listdir(path)
+
+    ahead: list[str] = []
+    clock = ManualClock(NOW_MS)
+    with_data = 2 * logs.FIRST_LOOK
+
+    async def once(*, is_first: bool) -> list[int]:
+        broker = Broker(data_dir=str(tmp_path), durability="os", clock=clock, files=SlowFileSystem(sync=False))
+        await broker.start()
+        if is_first:
+            for partition in broker.logs.create_topic("many", with_data, {}).partitions:
+                partition.append(batch(b"x"), now_ms=NOW_MS)
+        topic = broker.logs.topic("many")
+        assert topic is not None
+        ends = [partition.log_end_offset for partition in topic.partitions]
+        await broker.stop()
+        return ends
+
+    asyncio.run(once(is_first=True))
+    assert [1] * with_data == asyncio.run(once(is_first=False))
+    assert ahead, "nothing was read ahead"
 
 
 @pytest.mark.soak

@@ -6,7 +6,7 @@ first record, so that making a topic is one write and cannot be left half done.
 
 import gc
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from logmark.broker.config import BrokerConfig
 from logmark.clock import Clock
@@ -19,6 +19,8 @@ from logmark.log.settings import TopicSettings
 from logmark.names import OFFSETS_TOPIC, OFFSETS_TOPIC_PARTITIONS, TopicPartition
 from logmark.wire.batches import BatchRules
 
+# When so many partitions took so long each, they come from the disk, and the rest is read ahead of their opening.
+FIRST_LOOK, SLOW_MS = 100, 1
 # The first look at a log reads its time index and a batch: so many take a few milliseconds.
 SEEN_IN_A_TURN = 25
 
@@ -79,13 +81,7 @@ class Logs:
         began_ms = self._clock.now_ms()
         gc.disable()
         try:
-            for entry in self._catalog.entries():
-                settings = TopicSettings(entry.overrides, self._defaults)
-                opened = [
-                    self._directory.open_partition(entry.name, index, entry.id, settings)
-                    for index in range(entry.partitions)
-                ]
-                self._enter(entry, opened, settings)
+            self._open_all(self._catalog.entries(), began_ms)
         finally:
             if was_collecting:
                 gc.enable()
@@ -93,6 +89,23 @@ class Logs:
             count = sum(topic.partition_count for topic in self._topics.values())
             took_ms = self._clock.now_ms() - began_ms
             log.info("the last stop was not clean: opened %d partitions in %d ms, checking their ends", count, took_ms)
+
+    def _open_all(self, entries: Sequence[Entry], began_ms: int) -> None:
+        waiting = [TopicPartition(entry.name, index) for entry in entries for index in range(entry.partitions)]
+        opened, ahead = 0, None
+        try:
+            for entry in entries:
+                settings = TopicSettings(entry.overrides, self._defaults)
+                partitions = []
+                for index in range(entry.partitions):
+                    partitions.append(self._directory.open_partition(entry.name, index, entry.id, settings))
+                    opened += 1
+                    if opened == FIRST_LOOK and self._clock.now_ms() - began_ms > FIRST_LOOK * SLOW_MS:
+                        ahead = self._directory.read_ahead(waiting[opened:])
+                self._enter(entry, partitions, settings)
+        finally:
+            if ahead is not None:
+                ahead.stop()
 
     def _enter(self, entry: Entry, partitions: list[Partition], settings: TopicSettings) -> Topic:
         topic = Topic(entry, partitions, settings, self._rules(settings))

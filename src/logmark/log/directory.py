@@ -18,6 +18,7 @@ from logmark.clock import Clock
 from logmark.disk.files import FileSystem, Lock
 from logmark.errors import Malformed, UserError
 from logmark.log import checkpoints
+from logmark.log.ahead import ReadAhead
 from logmark.log.groupcommit import GroupCommit
 from logmark.log.partition import METADATA, Partition
 from logmark.log.settings import TopicSettings
@@ -313,6 +314,11 @@ class DataDirectory:
         )  # fmt: skip
         self.partitions[key] = partition
         return partition
+
+    def read_ahead(self, keys: Iterable[TopicPartition]) -> ReadAhead:
+        """Begins to read what opening these partitions will read; to be stopped by the caller."""
+        found = (key for key in keys if f"{key.topic}-{key.partition}" in self._found)
+        return ReadAhead((self.folder(*key) for key in found), self._files)
 
     def _belongs(self, folder: str, key: TopicPartition, topic_id: bytes) -> bool:
         """Whether a folder is the topic's; one that a crash left without an id or data is completed."""
