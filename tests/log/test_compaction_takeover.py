@@ -455,9 +455,8 @@ def test_a_crash_at_any_point_of_the_swap_loses_nothing(lab: Lab, tmp_path: Path
                 os.replace(folder / source, folder / target)
             found, left, aborted = load(folder)
             assert found in (old, cleaned), (at, kept)
-            # From the moment at which the whole output is safe the start finishes what was begun.
-            assert found == old or at >= 1, (at, kept)
-            assert found == cleaned or at <= 1, (at, kept)
+            # From the moment at which the output is safe the start finishes what was begun.
+            assert found == cleaned or at == 0, (at, kept)
             assert not [name for name in left if name.endswith((".cleaned", ".swap", ".deleted"))]
             assert [f"{base:020d}.log" for base in bases] == [name for name in left if name.endswith(".log")] or (
                 found == cleaned
@@ -466,7 +465,7 @@ def test_a_crash_at_any_point_of_the_swap_loses_nothing(lab: Lab, tmp_path: Path
             assert (found, aborted) == (again, aborted_again)
             shutil.rmtree(folder)
             states += 1
-    assert states > 100
+    assert states > 60
 
 
 def subsets(count: int) -> Iterator[tuple[int, ...]]:

@@ -1,16 +1,14 @@
 """The swap: a cleaned segment takes the place of others on disk, and a crash at any point loses nothing.
 
-One line after the other, with a sync of the folder after each:
+One line after the other, with a sync of the folder after each but the last:
 
-    X.index, X.timeindex, X.txnindex    .cleaned -> .swap
-    X.log                               .cleaned -> .swap      from here on a start finishes what was begun
-    every file of what is replaced      -> .deleted
-    X.log                               .swap -> X.log
-    X.index, X.timeindex, X.txnindex    .swap -> their names
+    X.index, X.timeindex, X.txnindex, X.log   .cleaned -> .swap     X.log.swap is the promise to finish
+    every file of what is replaced            -> .deleted
+    X.log, X.index, X.timeindex, X.txnindex   .swap -> their names
 
-So where X.log.swap is found, whatever has its final name in the range of the swapped log belongs to what is replaced.
-Where only the others are, X.log.cleaned tells whether X.log is still the old one (then they go) or the new one already.
-The names and their meaning are Kafka's, which finishes or drops the same files in the same way.
+A start that finds X.log.swap finishes: whatever has a final name in the range of that log belongs to what is replaced.
+Other files in `.cleaned` or `.swap` are dropped. An index that gets lost so is made again, and the transaction index of
+a cleaned segment tells readers nothing: the records of aborted transactions are gone. The names are Kafka's.
 """
 
 import logging
@@ -77,63 +75,56 @@ class Swap:
 
     def begin(self) -> None:
         """Makes the output one that a start would finish."""
-        self._rename(self._indexes, CLEANED, SWAP)
-        self._rename([LOG], CLEANED, SWAP)
+        # The log last, because it is what a start goes by.
+        self._rename([*self._indexes, LOG], CLEANED, SWAP)
+        self._files.sync_directory(self._folder)
 
     def finish(self) -> None:
         """Gives the output its names; what it replaces is out of the way."""
-        self._rename([LOG], SWAP, "")
-        self._rename(self._indexes, SWAP, "")
+        self._rename([LOG, *self._indexes], SWAP, "")
 
     def _rename(self, suffixes: Sequence[str], old: str, new: str) -> None:
         for suffix in suffixes:
             path = path_of(self._folder, self._base_offset, suffix)
             self._files.replace(path + old, path + new)
-        self._files.sync_directory(self._folder)
 
 
 def finish_interrupted(folder: str, names: Sequence[str], files: FileSystem) -> bool:
     """Finishes or drops the swaps that a crash interrupted, and says whether there was anything to do."""
     left_over = [name for name in names if name.endswith((CLEANED, SWAP))]
-    if not left_over:
-        return False
-    undecided = {name[:20] for name in left_over if name.endswith(LOG + CLEANED)}
     swapped = {name[:20] for name in left_over if name.endswith(LOG + SWAP)}
-    for name in left_over:
-        if name.endswith(CLEANED) or (name[:20] in undecided and name[:20] not in swapped):
-            files.remove(f"{folder}/{name}")
-    files.sync_directory(folder)
     for digits in sorted(swapped):
         _finish_log(folder, digits, files)
-    for name in files.listdir(folder):
-        if name.endswith(SWAP):
-            files.replace(f"{folder}/{name}", f"{folder}/{name.removesuffix(SWAP)}")
-    files.sync_directory(folder)
-    return True
+    for name in left_over:
+        if name.endswith(CLEANED) or name[:20] not in swapped:
+            files.remove(f"{folder}/{name}")
+    return bool(left_over)
 
 
 def _finish_log(folder: str, digits: str, files: FileSystem) -> None:
     base = int(digits)
     path = path_of(folder, base, LOG)
     end = _end_of(path + SWAP, base, files)
+    names = files.listdir(folder)
     if end is None and files.exists(path):
         logger.warning("%s is damaged: what it was to replace is kept instead", path + SWAP)
-        for suffix in (*_INDEXES, LOG):
-            with suppress(FileNotFoundError):
-                files.remove(path_of(folder, base, suffix) + SWAP)
-        files.sync_directory(folder)
+        for name in names:
+            if name.startswith(digits) and name.endswith(SWAP):
+                files.remove(f"{folder}/{name}")
         return
     logger.warning("%s is what a crash interrupted: it takes its place now", path + SWAP)
-    for name in files.listdir(folder):
+    for name in names:
         if not name.endswith((LOG, *_INDEXES, SNAPSHOT)) or not name[:20].isdigit():
             continue
         offset = int(name[:20])
         # The snapshot of the same offset is of the producers before it, and stays true.
         if (base < offset < (end or 0)) or (offset == base and not name.endswith(SNAPSHOT)):
             files.remove(f"{folder}/{name}")
+    # Else a segment could come back beside the one that has its records.
     files.sync_directory(folder)
-    files.replace(path + SWAP, path)
-    files.sync_directory(folder)
+    for name in names:
+        if name.startswith(digits) and name.endswith(SWAP):
+            files.replace(f"{folder}/{name}", f"{folder}/{name.removesuffix(SWAP)}")
 
 
 def _end_of(path: str, base_offset: int, files: FileSystem) -> int | None:

@@ -1,0 +1,198 @@
+"""A crash at any moment of a compaction, or of the recovery after it, loses no newest record and invents none."""
+
+import contextlib
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from logmark.clock import ManualClock
+from logmark.errors import LogmarkError
+from logmark.log import cleaning, swap
+from logmark.log.cleaning import Done, Limits
+from logmark.log.partition import Partition
+from logmark.log.segment import Segment
+from logmark.testing.crashes import CrashFileSystem, Fate, PowerLoss
+from logmark.wire import batches
+from tests.crash.mutants import SyncSite, sync_sites, without
+from tests.crash.site import Site
+
+NOW_MS = 1_700_000_000_000
+TOPIC = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.0", "file.delete.delay.ms": "0"}
+PRODUCER = 77
+
+
+class Crashed(BaseException):
+    """The broker is gone."""
+
+
+@dataclass
+class Story:
+    """A compaction on one disk: every moment of it, and what must be true of each."""
+
+    moments: list[CrashFileSystem]
+    written: set[tuple[int, bytes | None, bytes | None]]
+    newest: dict[bytes | None, bytes | None]
+    end: int
+
+
+def append(site: Site, partition: Partition, records: list[tuple[bytes, bytes | None]], **options: int) -> None:
+    made = batches.own(batches.build(records, timestamp_ms=NOW_MS, **options))
+    partition.append(made, now_ms=NOW_MS)
+    site.settle()
+
+
+def compact(site: Site, partition: Partition, files: CrashFileSystem) -> None:
+    """What the broker's cleaner does, step by step."""
+    part = partition.dirty_part(NOW_MS)
+    if part is None or not part.must_run(0.0):
+        return
+    plan = partition.cleaning_plan(part, now_ms=NOW_MS, limits=Limits())
+    if partition.cleaned_to is None:
+        site.directory.note_cleaned(partition, part.first_dirty_offset)()
+    for found in cleaning.clean(plan, files):
+        if isinstance(found, Done):
+            site.directory.note_cleaned(partition, found.cleaned_to)()
+        else:
+            partition.take_over(swap.load(partition.folder, found, files), now_ms=NOW_MS)
+            site.settle()
+
+
+def read(partition: Partition) -> list[tuple[int, bytes | None, bytes | None]]:
+    """What a reader of committed records sees."""
+    found, offset = [], partition.log_start_offset
+    while True:
+        data, aborted = partition.read_committed(offset, bytes_max=1 << 20)
+        if not len(data):
+            return found
+        ends = dict(aborted)
+        at = 0
+        while at < len(data):
+            header = batches.read_header(data, at)
+            is_aborted = header.is_transactional and ends.get(header.producer_id, 2**62) <= header.last_offset
+            if not header.is_control and not is_aborted:
+                found += [record[0:1] + record[2:4] for record in batches.unpack(bytes(data[at : at + header.size]))]
+            at, offset = at + header.size, header.next_offset
+
+
+def tell() -> Story:
+    """Keys over many small segments, an aborted transaction among them, compacted twice."""
+    disk = CrashFileSystem()
+    site = Site(disk, ManualClock(NOW_MS))
+    site.logs.create_topic("places", 1, TOPIC)
+    partition = site.logs.partition("places", 0)
+    assert partition is not None
+    story = Story([], set(), {}, 0)
+    value = itertools.count()
+
+    def fill(rounds: int) -> None:
+        """Keys that come again and again, and every time one that never does."""
+        for _ in range(rounds):
+            number = next(value)
+            append(site, partition, [(b"a", b"%d" % number * 20)])
+            append(site, partition, [(b"only %d" % number, b"here"), (b"b", b"%d" % number * 20)])
+        story.written |= set(read(partition))
+
+    fill(8)
+    append(site, partition, [(b"a", b"aborted"), (b"t", b"aborted")], producer_id=PRODUCER, producer_epoch=0,
+           base_sequence=0, attributes=batches.TRANSACTIONAL_BIT)  # fmt: skip
+    partition.append_marker(PRODUCER, 0, commit=False, now_ms=NOW_MS)
+    site.settle()
+    append(site, partition, [(b"only 1", None)])
+    fill(5)
+    compact(site, partition, disk)
+    fill(8)
+    bases = [segment.base_offset for segment in partition.segments]
+    story.newest = {key: content for _, key, content in sorted(story.written)}
+    story.end = partition.log_end_offset
+    disk.before_change = lambda: story.moments.append(disk.killed())
+    compact(site, partition, disk)
+    disk.before_change = lambda: None
+    story.moments.append(disk.killed())
+    assert len(read(partition)) < len(story.written)
+    assert 1 < len(partition.segments) < len(bases), "several have become one"
+    return story
+
+
+def check(disk: CrashFileSystem, story: Story) -> None:
+    """A start on the disk finds every newest record, none that was not written, and nothing damaged."""
+    site = Site(disk, ManualClock(NOW_MS))
+    partition = site.logs.partition("places", 0)
+    assert partition is not None
+    found = read(partition)
+    assert set(found) <= story.written
+    assert sorted(set(found)) == found
+    newest = {key: value for _, key, value in found}
+    assert {key: value for key, value in story.newest.items() if value is not None}.items() <= newest.items()
+    ends = [end_of(segment) for segment in partition.segments]
+    bases = [segment.base_offset for segment in partition.segments]
+    assert all(end <= base for end, base in zip(ends, bases[1:], strict=False)), "a segment is there twice"
+    assert ([], story.end) == (partition.damage, partition.log_end_offset)
+    names = [name for name in disk.listdir(partition.folder) if name.endswith((".cleaned", ".swap", ".deleted"))]
+    assert [] == names
+
+
+def end_of(segment: Segment) -> int:
+    return max([header.next_offset for _, header in segment.batches(0, segment.size)], default=segment.base_offset)
+
+
+def states(story: Story, choose: random.Random) -> Iterator[CrashFileSystem]:
+    """Every moment with every plain power loss; some of them crash again while they recover."""
+    for moment in story.moments:
+        for loss in moment.power_losses():
+            if any(fate in (Fate.GARBAGE, Fate.ZEROS, Fate.TORN) for fate in loss.fates.values()):
+                continue
+            disk = moment.after(loss)
+            yield disk.after(PowerLoss("nothing more", {}))
+            yield from crash_again(disk, story, choose)
+
+
+def crash_again(disk: CrashFileSystem, story: Story, choose: random.Random) -> Iterator[CrashFileSystem]:
+    again = disk.killed()
+    left = choose.randrange(25)
+
+    def count_down() -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Crashed
+
+    again.before_change = count_down
+    try:
+        Site(again, ManualClock(NOW_MS))
+    except Crashed:
+        again.before_change = lambda: None
+        yield again.after(choose.choice(list(again.power_losses())))
+
+
+def survived(story: Story, seed: int = 7) -> int:
+    """How many states a start survives; raises at the first that it does not."""
+    count = 0
+    for disk in states(story, random.Random(seed)):
+        check(disk, story)
+        count += 1
+    return count
+
+
+def test_a_crash_while_a_log_is_compacted_loses_nothing() -> None:
+    count = survived(tell())
+    assert count > 300, count
+
+
+OURS = [
+    site
+    for site in sync_sites()
+    if site.module in ("swap", "cleaning") or (site.module, site.function) in (
+        ("partition", "Partition.take_over"), ("directory", "DataDirectory._write_cleaned"),
+    )
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("site", OURS, ids=str)
+def test_every_sync_of_a_compaction_is_needed(site: SyncSite) -> None:
+    with without(site), contextlib.ExitStack() as noticed:
+        noticed.enter_context(pytest.raises((AssertionError, LogmarkError, OSError)))
+        for seed in range(6):
+            survived(tell(), seed)
