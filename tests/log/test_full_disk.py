@@ -4,6 +4,7 @@ import errno
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -287,3 +288,55 @@ def test_whatever_is_full_what_was_acknowledged_is_seen_and_nothing_else(
         again = lab.reopen(clean=False, config=SMALL)
         assert [*acknowledged.values(), b"last"] == list(values(again).values())
         lab.close()
+
+
+COMPACTED = settings(segment_bytes=400, cleanup_policy="compact", min_cleanable_dirty_ratio=0.01)
+
+
+def newest(partition) -> dict[bytes | None, bytes | None]:
+    """What a reader of everything ends up with."""
+    found, offset = {}, 0
+    while data := partition.read(offset, bytes_max=4096):
+        found.update((record.key, record.value) for record in batches.unpack(data))
+        at = 0
+        while at < len(data):
+            header = batches.read_header(data, at)
+            at, offset = at + header.size, header.next_offset
+    return found
+
+
+@pytest.mark.parametrize("which", ["lab", "fast_lab"])
+@pytest.mark.parametrize("part", [".swap", ".deleted", "00000000000000000000.log", "00000000000000000000.index"])
+def test_a_cleaned_segment_that_finds_no_space_for_its_name_loses_nothing(
+    request: pytest.FixtureRequest, which: str, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab: Lab = request.getfixturevalue(which)
+    partition = lab.create(config=COMPACTED)
+    for number in range(30):
+        lab.append_keyed(partition, (b"key-%d" % (number % 5), b"value %d" % (number // 5)))
+    expected = {b"key-%d" % key: b"value 5" for key in range(5)}
+    take_over = partition.take_over
+
+    def take_over_when_full(*arguments: Any, **more: Any) -> Any:
+        lab.files.fail_writes(part, errno.ENOSPC)
+        lab.loop.call_later(0.05, try_again)
+        return take_over(*arguments, **more)
+
+    def try_again() -> None:
+        if lab.committer.troubled:
+            lab.files.heal()
+            lab.loop.create_task(partition.recover())
+        lab.loop.call_later(0.05, try_again)
+
+    monkeypatch.setattr(partition, "take_over", take_over_when_full)
+    with suppress(LogFailed):
+        lab.compact(partition)
+    assert expected == newest(partition)
+    lab.files.heal()
+    recover(lab, partition)
+
+    assert ([], None) == (partition.damage, partition.failure)
+    assert expected == newest(partition)
+    assert 30 == lab.append_keyed(partition, (b"key-0", b"value 5")).base_offset
+    again = lab.reopen(clean=False, config=COMPACTED)
+    assert ([], expected) == (again.damage, newest(again))

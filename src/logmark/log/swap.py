@@ -86,7 +86,9 @@ class Swap:
     def _rename(self, suffixes: Sequence[str], old: str, new: str) -> None:
         for suffix in suffixes:
             path = path_of(self._folder, self._base_offset, suffix)
-            self._files.replace(path + old, path + new)
+            # What an earlier attempt, which a full disk stopped, has renamed already is not there any more.
+            with suppress(FileNotFoundError):
+                self._files.replace(path + old, path + new)
 
 
 def finish_interrupted(folder: str, names: Sequence[str], files: FileSystem) -> bool:
