@@ -143,6 +143,55 @@ def test_a_repair_of_a_flipped_byte_loses_its_batch_at_most(written: Path, tmp_p
         shutil.rmtree(data)
 
 
+def spoil(folder: Path, chosen: random.Random) -> None:
+    """Does something to one of the files of a log that disks and people do."""
+    files = [file for file in sorted(folder.iterdir()) if file.name[:20].isdigit() and file.stat().st_size]
+    path = chosen.choice(files)
+    content = bytearray(path.read_bytes())
+    at = chosen.randrange(len(content))
+    match chosen.randrange(5):
+        case 0:
+            content[at] ^= 1 << chosen.randrange(8)
+        case 1:
+            size = chosen.randrange(1, 300)
+            content[at : at + size] = bytes(len(content[at : at + size]))
+        case 2:
+            size = chosen.randrange(1, 300)
+            content[at : at + size] = chosen.randbytes(len(content[at : at + size]))
+        case 3:
+            del content[at:]
+        case 4:
+            if path.suffix != ".log":
+                path.unlink()
+                return
+            del content[at : at + chosen.randrange(1, 300)]
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("count", [25, pytest.param(600, marks=pytest.mark.soak)])
+def test_whatever_is_done_to_a_log_is_found_and_repaired_without_losing_more(
+    written: Path, tmp_path: Path, count: int
+) -> None:
+    whole = records(written)
+    files = RealFileSystem(sync=False)
+    for seed in range(count):
+        chosen = random.Random(seed)
+        data = Path(shutil.copytree(written, tmp_path / str(seed)))
+        for _ in range(chosen.randrange(1, 5)):
+            spoil(data / "clicks-0", chosen)
+        found = verified(data)
+        sound = records(data)
+        Repair(found, files).apply()
+        again = Repair(verified(data), files)
+        assert not again.losses, f"seed {seed}"
+        again.apply()  # what was hidden by the damage
+
+        assert [] == verified(data).findings, f"seed {seed}"
+        left = records(data)
+        assert sound.items() <= left.items() <= whole.items(), f"seed {seed}"
+        shutil.rmtree(data)
+
+
 def test_a_sweep_goes_on_behind_any_damage_and_through_a_whole_file_of_it(tmp_path: Path) -> None:
     log = tmp_path / "00000000000000000000.log"
     chosen = random.Random(SEED)

@@ -93,13 +93,18 @@ def _repaired(path: str, files: "FileSystem", verified: "Verified", *, yes: bool
             raise UserError("Nothing was changed: there is no terminal to ask in. Add --yes to repair.")
         if not typer.confirm("Repair this?", err=True):
             raise UserError("Nothing was changed.")
-    with bar("Repairing") as shown:
-        shown.expect(repair.size_bytes)
-        repair.apply(shown.advance)
-    for kept in repair.kept:
-        say(f"Kept as it was: {kept}")
-    say("Repaired. Checking again.")
-    return _verified(path, files, output, is_again=True)
+    while True:
+        with bar("Repairing") as shown:
+            shown.expect(repair.size_bytes)
+            repair.apply(shown.advance)
+        for kept in repair.kept:
+            say(f"Kept as it was: {kept}")
+        say("Repaired. Checking again.")
+        verified = _verified(path, files, output, is_again=True)
+        repair = Repair(verified, files)
+        if not repair.steps or repair.losses:
+            return verified
+        say("What was hidden by the damage is made again from the log too; nothing is lost by that.")
 
 
 def _print_plan(repair: "Repair", output: OutputFormat) -> None:

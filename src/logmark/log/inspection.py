@@ -129,6 +129,7 @@ class Inspection:
 
     def _check_end(self, found: SegmentFindings, expected: int, following: int | None, size: int) -> None:
         if following is not None and expected < following and self._cleaned_to is None:
+            self._has_gaps = True
             problem = f"the next segment begins at {following}, and the offsets before it are missing"
             self._gaps.append((found, Damage(size, 0, expected, following, problem)))
 
