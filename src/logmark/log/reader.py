@@ -10,6 +10,7 @@ from logmark.errors import ErrorCode, Refused
 from logmark.log.segment import Damage, Segment
 from logmark.log.segments import Segments
 from logmark.wire import batches
+from logmark.wire.batches import LEADER_EPOCH
 from logmark.wire.columns import HEADER_BYTES
 
 PLACES_MAX = 64
@@ -46,7 +47,9 @@ class Reader:
         if is_stable and int.from_bytes(data[:8], "big") >= end:
             # Compaction has left nothing between the offset and the end.
             return b""
-        sound, next_offset, problem = batches.sound_prefix(data, base=base, end=end if is_stable else None)
+        sound, next_offset, problem = batches.sound_prefix(
+            data, base=base, end=end if is_stable else None, leader_epoch=LEADER_EPOCH
+        )
         if not sound and problem is None:
             data, sound, next_offset, problem = self._read_one(segment, position, base)
         if sound > bytes_max and not at_least_one:
@@ -83,7 +86,7 @@ class Reader:
         if not 0 < size <= segment.visible_bytes - position:
             return b"", 0, base, "the batch is cut short"
         data = segment.read(position, size)
-        sound, next_offset, problem = batches.sound_prefix(data, base=base, end=None)
+        sound, next_offset, problem = batches.sound_prefix(data, base=base, end=None, leader_epoch=LEADER_EPOCH)
         return data, sound, next_offset, problem or (None if sound else "the file is cut short")
 
     def _follows(

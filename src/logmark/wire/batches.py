@@ -190,13 +190,15 @@ def crc_is_right(buffer: Buffer, at: int, size: int) -> bool:
     return columns.crc32c(buffer, at + _ATTRIBUTES_AT, size - _ATTRIBUTES_AT) == claimed
 
 
-def sound_prefix(buffer: Buffer, *, base: int, end: int | None = None) -> tuple[int, int, str | None]:
+def sound_prefix(
+    buffer: Buffer, *, base: int, end: int | None = None, leader_epoch: int = -1
+) -> tuple[int, int, str | None]:
     """(bytes of whole sound batches, the offset after them, what is wrong there or None).
 
-    Offsets begin at `base` or above and only grow. A batch that is cut short by the end of the buffer, or that
-    reaches past the offset `end`, is left out and is no problem.
+    Offsets begin at `base` or above and only grow, and every batch has the leader epoch, if one is given. A batch that
+    is cut short by the end of the buffer, or that reaches past the offset `end`, is left out and is no problem.
     """
-    size, next_offset, problem = columns.sound_prefix(buffer, base, _LONG_MAX if end is None else end)
+    size, next_offset, problem = columns.sound_prefix(buffer, base, _LONG_MAX if end is None else end, leader_epoch)
     return size, next_offset, damage(problem)
 
 
@@ -209,6 +211,7 @@ _DAMAGE: dict[int, str] = {
     Problem.BAD_LENGTH: "the length of the batch is shorter than its header",
     Problem.BAD_MAGIC: "the batch is not of magic 2",
     Problem.OUT_OF_ORDER: "the offsets of the batch do not follow those before it",
+    Problem.BAD_EPOCH: "the leader epoch of the batch is another one",
     Problem.BAD_CRC: "the CRC of the batch is wrong",
 }
 

@@ -48,6 +48,7 @@ class Problem(IntEnum):
     BYTES_LEFT = 16
     RECORD_REFUSED = 17
     OUT_OF_ORDER = 18
+    BAD_EPOCH = 19
 
 
 # The same as C integers, which code without the GIL can use.
@@ -73,6 +74,7 @@ _BROKEN_RECORD = cython.declare(cython.int, Problem.BROKEN_RECORD)
 _BYTES_LEFT = cython.declare(cython.int, Problem.BYTES_LEFT)
 _RECORD_REFUSED = cython.declare(cython.int, Problem.RECORD_REFUSED)
 _OUT_OF_ORDER = cython.declare(cython.int, Problem.OUT_OF_ORDER)
+_BAD_EPOCH = cython.declare(cython.int, Problem.BAD_EPOCH)
 
 
 def _find_crc_function() -> int:
@@ -553,10 +555,16 @@ def refused_records(
     return answers
 
 
-def sound_prefix(data: cython.const[cython.uchar][::1], base: cython.longlong, end: cython.longlong) -> tuple:
+def sound_prefix(
+    data: cython.const[cython.uchar][::1],
+    base: cython.longlong,
+    end: cython.longlong,
+    leader_epoch: cython.longlong = -1,
+) -> tuple:
     """(bytes of whole, sound batches, the offset after them, what is wrong with the next byte or SOUND).
 
-    Offsets begin at `base` or above and only grow; a batch that reaches past `end` is left out.
+    Offsets begin at `base` or above and only grow; a batch that reaches past `end` is left out. Every batch has the
+    leader epoch, which no CRC covers; with -1 it may have any.
     """
     b: cython.p_const_uchar = _memory(data)
     at: cython.Py_ssize_t = 0
@@ -572,6 +580,9 @@ def sound_prefix(data: cython.const[cython.uchar][::1], base: cython.longlong, e
                 break
             if b[at + 16] != 2:
                 problem = _BAD_MAGIC
+                break
+            if leader_epoch >= 0 and _int32(b, at + 12) != leader_epoch:
+                problem = _BAD_EPOCH
                 break
             if _int64(b, at) < next_offset or _int32(b, at + 23) < 0:
                 problem = _OUT_OF_ORDER

@@ -27,6 +27,7 @@ class Problem(IntEnum):
     BYTES_LEFT = 16
     RECORD_REFUSED = 17
     OUT_OF_ORDER = 18
+    BAD_EPOCH = 19
 
 class Columns:
     count: int
@@ -64,7 +65,7 @@ def refused_records(
     earliest: int,
     latest: int,
 ) -> list[tuple[int, int, bool]]: ...
-def sound_prefix(data: Buffer, base: int, end: int) -> tuple[int, int, int]: ...
+def sound_prefix(data: Buffer, base: int, end: int, leader_epoch: int = -1) -> tuple[int, int, int]: ...
 def index_batches(
     data: Buffer,
     *,
