@@ -302,7 +302,7 @@ class DataDirectory:
             (partition,) = self.create_partitions(topic, [index], topic_id, settings, lazily=True)
             return partition
         self._is_used = True
-        if not (self.was_clean or self._recovery_points.get(key)):
+        if not (self._recovery_points.get(key) or (self.was_clean and key in self._recovery_points)):
             # A kill may have come between the id and its sync.
             self._files.sync_file(f"{folder}/{METADATA}")
         partition = Partition.open(
@@ -328,7 +328,7 @@ class DataDirectory:
         except FileNotFoundError:
             content = b""
         if not content and not any(name.endswith(".log") for name in self._files.listdir(folder)):
-            self._files.write_atomically(path, checkpoints.write_partition_metadata(topic_id))
+            self._files.write(path, checkpoints.write_partition_metadata(topic_id), sync=False)
             return True
         try:
             return checkpoints.read_partition_metadata(content) == topic_id
@@ -347,7 +347,6 @@ class DataDirectory:
         aside = f"{self.path}/{_name_with_suffix(topic, index, 'stray')}"
         logger.warning("%s is not of the topic's id: it is kept as %s and not used", folder, aside)
         self._files.replace(folder, aside)
-        self._files.sync_directory(self.path)
 
     def delete_partition(self, topic: str, index: int) -> None:
         """Closes a partition and takes its folder out of use, durably; `purge` removes the files later."""

@@ -335,8 +335,7 @@ class Loader:
             return log_end_offset
         segment = self._segment(self.durable_end, size=0)
         segment.create()
-        self.files.sync_file(segment.path)
-        self.files.sync_directory(self.folder)
+        self.checked.append(segment)
         if not self._ends_in_damage(len(self.segments) - 1):
             self._report_gap(segment, log_end_offset)
         self.segments.append(segment)
@@ -348,7 +347,6 @@ class Loader:
 
     def _drop(self, at: int) -> None:
         self._remove(self.segments[at:])
-        self.files.sync_directory(self.folder)
 
     def _remove(self, segments: list[Segment]) -> None:
         for segment in segments:
@@ -360,7 +358,10 @@ class Loader:
                 self.snapshots.remove(segment.base_offset)
 
     def _make_durable(self) -> None:
-        """What the check has found and rebuilt may still be in memory only: nothing is shown before it is on disk."""
+        """What the check has found and rebuilt may still be in memory only: nothing is shown before it is on disk.
+
+        The names follow with the sync of the folder that comes with the leader epoch, behind this.
+        """
         if not self.checked:
             return
         for segment in self.checked:
@@ -369,7 +370,6 @@ class Loader:
                 segment.finish_indexes()
                 segment.sync_indexes()
                 segment.release()
-        self.files.sync_directory(self.folder)
         # Whoever lets the segments before go lets the producers go that are known from nowhere else.
         for offset, producers in self.missing_snapshots.items():
             if any(segment.base_offset == offset for segment in self.segments):

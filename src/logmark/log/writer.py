@@ -299,7 +299,7 @@ class Writer(ABC):
             raise
         if old is not None:
             self._syncs += [old.file.sync, old.sync_indexes, self._snapshot_writer()]
-        self._syncs += [segment.file.sync, segment.sync_indexes, partial(self._files.sync_directory, self.folder)]
+        self._syncs.append(partial(self._files.sync_directory, self.folder))
         # From here until the round has ended, threads may sync files of old segments.
         self._segments.hold()
         self._segments.begin(segment)
