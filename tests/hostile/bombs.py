@@ -25,7 +25,7 @@ from logmark.wire.batches import BatchRules
 from tests.log.lab import Lab, settings
 
 LIMIT = 16 << 20
-BOMB_BYTES = 4 * LIMIT
+BOMB_BYTES = 2 * LIMIT
 NOW_MS = 1_700_000_000_000
 
 
@@ -43,7 +43,7 @@ KINDS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
 
 
 def bomb(kind: str) -> bytearray:
-    """A small batch whose one record unpacks to four times the limit."""
+    """A small batch whose one record unpacks to twice the limit."""
     codec, compress = KINDS[kind]
     batch = batches.build([(b"key", b"." * BOMB_BYTES)], timestamp_ms=NOW_MS)
     batch[batches.HEADER_BYTES :] = compress(bytes(batch[batches.HEADER_BYTES :]))
