@@ -327,7 +327,7 @@ def opened(tmp_path: Path) -> Iterator[Any]:
         partition = Partition.open(
             str(copy), topic, 0, bytes(16), TopicSettings({"cleanup.policy": policy}),
             files=RealFileSystem(sync=False), committer=committer, clock=SystemClock(), clean=clean,
-            cleaned_to=cleaned.get((topic, 0)),
+            cleaned_to=cleaned.get((topic, 0)), leader_epoch=-1,
         )  # fmt: skip
         partitions.append(partition)
         return partition

@@ -13,7 +13,7 @@ from logmark.log import compaction, healing, retention, timestamps
 from logmark.log import epochs as leader_epochs
 from logmark.log.cleaning import Limits, Plan
 from logmark.log.compaction import Due, Lag
-from logmark.log.epochs import Epochs
+from logmark.log.epochs import LEADER_EPOCH, Epochs
 from logmark.log.groupcommit import GroupCommit
 from logmark.log.reader import Reader, Records
 from logmark.log.recovery import Loaded, Loader
@@ -48,6 +48,7 @@ class Partition(Writer):
 
     _reader: Reader
     _gaps: list[Damage]
+    _leader_epoch = LEADER_EPOCH
 
     # Opening and closing
 
@@ -102,13 +103,15 @@ class Partition(Writer):
         log_start_offset: int = 0,
         cleaned_to: int | None = None,
         aborted_checksums: Mapping[int, int] | None = None,
+        leader_epoch: int = LEADER_EPOCH,
     ) -> "Partition":
         """The partition in a folder; unless it was stopped cleanly, every batch from the recovery point is checked.
 
         `cleaned_to` is the cleaner's checkpoint: a log without one was never cleaned and has no holes. The checksums
-        are those that `close` found.
+        are those that `close` found. Every batch has the leader epoch; -1 is for a log of Apache Kafka, which has many.
         """
         self = cls(folder, topic, index, topic_id, settings, files=files, committer=committer, clock=clock)
+        self._leader_epoch = leader_epoch
         loader = self._loader(
             clean=clean, recovery_point=recovery_point, log_start_offset=log_start_offset, cleaned_to=cleaned_to
         )
@@ -149,7 +152,7 @@ class Partition(Writer):
 
     def _new_reader(self) -> Reader:
         name = f"{self.topic}-{self.index}"
-        return Reader(name, self._segments)
+        return Reader(name, self._segments, leader_epoch=self._leader_epoch)
 
     def _stand_at(self, log_start_offset: int, log_end_offset: int) -> None:
         self.log_start_offset = log_start_offset

@@ -20,9 +20,10 @@ Records = bytes | memoryview
 class Reader:
     """Reads from where an offset lies; remembers where it stopped, because the next read begins there."""
 
-    __slots__ = ("_name", "_places", "_segments", "_stopped")
+    __slots__ = ("_leader_epoch", "_name", "_places", "_segments", "_stopped")
 
-    def __init__(self, name: str, segments: Segments) -> None:
+    def __init__(self, name: str, segments: Segments, *, leader_epoch: int = LEADER_EPOCH) -> None:
+        self._leader_epoch = leader_epoch
         self._name = name
         self._segments = segments
         self._places: dict[int, tuple[Segment, int]] = {}
@@ -48,7 +49,7 @@ class Reader:
             # Compaction has left nothing between the offset and the end.
             return b""
         sound, next_offset, problem = batches.sound_prefix(
-            data, base=base, end=end if is_stable else None, leader_epoch=LEADER_EPOCH
+            data, base=base, end=end if is_stable else None, leader_epoch=self._leader_epoch
         )
         if not sound and problem is None:
             data, sound, next_offset, problem = self._read_one(segment, position, base)
@@ -86,7 +87,7 @@ class Reader:
         if not 0 < size <= segment.visible_bytes - position:
             return b"", 0, base, "the batch is cut short"
         data = segment.read(position, size)
-        sound, next_offset, problem = batches.sound_prefix(data, base=base, end=None, leader_epoch=LEADER_EPOCH)
+        sound, next_offset, problem = batches.sound_prefix(data, base=base, end=None, leader_epoch=self._leader_epoch)
         return data, sound, next_offset, problem or (None if sound else "the file is cut short")
 
     def _follows(
