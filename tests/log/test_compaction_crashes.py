@@ -1,22 +1,26 @@
 """A crash at any moment of a compaction, or of the recovery after it, loses no newest record and invents none."""
 
+import ast
 import contextlib
 import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from logmark.clock import ManualClock
 from logmark.errors import LogmarkError
 from logmark.log import cleaning, swap
+from logmark.log import partition as partition_module
 from logmark.log.cleaning import Done, Limits
 from logmark.log.partition import Partition
 from logmark.log.segment import Segment
 from logmark.testing.crashes import CrashFileSystem, Fate, PowerLoss
 from logmark.wire import batches
-from tests.crash.mutants import SyncSite, sync_sites, without
+from tests.crash import mutants
+from tests.crash.mutants import SyncSite, without
 from tests.crash.site import Site
 
 NOW_MS = 1_700_000_000_000
@@ -181,16 +185,17 @@ def test_a_crash_while_a_log_is_compacted_loses_nothing() -> None:
     assert count > 300, count
 
 
-OURS = [
-    site
-    for site in sync_sites()
-    if site.module in ("swap", "cleaning") or (site.module, site.function) in (
-        ("partition", "Partition.take_over"), ("directory", "DataDirectory._write_cleaned"),
-    )
-]  # fmt: skip
+def sync_sites() -> Iterator[SyncSite]:
+    """Every sync that a cleaning and its swap ask for, by themselves."""
+    for module in (cleaning, swap, partition_module):
+        path = Path(str(module.__file__))
+        for function, node in mutants._attributes(ast.parse(path.read_text()), ""):
+            is_ours = module is not partition_module or function == "Partition.take_over"
+            if is_ours and node.attr in ("sync", "sync_file", "sync_directory"):
+                yield SyncSite(path.stem, function, node.lineno, node.col_offset, ast.unparse(node))
 
 
-@pytest.mark.parametrize("site", OURS, ids=str)
+@pytest.mark.parametrize("site", sync_sites(), ids=str)
 def test_every_sync_of_a_compaction_is_needed(site: SyncSite) -> None:
     with without(site), contextlib.ExitStack() as noticed:
         noticed.enter_context(pytest.raises((AssertionError, LogmarkError, OSError)))

@@ -6,7 +6,7 @@ One line after the other, with a sync of the folder after each but the last:
     every file of what is replaced            -> .deleted
     X.log, X.index, X.timeindex, X.txnindex   .swap -> their names
 
-A start that finds X.log.swap finishes: whatever has a final name in the range of that log belongs to what is replaced.
+A start that finds X.log.swap finishes: whatever has a final name in the range of that log, but X's own, is removed.
 Other files in `.cleaned` or `.swap` are dropped. An index that gets lost so is made again, and the transaction index of
 a cleaned segment tells readers nothing: the records of aborted transactions are gone. The names are Kafka's.
 """
@@ -116,11 +116,9 @@ def _finish_log(folder: str, digits: str, files: FileSystem) -> None:
         return
     logger.warning("%s is what a crash interrupted: it takes its place now", path + SWAP)
     for name in names:
-        if not name.endswith((LOG, *_INDEXES, SNAPSHOT)) or not name[:20].isdigit():
-            continue
-        offset = int(name[:20])
-        # The snapshot of the same offset is of the producers before it, and stays true.
-        if (base < offset < (end or 0)) or (offset == base and not name.endswith(SNAPSHOT)):
+        is_of_segment = name[:20].isdigit() and name.endswith((LOG, *_INDEXES, SNAPSHOT))
+        # Files of the same offset are replaced by a rename, and never missing; the snapshot stays true.
+        if is_of_segment and base < int(name[:20]) < (end or 0):
             files.remove(f"{folder}/{name}")
     # Else a segment could come back beside the one that has its records.
     files.sync_directory(folder)
