@@ -358,10 +358,7 @@ class Loader:
                 self.snapshots.remove(segment.base_offset)
 
     def _make_durable(self) -> None:
-        """What the check has found and rebuilt may still be in memory only: nothing is shown before it is on disk.
-
-        The names follow with the sync of the folder that comes with the leader epoch, behind this.
-        """
+        """What the check has found and rebuilt may still be in memory only: nothing is shown before it is on disk."""
         if not self.checked:
             return
         for segment in self.checked:
@@ -370,6 +367,7 @@ class Loader:
                 segment.finish_indexes()
                 segment.sync_indexes()
                 segment.release()
+        self.files.sync_directory(self.folder)
         # Whoever lets the segments before go lets the producers go that are known from nowhere else.
         for offset, producers in self.missing_snapshots.items():
             if any(segment.base_offset == offset for segment in self.segments):
