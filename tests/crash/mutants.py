@@ -14,34 +14,34 @@ from logmark.disk.files import Bytes, FileSystem
 
 FOLDER = Path(logmark.log.__path__[0])
 ATOMIC = "write_atomically"
-# What a person runs while the broker stands still.
-TOOLS = ("repair",)
+SYNCS = ("sync", "sync_file", "sync_directory", "sync_indexes", "sync_aborted", ATOMIC)
+# What a person runs while the broker stands still, and compaction, whose swap has crash tests of its own.
+TOOLS, COMPACTION = ("repair",), ("cleaning", "swap", "Partition.take_over")
 
 
 @dataclass(frozen=True, slots=True)
 class SyncSite:
-    """One place in the code that asks for a sync, and which of its syncs goes."""
+    """One place in the code that asks for a sync."""
 
     module: str
     function: str
     line: int
     column: int
     text: str
-    part: str = ""
 
     def __str__(self) -> str:
-        return f"{self.module}.py, {self.function}: {self.text}{self.part and f' ({self.part})'}"
+        return f"{self.module}.py, {self.function}: {self.text}"
 
 
 def sync_sites() -> list[SyncSite]:
-    """Every sync that the log asks for; an atomic write is two."""
+    """Every sync that the log asks for, by itself or as part of an atomic write."""
     found = []
     for path in sorted(path for path in FOLDER.glob("*.py") if path.stem not in TOOLS):
         for function, node in _attributes(ast.parse(path.read_text()), ""):
+            if path.stem in COMPACTION or function in COMPACTION:
+                continue
             place = (path.stem, function, node.lineno, node.col_offset, ast.unparse(node))
-            if node.attr == ATOMIC:
-                found += [SyncSite(*place, "of the file"), SyncSite(*place, "of the directory")]
-            elif node.attr == "sync" or node.attr.startswith("sync_"):
+            if node.attr in SYNCS and isinstance(node.ctx, ast.Load):
                 found.append(SyncSite(*place))
     return found
 
@@ -67,8 +67,7 @@ def without(site: SyncSite) -> Iterator[None]:
     function = _function(module, site.function)
     original = function.__code__
     module._removed_sync = _no_sync
-    module._write_without_file_sync = _without_file_sync
-    module._write_without_directory_sync = _without_directory_sync
+    module._unsynced_write = _unsynced_write
     function.__code__ = _code_of(mutated, original.co_qualname)
     try:
         yield
@@ -85,28 +84,18 @@ class _Removal(ast.NodeTransformer):
         site = self._site
         if (node.lineno, node.col_offset, ast.unparse(node)) != (site.line, site.column, site.text):
             return node
-        if not site.part:
+        if node.attr != ATOMIC:
             return ast.Name("_removed_sync", ast.Load())
-        helper = "_write_without_file_sync" if site.part == "of the file" else "_write_without_directory_sync"
-        return ast.Call(ast.Name(helper, ast.Load()), [node.value], [])
+        return ast.Call(ast.Name("_unsynced_write", ast.Load()), [node.value], [])
 
 
 def _no_sync(*_: object) -> None:
     pass
 
 
-def _without_file_sync(files: FileSystem) -> Callable[[str, Bytes], None]:
+def _unsynced_write(files: FileSystem) -> Callable[[str, Bytes], None]:
     def write(path: str, data: Bytes) -> None:
         files.write(path + ".tmp", data, sync=False)
-        files.replace(path + ".tmp", path)
-        files.sync_directory(path.rpartition("/")[0])
-
-    return write
-
-
-def _without_directory_sync(files: FileSystem) -> Callable[[str, Bytes], None]:
-    def write(path: str, data: Bytes) -> None:
-        files.write(path + ".tmp", data)
         files.replace(path + ".tmp", path)
 
     return write

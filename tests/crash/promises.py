@@ -1,11 +1,16 @@
 """What a broker has promised up to some moment, and whether the logs that a crash left behind keep it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from logmark.disk.files import FileSystem
 from logmark.errors import ErrorCode, Refused
+from logmark.log import checkpoints
+from logmark.log import epochs as leader_epochs
 from logmark.log.index import TimeIndex
 from logmark.log.partition import Partition
 from logmark.log.segment import INDEX, TIME_INDEX, Segment
+from logmark.names import TopicPartition
 from logmark.wire import batches
 from tests.crash.site import Site
 
@@ -96,6 +101,8 @@ class Promises:
 
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {}
+        # A stop in good order was reported, so the next start has nothing to check.
+        self.is_closed = False
 
     def log(self, partition: Partition) -> Log:
         """What is known of a partition."""
@@ -111,6 +118,7 @@ class Promises:
                     log.acknowledged = max(log.acknowledged, partition.high_watermark)
                     log.start_possible = max(log.start_possible, partition.log_start_offset)
         copy = Promises()
+        copy.is_closed = self.is_closed
         for name, topic in self.topics.items():
             copy.topics[name] = replace(topic, partitions=[log.copy() for log in topic.partitions])
         return copy
@@ -125,8 +133,25 @@ class Promises:
 
     # After a crash
 
+    def check_files(self, files: FileSystem, path: str) -> None:
+        """What the crash left is a directory that Apache Kafka could open, and its logs start where it was told."""
+        told = f"{path}/{checkpoints.LOG_STARTS}"
+        starts = checkpoints.read_offsets(files.read(told)) if files.exists(told) else {}
+        for name, topic in self.topics.items():
+            for index, log in enumerate(topic.partitions):
+                folder = f"{path}/{name}-{index}"
+                if not (topic.is_certain and log.acknowledged):
+                    continue
+                bases = [int(file[:20]) for file in files.listdir(folder) if file.endswith(".log")]
+                start = max(starts.get(TopicPartition(name, index), 0), min(bases))
+                assert start >= log.start, f"{folder} would start at {start} in Apache Kafka, told was {log.start}"
+                epochs = checkpoints.read_epochs(files.read(f"{folder}/{leader_epochs.FILE_NAME}"))
+                assert [0] == [leader_epoch for leader_epoch, _ in epochs], f"{folder} has lost its leader epoch"
+
     def check(self, site: Site, *, may_be_damaged: bool = False) -> None:
         """Everything promised is there, nothing else is, and all of it can be read."""
+        assert site.directory.was_clean or not self.is_closed, "the stop in good order is forgotten"
+        self.is_closed = False
         there = {topic.name: topic for topic in site.logs.topics()}
         for name, topic in self.topics.items():
             assert name in there or not topic.is_certain, f"topic {name} is lost"
@@ -136,14 +161,14 @@ class Promises:
             assert known.id in (None, topic.id), f"topic {name} is another one"
             assert len(known.partitions) == topic.partition_count
             for partition, log in zip(topic.partitions, known.partitions, strict=True):
-                self._check_log(partition, log, may_be_damaged=may_be_damaged)
+                self._check_log(partition, log, may_be_damaged=may_be_damaged, was_clean=site.directory.was_clean)
         for name in [name for name in self.topics if name not in there]:
             del self.topics[name]
         for name, topic in there.items():
             self.topics[name].id = topic.id
             self.topics[name].is_certain = True
 
-    def _check_log(self, partition: Partition, log: Log, *, may_be_damaged: bool) -> None:
+    def _check_log(self, partition: Partition, log: Log, *, may_be_damaged: bool, was_clean: bool) -> None:
         where = f"{partition.topic}-{partition.index}"
         start, end = partition.log_start_offset, partition.log_end_offset
         written = max([log.acknowledged, *(offset + 1 for offset in (*log.values, *log.markers))])
@@ -166,7 +191,7 @@ class Promises:
         if not may_be_damaged:
             self._check_times(partition, log, found)
             self._check_transactions(partition, log)
-        check_indexes(partition)
+        check_indexes(partition.segments if was_clean else partition.segments[:-1], partition)
         # What is refused was never promised, and never will be.
         log.values = {offset: value for offset, value in log.values.items() if offset in found or offset < start}
         for sent in log.sent.values():
@@ -271,9 +296,9 @@ def read_all(partition: Partition) -> tuple[dict[int, bytes], set[int]]:
     return found, refused
 
 
-def check_indexes(partition: Partition) -> None:
+def check_indexes(segments: Sequence[Segment], partition: Partition) -> None:
     """The index files of closed segments are whole: nobody, Apache Kafka included, has to build them again."""
-    for segment in partition.segments[:-1]:
+    for segment in segments:
         if segment.damage:
             continue
         rebuilt = Segment(

@@ -179,6 +179,9 @@ class Run:
 
     def _restart(self) -> None:
         assert self.site.close()
+        self.promises.is_closed = True
+        self._remember()
+        self.promises.is_closed = False
         self._begin_again(self.disk.killed() if isinstance(self.disk, CrashFileSystem) else self.disk)
 
     def _kill(self) -> None:
@@ -243,6 +246,7 @@ def survive(crash: Crash) -> None:
     promises, clock = crash.moment.promises.at(None), ManualClock(NOW_MS + 60_000)
     disk = crash.moment.disk.killed() if crash.loss is None else crash.moment.disk.after(crash.loss)
     garbled = crash.loss is not None and is_garbled(crash.loss)
+    promises.check_files(disk, PATH)
     if crash.again is not None:
         choose = random.Random(crash.again)
         disk, loss = _crash_in_recovery(disk, promises, clock, choose, garbled)
@@ -275,5 +279,7 @@ def _crash_in_recovery(
     with contextlib.suppress(Crashed):
         promises.check(Site(disk, clock), may_be_damaged=garbled)
     disk.before_change = lambda: None
+    # The start that crashed has taken the mark of the good stop away.
+    promises.is_closed = False
     loss = choose.choice([*disk.power_losses(), disk.any_power_loss(choose)])
     return disk.after(loss), loss

@@ -1,0 +1,133 @@
+"""Each sync in the code is taken out in turn: without any one of them some crash breaks a promise.
+
+A sync that nothing needs would make the broker slow for nothing, and tests that do not miss one would be worth nothing.
+"""
+
+import logging
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from logmark.clock import ManualClock
+from logmark.log import checkpoints
+from logmark.log.directory import CATALOG, DataDirectory
+from logmark.log.settings import TopicSettings
+from logmark.testing.crashes import CrashFileSystem
+from tests.crash.mutants import SyncSite, sync_sites, without
+from tests.crash.promises import NOW_MS
+from tests.crash.scenarios import Crash, Run, Script, crashes, script_of, survive
+from tests.crash.site import PATH, InlineCommit
+
+# Where the random scripts seldom come along: each leads to the syncs that it is named after.
+PATHS: dict[str, Script] = {
+    "the first records": [("create", 0, 1), ("append", 0, 0, 1, 0), ("settle",), ("kill",)],
+    "rolling": [
+        *[("append", 0, 0, 1, 1000), ("append", 0, 1, 1, 1000), ("append", 0, 0, 1, 1000)], ("settle",),
+        ("append", 0, 1, 1, 1000), ("settle",), ("checkpoint",), ("append", 0, 0, 1, 1000), ("settle",),
+    ],
+    # The recovery after the kill closes the first segments, and retention lets them go when their producers are saved.
+    "a kill, then letting go": [
+        ("append", 0, 0, 1, 1000), ("append", 0, 100, 1, 1000), ("append", 0, 1, 1, 1000), ("append", 0, 1, 1, 1000),
+        ("kill",), ("checkpoint",), ("append", 0, 1, 1, 1000), ("settle",), ("checkpoint",), ("retain", 6), ("settle",),
+        ("checkpoint",),
+    ],
+    "a clean stop": [("append", 0, 0, 1, 900), ("append", 0, 0, 1, 100), ("append", 0, 0, 1, 0), ("restart",)],
+    "an abort, then a clean stop": [
+        ("append", 0, 100, 1, 0), ("settle",), ("end transaction", 0, False), ("settle",), ("restart",),
+    ],
+    "an abort, then a roll": [
+        ("append", 0, 100, 1, 0), ("settle",), ("end transaction", 0, False), ("settle",), ("append", 0, 0, 1, 1000),
+        ("append", 0, 0, 1, 1000), ("append", 0, 0, 1, 1000), ("settle",), ("checkpoint",), ("append", 0, 0, 1, 0),
+        ("settle",),
+    ],
+    "letting go": [
+        ("append", 0, 0, 1, 1000), ("append", 0, 100, 1, 1000), ("append", 0, 0, 1, 1000), ("settle",), ("retain", 6),
+        ("settle",), ("delete records", 0, 3), ("checkpoint",), ("append", 0, 0, 1, 0), ("settle",),
+    ],
+    "deleting": [
+        ("append", 0, 0, 1, 100), ("settle",), ("delete", 0), ("create", 0, 1), ("append", 0, 0, 1, 100), ("settle",),
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """What recovery warns of is what these tests are about, thousands of times."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def make_at_once() -> None:
+    """A partition that is made for a first offset is there when the call returns."""
+    disk, clock = CrashFileSystem(), ManualClock(NOW_MS)
+
+    def open_directory(files: CrashFileSystem) -> DataDirectory:
+        return DataDirectory.open(PATH, files=files, committer=InlineCommit(), clock=clock)
+
+    directory = open_directory(disk)
+    directory.write(CATALOG, b"{}")
+    directory.create_partition("clicks", 0, bytes(16), TopicSettings({}), first_offset=7)
+    directory.create_partition("clicks", 1, bytes(16), TopicSettings({}))
+    for loss in disk.power_losses():
+        left = disk.after(loss)
+        assert left.exists(f"{PATH}/clicks-0/{7:020}.log")
+        assert bytes(16) == checkpoints.read_partition_metadata(left.read(f"{PATH}/clicks-1/partition.metadata"))
+        opened = open_directory(left).open_partition("clicks", 0, bytes(16), TopicSettings({}))
+        assert (7, 7) == (opened.log_start_offset, opened.log_end_offset)
+
+
+def ways_to_miss_it(runs: int) -> Iterator[Callable[[], None]]:
+    """What is tried without a sync, the cheapest first."""
+    yield make_at_once
+    for script in PATHS.values():
+        yield lambda script=script: _try(script, 0)
+    for script in PATHS.values():
+        yield lambda script=script: _try(script, None)
+    for seed in range(runs):
+        yield lambda seed=seed: _try(script_of(seed), seed)
+
+
+def _try(script: Script, seed: int | None) -> None:
+    """Recovers from some crashes of a script, or from each."""
+    run = Run(CrashFileSystem())
+    run.run(script)
+    if seed is not None:
+        tried = crashes(run.moments, random.Random(seed), 50)
+    else:
+        tried = (Crash(moment, loss, again) for moment in run.moments for loss in [None, *moment.disk.power_losses()]
+                 for again in ([0, 1, 2] if loss is None else [None]))  # fmt: skip
+    for crash in tried:
+        survive(crash)
+
+
+def is_missed(site: SyncSite, runs: int) -> bool:
+    """Whether a promise is broken without that sync."""
+    with without(site):
+        for attempt in ways_to_miss_it(runs):
+            try:
+                attempt()
+            except Exception:  # noqa: BLE001 - whatever it is, it is noticed
+                return True
+    return False
+
+
+def test_with_all_of_its_syncs_the_code_keeps_every_promise() -> None:
+    make_at_once()
+    for script in PATHS.values():
+        _try(script, 0)
+
+
+@pytest.mark.parametrize("site", sync_sites(), ids=str)
+def test_without_one_sync_a_promise_is_broken(site: SyncSite) -> None:
+    assert is_missed(site, 40), f"nothing needs it: line {site.line} of {site}"
+
+
+@pytest.mark.soak
+def test_every_sync_is_missed(record_property: Callable[[str, object], None]) -> None:
+    sites = sync_sites()
+    caught = [site for site in sites if is_missed(site, 200)]
+
+    record_property("syncs taken out and missed", f"{len(caught)} of {len(sites)}")
+    assert [] == [str(site) for site in sites if site not in caught]
