@@ -120,8 +120,12 @@ class Partition(Writer):
         self.cleaned_to = cleaned_to
         self._take(loader.load(), loader)
         if self._is_changed and self._segments:
-            files.write_atomically(f"{folder}/{leader_epochs.FILE_NAME}", self._epochs.encode())
+            self._write_epochs()
         return self
+
+    def _write_epochs(self) -> None:
+        """Makes the leader epoch durable, and with it the names that a load has left in the folder."""
+        self._files.write_atomically(f"{self.folder}/{leader_epochs.FILE_NAME}", self._epochs.encode())
 
     def _loader(self, *, clean: bool, recovery_point: int, log_start_offset: int, cleaned_to: int | None) -> Loader:
         return Loader(
@@ -214,7 +218,10 @@ class Partition(Writer):
 
         def load() -> Loaded:
             healing.cut_back(self.folder, sizes, self.durable_end, self._files)
-            return loader.load()
+            loaded = loader.load()
+            # What was cut away must not come back.
+            self._write_epochs()
+            return loaded
 
         try:
             loaded = await self._committer.loop.run_in_executor(None, load)
