@@ -340,3 +340,21 @@ def test_a_cleaned_segment_that_finds_no_space_for_its_name_loses_nothing(
     assert 30 == lab.append_keyed(partition, (b"key-0", b"value 5")).base_offset
     again = lab.reopen(clean=False, config=COMPACTED)
     assert ([], expected) == (again.damage, newest(again))
+
+
+def test_what_a_recovery_cut_away_is_gone_for_good_before_anything_is_acknowledged(lab: Lab) -> None:
+    partition = lab.create(config=SMALL)
+    for number in range(2):
+        lab.append(partition, b"x" * 60, producer=(PRODUCER_ID, 0, number))
+    lab.files.fail_syncs(".snapshot", errno.ENOSPC)
+    partition.append(batch(b"y" * 100, producer=(PRODUCER_ID, 0, 2)), now_ms=NOW_MS)
+    with pytest.raises(LogFailed):
+        lab.loop.run_until_complete(partition.durable(3))
+    lab.files.heal()
+    lab.files.syncs_done.clear()
+
+    recover(lab, partition)
+
+    assert not list(lab.folder().glob("00000000000000000002.*.deleted"))
+    assert str(lab.folder()) in lab.files.syncs_done
+    assert str(lab.folder() / "00000000000000000000.log") in lab.files.syncs_done
