@@ -11,7 +11,9 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
+from logmark.disk.files import RealFileSystem
 from logmark.testing import Broker
+from logmark.testing.files import FaultyFileSystem
 from logmark.wire import batches
 
 QUIET = {"log_level": 0}
@@ -186,6 +188,25 @@ def test_a_stop_or_a_deletion_in_the_middle_of_a_cleaning_harms_nothing(broker: 
     assert {} == newest(broker, "others")
     broker.compact()
     assert EXPECTED == newest(broker)
+
+
+def test_a_log_that_the_disk_refuses_to_rewrite_does_not_keep_others_from_it() -> None:
+    files = FaultyFileSystem(RealFileSystem(sync=False))
+    with Broker(SETTINGS, files=files) as broker:
+        for name in ("places", "others"):
+            broker.create_topic(name, config=COMPACT)
+            fill(broker, name)
+        before = log_bytes(broker)
+        files.fail_writes("others-0")
+
+        broker.compact()
+
+        assert log_bytes(broker) < before / 2
+        assert before == log_bytes(broker, "others")
+        files.heal()
+        broker.compact()
+        assert log_bytes(broker, "others") < before / 2
+        assert EXPECTED == newest(broker) == newest(broker, "others")
 
 
 def test_reading_goes_on_while_the_log_is_compacted(broker: Broker) -> None:

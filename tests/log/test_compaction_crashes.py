@@ -195,7 +195,7 @@ def sync_sites() -> Iterator[SyncSite]:
                 yield SyncSite(path.stem, function, node.lineno, node.col_offset, ast.unparse(node))
 
 
-@pytest.mark.parametrize("site", sync_sites(), ids=str)
+@pytest.mark.parametrize("site", list(sync_sites()), ids=str)
 def test_every_sync_of_a_compaction_is_needed(site: SyncSite) -> None:
     with without(site), contextlib.ExitStack() as noticed:
         noticed.enter_context(pytest.raises((AssertionError, LogmarkError, OSError)))

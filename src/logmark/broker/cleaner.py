@@ -171,11 +171,13 @@ class Cleaner:
             await asyncio.shield(self._running)
 
     async def _run(self) -> None:
-        while (found := await self._dirtiest()) is not None:
+        # One that the disk refuses is tried again with the next check, and does not keep the others from their turn.
+        refused: set[Partition] = set()
+        while (found := await self._dirtiest(refused)) is not None:
             if not await self._clean(*found):
-                return
+                refused.add(found[0])
 
-    async def _dirtiest(self) -> tuple[Partition, Due] | None:
+    async def _dirtiest(self, refused: set[Partition]) -> tuple[Partition, Due] | None:
         """The log that needs it most."""
         now_ms = self._clock.now_ms()
         best: tuple[Partition, Due] | None = None
@@ -187,7 +189,7 @@ class Cleaner:
                 seen += 1
                 if not seen % LOGS_BETWEEN_PAUSES:
                     await asyncio.sleep(0)
-                if partition.failure is not None or partition in self._uncleanable:
+                if partition.failure is not None or partition in self._uncleanable or partition in refused:
                     continue
                 part = partition.dirty_part(now_ms)
                 if part is not None and part.must_run(partition.settings.dirty_ratio_min):
@@ -196,7 +198,7 @@ class Cleaner:
         return best
 
     async def _clean(self, partition: Partition, part: Due) -> bool:
-        """Cleans one log and says whether others should have their turn now."""
+        """Cleans one log; False when the disk refused that."""
         name = f"{partition.topic}-{partition.index}"
         partition.is_being_cleaned = True
         try:
