@@ -24,6 +24,7 @@ RECORD_BYTES = 100
 # A value of 92 bytes makes a record of 100: its size, attributes, both deltas, the missing key and the headers' count.
 VALUE_BYTES = 92
 EVERYTHING = 2**63 - 1
+COMPACTIONS = 3
 
 
 class Opened:
@@ -146,8 +147,16 @@ def recover(path: Path) -> tuple[int, float]:
     return size, took_s
 
 
+def _clean(plan: Plan) -> Done:
+    done = list(clean(plan, RealFileSystem(sync=False)))[-1]
+    assert isinstance(done, Done)
+    for path in Path(plan.folder).glob("*.cleaned"):
+        path.unlink()
+    return done
+
+
 def compact(path: Path, records: int, keys: int) -> Done:
-    """Cleans a log in which every key was written several times; what the cleaning itself saw."""
+    """Cleans a log in which every key was written several times, some times over; what the quickest cleaning saw."""
     made = Opened(path, durability="os", **{"cleanup.policy": "compact", "segment.bytes": str(1 << 28)})
     try:
         chance, per_batch = random.Random(keys), 1000
@@ -165,9 +174,7 @@ def compact(path: Path, records: int, keys: int) -> Done:
             now_ms=NOW_MS,
             delete_retention_ms=86_400_000,
         )
-        done = list(clean(plan, RealFileSystem(sync=False)))[-1]
-        assert isinstance(done, Done)
-        return done
+        return min((_clean(plan) for _ in range(COMPACTIONS)), key=lambda done: done.seconds)
     finally:
         made.close(clean=False)
         shutil.rmtree(path)
