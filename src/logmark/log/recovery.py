@@ -398,7 +398,8 @@ class Loader:
                 self.folder, file_name(candidate, SNAPSHOT),
             )  # fmt: skip
             self._remove_snapshot(candidate)
-        if not self.checked:
+        if not self.checked or (self.damage and log_end_offset in self.snapshots):
+            # What a damaged batch said of its producer, a snapshot behind it still knows.
             self._begin_producers(log_end_offset)
         self.producers.undecided.show(log_end_offset)
         self._remove_stray_snapshots()

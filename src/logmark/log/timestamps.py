@@ -31,8 +31,10 @@ def first_at_or_after(segments: Sequence[Segment], timestamp: int, *, log_start_
         try:
             segment.load_timestamps()
             if segment.visible_timestamp < timestamp:
+                _refuse_damage(segment, 0, segment.visible_bytes, log_start_offset)
                 continue
             position = segment.nearest_time(timestamp, segment.visible_bytes)
+            _refuse_damage(segment, 0, position, log_start_offset)
             found = yield from _first_in(segment, position, timestamp, log_start_offset)
         except FileNotFoundError:
             # Retention has let it go while the search paused.
@@ -50,6 +52,7 @@ def largest(segments: Sequence[Segment], *, log_start_offset: int) -> Search:
             segment.load_timestamps()
         except FileNotFoundError:
             continue
+        _refuse_damage(segment, 0, segment.visible_bytes, log_start_offset)
         yield None
     timestamp = max((segment.visible_timestamp for segment in segments), default=-1)
     if timestamp < 0:
@@ -92,13 +95,31 @@ def _first_in(segment: Segment, position: int, timestamp: int, log_start_offset:
         passed += 1
         if not passed % HEADERS_BETWEEN_PAUSES:
             yield None
-        if header.max_timestamp < timestamp or header.last_offset < log_start_offset or not header.record_count:
+        # What cannot be read may be what was looked for: whoever goes on behind it would miss it in silence.
+        _refuse_damage(segment, position, at, log_start_offset)
+        if header.last_offset < log_start_offset:
             continue
         data = segment.read(at, header.size)
+        if header.max_timestamp < timestamp or not header.record_count:
+            if not batches.crc_is_right(data, 0, header.size):
+                raise _damaged(f"byte {at} of {segment.path}", "its CRC is wrong")
+            continue
         found = yield partial(_first_of, data, header, timestamp, log_start_offset, f"byte {at} of {segment.path}")
         if found is not None:
             return found
+    _refuse_damage(segment, position, segment.visible_bytes, log_start_offset)
     return None
+
+
+def _refuse_damage(segment: Segment, begin: int, end: int, log_start_offset: int) -> None:
+    """Refuses a search that would pass over damage between two positions."""
+    for damage in segment.damage:
+        if begin <= damage.position < end and (damage.next_offset is None or damage.next_offset > log_start_offset):
+            raise _damaged(f"byte {damage.position} of {segment.path}", damage.problem)
+
+
+def _damaged(place: str, problem: object) -> Refused:
+    return Refused(ErrorCode.CORRUPT_MESSAGE, f"The batch at {place} is damaged: {problem}.")
 
 
 def _first_of(data: bytes, header: BatchHeader, timestamp: int, log_start_offset: int, place: str) -> Found | None:
@@ -108,7 +129,7 @@ def _first_of(data: bytes, header: BatchHeader, timestamp: int, log_start_offset
             raise Malformed("its CRC is wrong")
         return _search_records(memoryview(data)[HEADER_BYTES:], header, timestamp, log_start_offset)
     except Malformed as error:
-        raise Refused(ErrorCode.CORRUPT_MESSAGE, f"The batch at {place} is damaged: {error}.") from None
+        raise _damaged(place, error) from None
 
 
 def _search_records(body: memoryview, header: BatchHeader, timestamp: int, log_start_offset: int) -> Found | None:

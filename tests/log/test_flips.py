@@ -1,0 +1,178 @@
+"""One flipped byte in a cleanly closed directory: every read is right or refused, and nothing is missing in silence."""
+
+import logging
+import random
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import pytest
+
+from logmark.clock import ManualClock
+from logmark.errors import ErrorCode, Refused
+from logmark.log.directory import CATALOG, DataDirectory
+from logmark.log.partition import Partition
+from logmark.log.settings import TopicSettings
+from logmark.testing.crashes import CrashFileSystem
+from logmark.wire import batches
+from tests.crash.site import InlineCommit
+
+NOW_MS = 1_700_000_000_000
+PATH, FOLDER = "/data", "/data/clicks-0"
+TOPIC_ID = bytes(range(16))
+PRODUCER_ID = 2**40
+SUFFIXES = (".log", ".index", ".timeindex", ".snapshot")
+CONFIG = TopicSettings({}, {"segment.bytes": "2500", "index.interval.bytes": "300", "retention.ms": "-1"})
+BATCHES = 60
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Damage is warned of, once for each flip."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def open_log(disk: CrashFileSystem) -> tuple[DataDirectory, Partition, InlineCommit]:
+    committer = InlineCommit()
+    directory = DataDirectory.open(PATH, files=disk, committer=committer, clock=ManualClock(NOW_MS))
+    if directory.read(CATALOG) is None:
+        directory.write(CATALOG, b"{}")
+    return directory, directory.open_partition("clicks", 0, TOPIC_ID, CONFIG), committer
+
+
+def made(number: int, count: int, sequence: int) -> batches.ProducedBatch:
+    """A batch of every codec in turn; times come late, twice and out of order."""
+    choose = random.Random(number)
+    stamps = [NOW_MS + 10 * (number - number % 4) + choose.choice([0, 0, 5, -25]) for _ in range(count)]
+    values = [b"%d.%d " % (number, at) + choose.randbytes(choose.randrange(90)) for at in range(count)]
+    return batches.own(
+        batches.build(
+            [(b"key", value) for value in values], timestamp_ms=stamps, codec=number % 5, producer_id=PRODUCER_ID,
+            producer_epoch=0, base_sequence=sequence,
+        )
+    )  # fmt: skip
+
+
+@cache
+def closed() -> tuple[CrashFileSystem, list[batches.Record]]:
+    """A directory that was closed cleanly, and the records in it."""
+    disk = CrashFileSystem()
+    directory, partition, committer = open_log(disk)
+    records: list[batches.Record] = []
+    for number in range(BATCHES):
+        batch = made(number, 1 + number % 3, len(records))
+        partition.append(batch, now_ms=NOW_MS)
+        records += batches.unpack(batch.data)
+    committer.settle(partition)
+    assert directory.close() and len(partition.segments) >= 4
+    return disk, records
+
+
+def places() -> list[tuple[str, int]]:
+    """Every byte that can be flipped."""
+    disk, _ = closed()
+    image = disk.image()
+    return [(path, at) for path in sorted(image) if path.endswith(SUFFIXES) for at in range(len(image[path]))]
+
+
+def flipped(path: str, at: int, mask: int) -> CrashFileSystem:
+    disk = closed()[0].killed()
+    file = disk.open(path)
+    file.pwrite(bytes([file.pread(1, at)[0] ^ mask]), at)
+    return disk
+
+
+def check_reads(partition: Partition, records: list[batches.Record], begin: int) -> int:
+    """Reads on from an offset as a consumer does; returns how many reads were refused."""
+    offset, refused = begin, 0
+    while offset < len(records):
+        try:
+            data = partition.read(offset, bytes_max=700)
+        except Refused as error:
+            assert error.code == ErrorCode.CORRUPT_MESSAGE
+            offset, refused = offset + 1, refused + 1
+            continue
+        found = batches.unpack(data)
+        assert found[0].offset <= offset <= found[-1].offset, "a record is missing"
+        assert records[found[0].offset : found[-1].offset + 1] == found
+        offset = found[-1].offset + 1
+    return refused
+
+
+def check_times(partition: Partition, records: list[batches.Record], wanted: list[int]) -> int:
+    """Looks times up; returns how many were refused."""
+    refused = 0
+    for timestamp in wanted:
+        expected = next(
+            ((record.offset, record.timestamp_ms) for record in records if record.timestamp_ms >= timestamp), None
+        )
+        try:
+            assert expected == partition.offset_for_timestamp(timestamp), f"time {timestamp - NOW_MS}"
+        except Refused as error:
+            assert error.code == ErrorCode.CORRUPT_MESSAGE
+            refused += 1
+    largest = max(record.timestamp_ms for record in records)
+    expected = next((record.offset, record.timestamp_ms) for record in records if record.timestamp_ms == largest)
+    try:
+        assert expected == partition.max_timestamp()
+    except Refused:
+        refused += 1
+    return refused
+
+
+def check_flip(path: str, at: int, mask: int) -> int:
+    """Opens the directory with one byte flipped and reads everything; returns how much was refused."""
+    _, records = closed()
+    choose = random.Random(at)
+    _, partition, _ = open_log(flipped(path, at, mask))
+    stamps = sorted({record.timestamp_ms for record in records})
+    refused = 0
+    if choose.random() < 0.5:
+        refused += check_times(partition, records, choose.sample(stamps, 4))
+    assert (0, len(records)) == (partition.log_start_offset, partition.high_watermark)
+    refused += check_reads(partition, records, choose.randrange(len(records)))
+    refused += check_reads(partition, records, 0)
+    refused += check_times(partition, records, choose.sample(stamps, 4))
+    last = made(BATCHES - 1, 1 + (BATCHES - 1) % 3, 0)
+    again = made(BATCHES - 1, last.record_count, len(records) - last.record_count)
+    try:
+        appended = partition.append(again, now_ms=NOW_MS)
+        assert appended.is_duplicate, "the producer's state is lost"
+    except Refused:
+        refused += 1
+    return refused
+
+
+@pytest.mark.parametrize(
+    "count", [pytest.param(500, id="some"), pytest.param(10_000, id="many", marks=pytest.mark.soak)]
+)
+def test_a_flipped_byte_is_never_served(count: int, record_property: Callable[[str, object], None]) -> None:
+    choose, all_places, refused = random.Random(count), places(), 0
+    for number in range(count):
+        # Half of them where no checksum helps: the first 21 bytes of a batch, and the indexes.
+        path, at = choose.choice(all_places if number % 2 else unprotected())
+        mask = choose.choice([1 << choose.randrange(8), choose.randrange(1, 256)])
+        try:
+            refused += check_flip(path, at, mask) > 0
+        except Exception as error:
+            error.add_note(f"byte {at} of {path} flipped by {mask:#04x}")
+            raise
+    record_property("flips", count)
+    record_property("with a read refused", refused)
+    record_property("wrong answers", 0)
+
+
+@cache
+def unprotected() -> list[tuple[str, int]]:
+    disk, _ = closed()
+    found = []
+    for path, data in disk.image().items():
+        if path.endswith((".index", ".timeindex")):
+            found += [(path, at) for at in range(len(data))]
+        elif path.endswith(".log"):
+            position = 0
+            while position < len(data):
+                found += [(path, position + at) for at in range(21)]
+                position += batches.read_header(data, position).size
+    return sorted(found)
