@@ -256,6 +256,7 @@ GOALS: tuple[tuple[str, str, bool, float, float], ...] = (
     (UNCOMPRESSED, "columns MB/s", False, 5000, math.inf),
     ("recovery, bytes scanned", "os MB/s", False, 1000, math.inf),
     ("compaction, 100 B records with keys", "one process records/s", False, 2e6, math.inf),
+    (stall.WORKS["stall"], "while compacting ms", False, 0, 5),
     (stall.WORKS["cleaner"], "while compacting ms", False, 0, 5),
     ("start to the first answered fetch, 10,000 partitions", "sync s", False, 0, 5),
     ("start to the first answered fetch after kill -9", "os s", True, 0, 1),
