@@ -1,19 +1,26 @@
 """One flipped byte in a cleanly closed directory: every read is right or refused, and nothing is missing in silence."""
 
+import contextlib
 import logging
 import random
 from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 
 import pytest
 
+from logmark.client.client import Client
+from logmark.client.errors import ClientError
 from logmark.clock import ManualClock
 from logmark.errors import ErrorCode, Refused
 from logmark.log.directory import CATALOG, DataDirectory
 from logmark.log.partition import Partition
 from logmark.log.settings import TopicSettings
+from logmark.names import TopicPartition
+from logmark.testing import Broker
 from logmark.testing.crashes import CrashFileSystem
 from logmark.wire import batches
+from tests.crash.asked import AskedProduce
 from tests.crash.site import InlineCommit
 
 NOW_MS = 1_700_000_000_000
@@ -161,6 +168,60 @@ def test_a_flipped_byte_is_never_served(count: int, record_property: Callable[[s
     record_property("flips", count)
     record_property("with a read refused", refused)
     record_property("wrong answers", 0)
+
+
+def test_a_time_entry_that_points_to_another_batch_of_the_same_time_is_not_believed() -> None:
+    _, records = closed()
+    stamps = sorted({record.timestamp_ms for record in records})[::4]
+    for path, at in places():
+        if path.endswith(".timeindex") and at % 12 == 11:
+            for mask in (1, 2, 3, 4, 5, 6, 7):
+                check_times(open_log(flipped(path, at, mask))[1], records, stamps)
+
+
+def test_a_time_index_that_was_cut_between_entries_is_built_again() -> None:
+    disk, records = closed()
+    stamps = sorted({record.timestamp_ms for record in records})
+    for path in [path for path in disk.image() if path.endswith(".timeindex")]:
+        cut = disk.killed()
+        file = cut.open(path)
+        file.truncate(file.size() - 12)
+        assert 0 == check_times(open_log(cut)[1], records, stamps)
+
+
+def test_through_a_broker_a_flipped_byte_is_right_or_refused(tmp_path: Path) -> None:
+    place = TopicPartition("clicks", 0)
+    with Broker({"log.index.interval.bytes": "100"}, durability="sync", data_dir=str(tmp_path)) as broker:
+        broker.create_topic("clicks")
+        for number in range(8):
+            batch = made(number, 2, 2 * number)
+            with AskedProduce(broker.bootstrap_servers, "clicks", 0, bytes(batch.data)) as asked:
+                assert (ErrorCode.NONE, 2 * number) == asked.answer()
+        with Client(broker.bootstrap_servers) as client:
+            records = batches.unpack(client.fetch(place, 0, max_wait_ms=0).records)
+        for suffix in SUFFIXES:
+            broker.stop()
+            path = sorted(tmp_path.glob(f"clicks-0/*{suffix}"))[-1]
+            whole = path.read_bytes()
+            at = len(whole) // 2
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :])
+            broker.start()
+            check_through_a_client(broker.bootstrap_servers, place, records)
+            broker.stop()
+            path.write_bytes(whole)
+            broker.start()
+
+
+def check_through_a_client(bootstrap_servers: str, place: TopicPartition, records: list[batches.Record]) -> None:
+    with Client(bootstrap_servers, timeout_s=1) as client:
+        assert {place: len(records)} == client.latest([place])
+        for record in records[::5]:
+            with contextlib.suppress(ClientError):
+                found = batches.unpack(client.fetch(place, record.offset, max_wait_ms=0).records)
+                assert found and records[found[0].offset : found[-1].offset + 1] == found
+            wanted = next(each for each in records if each.timestamp_ms >= record.timestamp_ms)
+            with contextlib.suppress(ClientError):
+                assert wanted.offset == client.list_offsets({place: record.timestamp_ms})[place].offset
 
 
 @cache

@@ -85,6 +85,11 @@ class TimeIndex:
 
     def at_or_before(self, timestamp: int) -> tuple[int, int] | None:
         """The last entry whose timestamp is not above the given one."""
+        count = self.count_up_to(timestamp)
+        return self[count - 1] if count else None
+
+    def count_up_to(self, timestamp: int) -> int:
+        """How many entries have a timestamp that is not above the given one."""
         data, unpack, low, high = self.data, _TIME_ENTRY.unpack_from, 0, len(self)
         while low < high:
             middle = (low + high) // 2
@@ -92,4 +97,4 @@ class TimeIndex:
                 low = middle + 1
             else:
                 high = middle
-        return self[low - 1] if low else None
+        return low

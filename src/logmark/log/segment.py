@@ -229,7 +229,7 @@ class Segment:
         self._is_timed = True
         entries = self.time_index
         last = entries[len(entries) - 1] if len(entries) else None
-        if last is not None and self._is_true_time(*last):
+        if last is not None and self._is_largest_time(last[0]):
             self.max_timestamp, self.max_timestamp_offset = last
             self.show()
         elif last is not None or self.size:
@@ -433,21 +433,55 @@ class Segment:
             self.rebuild()
         return 0
 
-    def _is_true_time(self, timestamp: int, last_offset: int) -> bool:
-        found = self.find(last_offset, self.size)
-        return found is not None and found[1].last_offset == last_offset and found[1].max_timestamp == timestamp
+    def _is_largest_time(self, timestamp: int) -> bool:
+        """Whether the last time entry is true, and nothing later lies behind its batch: the index may have been cut."""
+        place = self._time_place(len(self.time_index) - 1, self.size)
+        if place is None:
+            return False
+        return all(header.max_timestamp <= timestamp for _, header in self._walk(place, self.size))
+
+    def _time_place(self, at: int, stop: int) -> int | None:
+        """Where the batch of a time entry begins; None when it is not the first one since the entry before that late.
+
+        Another batch may have the same timestamp: that it is true of the batch is not enough.
+        """
+        timestamp, last_offset = self.time_index[at]
+        position = 0
+        if at:
+            before_timestamp, before_offset = self.time_index[at - 1]
+            found = self.find(before_offset, stop)
+            if found is None or before_timestamp >= timestamp or before_offset >= last_offset:
+                return None
+            position = found[0]
+        for place, header in self._walk(position, stop):
+            if header.last_offset >= last_offset:
+                is_it = header.last_offset == last_offset and header.max_timestamp == timestamp
+                return place if is_it and self._sound_at(place, stop, self.base_offset) is not None else None
+            if header.max_timestamp >= timestamp:
+                return None
+        return None
+
+    def _walk(self, position: int, stop: int) -> Iterator[tuple[int, BatchHeader]]:
+        """The headers from a position on; damage on the way is noted and left out."""
+        while True:
+            try:
+                yield from self.batches(position, stop)
+                return
+            except BadBatch as bad:
+                position = self.note_damage(bad.position, stop, at_least=bad.expected, problem=bad.problem)
 
     def nearest_time(self, timestamp: int, stop: int) -> int:
         """The position before which every record is older than a timestamp."""
         for _ in range(2):
-            entry = self.time_index.at_or_before(timestamp)
-            if entry is None:
+            count = self.time_index.count_up_to(timestamp)
+            if not count:
                 return 0
-            found = self.find(entry[1], stop)
-            if found is None and entry[1] >= self.base_offset and stop < self.size:
+            _, last_offset = self.time_index[count - 1]
+            if stop < self.size and last_offset >= self.base_offset and self.find(last_offset, stop) is None:
                 return stop
-            if found is not None and found[1].last_offset == entry[1] and found[1].max_timestamp == entry[0]:
-                return found[0]
+            place = self._time_place(count - 1, stop)
+            if place is not None:
+                return place
             logger.warning("time index contradicts the log: %s is rebuilt", self._path + TIME_INDEX)
             self.rebuild()
         return 0
