@@ -321,6 +321,18 @@ def mutated(chance: random.Random, seeds: list[bytes]) -> bytearray:
     return data
 
 
+def sifted_once(data: memoryview, is_past_horizon: int) -> bytearray:
+    """What compaction keeps of a first batch: the newest of every key in it."""
+    keys = columns.KeyMap(1 << 20)
+    keys.add(data, 0, start=0, is_judged=True, decompressed_bytes_max=1 << 20)
+    sieve = columns.Sieve(
+        keys, mapped_to=2**62, end=0, producers={}, now_ms=2**62 * is_past_horizon, horizon_ms=-(2**40),
+        decompressed_bytes_max=1 << 20,
+    )  # fmt: skip
+    sieve.sift(data, 0, is_aborted=False, is_idle_marker=False)
+    return sieve.out
+
+
 def test_two_hundred_thousand_hostile_buffers_harm_nothing() -> None:
     chance = random.Random(20)
     record = Record(key=b"key", value=b"v" * 70, headers=[(b"h", b"1"), (b"i", None)])
@@ -342,6 +354,9 @@ def test_two_hundred_thousand_hostile_buffers_harm_nothing() -> None:
             assert len(data) >= found.key_offsets[-1] + found.value_offsets[-1]
         except Malformed:
             seen.add(-1)
+        with contextlib.suppress(Malformed):
+            out = sifted_once(data, hostile[22] & 1)
+            assert len(out) == columns.sound_prefix(out, 0, 2**63 - 1)[0]
 
     assert {-1, columns.Problem.SOUND, columns.Problem.BROKEN_RECORD, columns.Problem.BYTES_LEFT} <= seen
 
@@ -357,6 +372,8 @@ def test_random_bytes_of_every_size_harm_nothing() -> None:
         indexed(columns, data, interval=0)
         with contextlib.suppress(Malformed):
             assert 0 == columns.decode(data, **EVERYTHING).count
+        with contextlib.suppress(Malformed):
+            assert not sifted_once(data, 0)
 
 
 def test_a_crc_outside_of_the_buffer_is_an_index_error() -> None:
