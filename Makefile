@@ -48,7 +48,7 @@ $(PACKAGES): constraints.txt pyproject.toml setup.py | system
 	@touch $@
 
 # The editable install has compiled them; this compiles them again when a source has changed.
-$(COMPILED): src/logmark/wire/columns.py src/logmark/wire/usual.py setup.py $(PACKAGES)
+$(COMPILED): $(addprefix src/logmark/wire/,columns.py columns.pxd sieve.py sieve.pxd usual.py) setup.py $(PACKAGES)
 	$(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 
@@ -76,4 +76,4 @@ dist: setup
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info src/logmark/wire/*.so src/logmark/wire/columns.c src/logmark/wire/usual.c .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist src/*.egg-info src/logmark/wire/*.so $(addprefix src/logmark/wire/,columns.c sieve.c usual.c) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,4 +1,4 @@
-"""Compiles the two compiled modules: the walk over record batches, and the usual Produce request."""
+"""Compiles the compiled modules: the walk over record batches, what compaction keeps, the usual Produce request."""
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
@@ -14,8 +14,15 @@ setup(
                 depends=["src/logmark/wire/columns.pxd"],
                 **COMPILE,
             ),
+            Extension(
+                "logmark.wire.sieve",
+                ["src/logmark/wire/sieve.py"],
+                depends=["src/logmark/wire/sieve.pxd", "src/logmark/wire/columns.pxd"],
+                **COMPILE,
+            ),
             Extension("logmark.wire.usual", ["src/logmark/wire/usual.py"], **COMPILE),
         ],
         language_level=3,
+        include_path=["src"],
     ),
 )

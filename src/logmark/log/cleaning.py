@@ -27,7 +27,8 @@ from logmark.log.compaction import Judgement, Source, TransactionsPassed
 from logmark.log.index import OffsetIndex, TimeIndex
 from logmark.log.transactions import Aborted
 from logmark.wire import batches
-from logmark.wire.columns import HEADER_BYTES, KeyMap, Sieve, index_batches
+from logmark.wire.columns import HEADER_BYTES, index_batches
+from logmark.wire.sieve import KeyMap, Sieve
 
 CLEANED = ".cleaned"
 LOG, INDEX, TIME_INDEX, TXN_INDEX = ".log", ".index", ".timeindex", ".txnindex"
