@@ -228,15 +228,12 @@ class Writer(ABC):
         is_noted = producer is not None and producer.transaction_first_offset >= 0
         if producer is not None and is_noted:
             ended = Ended(producer_id, producer.transaction_first_offset, offset, True)
-            is_new = not segment.has_aborted
             stable = self.producers.undecided.stable_after(ended)
             segment.add_aborted(Aborted(producer_id, ended.first_offset, offset, stable))
             self._has_aborted = True
-            # Durable before anybody sees the marker.
+            # Its name is durable with the snapshot that closes the segment: until then recovery makes the index again.
             if segment.sync_aborted not in self._syncs:
                 self._syncs.append(segment.sync_aborted)
-            if is_new:
-                self._syncs.append(partial(self._files.sync_directory, self.folder))
         try:
             segment.append(batch.data, batch.size, offset, batch.max_timestamp)
         except OSError:
