@@ -20,6 +20,9 @@ from tests.log.lab import settings as topic_settings
 # As small as the records, so that pages get lost between batches and inside them.
 PAGE_BYTES = 128
 CONFIG = topic_settings(segment_bytes=1500, index_interval_bytes=150, retention_ms=5000, file_delete_delay_ms=1000)
+ROLLING = topic_settings(
+    segment_bytes=1500, segment_ms=1, index_interval_bytes=150, retention_ms=5000, file_delete_delay_ms=1000
+)
 # Chosen first and fitted to what there is later, so that the same choices can be made again.
 SHARE = strategies.integers(0, 2**20)
 COUNTS = strategies.lists(strategies.integers(1, 5), max_size=6)
@@ -68,6 +71,17 @@ class PartitionMachine(RuleBasedStateMachine):
     def append_and_settle(self, counts: list[int], codec: int) -> None:
         self.append(counts, codec)
         self.settle()
+
+    @rule(count=strategies.integers(1, 3))
+    def roll(self, count: int) -> None:
+        """With a shorter age, which takes effect at once, the next batch begins a segment."""
+        self.append([1], 0)
+        before = len(self.partition.segments)
+        self.lab.clock.advance(seconds=1)
+        self.partition.configure(ROLLING)
+        self.append([count], 0)
+        self.partition.configure(CONFIG)
+        assert before + 1 == len(self.partition.segments)
 
     @rule(data=strategies.data())
     def send_again(self, data: strategies.DataObject) -> None:
@@ -213,7 +227,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
 
 PartitionMachine.TestCase.settings = settings(
-    max_examples=15,
+    max_examples=30,
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
