@@ -233,3 +233,72 @@ PartitionMachine.TestCase.settings = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 TestPartition = PartitionMachine.TestCase
+
+
+COMPACTED = topic_settings(
+    segment_bytes=400, index_interval_bytes=100, cleanup_policy="compact", min_cleanable_dirty_ratio=0.01
+)
+
+
+class CompactedMachine(RuleBasedStateMachine):
+    """A compacted partition against all that was ever written: what is left has every key's newest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.lab = Lab(Path(self.folder.name))
+        self.partition = self.lab.create(config=COMPACTED)
+        self.written: list[tuple[bytes, bytes, int]] = []
+
+    def teardown(self) -> None:
+        self.lab.close()
+        self.folder.cleanup()
+
+    @rule(keys=strategies.lists(strategies.integers(0, 4), min_size=1, max_size=12))
+    def append(self, keys: list[int]) -> None:
+        for key in keys:
+            self.lab.clock.advance(seconds=1)
+            stamp, at = self.lab.clock.now_ms(), len(self.written)
+            record = (b"key %d" % key, b"value %d" % at)
+            made = batches.own(batches.build([record], timestamp_ms=stamp))
+            assert at == self.partition.append(made, now_ms=stamp).base_offset
+            self.written.append((*record, stamp))
+        self.lab.settle(self.partition)
+
+    @rule()
+    def compact(self) -> None:
+        self.lab.compact(self.partition)
+
+    @rule(clean=strategies.booleans())
+    def restart(self, clean: bool) -> None:
+        self.partition = self.lab.reopen(clean=clean, config=COMPACTED)
+
+    @rule(share=SHARE)
+    def look_up_a_time(self, share: int) -> None:
+        kept = self.kept()
+        wanted = NOW_MS + 1000 * (share % (len(self.written) + 2))
+        expected = next(((offset, stamp) for offset, (_, _, stamp) in kept.items() if stamp >= wanted), None)
+        assert expected == self.partition.offset_for_timestamp(wanted)
+
+    def kept(self) -> dict[int, tuple[bytes | None, bytes | None, int]]:
+        offset, found = 0, {}
+        while data := self.partition.read(offset, bytes_max=2000):
+            for record in batches.unpack(data):
+                found[record.offset] = record.key, record.value, record.timestamp_ms
+            offset = batches.sound_prefix(data, base=0)[1]
+        return found
+
+    @invariant()
+    def every_key_has_its_newest_record_at_its_offset_and_nothing_is_invented(self) -> None:
+        kept = self.kept()
+        assert {offset: self.written[offset] for offset in kept} == kept
+        newest = {key: offset for offset, (key, _, _) in enumerate(self.written)}
+        assert set(newest.values()) <= kept.keys()
+        assert len(self.written) == self.partition.high_watermark == self.partition.log_end_offset
+        assert [] == self.partition.damage
+
+
+CompactedMachine.TestCase.settings = settings(
+    max_examples=20, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+TestCompactedPartition = CompactedMachine.TestCase
