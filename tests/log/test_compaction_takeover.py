@@ -347,6 +347,7 @@ def test_a_map_that_is_full_cleans_in_several_runs(lab: Lab) -> None:
     assert dict.fromkeys(EXPECTED, b"value 7") == newest(partition)
 
 
+@pytest.mark.soak
 def test_taking_over_holds_the_loop_for_less_than_five_milliseconds(fast_lab: Lab) -> None:
     """With indexes of the largest size, and many segments replaced; in processor time, the best of a few."""
     index = bytes(10_485_720)

@@ -359,7 +359,8 @@ class _Output:
             offset_entries=self._offsets.data,
             time_entries=self._times.data,
         )
-        assert sound == len(data) and not problem, "what was cleaned is not sound"
+        if sound != len(data) or problem:
+            raise Malformed(f"{self._path(LOG)}: what was cleaned is not sound ({problem}); nothing of it is taken over")
         self._file.pwrite(data, self._size)
         self._size += len(data)
         data.clear()
