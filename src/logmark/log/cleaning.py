@@ -360,7 +360,7 @@ class _Output:
             time_entries=self._times.data,
         )
         if sound != len(data) or problem:
-            raise Malformed(f"{self._path(LOG)}: what was cleaned is not sound ({problem}); nothing of it is taken over")
+            raise Malformed(f"{self._path(LOG)}: what was cleaned is not sound ({problem})")
         self._file.pwrite(data, self._size)
         self._size += len(data)
         data.clear()
