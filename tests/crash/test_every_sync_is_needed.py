@@ -127,6 +127,7 @@ def test_without_one_sync_a_promise_is_broken(site: SyncSite) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 def test_every_sync_is_missed(record_property: Callable[[str, object], None]) -> None:
     sites = sync_sites()
     caught = [site for site in sites if is_missed(site, 200)]

@@ -16,7 +16,10 @@ from tests.crash.site import Site
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CALLS = ("pwrite64", "write", "fdatasync", "fsync", "rename", "ftruncate", "unlink", "mkdir", "rmdir")
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="strace is a tool of Linux")
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="strace is a tool of Linux"),
+    pytest.mark.timeout(1800),
+]
 
 
 def live(folder: Path, *strace: str) -> int:
