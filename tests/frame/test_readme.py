@@ -12,8 +12,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def first_minute() -> list[tuple[str, list[str]]]:
-    """Every command of the README with the lines that it prints there."""
-    blocks = re.findall(r"```console\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    """Every command of that chapter with the lines that it prints there."""
+    chapter = (REPOSITORY / "README.md").read_text().partition("## A first minute")[2].partition("\n## ")[0]
+    blocks = re.findall(r"```console\n(.*?)```", chapter, re.DOTALL)
     shown: list[tuple[str, list[str]]] = []
     for line in "".join(blocks).splitlines():
         if line.startswith("$ "):

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from logmark.errors import Malformed
 from logmark.wire import columns
+from logmark.wire.sieve import KeyMap, Sieve
 from tests.oracle import records as oracle
 from tests.oracle.records import Batch, Record
 
@@ -323,9 +324,9 @@ def mutated(chance: random.Random, seeds: list[bytes]) -> bytearray:
 
 def sifted_once(data: memoryview, is_past_horizon: int) -> bytearray:
     """What compaction keeps of a first batch: the newest of every key in it."""
-    keys = columns.KeyMap(1 << 20)
+    keys = KeyMap(1 << 20)
     keys.add(data, 0, start=0, is_judged=True, decompressed_bytes_max=1 << 20)
-    sieve = columns.Sieve(
+    sieve = Sieve(
         keys, mapped_to=2**62, end=0, producers={}, now_ms=2**62 * is_past_horizon, horizon_ms=-(2**40),
         decompressed_bytes_max=1 << 20,
     )  # fmt: skip
