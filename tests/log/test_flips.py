@@ -5,6 +5,7 @@ import logging
 import random
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from logmark.testing.crashes import CrashFileSystem
 from logmark.wire import batches
 from tests.crash.asked import AskedProduce
 from tests.crash.site import InlineCommit
+from tests.log.lab import Lab, settings
 
 NOW_MS = 1_700_000_000_000
 PATH, FOLDER = "/data", "/data/clicks-0"
@@ -29,6 +31,7 @@ TOPIC_ID = bytes(range(16))
 PRODUCER_ID = 2**40
 SUFFIXES = (".log", ".index", ".timeindex", ".snapshot")
 CONFIG = TopicSettings({}, {"segment.bytes": "2500", "index.interval.bytes": "300", "retention.ms": "-1"})
+COMPACT = settings(segment_bytes=900, index_interval_bytes=200, cleanup_policy="compact", retention_ms=-1)
 BATCHES = 60
 
 
@@ -40,12 +43,14 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def open_log(disk: CrashFileSystem) -> tuple[DataDirectory, Partition, InlineCommit]:
+def open_log(
+    disk: CrashFileSystem, config: TopicSettings = CONFIG
+) -> tuple[DataDirectory, Partition, InlineCommit]:
     committer = InlineCommit()
     directory = DataDirectory.open(PATH, files=disk, committer=committer, clock=ManualClock(NOW_MS))
     if directory.read(CATALOG) is None:
         directory.write(CATALOG, b"{}")
-    return directory, directory.open_partition("clicks", 0, TOPIC_ID, CONFIG), committer
+    return directory, directory.open_partition("clicks", 0, TOPIC_ID, config), committer
 
 
 def made(number: int, count: int, sequence: int) -> batches.ProducedBatch:
@@ -237,3 +242,76 @@ def unprotected() -> list[tuple[str, int]]:
                 found += [(path, position + at) for at in range(21)]
                 position += batches.read_header(data, position).size
     return sorted(found)
+
+
+def read_all(partition: Partition) -> tuple[list[tuple[int, bytes | None, bytes | None]], int]:
+    """Every record that is served, as (offset, key, value), and how many reads were refused."""
+    found: list[tuple[int, bytes | None, bytes | None]] = []
+    offset, refused = partition.log_start_offset, 0
+    while offset < partition.high_watermark:
+        try:
+            data = partition.read(offset, bytes_max=700)
+        except Refused as error:
+            assert error.code == ErrorCode.CORRUPT_MESSAGE
+            offset, refused = offset + 1, refused + 1
+            continue
+        if not len(data):
+            break
+        found += [(record.offset, record.key, record.value) for record in batches.unpack(data)]
+        at = 0
+        while at < len(data):
+            header = batches.read_header(data, at)
+            at, offset = at + header.size, header.next_offset
+    return found, refused
+
+
+def compacted(folder: Path) -> CrashFileSystem:
+    """A directory that was compacted and closed cleanly."""
+    lab = Lab(folder)
+    partition = lab.create(config=COMPACT)
+    for number in range(40):
+        lab.append_keyed(partition, *((b"key-%d" % (number * at % 13), b"value %d" % number) for at in (1, 2, 3)))
+    assert lab.compact(partition) is not None
+    lab.finish(partition)
+    assert lab.stop()
+    lab.close()
+    disk = CrashFileSystem()
+    for path in sorted([lab.path, *lab.path.rglob("*")]):
+        name = PATH + str(path)[len(str(lab.path)) :]
+        if path.is_dir():
+            disk.mkdir(name)
+        else:
+            disk.write(name, path.read_bytes())
+    return disk
+
+
+def test_in_a_compacted_log_only_an_offset_that_stays_inside_a_hole_changes_unnoticed(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Every bit of every base offset, length and leader epoch: no checksum covers them, and there are holes around."""
+    disk = compacted(tmp_path)
+    whole, refused = read_all(open_log(disk.killed(), COMPACT)[1])
+    holes = set(range(120)) - {offset for offset, _, _ in whole}
+    assert not refused and holes
+    flips = unnoticed = 0
+    for path, data in sorted(disk.image().items()):
+        at = 0
+        while path.endswith(".log") and at < len(data):
+            for byte, mask in product(range(17), (1, 2, 4, 8, 16, 32, 64, 128)):
+                broken = disk.killed()
+                broken.open(path).pwrite(bytes([data[at + byte] ^ mask]), at + byte)
+                found, refused = read_all(open_log(broken, COMPACT)[1])
+                flips += 1
+                if refused or found == whole:
+                    assert set(found) <= set(whole), "what is served beside damage is not what was written"
+                    continue
+                unnoticed += 1
+                where = f"byte {byte} of the batch at {at} of {path} flipped by {mask:#04x}"
+                assert byte < 8, f"a length, a leader epoch or a magic byte changed unnoticed: {where}"
+                assert [kept[1:] for kept in whole] == [kept[1:] for kept in found], f"a record is lost: {where}"
+                moved = {offset for offset, _, _ in found} - {offset for offset, _, _ in whole}
+                assert moved <= holes, f"a record took the place of another: {where}"
+            at += batches.read_header(data, at).size
+    record_property("flips", flips)
+    record_property("unnoticed, because the offset stays inside a hole", unnoticed)
+    assert 0 < unnoticed < flips / 20

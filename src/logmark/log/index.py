@@ -47,6 +47,15 @@ class OffsetIndex:
 
     def at_or_behind(self, position: int) -> tuple[int, int] | None:
         """The first entry whose position is not before the given one."""
+        at = self._first_behind(position)
+        return self[at] if at < len(self) else None
+
+    def before(self, position: int) -> tuple[int, int] | None:
+        """The last entry whose position is before the given one."""
+        at = self._first_behind(position)
+        return self[at - 1] if at else None
+
+    def _first_behind(self, position: int) -> int:
         data, unpack, low, high = self.data, _OFFSET_ENTRY.unpack_from, 0, len(self)
         while low < high:
             middle = (low + high) // 2
@@ -54,7 +63,7 @@ class OffsetIndex:
                 low = middle + 1
             else:
                 high = middle
-        return self[low] if low < len(self) else None
+        return low
 
 
 class TimeIndex:

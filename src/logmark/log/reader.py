@@ -7,7 +7,7 @@ was never cleaned) each batch must begin where the one before it ended; that fin
 from collections.abc import Iterable
 
 from logmark.errors import ErrorCode, Refused
-from logmark.log.segment import Damage, Segment
+from logmark.log.segment import BadBatch, Damage, Segment
 from logmark.log.segments import Segments
 from logmark.wire import batches
 from logmark.wire.batches import LEADER_EPOCH
@@ -93,32 +93,43 @@ class Reader:
     def _follows(
         self, segment: Segment, position: int, data: Records, sound: int, next_offset: int, end: int
     ) -> bool:  # fmt: skip
-        """Whether the offset behind the first `sound` bytes of a read is the one that must be there."""
+        """Whether the offset behind the first `sound` bytes of a read is one that can be there."""
+        behind = self._base_behind(segment, position, data, sound)
         if not segment.is_dense:
-            return True
-        if len(data) - sound >= 8:
-            return int.from_bytes(data[sound : sound + 8], "big") == next_offset
-        if position + sound < segment.visible_bytes:
-            return int.from_bytes(segment.read(position + sound, 8), "big") == next_offset
-        following = None if next_offset == end else self._segments.after(segment)
-        return next_offset == (end if following is None else following.base_offset)
+            return behind is None or behind >= next_offset or position + sound in segment.skips
+        return next_offset in (behind, end) if position + sound == segment.visible_bytes else next_offset == behind
+
+    def _base_behind(self, segment: Segment, position: int, data: Records, at: int) -> int | None:
+        """The offset of what lies behind so many bytes of a read, if there is anything."""
+        if len(data) - at >= 8:
+            return int.from_bytes(data[at : at + 8], "big")
+        if position + at < segment.visible_bytes:
+            return int.from_bytes(segment.read(position + at, 8), "big")
+        following = self._segments.after(segment)
+        return None if following is None else following.base_offset
 
     def _served(
         self, segment: Segment, position: int, data: Records, base: int, sound: int, problem: str | None
     ) -> tuple[int, int]:
         """How much may be served of a read that is not sound; refuses when that is nothing."""
-        served, expected = 0, base
+        served, expected, last_bad = 0, base, position
         while served < sound:
             header = batches.read_header(data, served)
             if segment.is_dense and header.base_offset != expected:
                 problem = f"offset {header.base_offset} where {expected} belongs"
                 break
-            served, expected = served + header.size, header.next_offset
+            at = served + header.size
+            if not segment.is_dense and not self._follows(segment, position, data, at, header.next_offset, end=-1):
+                # With holes around them nothing says which of the two was changed.
+                problem = f"a lower offset behind a batch that ends before {header.next_offset}"
+                last_bad = position + at if position + at < segment.visible_bytes else position
+                break
+            served, expected = at, header.next_offset
         if not served:
             if position not in segment.skips:
-                segment.note_damage(
-                    position, segment.visible_bytes, at_least=expected, problem=problem or "the batch is not sound"
-                )  # fmt: skip
+                floor = segment.floor(position, expected)
+                bad = BadBatch(position, floor, problem or "the batch is not sound", behind=last_bad)
+                segment.note_damage(bad, segment.visible_bytes)
             raise self._corrupt(expected)
         return served, expected
 
@@ -130,10 +141,10 @@ class Reader:
             if found is not None:
                 position, header = found
                 wanted = max(offset, segment.base_offset)
-                if header.base_offset > wanted and (segment.is_dense or _is_in(offset, segment.damage)):
+                if header.base_offset > wanted and (segment.is_dense or _hides(segment.damage, offset, position)):
                     break
                 return segment, position, header.base_offset
-            if (segment.is_dense and offset >= segment.base_offset) or _is_in(offset, segment.damage):
+            if (segment.is_dense and offset >= segment.base_offset) or _hides(segment.damage, offset, segment.size):
                 break
         else:
             return None
@@ -146,7 +157,8 @@ class Reader:
         )
 
 
-def _is_in(offset: int, damage: Iterable[Damage]) -> bool:
+def _hides(damage: Iterable[Damage], offset: int, before: int) -> bool:
+    """Whether damage before a position may hold the offset, or the next one that there is."""
     return any(
-        found.first_offset <= offset and (found.next_offset is None or offset < found.next_offset) for found in damage
+        found.position < before and (found.next_offset is None or offset < found.next_offset) for found in damage
     )

@@ -296,7 +296,7 @@ class Loader:
                 segment.truncate(position)
                 self._drop(at + 1)
                 break
-            position = segment.note_damage(position, segment.size, at_least=expected, problem=problem)
+            position = segment.note_damage(BadBatch(position, expected, problem), segment.size)
             self.damage.append(segment.damage[-1])
             if found is not None:
                 expected = found[1].base_offset
@@ -429,7 +429,7 @@ class Loader:
                     data = segment.read(at, header.size) if header.is_control else b""
                     self._remember(producers, header, data, 0)
         except BadBatch as bad:
-            end = segment.note_damage(bad.position, segment.size, at_least=bad.expected, problem=bad.problem)
+            end = segment.note_damage(bad, segment.size)
             self._replay_from(producers, segment, end)
 
     def _remember(self, producers: Producers, header: BatchHeader, data: batches.Buffer, at: int) -> Aborted | None:

@@ -48,13 +48,14 @@ class Damage:
 
 
 class BadBatch(Malformed):
-    """There is no whole batch at a position that should have one."""
+    """There is no whole batch at a position that should have one; `behind` is the last one that is not believed."""
 
-    def __init__(self, position: int, expected: int, problem: str) -> None:
+    def __init__(self, position: int, expected: int, problem: str, *, behind: int | None = None) -> None:
         super().__init__(problem)
         self.position = position
         self.expected = expected
         self.problem = problem
+        self.behind = position if behind is None else behind
 
 
 def file_name(offset: int, suffix: str) -> str:
@@ -397,7 +398,10 @@ class Segment:
             ):  # fmt: skip
                 problem = f"offset {header.base_offset} where {expected} belongs"
                 if before is not None and self._sound_at(before[0], stop, self.base_offset) is None:
-                    raise BadBatch(before[0], before[1], "the CRC of the batch is wrong")
+                    raise BadBatch(before[0], self.floor(before[0], before[1]), "the CRC of the batch is wrong")
+                if before is not None and not self.is_dense:
+                    # One of the two was changed, and with holes around them nothing says which.
+                    raise BadBatch(before[0], self.floor(*before), problem, behind=position)
                 raise BadBatch(position, known, problem)
             yield position, header
             before = position, header.base_offset
@@ -413,12 +417,36 @@ class Segment:
                     if header.last_offset >= offset:
                         # The walk goes by lengths and offsets; only a right checksum makes them true.
                         if self._sound_at(at, stop, self.base_offset) is None:
-                            raise BadBatch(at, header.base_offset, "the CRC of the batch is wrong")
+                            raise BadBatch(at, self.floor(at, header.base_offset), "the CRC of the batch is wrong")
+                        self._check_order(at, header, stop)
                         return at, header
                 return None
             except BadBatch as bad:
-                self.note_damage(bad.position, stop, at_least=bad.expected, problem=bad.problem)
+                self.note_damage(bad, stop)
                 position = bad.position
+
+    def _check_order(self, position: int, header: BatchHeader, stop: int) -> None:
+        """Refuses a batch in a log with holes that reaches into the next one: its offset is not covered by the CRC."""
+        behind = position + header.size
+        if self.is_dense or behind in self.skips:
+            return
+        following = self._header_at(behind, stop)
+        if following is not None and following.base_offset < header.next_offset:
+            problem = f"offset {following.base_offset} behind a batch that ends before {header.next_offset}"
+            raise BadBatch(position, self.floor(position, header.base_offset), problem, behind=behind)
+
+    def floor(self, position: int, base_offset: int) -> int:
+        """The first offset that a bad batch may have held: its own, or in a log with holes any behind those before."""
+        if self.is_dense:
+            return base_offset
+        entry = self.offset_index.before(position)
+        known = None if entry is None else self._header_at(entry[1], position)
+        is_true = entry is not None and known is not None and known.last_offset == entry[0]
+        end = self.base_offset
+        with suppress(BadBatch):
+            for _, header in self.batches(entry[1] if entry is not None and is_true else 0, position):
+                end = header.next_offset
+        return end
 
     def nearest(self, offset: int, stop: int) -> int:
         """Where to begin looking for an offset: an index entry, if the log says the same."""
@@ -468,7 +496,7 @@ class Segment:
                 yield from self.batches(position, stop)
                 return
             except BadBatch as bad:
-                position = self.note_damage(bad.position, stop, at_least=bad.expected, problem=bad.problem)
+                position = self.note_damage(bad, stop)
 
     def nearest_time(self, timestamp: int, stop: int) -> int:
         """The position before which every record is older than a timestamp."""
@@ -508,18 +536,18 @@ class Segment:
 
     # Damage and rebuilding
 
-    def note_damage(self, position: int, stop: int, *, at_least: int, problem: str) -> int:
+    def note_damage(self, bad: BadBatch, stop: int) -> int:
         """Remembers that there is no batch at a position, and returns where the next sound one starts."""
-        found = self.next_sound(position, stop, at_least=at_least)
+        found = self.next_sound(bad.behind, stop, at_least=bad.expected)
         end = stop if found is None else found[0]
-        self.skips[position] = end
+        self.skips[bad.position] = end
         damage = Damage(
             path=self.path,
-            position=position,
-            size_bytes=end - position,
-            first_offset=at_least,
+            position=bad.position,
+            size_bytes=end - bad.position,
+            first_offset=bad.expected,
             next_offset=None if found is None else found[1].base_offset,
-            problem=problem,
+            problem=bad.problem,
         )
         self.damage.append(damage)
         logger.warning("%s", damage)
@@ -562,11 +590,11 @@ class Segment:
             try:
                 for at, header in self.batches(position, self.size):
                     if self._sound_at(at, self.size, self.base_offset) is None:
-                        raise BadBatch(at, header.base_offset, "the CRC of the batch is wrong")
+                        raise BadBatch(at, self.floor(at, header.base_offset), "the CRC of the batch is wrong")
                     self.index_batch(at, header)
                 break
             except BadBatch as bad:
-                position = self.note_damage(bad.position, self.size, at_least=bad.expected, problem=bad.problem)
+                position = self.note_damage(bad, self.size)
         if is_shown:
             self.show()
 

@@ -168,6 +168,4 @@ def _candidates(segment: Segment, position: int) -> Iterator[tuple[int, BatchHea
             yield from segment.batches(position, segment.visible_bytes)
             return
         except BadBatch as bad:
-            position = segment.note_damage(
-                bad.position, segment.visible_bytes, at_least=bad.expected, problem=bad.problem
-            )
+            position = segment.note_damage(bad, segment.visible_bytes)
