@@ -187,18 +187,29 @@ def test_a_client_that_names_no_sane_software_is_refused(broker: Broker) -> None
     assert 42 == messages.decode_response(api_versions, 3, told).error_code
 
 
-def test_acks_0_is_not_answered_and_an_error_closes_the_connection(broker: Broker) -> None:
+@pytest.mark.parametrize("version", [7, 9])  # the general way, and that of the usual request
+def test_acks_0_is_not_answered_and_an_error_closes_the_connection(broker: Broker, version: int) -> None:
     batch = batches.build([(None, b"x")], timestamp_ms=1_700_000_000_000)
 
     def silent(topic: str) -> bytes:
         request = produce.ProduceRequest(None, 0, 1000, [(topic, [produce.PartitionData(0, memoryview(batch))])])
-        return frames.request_frame(0, 7, 9, "test", flexible=False, body=produce.encode_request(7, request))
+        body = produce.encode_request(version, request)
+        return frames.request_frame(0, version, 9, "test", flexible=version >= 9, body=body)
 
     with connected(broker) as connection:
         connection.sendall(silent("t") + asks_metadata(10))
         assert 10 == answer(connection)[0]
 
         connection.sendall(silent("no-such-topic"))
+        with contextlib.suppress(ConnectionResetError):
+            assert b"" == connection.recv(1)
+
+
+def test_what_was_answered_is_sent_before_a_broken_request_closes_the_connection(broker: Broker) -> None:
+    with connected(broker) as connection:
+        connection.sendall(asks_metadata(11) + struct.pack(">i", -1))
+
+        assert 11 == answer(connection)[0]
         with contextlib.suppress(ConnectionResetError):
             assert b"" == connection.recv(1)
 

@@ -418,22 +418,11 @@ class Segment:
                         # The walk goes by lengths and offsets; only a right checksum makes them true.
                         if self._sound_at(at, stop, self.base_offset) is None:
                             raise BadBatch(at, self.floor(at, header.base_offset), "the CRC of the batch is wrong")
-                        self._check_order(at, header, stop)
                         return at, header
                 return None
             except BadBatch as bad:
                 self.note_damage(bad, stop)
                 position = bad.position
-
-    def _check_order(self, position: int, header: BatchHeader, stop: int) -> None:
-        """Refuses a batch in a log with holes that reaches into the next one: its offset is not covered by the CRC."""
-        behind = position + header.size
-        if self.is_dense or behind in self.skips:
-            return
-        following = self._header_at(behind, stop)
-        if following is not None and following.base_offset < header.next_offset:
-            problem = f"offset {following.base_offset} behind a batch that ends before {header.next_offset}"
-            raise BadBatch(position, self.floor(position, header.base_offset), problem, behind=behind)
 
     def floor(self, position: int, base_offset: int) -> int:
         """The first offset that a bad batch may have held: its own, or in a log with holes any behind those before."""
