@@ -220,6 +220,30 @@ def test_cleaning_keeps_what_the_model_keeps(
     assert needed == left
 
 
+def test_a_transaction_that_was_aborted_before_the_dirty_part_says_nothing_of_its_producers_next_one(
+    tmp_path: Path,
+) -> None:
+    def of_producer(offset: int, *keys: bytes) -> Batch:
+        return Batch(
+            records=[
+                Record(key=key, value=b"v", headers=[], offset_delta=index, timestamp_delta=0)
+                for index, key in enumerate(keys)
+            ],
+            base_offset=offset, attributes=model.TRANSACTIONAL, base_timestamp=NOW_MS, max_timestamp=NOW_MS,
+            producer_id=7, producer_epoch=0, base_sequence=0, last_offset_delta=len(keys) - 1,
+        )  # fmt: skip
+
+    clean = [of_producer(0, b"a", b"b"), marker(False, 7, 0, 2)]
+    dirty = [of_producer(3, b"e", b"e"), marker(True, 7, 0, 5), of_producer(6, b"e"), marker(False, 7, 0, 7)]
+    log = Written([clean, dirty], [(7, 0, 2), (7, 6, 7)], {})
+
+    list(cleaning.clean(plan_of(tmp_path, log, write(tmp_path, log), Limits(), first_dirty_offset=3), FILES))
+
+    left = parse((tmp_path / f"{0:020d}.log.cleaned").read_bytes())
+    data = [batch for batch in left if not batch.attributes & model.CONTROL]
+    assert [(3, [1])] == [(batch.base_offset, [record.offset_delta for record in batch.records]) for batch in data]
+
+
 def check_indexes(folder: Path, each: Cleaned, data: bytes) -> None:
     """Every entry tells the truth about the batch that it points to."""
     places = {}

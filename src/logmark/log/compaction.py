@@ -139,7 +139,9 @@ class TransactionsPassed:
         """Judges the next batch; `marker` is what a control batch says, or None when it is empty or of another kind."""
         while self._ahead and self._ahead[-1].first_offset <= header.last_offset:
             entry = self._ahead.pop()
-            self._aborting.setdefault(entry.producer_id, entry)
+            # A pass that begins in the middle never meets the markers before it, so theirs are not open here.
+            if entry.last_offset >= header.base_offset:
+                self._aborting.setdefault(entry.producer_id, entry)
         producer_id = header.producer_id
         if not header.is_control:
             return self._judge_data(producer_id) if header.is_transactional else Judgement()
