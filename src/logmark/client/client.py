@@ -2,10 +2,11 @@
 
 from logmark.client.groups import GroupCalls
 from logmark.client.logs import LogCalls
+from logmark.client.producing import ProduceCalls
 from logmark.client.topics import TopicCalls
 
 
-class Client(LogCalls, GroupCalls, TopicCalls):
+class Client(LogCalls, ProduceCalls, GroupCalls, TopicCalls):
     """Every call of the tools and the pipelines, each sent to the broker that can answer it.
 
     One thread uses it at a time. Its context closes it; a `fetcher` has a connection of its own.

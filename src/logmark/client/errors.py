@@ -2,6 +2,7 @@
 
 ClientError (a UserError)
 ├── BadProperties          the client's properties say something that cannot be
+├── ReadOnly               the client may only look, and was asked to write
 ├── BrokerUnreachable      nobody answered, or what answered is no broker
 ├── AuthenticationFailed   the broker does not accept these credentials
 └── RefusedByBroker        a broker answered with an error code
@@ -30,6 +31,10 @@ class ClientError(UserError):
 
 class BadProperties(ClientError):
     """The client's properties say something that cannot be."""
+
+
+class ReadOnly(ClientError):
+    """The client may only look, and was asked to write."""
 
 
 class BrokerUnreachable(ClientError):

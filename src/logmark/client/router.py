@@ -7,13 +7,32 @@ from types import ModuleType, TracebackType
 from typing import Self, TypeVar
 
 from logmark.client.connection import Address, Connection, as_addresses
-from logmark.client.errors import AuthenticationFailed, BrokerUnreachable, RefusedByBroker, UnknownTopic, error_code
+from logmark.client.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    ReadOnly,
+    RefusedByBroker,
+    UnknownTopic,
+    error_code,
+)
 from logmark.client.metadata import ClusterMetadata, read_metadata
 from logmark.client.properties import Security
 from logmark.errors import ErrorCode
 from logmark.names import TopicPartition
+from logmark.wire import produce
 from logmark.wire.messages import Message
-from logmark.wire.schema import find_coordinator
+from logmark.wire.schema import (
+    create_partitions,
+    create_topics,
+    delete_groups,
+    delete_records,
+    delete_topics,
+    find_coordinator,
+    incremental_alter_configs,
+    init_producer_id,
+    offset_commit,
+    offset_delete,
+)
 from logmark.wire.schema import metadata as metadata_schema
 
 ANY = -1  # any broker will do
@@ -22,6 +41,22 @@ _FIRST_WITH_KEYS = 4  # From here on FindCoordinator takes several groups.
 _BACKOFF_FIRST_S, _BACKOFF_MAX_S = 0.05, 1.0
 # A new topic reaches all brokers a moment after its creation was answered.
 _UNKNOWN_TOPIC_PATIENCE_S = 1.0
+
+# What no client does that may only look; here and not in each call, so that none can forget it.
+_WRITING = frozenset(
+    {
+        produce.KEY,
+        offset_commit.KEY,
+        offset_delete.KEY,
+        delete_groups.KEY,
+        create_topics.KEY,
+        delete_topics.KEY,
+        create_partitions.KEY,
+        incremental_alter_configs.KEY,
+        delete_records.KEY,
+        init_producer_id.KEY,
+    }
+)
 
 Answer = TypeVar("Answer", bound=Message)
 
@@ -38,16 +73,18 @@ class Router:
         timeout_s: float = 30.0,
         connect_timeout_s: float = 6.0,
         patience_s: float = 6.0,
+        read_only: bool = False,
     ) -> None:
         """Reads the properties; connects at the first call.
 
         A call takes at most `timeout_s`; one round over the addresses at most `connect_timeout_s`; rounds in which
         nobody answers go on for `patience_s`, or for the whole call if that broker has answered before: it may be
-        restarting.
+        restarting. With `read_only` every call that would change the cluster raises ReadOnly.
         """
         self.bootstrap_servers = bootstrap_servers
         self.client_id = client_id
         self.timeout_s = timeout_s
+        self.is_read_only = read_only
         self._connect_timeout_s = connect_timeout_s
         self._patience_s = patience_s
         self._bootstrap = as_addresses(bootstrap_servers)
@@ -106,6 +143,7 @@ class Router:
         at_most: int | None = None, is_repeatable: bool = True,
     ) -> Answer:  # fmt: skip
         """One request to one broker, sent again over a new connection if the old one broke."""
+        self._refuse_if_read_only(schema.KEY)
         failure: BrokerUnreachable | None = None
         give_up_at = deadline
         for _ in self._tries(deadline):
@@ -129,6 +167,13 @@ class Router:
             return response
         assert failure is not None
         raise failure
+
+    def _refuse_if_read_only(self, key: int) -> None:
+        if self.is_read_only and key in _WRITING:
+            raise ReadOnly(
+                "This would change the cluster, and that is forbidden here (--read-only, LOGMARK_READ_ONLY or the "
+                "context). Nothing was changed."
+            )
 
     def _was_reached(self, to: int) -> bool:
         return bool(self._reached) if to < 0 else self._brokers.get(to) in self._reached

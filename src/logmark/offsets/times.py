@@ -14,6 +14,24 @@ _ISO = re.compile(
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
 
+_AGO = re.compile(r"(?P<length>\S+)\s+ago|-(?P<short>[\dP]\S*)", re.IGNORECASE)
+FORMATS = (
+    "2024-03-05, 2024-03-05T00:00:00.000, 2024-03-05T01:00:00+01:00 (without a zone it is UTC), seconds or "
+    "milliseconds since 1970, 3d ago, or now"
+)
+
+
+def parse_moment(text: str, *, now_ms: int) -> int:
+    """Milliseconds since 1970 of a point in time: what `parse_datetime` reads, `3d ago`, `-3d`, or `now`."""
+    stripped = text.strip()
+    if stripped.lower() == "now":
+        return now_ms
+    ago = _AGO.fullmatch(stripped)
+    if ago is None:
+        return parse_datetime(text)
+    return max(now_ms - parse_duration(ago["length"] or ago["short"]), 0)
+
+
 def parse_datetime(text: str) -> int:
     """Milliseconds since 1970 of a date, a date and time, or a number of seconds or milliseconds; no zone means UTC."""
     stripped = text.strip()
@@ -24,8 +42,7 @@ def parse_datetime(text: str) -> int:
         moment = datetime.fromisoformat(stripped)
     except ValueError:
         raise UserError(
-            f"{text!r} is not a date that is understood: write 2024-03-05, 2024-03-05T00:00:00.000 or "
-            "2024-03-05T01:00:00+01:00 (without a zone it is UTC)."
+            f"{text!r} is not a point in time that is understood. Nothing was changed; write {FORMATS}."
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
@@ -50,6 +67,18 @@ def parse_duration(text: str) -> int:
     return round(
         sum(float(number.replace(",", ".")) * _UNIT_MS[unit] for unit, number in match.groupdict().items() if number)
     )
+
+
+def show_duration(milliseconds: float) -> str:
+    """A length of time in its two largest units: 3 d 4 h, 1 min 30 s, 12 s, 250 ms."""
+    if milliseconds < 1000:
+        return f"{round(milliseconds)} ms"
+    seconds = round(milliseconds / 1000)
+    for unit, size, next_unit, next_size in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if seconds >= size:
+            whole, rest = divmod(seconds, size)
+            return f"{whole} {unit} {rest // next_size} {next_unit}" if rest >= next_size else f"{whole} {unit}"
+    return f"{seconds} s"
 
 
 def show_time(timestamp_ms: int) -> str:

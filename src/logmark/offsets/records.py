@@ -1,0 +1,99 @@
+"""Records as the tools look at them: one at an offset, or a range one after the other."""
+
+from collections.abc import Iterable, Iterator
+
+from logmark.client.client import Client
+from logmark.client.fetcher import next_offset
+from logmark.names import TopicPartition
+from logmark.wire import batches, columns
+from logmark.wire.batches import Record
+
+__all__ = ["Record", "first_record", "read_records"]
+
+DECOMPRESSED_BYTES_MAX = 128 << 20
+_LOOK_BYTES_MAX = 64 << 10
+_READ_BYTES_MAX = 4 << 20
+_LOOK_WAIT_MS = 100
+# A look passes over what holds no record (markers, emptied batches) this many times before it gives up.
+_LOOKS_MAX = 20
+
+
+def first_record(
+    client: Client, partition: TopicPartition, offset: int, *, stop: int | None = None, read_committed: bool = False
+) -> Record | None:
+    """The first record at or after an offset and below `stop`, the visible end if it is not given; None if none is.
+
+    It is bounded: a few fetches of one batch each, none of which waits for a record to come. Raises OffsetOutOfRange
+    for an offset that the log does not hold.
+    """
+    at = offset
+    with client.fetcher(
+        partition, bytes_max=_LOOK_BYTES_MAX, max_wait_ms=_LOOK_WAIT_MS, min_bytes=0, read_committed=read_committed
+    ) as fetcher:
+        for _ in range(_LOOKS_MAX):
+            if stop is not None and at >= stop:
+                return None
+            fetcher.send(at)
+            answer = fetcher.receive()
+            after = next_offset(answer.records, at)
+            aborted = _Aborted(answer.aborted_transactions) if read_committed else None
+            for record in _decoded(answer.records, at, stop if stop is not None else after, aborted):
+                return record
+            if after <= at:
+                return None
+            at = after
+    return None
+
+
+def read_records(
+    client: Client, partition: TopicPartition, start: int, stop: int, *, read_committed: bool = False
+) -> Iterator[Record]:
+    """Every record of [start, stop) in order; with `read_committed` without those of aborted transactions."""
+    at = start
+    with client.fetcher(partition, bytes_max=_READ_BYTES_MAX, read_committed=read_committed) as fetcher:
+        for answer in fetcher.read(start, stop):
+            aborted = _Aborted(answer.aborted_transactions) if read_committed else None
+            after = next_offset(answer.records, at)
+            yield from _decoded(answer.records, at, stop, aborted)
+            at = after
+
+
+class _Aborted:
+    """The aborted transactions that a fetch names, followed batch by batch up to their markers."""
+
+    def __init__(self, transactions: Iterable[tuple[int, int]]) -> None:
+        self._ahead = sorted(transactions, key=lambda entry: entry[1], reverse=True)
+        self._open: set[int] = set()
+
+    def hides(self, header: batches.BatchHeader) -> bool:
+        """True for a batch of an aborted transaction; the batches must come in order."""
+        while self._ahead and self._ahead[-1][1] <= header.last_offset:
+            self._open.add(self._ahead.pop()[0])
+        if header.is_control:
+            self._open.discard(header.producer_id)
+            return True
+        return header.is_transactional and header.producer_id in self._open
+
+
+def _decoded(data: memoryview, start: int, stop: int, aborted: _Aborted | None) -> Iterator[Record]:
+    at = 0
+    while len(data) - at >= columns.HEADER_BYTES:
+        header = batches.read_header(data, at)
+        end = at + header.size
+        if end > len(data) or header.base_offset >= stop:
+            return
+        # The marker of an abort must be seen also where the batch before it is not wanted.
+        is_hidden = header.is_control if aborted is None else aborted.hides(header)
+        if not is_hidden and header.last_offset >= start:
+            found = columns.decode(
+                data[at:end],
+                start=start,
+                stop=stop,
+                with_headers=True,
+                decompressed_bytes_max=DECOMPRESSED_BYTES_MAX,
+            )
+            for fields in zip(
+                found.offsets, found.timestamps_ms, found.keys(), found.values(), found.headers(), strict=True
+            ):
+                yield Record(*fields)
+        at = end
