@@ -10,7 +10,7 @@ from tests.harness.brokers import BrokerUnderTest
 
 
 def test_a_batch_gets_the_next_offset_of_its_partition(broker: BrokerUnderTest) -> None:
-    place = TopicPartition(broker.create_topic("orders"), 0)
+    place = TopicPartition(broker.create_topic("orders", config={"retention.ms": "-1"}), 0)
     with Client(broker.bootstrap_servers) as client:
         first = client.produce(place, batches.build([(b"k", b"1"), (b"k", b"2")], timestamp_ms=1000))
         second = client.produce(place, batches.build([(b"k", b"3")], timestamp_ms=1000))
@@ -19,7 +19,7 @@ def test_a_batch_gets_the_next_offset_of_its_partition(broker: BrokerUnderTest) 
 
 
 def test_a_batch_with_a_producer_that_is_sent_again_is_written_once(broker: BrokerUnderTest) -> None:
-    place = TopicPartition(broker.create_topic("orders"), 0)
+    place = TopicPartition(broker.create_topic("orders", config={"retention.ms": "-1"}), 0)
     with Client(broker.bootstrap_servers) as client:
         producer_id, epoch = client.init_producer_id()
         batch = batches.build(
@@ -31,7 +31,7 @@ def test_a_batch_with_a_producer_that_is_sent_again_is_written_once(broker: Brok
 
 
 def test_a_client_that_may_only_look_changes_nothing(broker: BrokerUnderTest) -> None:
-    place = TopicPartition(broker.create_topic("orders"), 0)
+    place = TopicPartition(broker.create_topic("orders", config={"retention.ms": "-1"}), 0)
     group = broker.group("billing")
     broker.commit(group, {(place.topic, 0): 0})
     with Client(broker.bootstrap_servers, read_only=True) as client:

@@ -8,7 +8,7 @@ from tests.harness.brokers import BrokerUnderTest
 
 
 def test_a_range_is_read_in_order_across_batches_and_codecs(broker: BrokerUnderTest) -> None:
-    place = TopicPartition(broker.create_topic("orders"), 0)
+    place = TopicPartition(broker.create_topic("orders", config={"retention.ms": "-1"}), 0)
     with Client(broker.bootstrap_servers) as client:
         for codec in range(5):
             records, headers = [(b"k", b"a"), (None, None)], [[("n", b"%d" % codec)], []]
@@ -23,7 +23,7 @@ def test_a_range_is_read_in_order_across_batches_and_codecs(broker: BrokerUnderT
 
 
 def test_the_first_record_at_an_offset_is_found_or_there_is_none(broker: BrokerUnderTest) -> None:
-    place = TopicPartition(broker.create_topic("orders"), 0)
+    place = TopicPartition(broker.create_topic("orders", config={"retention.ms": "-1"}), 0)
     with Client(broker.bootstrap_servers) as client:
         client.produce(place, batches.build([(b"k", b"a"), (b"k", b"b")], timestamp_ms=[5, 6]))
         one, none = first_record(client, place, 1), first_record(client, place, 2)

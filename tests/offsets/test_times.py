@@ -1,7 +1,7 @@
 import pytest
 
 from logmark.errors import UserError
-from logmark.offsets.times import parse_datetime, parse_duration, show_time
+from logmark.offsets.times import parse_datetime, parse_duration, parse_moment, show_duration, show_time
 
 MARCH_5 = 1_709_596_800_000
 
@@ -37,7 +37,7 @@ def test_half_a_second_is_500_milliseconds_and_not_5() -> None:
     "text", ["", "yesterday", "2024-13-01", "2024-03-05T25:00:00", "5", "03/05/2024", "1969-12-31"]
 )
 def test_what_is_no_point_in_time_is_refused_with_a_sentence(text: str) -> None:
-    with pytest.raises(UserError, match=r"is not a date|before 1970"):
+    with pytest.raises(UserError, match=r"is not a point|before 1970"):
         parse_datetime(text)
 
 
@@ -82,3 +82,31 @@ def test_what_is_no_length_of_time_is_refused_with_a_sentence(text: str) -> None
 )
 def test_a_time_is_shown_in_utc(timestamp_ms: int, expected: str) -> None:
     assert expected == show_time(timestamp_ms)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("now", MARCH_5),
+        ("3d ago", MARCH_5 - 3 * 86_400_000),
+        ("1h30m ago", MARCH_5 - 5_400_000),
+        ("PT2H ago", MARCH_5 - 7_200_000),
+        ("-2h", MARCH_5 - 7_200_000),
+        ("2024-03-05T01:00:00+01:00", MARCH_5),
+        (str(MARCH_5 // 1000), MARCH_5),
+        (str(MARCH_5), MARCH_5),
+    ],
+)
+def test_a_moment_is_a_date_or_so_long_ago(text: str, expected: int) -> None:
+    assert expected == parse_moment(text, now_ms=MARCH_5)
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "expected"),
+    [
+        (250, "250 ms"), (1000, "1 s"), (59_400, "59 s"), (90_000, "1 min 30 s"), (7_200_000, "2 h"),
+        (3 * 86_400_000 + 4 * 3_600_000 + 59, "3 d 4 h"),
+    ],
+)  # fmt: skip
+def test_a_length_of_time_is_shown_in_its_two_largest_units(milliseconds: int, expected: str) -> None:
+    assert expected == show_duration(milliseconds)

@@ -42,7 +42,7 @@ def parse_datetime(text: str) -> int:
         moment = datetime.fromisoformat(stripped)
     except ValueError:
         raise UserError(
-            f"{text!r} is not a point in time that is understood. Nothing was changed; write {FORMATS}."
+            f"{text!r} is not a point in time that is understood: write {FORMATS}."
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
