@@ -82,7 +82,7 @@ class GroupCalls(Router):
             )
             for one in answer.groups:
                 if not one.error_code and one.group_state != "Dead":
-                    found[one.group_id] = _read_classic(one, coordinator)
+                    found[one.group_id] = read_classic(one, coordinator)
         # What is left is asked alone: its coordinator moved meanwhile, or it is no classic group.
         return {group: found.get(group) or self._describe_group(group) for group in groups}
 
@@ -100,7 +100,7 @@ class GroupCalls(Router):
             return self._describe_other(group)
         if code != ErrorCode.NONE:
             raise RefusedByBroker(code, group_sentence(group, code))
-        return _read_classic(one, self._coordinators.get(group, -1))
+        return read_classic(one, self._coordinators.get(group, -1))
 
     def _describe_other(self, group: str) -> GroupDescription:
         """A group of the newer protocol; of any other kind, what the list says; else nobody knows it."""
@@ -114,7 +114,7 @@ class GroupCalls(Router):
                 lambda response: [one.error_code for one in response.groups],
             )
             if not answer.groups[0].error_code:
-                return _read_newer(answer.groups[0], coordinator)
+                return read_newer(answer.groups[0], coordinator)
         for listing in self.list_groups():
             if listing.group == group and listing.type.lower() not in ("", "classic"):
                 return GroupDescription(
@@ -298,7 +298,8 @@ class GroupCalls(Router):
         return response
 
 
-def _read_classic(group: describe_groups.ResponseGroup, coordinator: int) -> GroupDescription:
+def read_classic(group: describe_groups.ResponseGroup, coordinator: int) -> GroupDescription:
+    """What DescribeGroups says about one group."""
     return GroupDescription(
         group=group.group_id,
         state=group.group_state,
@@ -318,7 +319,8 @@ def _read_classic(group: describe_groups.ResponseGroup, coordinator: int) -> Gro
     )
 
 
-def _read_newer(group: consumer_group_describe.ResponseGroup, coordinator: int) -> GroupDescription:
+def read_newer(group: consumer_group_describe.ResponseGroup, coordinator: int) -> GroupDescription:
+    """What ConsumerGroupDescribe says about one group."""
     return GroupDescription(
         group=group.group_id,
         state=group.group_state,

@@ -96,6 +96,8 @@ class Router:
         self._reached: set[Address] = set()
         self._leaders: dict[TopicPartition, int] = {}
         self._coordinators: dict[str, int] = {}
+        self.requests_sent = 0
+        self.cluster_id = ""  # as the last metadata said
 
     def __enter__(self) -> Self:
         return self
@@ -119,6 +121,7 @@ class Router:
         response = self._ask(metadata_schema, request, metadata_schema.Response, to=ANY, deadline=deadline)
         found = read_metadata(response)
         self._brokers, self._controller = found.brokers, found.controller
+        self.cluster_id = found.cluster_id
         for topic in found.topics.values():
             for number, partition in topic.partitions.items():
                 self._leaders[TopicPartition(topic.name, number)] = partition.leader
@@ -152,7 +155,8 @@ class Router:
                 connection = self._connection(to, deadline)
                 version = connection.version_of(schema.KEY, schema.VERSIONS, at_most=at_most)
                 was_sent = True
-                response = connection.call(schema, request, timeout_s=_left(deadline), version=version)
+                self.requests_sent += 1
+                response = connection.call(schema, request, timeout_s=seconds_left(deadline), version=version)
             except BrokerUnreachable as error:
                 if was_sent and not is_repeatable:
                     raise BrokerUnreachable(f"{error} Whether it did what was asked is not known.") from None
@@ -188,7 +192,7 @@ class Router:
         if known is not None and not known.is_stale:
             return known
         try:
-            return self._open(address, min(_left(deadline), self._connect_timeout_s))
+            return self._open(address, min(seconds_left(deadline), self._connect_timeout_s))
         except BrokerUnreachable as error:
             if address in self._bootstrap:
                 raise
@@ -206,7 +210,7 @@ class Router:
         round_end = min(deadline, time.monotonic() + self._connect_timeout_s)
         for index, address in enumerate(addresses):
             try:
-                return self._open(address, max(_left(round_end) / (len(addresses) - index), 0.1))
+                return self._open(address, max(seconds_left(round_end) / (len(addresses) - index), 0.1))
             except BrokerUnreachable as error:
                 failure = error
         if len(addresses) == 1:
@@ -230,7 +234,7 @@ class Router:
                 leader = next(iter(self._by_leader([partition], deadline)))
                 return Connection(
                     self._brokers[leader], security=self._security, tls=self._tls, client_id=self.client_id,
-                    timeout_s=min(_left(deadline), self._connect_timeout_s),
+                    timeout_s=min(seconds_left(deadline), self._connect_timeout_s),
                 )  # fmt: skip
             except AuthenticationFailed:
                 raise
@@ -258,7 +262,7 @@ class Router:
         for _ in self._tries(deadline) if missing else ():
             found = self._metadata(sorted({one.topic for one in missing}), deadline)
             missing = self._without_leader(wanted)
-            failures = {one: _no_leader(found, one) for one in missing}
+            failures = {one: no_leader(found, one) for one in missing}
             is_patient = time.monotonic() - began < _UNKNOWN_TOPIC_PATIENCE_S
             if not any(
                 is_patient if isinstance(failure, UnknownTopic) else failure.code.is_retriable
@@ -320,11 +324,12 @@ class Router:
         self._coordinators.pop(group, None)
 
 
-def _left(deadline: float) -> float:
+def seconds_left(deadline: float) -> float:
+    """What is left until the deadline; never nothing, for a timeout of zero means something else."""
     return max(deadline - time.monotonic(), 0.001)
 
 
-def _no_leader(found: ClusterMetadata, partition: TopicPartition) -> RefusedByBroker:
+def no_leader(found: ClusterMetadata, partition: TopicPartition) -> RefusedByBroker:
     """Why this partition has no leader that could be asked."""
     code = found.errors.get(partition.topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:

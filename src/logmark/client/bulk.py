@@ -1,0 +1,432 @@
+"""Calls about very many groups and partitions: bounded requests, several on their way, one failure never all."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import TypeVar
+
+from logmark.client.answers import Committed, GroupDescription, GroupListing
+from logmark.client.connection import Address, Connection
+from logmark.client.errors import BrokerUnreachable, ClientError, RefusedByBroker, error_code
+from logmark.client.groups import read_classic, read_newer
+from logmark.client.logs import by_topic, partition_refusal
+from logmark.client.router import ANY, Answer, Router, group_sentence, no_leader, seconds_left
+from logmark.errors import ErrorCode, Malformed
+from logmark.names import TopicPartition
+from logmark.wire.messages import Message, decode_response, encode_request
+from logmark.wire.schema import (
+    consumer_group_describe,
+    describe_groups,
+    find_coordinator,
+    list_groups,
+    list_offsets,
+    offset_fetch,
+)
+
+# Large enough that a request's own cost is small, small enough that no broker is held up by one.
+GROUPS_MAX = 50
+PARTITIONS_MAX = 2_500
+IN_FLIGHT_MAX = 4
+
+_FIRST_WITH_KEYS = 4
+_FIRST_WITH_GROUPS = 8
+_LAST_WITH_NAMES = 9
+_ROUNDS = 3
+_PAUSE_S = 0.2
+_MOVED = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    }
+)
+
+Commits = dict[TopicPartition, Committed]
+T = TypeVar("T")
+_Names = dict[tuple[str, int], TopicPartition]
+_Grouped = Mapping[int, Sequence[str]]
+
+
+class BulkCalls(Router):
+    """What a monitor asks of a whole cluster; an answer that failed is the error itself, in its place."""
+
+    def try_list_groups(self) -> tuple[list[GroupListing], list[str]]:
+        """Every group by name, and sentences about brokers whose list may not be complete."""
+        deadline = self._deadline()
+        self._metadata([], deadline)
+        found: dict[str, GroupListing] = {}
+        missing: list[str] = []
+        for broker in list(self._brokers):
+            problem = ""
+            for _ in range(_ROUNDS):
+                answer = self._ask(
+                    list_groups, list_groups.Request(), list_groups.Response, to=broker, deadline=deadline
+                )
+                for one in answer.groups:
+                    found[one.group_id] = GroupListing(
+                        group=one.group_id, protocol_type=one.protocol_type, state=one.group_state, type=one.group_type
+                    )
+                code = error_code(answer.error_code)
+                if code not in (ErrorCode.NONE, *_MOVED):
+                    raise RefusedByBroker(code, f"The groups cannot be listed: the broker answered {code.name}.")
+                problem = "" if code == ErrorCode.NONE else f"Broker {broker} is still loading groups ({code.name})."
+                if not problem or not self._pause(deadline):
+                    break
+            missing += [f"{problem} Some may be missing here."] if problem else []
+        return [found[group] for group in sorted(found)], missing
+
+    def try_describe_groups(
+        self, groups: Sequence[str], *, types: Mapping[str, str] | None = None
+    ) -> dict[str, GroupDescription | ClientError]:
+        """The state and the members of these groups, each asked by its own kind where `types` tells it."""
+        known = types or {}
+        found: dict[str, GroupDescription | ClientError] = {}
+        newer = [group for group in groups if known.get(group, "").lower() == "consumer"]
+        classic = [group for group in groups if group not in set(newer)]
+        for group, answer in self._at_coordinators(classic, self._describe_classic).items():
+            found[group] = answer
+            if isinstance(answer, RefusedByBroker) and answer.code == ErrorCode.GROUP_ID_NOT_FOUND:
+                newer.append(group)
+        for group, answer in self._at_coordinators(newer, self._describe_newer).items():
+            is_missing = isinstance(answer, RefusedByBroker) and answer.code == ErrorCode.GROUP_ID_NOT_FOUND
+            found[group] = GroupDescription(group=group, state="Dead") if is_missing else answer
+        return {group: found[group] for group in groups}
+
+    def try_committed_of(self, groups: Sequence[str]) -> dict[str, Commits | ClientError]:
+        """The committed offsets of these groups; a group that nobody knows has none."""
+        names: dict[tuple[str, int], TopicPartition] = {}
+        return self._at_coordinators(groups, lambda grouped, deadline: self._fetch_committed(grouped, deadline, names))
+
+    def try_offsets(
+        self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
+    ) -> dict[TopicPartition, tuple[int, int] | RefusedByBroker]:
+        """Offset and timestamp for a time in each partition, as ListOffsets has them; does not wait for a leader."""
+        deadline = self._deadline()
+        found: dict[TopicPartition, tuple[int, int] | RefusedByBroker] = {}
+        left_over = list(wanted)
+        for round_number in range(_ROUNDS):
+            grouped, failures = self._leaders_now(left_over, deadline)
+            found |= failures
+            requests = [
+                (leader, self._offsets_request(chunk, wanted, read_committed=read_committed, deadline=deadline))
+                for leader, partitions in grouped.items()
+                for chunk in chunks(partitions, PARTITIONS_MAX)
+            ]
+            for answer in self._ask_all(list_offsets, requests, list_offsets.Response, deadline=deadline):
+                if isinstance(answer, ClientError):
+                    continue
+                for topic in answer.topics:
+                    for one in topic.partitions:
+                        where = TopicPartition(topic.name, one.partition_index)
+                        if one.error_code:
+                            found[where] = partition_refusal(where, error_code(one.error_code))
+                        else:
+                            found[where] = (one.offset, one.timestamp)
+            left_over = [one for one in left_over if one not in failures and _is_open(found.get(one))]
+            if not left_over or round_number == _ROUNDS - 1 or not self._pause(deadline):
+                break
+            self.forget_leaders(left_over)
+        for place in wanted:
+            if place not in found:
+                found[place] = RefusedByBroker(
+                    ErrorCode.NETWORK_EXCEPTION, f"The leader of {place} cannot be reached at the moment."
+                )
+        return found
+
+    def _offsets_request(
+        self, partitions: Sequence[TopicPartition], wanted: Mapping[TopicPartition, int], *, read_committed: bool,
+        deadline: float,
+    ) -> list_offsets.Request:  # fmt: skip
+        return list_offsets.Request(
+            replica_id=-1,
+            isolation_level=int(read_committed),
+            topics=[
+                list_offsets.RequestTopic(
+                    name=topic,
+                    partitions=[
+                        list_offsets.RequestPartition(
+                            partition_index=number, timestamp=wanted[TopicPartition(topic, number)]
+                        )
+                        for number in numbers
+                    ],
+                )
+                for topic, numbers in by_topic(partitions).items()
+            ],
+            timeout_ms=max(int(seconds_left(deadline) * 1000), 1),
+        )
+
+    def _leaders_now(
+        self, partitions: Sequence[TopicPartition], deadline: float
+    ) -> tuple[dict[int, list[TopicPartition]], dict[TopicPartition, RefusedByBroker]]:
+        """The partitions under their leaders, and why the others have none at this moment."""
+        failures: dict[TopicPartition, RefusedByBroker] = {}
+        missing = self._without_leader(partitions)
+        if missing:
+            metadata = self._metadata(sorted({one.topic for one in missing}), deadline)
+            failures = {one: no_leader(metadata, one) for one in self._without_leader(missing)}
+        grouped: dict[int, list[TopicPartition]] = {}
+        for one in partitions:
+            if one not in failures:
+                grouped.setdefault(self._leaders[one], []).append(one)
+        return grouped, failures
+
+    def _at_coordinators(
+        self, groups: Sequence[str], ask: "Callable[[_Grouped, float], dict[str, T | ClientError]]"
+    ) -> "dict[str, T | ClientError]":
+        """Asks each group's coordinator, and the next one when it has moved."""
+        deadline = self._deadline()
+        found: dict[str, T | ClientError] = {}
+        left_over = list(groups)
+        for round_number in range(_ROUNDS):
+            grouped, failures = self._coordinators_now(left_over, deadline)
+            answers: dict[str, T | ClientError] = {**failures}
+            answers |= ask(grouped, deadline)
+            found |= answers
+            left_over = [
+                group
+                for group in left_over
+                if group not in answers
+                or isinstance(answers[group], BrokerUnreachable)
+                or (isinstance(one := answers[group], RefusedByBroker) and one.code in _MOVED)
+            ]
+            if not left_over or round_number == _ROUNDS - 1 or not self._pause(deadline):
+                break
+            for group in left_over:
+                self._forget_coordinator(group)
+        for group in left_over:
+            if group not in found:
+                found[group] = BrokerUnreachable(f"The coordinator of group {group} did not answer for it.")
+        return {group: found[group] for group in groups}
+
+    def _coordinators_now(
+        self, groups: Sequence[str], deadline: float
+    ) -> tuple[dict[int, list[str]], dict[str, RefusedByBroker]]:
+        failures: dict[str, RefusedByBroker] = {}
+        unknown = [group for group in groups if self._coordinators.get(group) not in self._brokers]
+        if unknown and self._highest(find_coordinator, deadline) < _FIRST_WITH_KEYS:
+            for group in unknown:
+                try:
+                    self._coordinator(group, deadline)
+                except RefusedByBroker as refused:
+                    failures[group] = refused
+            unknown = []
+        for chunk in chunks(unknown, PARTITIONS_MAX):
+            request = find_coordinator.Request(key_type=0, coordinator_keys=chunk)
+            answer = self._ask(find_coordinator, request, find_coordinator.Response, to=ANY, deadline=deadline)
+            for one in answer.coordinators:
+                if one.error_code:
+                    code = error_code(one.error_code)
+                    failures[one.key] = RefusedByBroker(code, group_sentence(one.key, code))
+                    continue
+                if one.node_id not in self._brokers:
+                    self._brokers = {**self._brokers, one.node_id: Address(one.host, one.port)}
+                self._coordinators[one.key] = one.node_id
+        grouped: dict[int, list[str]] = {}
+        for group in groups:
+            if group not in failures:
+                grouped.setdefault(self._coordinators[group], []).append(group)
+        return grouped, failures
+
+    def _describe_classic(self, grouped: _Grouped, deadline: float) -> dict[str, GroupDescription | ClientError]:
+        found: dict[str, GroupDescription | ClientError] = {}
+        asked = [(broker, chunk) for broker, groups in grouped.items() for chunk in chunks(groups, GROUPS_MAX)]
+        requests = [(broker, describe_groups.Request(groups=list(chunk))) for broker, chunk in asked]
+        answers = self._ask_all(describe_groups, requests, describe_groups.Response, deadline=deadline)
+        for (broker, chunk), answer in zip(asked, answers, strict=True):
+            if isinstance(answer, ClientError):
+                found |= dict.fromkeys(chunk, answer)
+                continue
+            for one in answer.groups:
+                code = ErrorCode.GROUP_ID_NOT_FOUND if one.group_state == "Dead" else error_code(one.error_code)
+                found[one.group_id] = (
+                    RefusedByBroker(code, group_sentence(one.group_id, code)) if code else read_classic(one, broker)
+                )
+        return found
+
+    def _describe_newer(self, grouped: _Grouped, deadline: float) -> dict[str, GroupDescription | ClientError]:
+        found: dict[str, GroupDescription | ClientError] = {}
+        asked = []
+        for broker, groups in grouped.items():
+            if self._connection(broker, deadline).offers(consumer_group_describe.KEY):
+                asked += [(broker, chunk) for chunk in chunks(groups, GROUPS_MAX)]
+                continue
+            code = ErrorCode.GROUP_ID_NOT_FOUND
+            found |= {group: RefusedByBroker(code, group_sentence(group, code)) for group in groups}
+        requests = [(broker, consumer_group_describe.Request(group_ids=list(chunk))) for broker, chunk in asked]
+        answers = self._ask_all(consumer_group_describe, requests, consumer_group_describe.Response, deadline=deadline)
+        for (broker, chunk), answer in zip(asked, answers, strict=True):
+            if isinstance(answer, ClientError):
+                found |= dict.fromkeys(chunk, answer)
+                continue
+            for one in answer.groups:
+                code = error_code(one.error_code)
+                found[one.group_id] = (
+                    RefusedByBroker(code, group_sentence(one.group_id, code)) if code else read_newer(one, broker)
+                )
+        return found
+
+    def _fetch_committed(self, grouped: _Grouped, deadline: float, names: _Names) -> dict[str, Commits | ClientError]:
+        found: dict[str, Commits | ClientError] = {}
+        asked: list[tuple[int, Sequence[str]]] = []
+        for broker, groups in grouped.items():
+            try:
+                highest = self._connection(broker, deadline).version_of(offset_fetch.KEY, offset_fetch.VERSIONS)
+            except BrokerUnreachable as error:
+                found |= dict.fromkeys(groups, error)
+                continue
+            asked += [(broker, c) for c in chunks(groups, GROUPS_MAX if highest >= _FIRST_WITH_GROUPS else 1)]
+        requests = [
+            (
+                broker,
+                offset_fetch.Request(
+                    group_id=chunk[0],
+                    topics=None,
+                    groups=[offset_fetch.RequestGroup(group_id=group, topics=None) for group in chunk],
+                ),
+            )
+            for broker, chunk in asked
+        ]
+        answers = self._ask_all(
+            offset_fetch, requests, offset_fetch.Response, deadline=deadline, at_most=_LAST_WITH_NAMES
+        )
+        for (_, chunk), answer in zip(asked, answers, strict=True):
+            if isinstance(answer, ClientError):
+                found |= dict.fromkeys(chunk, answer)
+            elif answer.groups:
+                found |= {one.group_id: _read_commits(one.group_id, one, names) for one in answer.groups}
+            else:
+                found[chunk[0]] = _read_commits(chunk[0], answer, names)
+        return found
+
+    def connection_to(self, broker: int, deadline: float) -> Connection:
+        """The connection to a broker, opened if need be."""
+        return self._connection(broker, deadline)
+
+    def _pause(self, deadline: float) -> bool:
+        """Waits a moment for what is being elected or loaded; False when there is no time for it."""
+        if seconds_left(deadline) < _PAUSE_S * 2:
+            return False
+        time.sleep(_PAUSE_S)
+        return True
+
+    def _ask_all(
+        self, schema: ModuleType, requests: Sequence[tuple[int, Message]], answer: type[Answer], *, deadline: float,
+        at_most: int | None = None,
+    ) -> list[Answer | ClientError]:  # fmt: skip
+        """One answer for each request, in their order; every broker has a few of them at a time."""
+        found: dict[int, Answer | ClientError] = {}
+        waiting: dict[int, deque[int]] = {}
+        for index, (broker, _) in enumerate(requests):
+            waiting.setdefault(broker, deque()).append(index)
+        lines = [_Line(self, schema, broker, queue, requests, at_most) for broker, queue in waiting.items()]
+        while any(line.is_busy for line in lines):
+            for line in lines:
+                line.fill(deadline)
+            for line in lines:
+                for index, message in line.take(deadline).items():
+                    assert isinstance(message, answer)
+                    found[index] = message
+        for index, (broker, request) in enumerate(requests):
+            if index not in found:
+                # Its connection broke, or could not be opened: once more, alone and with all patience.
+                try:
+                    found[index] = self._ask(schema, request, answer, to=broker, deadline=deadline, at_most=at_most)
+                except ClientError as error:
+                    found[index] = error
+        return [found[index] for index in range(len(requests))]
+
+
+class _Line:
+    """The requests that go to one broker, a few of them on their way."""
+
+    def __init__(
+        self, router: BulkCalls, schema: ModuleType, broker: int, queue: deque[int],
+        requests: Sequence[tuple[int, Message]], at_most: int | None,
+    ) -> None:  # fmt: skip
+        self._router = router
+        self._schema = schema
+        self._broker = broker
+        self._queue = queue
+        self._requests = requests
+        self._at_most = at_most
+        self._sent: deque[int] = deque()
+        self._connection: Connection | None = None
+        self._version = 0
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._queue or self._sent)
+
+    def fill(self, deadline: float) -> None:
+        """Sends until enough is on its way; what cannot be sent is left to its caller."""
+        try:
+            while self._queue and len(self._sent) < IN_FLIGHT_MAX:
+                if self._connection is None:
+                    self._connection = self._router.connection_to(self._broker, deadline)
+                    self._version = self._connection.version_of(
+                        self._schema.KEY, self._schema.VERSIONS, at_most=self._at_most
+                    )
+                _, request = self._requests[self._queue[0]]
+                body = encode_request(self._schema, self._version, request)
+                first = self._schema.FLEXIBLE_FROM
+                flexible = first is not None and self._version >= first
+                self._connection.send(self._schema.KEY, self._version, body, flexible=flexible, deadline=deadline)
+                self._router.requests_sent += 1
+                self._sent.append(self._queue.popleft())
+        except ClientError:
+            self._give_up()
+
+    def take(self, deadline: float) -> dict[int, Message]:
+        """The next answer, if one is on its way."""
+        if not self._sent:
+            return {}
+        assert self._connection is not None
+        try:
+            body = self._connection.receive(deadline)
+            return {self._sent.popleft(): decode_response(self._schema, self._version, body)}
+        except (ClientError, Malformed):
+            self._connection.close()
+            self._give_up()
+            return {}
+
+    def _give_up(self) -> None:
+        self._queue.clear()
+        self._sent.clear()
+
+
+def _read_commits(
+    group: str, answer: offset_fetch.Response | offset_fetch.ResponseGroup, names: _Names
+) -> Commits | ClientError:
+    code = error_code(answer.error_code)
+    if code == ErrorCode.GROUP_ID_NOT_FOUND:
+        return {}
+    if code:
+        return RefusedByBroker(code, group_sentence(group, code))
+    found = {}
+    for topic in answer.topics:
+        name = topic.name
+        for one in topic.partitions:
+            if one.error_code:
+                code = error_code(one.error_code)
+                return RefusedByBroker(code, group_sentence(group, code))
+            if one.committed_offset >= 0:
+                # One name object for all groups: there are many more commits than partitions.
+                key = (name, one.partition_index)
+                where = names.get(key) or names.setdefault(key, TopicPartition(*key))
+                found[where] = Committed(
+                    offset=one.committed_offset,
+                    leader_epoch=one.committed_leader_epoch,
+                    metadata=one.metadata or "",
+                )
+    return found
+
+
+def _is_open(answer: tuple[int, int] | RefusedByBroker | None) -> bool:
+    return answer is None or (isinstance(answer, RefusedByBroker) and answer.code.is_retriable)
+
+
+def chunks(items: Sequence[T], size: int) -> Iterator[list[T]]:
+    """The items in order, in lists of at most this size."""
+    for at in range(0, len(items), size):
+        yield list(items[at : at + size])
