@@ -10,7 +10,7 @@ from logmark.client.errors import OffsetOutOfRange
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.inspect import Bounds
-from logmark.offsets.times import parse_datetime, parse_duration
+from logmark.offsets.times import parse_moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +34,8 @@ def parse_position(text: str, *, now_ms: int) -> Position:
         return Position(offset=int(text))
     if re.fullmatch(r"-\d{1,18}", text, re.ASCII):
         return Position(before_end=int(text[1:]))
-    if text.startswith("@-"):
-        return Position(timestamp_ms=max(now_ms - parse_duration(text[2:]), 0))
     if text.startswith("@"):
-        return Position(timestamp_ms=parse_datetime(text[1:]))
+        return Position(timestamp_ms=parse_moment(text[1:], now_ms=now_ms))
     raise UserError(
         f"{text!r} is not a place to begin: write earliest, latest, an offset (42), so many records before the end "
         "(-10), a time (@2024-03-05T00:00:00) or a time ago (@-2h)."
