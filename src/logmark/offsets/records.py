@@ -8,7 +8,9 @@ from logmark.names import TopicPartition
 from logmark.wire import batches, columns
 from logmark.wire.batches import Record
 
-__all__ = ["Record", "first_record", "read_records"]
+__all__ = ["Batch", "Record", "first_record", "read_batches", "read_records"]
+
+Batch = tuple[batches.BatchHeader, columns.Columns]
 
 DECOMPRESSED_BYTES_MAX = 128 << 20
 _LOOK_BYTES_MAX = 64 << 10
@@ -49,12 +51,21 @@ def read_records(
     client: Client, partition: TopicPartition, start: int, stop: int, *, read_committed: bool = False
 ) -> Iterator[Record]:
     """Every record of [start, stop) in order; with `read_committed` without those of aborted transactions."""
+    for found, _ in read_batches(client, partition, start, stop, read_committed=read_committed):
+        for _, held in found:
+            yield from _records(held)
+
+
+def read_batches(
+    client: Client, partition: TopicPartition, start: int, stop: int, *, read_committed: bool = False
+) -> Iterator[tuple[Iterator[Batch], int]]:
+    """The batches that each fetch of [start, stop) brought, to be used before the next, and the offset behind them."""
     at = start
     with client.fetcher(partition, bytes_max=_READ_BYTES_MAX, read_committed=read_committed) as fetcher:
         for answer in fetcher.read(start, stop):
             aborted = _Aborted(answer.aborted_transactions) if read_committed else None
             after = next_offset(answer.records, at)
-            yield from _decoded(answer.records, at, stop, aborted)
+            yield _batches(answer.records, at, stop, aborted), min(after, stop)
             at = after
 
 
@@ -76,6 +87,18 @@ class _Aborted:
 
 
 def _decoded(data: memoryview, start: int, stop: int, aborted: _Aborted | None) -> Iterator[Record]:
+    for _, found in _batches(data, start, stop, aborted):
+        yield from _records(found)
+
+
+def _records(found: columns.Columns) -> Iterator[Record]:
+    for fields in zip(
+        found.offsets, found.timestamps_ms, found.keys(), found.values(), found.headers(), strict=True
+    ):  # fmt: skip
+        yield Record(*fields)
+
+
+def _batches(data: memoryview, start: int, stop: int, aborted: _Aborted | None) -> Iterator[Batch]:
     at = 0
     while len(data) - at >= columns.HEADER_BYTES:
         header = batches.read_header(data, at)
@@ -85,15 +108,14 @@ def _decoded(data: memoryview, start: int, stop: int, aborted: _Aborted | None) 
         # The marker of an abort must be seen also where the batch before it is not wanted.
         is_hidden = header.is_control if aborted is None else aborted.hides(header)
         if not is_hidden and header.last_offset >= start:
-            found = columns.decode(
-                data[at:end],
-                start=start,
-                stop=stop,
-                with_headers=True,
-                decompressed_bytes_max=DECOMPRESSED_BYTES_MAX,
+            yield (
+                header,
+                columns.decode(
+                    data[at:end],
+                    start=start,
+                    stop=stop,
+                    with_headers=True,
+                    decompressed_bytes_max=DECOMPRESSED_BYTES_MAX,
+                ),
             )
-            for fields in zip(
-                found.offsets, found.timestamps_ms, found.keys(), found.values(), found.headers(), strict=True
-            ):
-                yield Record(*fields)
         at = end
