@@ -11,9 +11,10 @@ from logmark.client.metadata import ClusterMetadata, PartitionMetadata, TopicMet
 from logmark.clock import ManualClock
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
+from logmark.offsets.marks import Mark
 from logmark.spark.following import GroupFollower
 from logmark.spark.options import parse
-from logmark.spark.position import Mark, Position
+from logmark.spark.position import Position
 
 P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 

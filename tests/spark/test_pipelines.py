@@ -15,8 +15,8 @@ import pytest
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
+from logmark.offsets.marks import Mark
 from logmark.spark import Pipeline, read_table
-from logmark.spark.position import Mark
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
 from tests.harness.own import OwnBroker

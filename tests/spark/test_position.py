@@ -7,7 +7,8 @@ import pytest
 
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.spark.position import Found, Mark, Moved, Position, TakenOver, Unmoved, begin, judge
+from logmark.offsets.marks import Mark
+from logmark.spark.position import Found, Moved, Position, TakenOver, Unmoved, begin, judge
 
 P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 START = Position(group="billing", query="me", generation=7, first={P0: 100}, next={P0: 200})

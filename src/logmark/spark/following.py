@@ -22,8 +22,9 @@ from logmark.client.metadata import ClusterMetadata
 from logmark.clock import Clock
 from logmark.errors import UserError
 from logmark.names import TopicPartition
+from logmark.offsets.marks import Mark
 from logmark.spark.options import Options
-from logmark.spark.position import Found, Mark, Moved, Offsets, Position, TakenOver, begin, judge
+from logmark.spark.position import Found, Moved, Offsets, Position, TakenOver, begin, judge
 from logmark.spark.ranges import Bounds, out_of_range, share
 
 log = logging.getLogger(__name__)
