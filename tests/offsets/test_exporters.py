@@ -5,14 +5,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 
-from logmark.client.answers import GroupMember
+from logmark.client.answers import Committed, GroupMember
 from logmark.client.connection import Address
 from logmark.client.metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
 from logmark.errors import ErrorCode
 from logmark.names import TopicPartition
-from logmark.offsets.exporters import LagExporter, Seen, SeenGroup, kafka_exporter
+from logmark.offsets.exporters import LagExporter, Seen, kafka_exporter
 from logmark.offsets.exposition import Family
 from logmark.offsets.lookup_table import LookupTable
+from logmark.offsets.sampling import GroupSample
 
 A0, A1, A2, B0 = (TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("a", 2), TopicPartition("b", 0))
 
@@ -26,7 +27,7 @@ def topic(name: str, *partitions: PartitionMetadata) -> TopicMetadata:
 
 
 def seen(
-    groups: Sequence[SeenGroup],
+    groups: Sequence[GroupSample],
     ends: Mapping[TopicPartition, int],
     *,
     starts: Mapping[TopicPartition, int] | None = None,
@@ -50,8 +51,9 @@ def seen(
     )
 
 
-def group(committed: Mapping[TopicPartition, int], *members: GroupMember) -> SeenGroup:
-    return SeenGroup(group="g", members=members, committed=committed)
+def group(committed: Mapping[TopicPartition, int], *members: GroupMember, name: str = "g") -> GroupSample:
+    commits = {partition: Committed(offset=offset) for partition, offset in committed.items()}
+    return GroupSample(group=name, state="Stable" if members else "Empty", members=members, committed=commits)
 
 
 def member(*partitions: TopicPartition) -> GroupMember:
@@ -96,7 +98,7 @@ class TestKafkaExporter:
         assert {("g", "a"): 6} == values(kafka_exporter(look), "kafka_consumergroup_lag_sum")
 
     def test_every_group_has_its_number_of_members(self) -> None:
-        groups = [group({}, member(A0), member(A1)), SeenGroup(group="idle", members=(), committed={A0: 1})]
+        groups = [group({}, member(A0), member(A1)), group({A0: 1}, name="idle")]
 
         assert {("g",): 2, ("idle",): 0} == values(kafka_exporter(seen(groups, {})), "kafka_consumergroup_members")
 

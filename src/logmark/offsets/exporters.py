@@ -9,11 +9,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from logmark.client.answers import GroupMember
 from logmark.client.metadata import ClusterMetadata, PartitionMetadata
 from logmark.names import TopicPartition
 from logmark.offsets.exposition import Family
 from logmark.offsets.lookup_table import LookupTable
+from logmark.offsets.sampling import GroupSample
 
 _UNKNOWN = ("unknown", "unknown", "unknown")
 _BY_PARTITION = ("topic", "partition")
@@ -25,17 +25,8 @@ Series = Iterable[tuple[Sequence[str], float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenGroup:
-    """A group with its members and what it has committed."""
-
-    group: str
-    members: Sequence[GroupMember]
-    committed: Mapping[TopicPartition, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One look at a cluster, as far as the exporters would have it."""
+    """One look at a cluster as the exporters would have it: the bounds of all partitions, also of those nobody reads."""
 
     at_ms: int
     took_ms: int
@@ -43,7 +34,7 @@ class Seen:
     metadata: ClusterMetadata
     starts: Mapping[TopicPartition, int]
     ends: Mapping[TopicPartition, int]
-    groups: Sequence[SeenGroup]
+    groups: Sequence[GroupSample]
 
 
 def kafka_exporter(seen: Seen) -> Iterator[Family]:
@@ -122,27 +113,28 @@ def _group_offsets(seen: Seen) -> Iterator[Family]:
         )
 
 
-def _offset(seen: Seen, one: SeenGroup, partition: TopicPartition) -> int:
-    return one.committed.get(partition, -1)
-
-
-def _lag(seen: Seen, one: SeenGroup, partition: TopicPartition) -> int:
+def _offset(seen: Seen, one: GroupSample, partition: TopicPartition) -> int:
     committed = one.committed.get(partition)
-    return -1 if committed is None else seen.ends[partition] - committed
+    return -1 if committed is None else committed.offset
 
 
-def _each(seen: Seen, value: Callable[[Seen, SeenGroup, TopicPartition], int]) -> Series:
+def _lag(seen: Seen, one: GroupSample, partition: TopicPartition) -> int:
+    committed = one.committed.get(partition)
+    return -1 if committed is None else seen.ends[partition] - committed.offset
+
+
+def _each(seen: Seen, value: Callable[[Seen, GroupSample, TopicPartition], int]) -> Series:
     for one, topic, partitions in _consumed(seen):
         for partition in partitions:
             yield (one.group, topic, str(partition.partition)), value(seen, one, partition)
 
 
-def _sums(seen: Seen, value: Callable[[Seen, SeenGroup, TopicPartition], int]) -> Series:
+def _sums(seen: Seen, value: Callable[[Seen, GroupSample, TopicPartition], int]) -> Series:
     for one, topic, partitions in _consumed(seen):
         yield (one.group, topic), sum(value(seen, one, each) for each in partitions if each in one.committed)
 
 
-def _consumed(seen: Seen) -> Iterator[tuple[SeenGroup, str, list[TopicPartition]]]:
+def _consumed(seen: Seen) -> Iterator[tuple[GroupSample, str, list[TopicPartition]]]:
     """Each group with each topic in which it has committed, and all partitions of that topic."""
     by_topic: dict[str, list[TopicPartition]] = {}
     for partition in seen.ends:
@@ -177,8 +169,8 @@ class LagExporter:
                 committed = one.committed.get(partition)
                 offset = lag = seconds = math.nan
                 if committed is not None:
-                    offset, lag = committed, max(0, seen.ends[partition] - committed)
-                    seconds = self._tables[partition].lag_seconds(committed, seen.at_ms)
+                    offset, lag = committed.offset, max(0, seen.ends[partition] - committed.offset)
+                    seconds = self._tables[partition].lag_seconds(committed.offset, seen.at_ms)
                 rows.append((one.group, partition, member, offset, lag, seconds))
         return LagExporterValues(seen=seen, rows=rows)
 
@@ -260,7 +252,7 @@ def _largest(values: Iterable[float]) -> float:
     return max((value for value in values if not math.isnan(value)), default=math.nan)
 
 
-def _places(one: SeenGroup) -> Iterator[tuple[TopicPartition, Sequence[str]]]:
+def _places(one: GroupSample) -> Iterator[tuple[TopicPartition, Sequence[str]]]:
     """A group with members stands where they are assigned, another one where it has committed."""
     if not one.members:
         for partition in one.committed:
