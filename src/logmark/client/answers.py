@@ -53,13 +53,20 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """A consumer in a group, with the partitions that it was given."""
+    """A consumer in a group, with the partitions that it was given.
+
+    In a group of the newer protocol it has an epoch of its own and partitions that it shall have (`target`), and
+    `is_upgraded` says whether it speaks that protocol itself; elsewhere these are None.
+    """
 
     member_id: str
     instance_id: str | None
     client_id: str
     host: str
     partitions: Sequence[TopicPartition] = ()
+    member_epoch: int | None = None
+    target: Sequence[TopicPartition] | None = None
+    is_upgraded: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +80,8 @@ class GroupDescription:
     assignor: str = ""
     coordinator: int = -1
     members: Sequence[GroupMember] = ()
+    group_epoch: int | None = None
+    assignment_epoch: int | None = None
 
     @property
     def is_unknown(self) -> bool:

@@ -1,13 +1,13 @@
 """A blocking client for any Kafka: small, exact, and without threads."""
 
 from logmark.client.bulk import BulkCalls
-from logmark.client.groups import GroupCalls
+from logmark.client.describing import DescribeCalls
 from logmark.client.logs import LogCalls
 from logmark.client.producing import ProduceCalls
 from logmark.client.topics import TopicCalls
 
 
-class Client(LogCalls, ProduceCalls, GroupCalls, TopicCalls, BulkCalls):
+class Client(LogCalls, ProduceCalls, DescribeCalls, TopicCalls, BulkCalls):
     """Every call of the tools and the pipelines, each sent to the broker that can answer it.
 
     One thread uses it at a time. Its context closes it; a `fetcher` has a connection of its own.

@@ -46,11 +46,12 @@ class AuthenticationFailed(ClientError):
 
 
 class RefusedByBroker(ClientError):
-    """A broker answered with an error code."""
+    """A broker answered with an error code; `said` is what it wrote beside it, if anything."""
 
-    def __init__(self, code: ErrorCode, sentence: str) -> None:
+    def __init__(self, code: ErrorCode, sentence: str, *, said: str | None = None) -> None:
         super().__init__(sentence)
         self.code = code
+        self.said = said
 
 
 class UnknownTopic(RefusedByBroker):

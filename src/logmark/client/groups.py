@@ -1,6 +1,6 @@
 """Calls about groups: their members, and the offsets that they have committed."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import ModuleType
 
 from logmark.client.answers import Committed, GroupDescription, GroupListing, GroupMember
@@ -35,13 +35,17 @@ _MOVED = frozenset(
 class GroupCalls(Router):
     """Groups, their members and their committed offsets, each asked of its coordinator."""
 
-    def list_groups(self) -> list[GroupListing]:
-        """Every group that any broker of the cluster coordinates, by name."""
+    def list_groups(self, *, states: Collection[str] = (), types: Collection[str] = ()) -> list[GroupListing]:
+        """Every group that any broker of the cluster coordinates, by name; of these states and types, if any are named.
+
+        A broker too old to know states or types does not choose.
+        """
         deadline = self._deadline()
+        request = list_groups_schema.Request(states_filter=list(states), types_filter=list(types))
         self._metadata([], deadline)
         found: dict[str, GroupListing] = {}
         for broker in list(self._brokers):
-            answer = self._list_groups_of(broker, deadline)
+            answer = self._list_groups_of(broker, request, deadline)
             for one in answer.groups:
                 found[one.group_id] = GroupListing(
                     group=one.group_id,
@@ -51,16 +55,12 @@ class GroupCalls(Router):
                 )
         return [found[group] for group in sorted(found)]
 
-    def _list_groups_of(self, broker: int, deadline: float) -> list_groups_schema.Response:
+    def _list_groups_of(
+        self, broker: int, request: list_groups_schema.Request, deadline: float
+    ) -> list_groups_schema.Response:
         code = ErrorCode.NONE
         for _ in self._tries(deadline):
-            answer = self._ask(
-                list_groups_schema,
-                list_groups_schema.Request(),
-                list_groups_schema.Response,
-                to=broker,
-                deadline=deadline,
-            )
+            answer = self._ask(list_groups_schema, request, list_groups_schema.Response, to=broker, deadline=deadline)
             code = error_code(answer.error_code)
             if code == ErrorCode.NONE:
                 return answer
@@ -334,14 +334,21 @@ def read_newer(group: consumer_group_describe.ResponseGroup, coordinator: int) -
                 instance_id=member.instance_id,
                 client_id=member.client_id,
                 host=member.client_host,
-                partitions=sorted(
-                    TopicPartition(topic.topic_name, number)
-                    for topic in member.assignment.topic_partitions
-                    for number in topic.partitions
-                ),
+                partitions=_read_partitions(member.assignment),
+                member_epoch=member.member_epoch,
+                target=_read_partitions(member.target_assignment),
+                is_upgraded=None if member.member_type < 0 else member.member_type == 1,
             )
             for member in group.members
         ],
+        group_epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+    )
+
+
+def _read_partitions(assignment: consumer_group_describe.ResponseAssignment) -> list[TopicPartition]:
+    return sorted(
+        TopicPartition(topic.topic_name, number) for topic in assignment.topic_partitions for number in topic.partitions
     )
 
 
