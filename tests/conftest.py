@@ -14,6 +14,16 @@ from tests.harness.own import OUR_SETTINGS, OwnBroker, own_broker
 BOTH = ["logmark", pytest.param("kafka", marks=pytest.mark.kafka)]
 
 
+@pytest.fixture(autouse=True)
+def _settings_of_nobody(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tools neither read nor write what belongs to whoever runs the tests."""
+    home = tmp_path_factory.getbasetemp() / "home"
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(home / name.lower()))
+    for name in ("LOGMARK_BOOTSTRAP_SERVERS", "LOGMARK_CONTEXT", "LOGMARK_CONFIG", "LOGMARK_READ_ONLY"):
+        monkeypatch.delenv(name, raising=False)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     shared.begin()
     # kafka-python reads its schemas by a call that Python has deprecated.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from logmark.cli import options
+from logmark.cli import clusters
 from logmark.client.client import Client
 from logmark.disk.files import RealFile
 from logmark.testing import Broker
@@ -157,7 +157,7 @@ def test_a_backup_of_another_cluster_or_another_way_is_a_sentence(tmp_path: Path
 
 
 def test_no_broker_there_is_a_sentence_and_no_backup_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(clusters, "PATIENCE_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
     refused(1, f"The broker at {address} refused", "backup", "-b", address, str(tmp_path / "backup"))

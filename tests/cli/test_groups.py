@@ -188,7 +188,7 @@ def test_a_dry_run_shows_the_same_and_changes_nothing(
         (["--to-earliest"], 1, "there is no terminal to ask in. Add --yes to apply this plan."),
         (["--to-offset", "5000", "--yes"], 1, "Offset 5000 is out of range in partition 0"),
         (["--shift-by", "-851", "--yes"], 1, "Offset -1 is out of range"),
-        (["--to-datetime", "yesterday", "--yes"], 1, "'yesterday' is not a date that is understood"),
+        (["--to-datetime", "yesterday", "--yes"], 1, "'yesterday' is not a point in time that is understood"),
         (["--by-duration", "1 fortnight", "--yes"], 1, "is not a length of time that is understood"),
         (["--yes"], 2, "Say where the group shall go, with one of --to-earliest"),
         (["--to-earliest", "--to-latest", "--yes"], 2, "with one of --to-earliest"),

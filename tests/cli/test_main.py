@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from logmark.cli import options
+from logmark.cli import clusters
 from logmark.client.client import Client
 from logmark.names import TopicPartition
 from tests.cli.conftest import Logmark, run
@@ -81,7 +81,7 @@ EVERYTHING = [
 
 @pytest.mark.parametrize("arguments", EVERYTHING, ids=" ".join)
 def test_no_broker_there_is_a_sentence_with_the_address(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(clusters, "PATIENCE_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
 
@@ -92,9 +92,9 @@ def test_no_broker_there_is_a_sentence_with_the_address(arguments: list[str], mo
 
 
 def test_a_broker_that_never_answers_is_given_up_within_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert options.TIMEOUT_S + options.PATIENCE_S < 10
-    monkeypatch.setattr(options, "CONNECT_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(options, "PATIENCE_S", 0.1)
+    assert clusters.TIMEOUT_S + clusters.PATIENCE_S < 10
+    monkeypatch.setattr(clusters, "CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(clusters, "PATIENCE_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         refused = run("lag", "--bootstrap-servers", f"127.0.0.1:{silent.getsockname()[1]}")
 

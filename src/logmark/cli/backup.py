@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
-from logmark.cli.options import BootstrapServers, CommandConfig, Output, OutputFormat, connect
+from logmark.cli.clusters import Cluster, Origin, on_cluster
+from logmark.cli.options import Output, OutputFormat
 from logmark.cli.progress import bar
 from logmark.cli.tables import count, print_json, say
 from logmark.errors import UserError
@@ -28,8 +29,9 @@ class Copier(Protocol):
     def copy(self, store: "Store", *, expect: Callable[[int], None]) -> "Manifest": ...
 
 
+@on_cluster
 def backup(
-    context: typer.Context,
+    cluster: Cluster,
     places: Annotated[
         list[str],
         typer.Argument(
@@ -38,8 +40,6 @@ def backup(
             show_default=False,
         ),
     ],
-    bootstrap_servers: BootstrapServers = "",
-    command_config: CommandConfig = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Copies all records, topics, settings and committed offsets, while the broker runs.
@@ -51,14 +51,14 @@ def backup(
     from logmark.clock import SystemClock
     from logmark.disk.files import RealFileSystem
 
-    source, dest = _source_and_dest(context, places)
+    source, dest = _source_and_dest(cluster, places)
     with ExitStack() as stack:
         stack.enter_context(_sentences(dest))
         if source is not None:
             refuse_nested(source, dest)
             copier = _directory_copier(source, SystemClock())
         else:
-            client = stack.enter_context(connect(bootstrap_servers, command_config))
+            client = stack.enter_context(cluster.connect())
             copier = _broker_copier(client, SystemClock())
         shown = stack.enter_context(bar("Copying"))
         store = stack.enter_context(Store.open(dest, files=RealFileSystem(), told=shown.advance))
@@ -115,13 +115,11 @@ def restore(
     typer.echo(f"Serve it: logmark serve --data-dir {restorer.data_dir}")
 
 
-def _source_and_dest(context: typer.Context, places: list[str]) -> tuple[str | None, str]:
+def _source_and_dest(cluster: Cluster, places: list[str]) -> tuple[str | None, str]:
     """The data directory, None when the brokers are asked, and the place for the backup."""
-    given = context.get_parameter_source("bootstrap_servers")
-    is_said = given is not None and given.name == "COMMANDLINE"
-    if len(places) == 2 and not is_said:
+    if len(places) == 2 and cluster.said_by != Origin.OPTION:
         return places[0], places[1]
-    if len(places) == 1 and (is_said or (given is not None and given.name == "ENVIRONMENT")):
+    if len(places) == 1 and cluster.said_by != Origin.NOBODY:
         return None, places[0]
     raise UserError(
         "Say what to back up and where to: logmark backup DATA_DIR DEST, or "

@@ -14,14 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logmark.cli.options import (
-    DEFAULT_BOOTSTRAP_SERVERS,
-    BootstrapServers,
-    CommandConfig,
-    OutputFormat,
-    connect,
-    properties_of,
-)
+from logmark.cli.clusters import Cluster, complete_topic, on_cluster
+from logmark.cli.options import OutputFormat
 from logmark.cli.tables import counted, say
 from logmark.cli.topics import check_topic_name
 from logmark.errors import UserError
@@ -54,8 +48,12 @@ class Progress:
         return self.is_full or (not self.is_endless and self.done >= set(self.ends))
 
 
+@on_cluster
 def consume(
-    topic: Annotated[str, typer.Argument(help="The topic to read.", show_default=False)],
+    cluster: Cluster,
+    topic: Annotated[
+        str, typer.Argument(help="The topic to read.", autocompletion=complete_topic, show_default=False)
+    ],
     begin: Annotated[
         str | None,
         typer.Option(
@@ -82,8 +80,6 @@ def consume(
     show: Annotated[
         bool, typer.Option("--with-offsets", help="Write partition, offset and key before each value.")
     ] = False,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
-    command_config: CommandConfig = None,
     output: Annotated[
         OutputFormat, typer.Option("--output", "-o", help="Plain lines, or one JSON object for each record.")
     ] = OutputFormat.TABLE,
@@ -93,13 +89,15 @@ def consume(
     from logmark.offsets.positions import parse_position
 
     check_topic_name(topic)
+    if group is not None:
+        cluster.refuse_writing()
     position = parse_position(begin or "earliest", now_ms=time.time_ns() // 1_000_000)
     # A reader who begins at the end wants what comes.
     progress = Progress(max_records, is_endless=follow or (position.is_latest and group is None))
     write = _writer(output, with_offsets=show)
     settings = {
-        **librdkafka_properties(properties_of(command_config)),
-        "bootstrap.servers": bootstrap_servers,
+        **librdkafka_properties(cluster.properties),
+        "bootstrap.servers": cluster.bootstrap_servers,
         "client.id": "logmark-consume",
         "group.id": group or "logmark-consume",
         "enable.auto.commit": False,
@@ -108,7 +106,7 @@ def consume(
         "auto.offset.reset": "error",
         "log_level": 0,
     }
-    with connect(bootstrap_servers, command_config) as client:
+    with cluster.connect() as client:
         partitions = _partitions(client, topic, partition)
         reader = _Reader(client, settings, progress, write, position, partitions)
         if group is not None:

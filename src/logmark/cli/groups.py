@@ -5,17 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from logmark.cli.clusters import Cluster, complete_group, on_cluster
 from logmark.cli.lag import print_lag, row
-from logmark.cli.options import (
-    DEFAULT_BOOTSTRAP_SERVERS,
-    BootstrapServers,
-    CommandConfig,
-    Output,
-    OutputFormat,
-    Yes,
-    connect,
-    example,
-)
+from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.tables import Column, count, print_json, print_table, say
 from logmark.errors import UserError
 
@@ -24,17 +16,20 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, describe and delete consumer groups.", no_args_is_help=True)
 
-GroupNames = Annotated[list[str], typer.Argument(metavar="GROUP", help="One or more groups.", show_default=False)]
+GroupNames = Annotated[
+    list[str],
+    typer.Argument(metavar="GROUP", help="One or more groups.", autocompletion=complete_group, show_default=False),
+]
 
 
 @app.command("list", epilog=example("logmark groups list"))
+@on_cluster
 def list_groups(
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
-    command_config: CommandConfig = None,
+    cluster: Cluster,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Lists groups with their state."""
-    with connect(bootstrap_servers, command_config) as client:
+    with cluster.connect() as client:
         groups = client.list_groups()
     if output is OutputFormat.JSON:
         print_json(
@@ -54,16 +49,16 @@ def list_groups(
 
 
 @app.command("describe", epilog=example("logmark groups describe billing"))
+@on_cluster
 def describe_groups(
+    cluster: Cluster,
     names: GroupNames,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
-    command_config: CommandConfig = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Shows the state, the members and the places of groups."""
     from logmark.offsets.inspect import inspect
 
-    with connect(bootstrap_servers, command_config) as client:
+    with cluster.connect() as client:
         views = inspect(client, names)
     for view in views:
         if view.description.is_unknown and not view.places:
@@ -119,14 +114,14 @@ def _print_group(view: "GroupView") -> None:
 
 
 @app.command("delete", epilog=example("logmark groups delete billing --yes"))
+@on_cluster
 def delete_groups(
+    cluster: Cluster,
     names: GroupNames,
     yes: Yes = False,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
-    command_config: CommandConfig = None,
 ) -> None:
     """Deletes groups with their committed offsets; asks first in a terminal."""
-    with connect(bootstrap_servers, command_config) as client:
+    with cluster.connect() as client:
         for name, description in client.describe_groups(names).items():
             if description.is_unknown:
                 raise UserError(f"Group {name} does not exist. Nothing was deleted.")

@@ -5,14 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logmark.cli.options import (
-    DEFAULT_BOOTSTRAP_SERVERS,
-    BootstrapServers,
-    CommandConfig,
-    Output,
-    OutputFormat,
-    connect,
-)
+from logmark.cli.clusters import Cluster, complete_group, on_cluster
+from logmark.cli.options import Output, OutputFormat
 from logmark.cli.tables import Column, count, place, print_json, print_table, say
 from logmark.errors import UserError
 
@@ -25,18 +19,21 @@ _COLUMNS = [
 ]  # fmt: skip
 
 
+@on_cluster
 def lag(
+    cluster: Cluster,
     groups: Annotated[
-        list[str] | None, typer.Argument(metavar="GROUP", help="Groups; none means all.", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            metavar="GROUP", help="Groups; none means all.", autocompletion=complete_group, show_default=False
+        ),
     ] = None,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
-    command_config: CommandConfig = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Shows each group's committed offsets, what the logs hold, and the lag between them, in records."""
     from logmark.offsets.inspect import groups_with_offsets, inspect
 
-    with connect(bootstrap_servers, command_config) as client:
+    with cluster.connect() as client:
         views = inspect(client, groups or groups_with_offsets(client))
     for view in views:
         if groups and view.description.is_unknown and not view.places:

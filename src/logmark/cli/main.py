@@ -9,12 +9,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from logmark import __version__
-from logmark.cli import backup, consume, groups, lag, log, offsets, produce, topics, verify
+from logmark.cli import backup, consume, contexts, groups, lag, log, offsets, produce, topics, verify
 from logmark.cli.options import example
 from logmark.errors import LogmarkError, UserError
 
 _SERVE_HELP = "Run a broker in the foreground until it is told to stop."
-_ORDER = ("topics", "produce", "consume", "groups", "lag", "offsets", "verify", "log", "backup", "restore")
+_ORDER = ("topics", "produce", "consume", "groups", "lag", "offsets", "verify", "log", "backup", "restore", "contexts")
 INTERRUPTED = 130
 
 
@@ -78,6 +78,7 @@ app.command("verify", epilog=example("logmark verify ./logmark-data"))(verify.ve
 app.add_typer(log.app, name="log")
 app.command("backup", epilog=example("logmark backup ./logmark-data /mnt/backup/orders"))(backup.backup)
 app.command("restore", epilog=example("logmark restore /mnt/backup/orders ./restored"))(backup.restore)
+app.command("contexts", epilog=example("logmark contexts"))(contexts.contexts)
 
 
 def _print_version(wanted: bool) -> None:

@@ -6,16 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logmark.cli.options import (
-    DEFAULT_BOOTSTRAP_SERVERS,
-    BootstrapServers,
-    CommandConfig,
-    Output,
-    OutputFormat,
-    Yes,
-    connect,
-    example,
-)
+from logmark.cli.clusters import Cluster, complete_group, on_cluster
+from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.tables import Column, count, place, print_json, print_table, say
 from logmark.errors import UserError
 
@@ -31,8 +23,13 @@ def offsets() -> None:
 
 
 @app.command("reset", epilog=example("logmark offsets reset fraud --topic clicks --by-duration 3d"))
+@on_cluster
 def reset(
-    group: Annotated[str, typer.Argument(help="The group to move; it must have no active members.")],
+    cluster: Cluster,
+    group: Annotated[
+        str,
+        typer.Argument(help="The group to move; it must have no active members.", autocompletion=complete_group),
+    ],
     topic: Annotated[
         list[str], typer.Option(metavar="NAME[:P,...]", help="A topic, or some of its partitions; may be repeated.")
     ],
@@ -54,8 +51,6 @@ def reset(
     clamp: Annotated[
         bool, typer.Option("--clamp", help="Take the nearer end of the log for an offset that is out of range.")
     ] = False,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
-    command_config: CommandConfig = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Moves a group's committed offsets: shows the plan, asks, applies it and reads it back."""
@@ -66,7 +61,7 @@ def reset(
         to_datetime=to_datetime, by_duration=by_duration, shift_by=shift_by,
     )  # fmt: skip
     topics = parse_topics(topic)
-    with connect(bootstrap_servers, command_config) as client:
+    with cluster.connect() as client:
         plan = plan_reset(client, group, topics, target, create_group=create_group, clamp=clamp)
         if output is OutputFormat.TABLE:
             _print_plan(plan)

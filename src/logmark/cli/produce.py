@@ -3,20 +3,12 @@
 import sys
 from collections.abc import Iterator
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from logmark.cli.options import (
-    DEFAULT_BOOTSTRAP_SERVERS,
-    BootstrapServers,
-    CommandConfig,
-    Output,
-    OutputFormat,
-    connect,
-    properties_of,
-)
+from logmark.cli.clusters import Cluster, complete_topic, on_cluster
+from logmark.cli.options import Output, OutputFormat
 from logmark.cli.tables import count, counted, print_json, say
 from logmark.cli.topics import check_topic_name
 from logmark.errors import UserError
@@ -56,24 +48,30 @@ class Tally:
         return sum(known[2] for known in self.offsets.values())
 
 
+@on_cluster
 def produce(
-    topic: Annotated[str, typer.Argument(help="The topic to write to; it must exist.", show_default=False)],
+    cluster: Cluster,
+    topic: Annotated[
+        str,
+        typer.Argument(
+            help="The topic to write to; it must exist.", autocompletion=complete_topic, show_default=False
+        ),
+    ],
     key_separator: Annotated[
         str | None,
         typer.Option(metavar="TEXT", help="What stands between key and value in a line; without it there are no keys."),
     ] = None,
     partition: Annotated[int, typer.Option(help="The partition; -1 lets the key or chance decide.", min=-1)] = -1,
     compression: Annotated[Compression, typer.Option(help="How batches are compressed.")] = Compression.NONE,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
-    command_config: CommandConfig = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Writes each line of standard input as a record, and tells the offsets that the broker gave."""
     if key_separator == "":
         raise UserError("--key-separator must not be empty.", exit_code=2)
-    _check_topic(topic, partition, bootstrap_servers, command_config)
+    cluster.refuse_writing()
+    _check_topic(topic, partition, cluster)
     tally = Tally()
-    producer = _producer(bootstrap_servers, command_config, compression)
+    producer = _producer(cluster, compression)
     if sys.stdin.isatty():
         say("Each line becomes a record; Ctrl-D ends.")
     problem = None
@@ -91,10 +89,10 @@ def produce(
         raise UserError(f"{problem} {counted(tally.records, 'record')} written before it.")
 
 
-def _check_topic(topic: str, partition: int, bootstrap_servers: str, command_config: Path | None) -> None:
+def _check_topic(topic: str, partition: int, cluster: Cluster) -> None:
     """Refuses a topic that is not there: producing must not create one by a typo."""
     check_topic_name(topic)
-    with connect(bootstrap_servers, command_config) as client:
+    with cluster.connect() as client:
         known = client.metadata([topic]).partitions(topic)
     if not known:
         raise UserError(f"Topic {topic} does not exist. Create it first: logmark topics create {topic} --partitions 1")
@@ -102,15 +100,15 @@ def _check_topic(topic: str, partition: int, bootstrap_servers: str, command_con
         raise UserError(f"Topic {topic} has no partition {partition}: it has {len(known)}, numbered from 0.")
 
 
-def _producer(bootstrap_servers: str, command_config: Path | None, compression: Compression) -> Any:
+def _producer(cluster: Cluster, compression: Compression) -> Any:
     from confluent_kafka import Producer
 
     from logmark.client.properties import librdkafka_properties
 
     return Producer(
         {
-            **librdkafka_properties(properties_of(command_config)),
-            "bootstrap.servers": bootstrap_servers,
+            **librdkafka_properties(cluster.properties),
+            "bootstrap.servers": cluster.bootstrap_servers,
             "client.id": "logmark-produce",
             "acks": "all",
             "enable.idempotence": True,

@@ -6,33 +6,28 @@ from typing import Annotated
 
 import typer
 
-from logmark.cli.options import (
-    DEFAULT_BOOTSTRAP_SERVERS,
-    BootstrapServers,
-    CommandConfig,
-    Output,
-    OutputFormat,
-    Yes,
-    connect,
-    example,
-)
+from logmark.cli.clusters import Cluster, complete_topic, on_cluster
+from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.tables import Column, print_json, print_table, say
 from logmark.errors import UserError
 
 app = typer.Typer(help="List, create, describe and delete topics.", no_args_is_help=True)
 
-TopicNames = Annotated[list[str], typer.Argument(metavar="NAME", help="One or more topics.", show_default=False)]
+TopicNames = Annotated[
+    list[str],
+    typer.Argument(metavar="NAME", help="One or more topics.", autocompletion=complete_topic, show_default=False),
+]
 
 
 @app.command("list", epilog=example("logmark topics list --output json"))
+@on_cluster
 def list_topics(
+    cluster: Cluster,
     internal: Annotated[bool, typer.Option("--internal", help="Show the cluster's own topics too.")] = False,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
-    command_config: CommandConfig = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Lists topics with their number of partitions."""
-    with connect(bootstrap_servers, command_config) as client:
+    with cluster.connect() as client:
         found = client.metadata().topics
     topics = [found[name] for name in sorted(found) if internal or not found[name].is_internal]
     if output is OutputFormat.JSON:
@@ -47,7 +42,9 @@ def list_topics(
 
 
 @app.command("create", epilog=example("logmark topics create orders --partitions 3 --config retention.ms=-1"))
+@on_cluster
 def create_topic(
+    cluster: Cluster,
     name: Annotated[str, typer.Argument(help="The topic to create.", show_default=False)],
     partitions: Annotated[
         int | None, typer.Option(help="How many partitions.  [default: the broker's]", min=1, show_default=False)
@@ -58,13 +55,11 @@ def create_topic(
     config: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A topic setting; may be repeated.")
     ] = None,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
-    command_config: CommandConfig = None,
 ) -> None:
     """Creates a topic."""
     check_topic_name(name)
     settings = _settings(config or [])
-    with connect(bootstrap_servers, command_config) as client:
+    with cluster.connect() as client:
         client.create_topic(
             name, partitions=partitions or -1, replication_factor=replication_factor or -1, config=settings
         )
@@ -72,37 +67,37 @@ def create_topic(
 
 
 @app.command("describe", epilog=example("logmark topics describe orders"))
+@on_cluster
 def describe_topics(
+    cluster: Cluster,
     names: TopicNames,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
-    command_config: CommandConfig = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Shows the partitions of topics, what they hold, and the settings that were changed."""
     from logmark.offsets.inspect import Bounds
 
-    with connect(bootstrap_servers, command_config) as client:
-        cluster = client.metadata(names)
+    with cluster.connect() as client:
+        found = client.metadata(names)
         for name in names:
-            if name not in cluster.topics:
+            if name not in found.topics:
                 raise UserError(f"Topic {name} does not exist; `logmark topics list` shows those that do.")
         configs = client.describe_configs(names)
-        bounds = Bounds.of(client, [one for name in names for one in cluster.partitions(name)])
+        bounds = Bounds.of(client, [one for name in names for one in found.partitions(name)])
     described = [
         {
             "topic": name,
-            "internal": cluster.topics[name].is_internal,
+            "internal": found.topics[name].is_internal,
             "config": {entry.name: entry.value for entry in configs.get(name, []) if not entry.is_default},
             "partitions": [
                 {
                     "partition": one.partition,
-                    "leader": (known := cluster.topics[name].partitions[one.partition]).leader,
+                    "leader": (known := found.topics[name].partitions[one.partition]).leader,
                     "replicas": list(known.replicas),
                     "in_sync": list(known.in_sync),
                     "start": bounds.starts.get(one),
                     "end": bounds.ends.get(one),
                 }
-                for one in cluster.partitions(name)
+                for one in found.partitions(name)
             ],
         }
         for name in names
@@ -136,14 +131,14 @@ def _print_topic(topic: dict[str, object]) -> None:
 
 
 @app.command("delete", epilog=example("logmark topics delete orders --yes"))
+@on_cluster
 def delete_topics(
+    cluster: Cluster,
     names: TopicNames,
     yes: Yes = False,
-    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
-    command_config: CommandConfig = None,
 ) -> None:
     """Deletes topics with all their records; asks first in a terminal."""
-    with connect(bootstrap_servers, command_config) as client:
+    with cluster.connect() as client:
         known = client.metadata(names).topics
         for name in names:
             if name not in known:
