@@ -1,0 +1,1 @@
+"""Spark's own checkpoints: where a query on Spark's Kafka connector stands, and how it is moved."""
