@@ -1,0 +1,197 @@
+"""The stage of a chapter: an embedded broker with empty logs, and ways to show what is done there."""
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+
+import confluent_kafka
+
+from logmark.client.client import Client
+from logmark.errors import UserError
+from logmark.names import TopicPartition
+from logmark.testing import Broker
+from logmark.tour import pictures, source
+from logmark.tour.elements import Code, Command, Element, Keep, Output, Pause, Picture, Prose
+
+# The story's first click; one follows each minute, so that every run shows the same times.
+MIDNIGHT_MS = 1_709_596_800_000  # 2024-03-05T00:00:00Z
+MINUTE_MS = 60_000
+PATIENCE_S = 30.0
+
+Show = Callable[[Element], None]
+# Runs `logmark` with these arguments; returns its exit code and what it wrote.
+Logmark = Callable[[Sequence[str]], tuple[int, str]]
+
+
+class Stage:
+    """What a chapter has to act with: a broker, a client, and somebody to show things to."""
+
+    def __init__(self, broker: Broker, client: Client, *, show: Show, logmark: Logmark) -> None:
+        self.broker = broker
+        self.client = client
+        self._show = show
+        self._logmark = logmark
+
+    @property
+    def servers(self) -> str:
+        """What a client puts into bootstrap.servers."""
+        return self.broker.bootstrap_servers
+
+    # -- words ---------------------------------------------------------------------------------
+
+    def say(self, text: str) -> None:
+        """Says a paragraph or a list."""
+        self._show(Prose(text))
+
+    def keep(self, sentence: str) -> None:
+        """Says the one sentence to keep."""
+        self._show(Keep(sentence))
+
+    def pause(self) -> None:
+        """Lets the reader breathe."""
+        self._show(Pause())
+
+    # -- deeds ---------------------------------------------------------------------------------
+
+    def fill(self, topic: str, *counts: int) -> None:
+        """Makes a topic with so many clicks in each of its partitions, one each minute from midnight on."""
+        self.broker.create_topic(topic, len(counts))
+        producer = confluent_kafka.Producer({"bootstrap.servers": self.servers})
+        for partition, count in enumerate(counts):
+            for number in range(count):
+                when_ms = MIDNIGHT_MS + number * MINUTE_MS
+                producer.produce(topic, f"click {number}", partition=partition, timestamp=when_ms)
+        producer.flush()
+
+    def code(self) -> "Block":
+        """Shows the body of the `with` statement, runs it, and shows what it printed."""
+        return Block(self._show)
+
+    def command(self, line: str, *, exit_code: int = 0) -> None:
+        """Shows a `logmark` command, runs it, and shows what it wrote."""
+        self._show(Command(line))
+        name, *arguments = line.split()
+        assert name == "logmark"
+        code, written = self._logmark(arguments)
+        if code != exit_code:
+            raise UserError(f"`{line}` ended with exit code {code} and not {exit_code}: {written.strip()}")
+        self._show(Output(written.rstrip()))
+
+    def process(self, program: Callable[[str], None], *, until: Callable[[], bool] | None = None) -> None:
+        """Shows a function, runs it in a process of its own, which dies, and shows what it printed.
+
+        It dies by its own hand, or by ours as soon as `until` is true.
+        """
+        self._show(Code(source.of_function(program)))
+        run = f"import sys; from {program.__module__} import {program.__name__} as run; run(sys.argv[1])"
+        with subprocess.Popen(  # noqa: S603 - our own interpreter and our own function
+            [sys.executable, "-u", "-c", run, self.servers], stdout=subprocess.PIPE, text=True
+        ) as child:
+            if until is not None:
+                try:
+                    self._wait(until, child)
+                finally:
+                    child.kill()
+            printed, _ = child.communicate(timeout=PATIENCE_S)
+        if child.returncode >= 0:
+            raise UserError(f"the process ended by itself, with exit code {child.returncode}")
+        self._show(Output(f"{printed}Killed"))
+
+    def _wait(self, until: Callable[[], bool], child: subprocess.Popen[str]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not until():
+            if time.monotonic() > deadline or child.poll() is not None:
+                raise UserError("the process did not get to where it was to die")
+            time.sleep(0.01)
+
+    # -- pictures ------------------------------------------------------------------------------
+
+    def committed(self, group: str, topic: str, partition: int = 0) -> int | None:
+        """A group's committed offset, as the broker says it."""
+        found = self.client.committed(group).get(TopicPartition(topic, partition))
+        return found.offset if found else None
+
+    def picture(
+        self,
+        topic: str,
+        *groups: str,
+        running: Mapping[str, confluent_kafka.Consumer] | None = None,
+        workers_of: str = "",
+    ) -> None:
+        """Draws the topic's logs and the groups' places as the broker says them, and running consumers' positions."""
+        partitions = self.client.metadata([topic]).partitions(topic)
+        starts, ends = self.client.earliest(partitions), self.client.latest(partitions)
+        places = {group: self.client.committed(group) for group in groups}
+        owners = self._owners(workers_of) if workers_of else {}
+        lines: list[str] = []
+        for one in partitions:
+            log = pictures.Log(
+                topic=topic, partition=one.partition, start=starts[one], end=ends[one], owner=owners.get(one, "")
+            )
+            marks: list[pictures.Mark] = []
+            for reader, consumer in (running or {}).items():
+                (found,) = consumer.position([confluent_kafka.TopicPartition(*one)])
+                if found.offset >= 0:
+                    marks.append(pictures.Position(reader=reader, offset=found.offset))
+            for group, committed in places.items():
+                place = committed.get(one)
+                marks.append(pictures.Committed(group=group, offset=place.offset if place else None))
+            lines += pictures.draw(log, marks)
+        self._show(Picture(lines))
+
+    def _owners(self, group: str) -> dict[TopicPartition, str]:
+        members = self.client.describe_groups([group])[group].members
+        return {partition: member.client_id for member in members for partition in member.partitions}
+
+
+class Block:
+    """A piece of a chapter that is shown as it stands in the source, then run, its output caught."""
+
+    def __init__(self, show: Show) -> None:
+        self._show = show
+        self._printed = io.StringIO()
+        self._catching = contextlib.redirect_stdout(self._printed)
+
+    def __enter__(self) -> None:
+        self._show(Code(source.of_block(sys._getframe(1))))
+        self._catching.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._catching.__exit__(kind, error, trace)
+        if self._printed.getvalue():
+            self._show(Output(self._printed.getvalue().rstrip()))
+
+
+@contextlib.contextmanager
+def open_stage(show: Show, logmark: Logmark) -> Iterator[Stage]:
+    """A stage with a broker of its own, on a free port and in a temporary folder that is removed in the end."""
+    # Clicks of 2024 must not expire in the middle of a sentence.
+    with (
+        tempfile.TemporaryDirectory(prefix="logmark-tour-") as home,
+        Broker({"log.retention.ms": "-1"}) as broker,
+        Client(broker.bootstrap_servers) as client,
+        _surroundings(broker.bootstrap_servers, home),
+    ):
+        yield Stage(broker, client, show=show, logmark=logmark)
+
+
+@contextlib.contextmanager
+def _surroundings(servers: str, home: str) -> Iterator[None]:
+    """Commands find the tour's broker, and neither read the user's settings nor write to the user's journal."""
+    kept = dict(os.environ)
+    for name in [name for name in os.environ if name.startswith("LOGMARK_")]:
+        del os.environ[name]
+    os.environ.update(LOGMARK_BOOTSTRAP_SERVERS=servers, XDG_STATE_HOME=home, XDG_CONFIG_HOME=home)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(kept)
