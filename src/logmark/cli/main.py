@@ -9,12 +9,15 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from logmark import __version__
-from logmark.cli import backup, consume, contexts, groups, lag, log, offsets, produce, topics, verify
+from logmark.cli import backup, consume, contexts, groups, lag, log, offsets, produce, topics, tour, verify
 from logmark.cli.options import example
 from logmark.errors import LogmarkError, UserError
 
 _SERVE_HELP = "Run a broker in the foreground until it is told to stop."
-_ORDER = ("topics", "produce", "consume", "groups", "lag", "offsets", "verify", "log", "backup", "restore", "contexts")
+_ORDER = (
+    "tour", "topics", "produce", "consume", "groups", "lag", "offsets", "verify", "log", "backup", "restore",
+    "contexts",
+)  # fmt: skip
 INTERRUPTED = 130
 
 
@@ -68,6 +71,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
+app.command("tour", epilog=example("logmark tour lag crash --no-pause"))(tour.tour)
 app.add_typer(topics.app, name="topics")
 app.command("produce", epilog=example("seq 3 | logmark produce orders"))(produce.produce)
 app.command("consume", epilog=example("logmark consume orders --from @-2h --max 10"))(consume.consume)
