@@ -26,7 +26,7 @@ Series = Iterable[tuple[Sequence[str], float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One look at a cluster as the exporters would have it: the bounds of all partitions, also of those nobody reads."""
+    """One look at a cluster as the exporters have it: with the bounds of all partitions, also where nobody reads."""
 
     at_ms: int
     took_ms: int
