@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Bar:
-    """Bytes done of bytes expected."""
+    """Bytes, or records, done of those expected."""
 
     def __init__(self, progress: "Progress", task: "TaskID") -> None:
         self._progress = progress
@@ -32,21 +32,21 @@ class Bar:
 
 
 @contextmanager
-def bar(title: str) -> Iterator[Bar]:
-    """A bar that is gone when the work is done."""
+def bar(title: str, *, is_bytes: bool = True) -> Iterator[Bar]:
+    """A bar of bytes, or of records, that is gone when the work is done."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
         DownloadColumn,
+        MofNCompleteColumn,
         Progress,
         TextColumn,
         TimeRemainingColumn,
         TransferSpeedColumn,
     )
 
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
-    )  # fmt: skip
+    amounts = (DownloadColumn(), TransferSpeedColumn()) if is_bytes else (MofNCompleteColumn(),)
+    columns = (TextColumn("{task.description}"), BarColumn(), *amounts, TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
         yield Bar(progress, progress.add_task(title, total=None))
