@@ -1,0 +1,358 @@
+"""What `logmark replay` does and says: shows, counts, asks, copies, goes on."""
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+import typer
+
+from logmark.cli.clusters import Cluster
+from logmark.cli.consume import as_text
+from logmark.cli.options import OutputFormat
+from logmark.cli.progress import bar
+from logmark.cli.tables import Column, count, counted, print_json, print_table, say
+from logmark.client.client import Client
+from logmark.errors import UserError
+from logmark.names import TopicPartition
+from logmark.offsets.copying import Copier
+from logmark.offsets.rate import Rate
+from logmark.offsets.replaying import (
+    Count,
+    Goal,
+    Sought,
+    aim,
+    begin,
+    refuse_if_changed,
+    retention_warnings,
+    seek,
+    selected,
+    survey,
+    times_of,
+)
+from logmark.offsets.replays import Request, Run, RunStore
+from logmark.offsets.times import show_time
+from logmark.wire.batches import Record
+
+NOTHING = 3
+# A copy outlasts the restart of a broker; a person who only looks does not want to.
+_COPY_TIMEOUT_S = 60.0
+
+
+class Session:
+    """One call of the command: its clusters, where runs are kept, and how it talks."""
+
+    def __init__(
+        self, source: Cluster, target: Cluster, store: RunStore, rate: Rate, *, yes: bool, output: OutputFormat
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._store = store
+        self._rate = rate
+        self._yes = yes
+        self._output = output
+
+    def show(self, request: Request, *, with_offsets: bool) -> None:
+        """Writes the records to standard output."""
+        is_json = self._output is OutputFormat.JSON
+        shown = 0
+        with self._source.connect() as client:
+            sought = seek(client, request, now_ms=_now_ms())
+            for span in sought.spans:
+                if span.note:
+                    say(f"Partition {span.partition}: {span.note}.")
+            counts = {span.partition: Count() for span in sought.spans}
+            for number, record in selected(client, request, sought.spans, counts=counts, step=lambda offsets: None):
+                place = TopicPartition(request.topic, number)
+                sys.stdout.write(_json_line(place, record) if is_json else _text_line(place, record, with_offsets))
+                shown += 1
+        sys.stdout.flush()
+        if not shown:
+            say("There was nothing to show.")
+            raise typer.Exit(NOTHING)
+
+    def survey(self, request: Request, *, create: bool, allow_same_topic: bool) -> None:
+        """Tells what a run would copy, and writes nothing."""
+        goal = None
+        with self._source.connect() as client, self._target.connect() as target:
+            sought = seek(client, request, now_ms=_now_ms())
+            if request.to_topic:
+                # Before the range is read: what is refused need not be counted.
+                aim(target, request, sought, create=create, allow_same_topic=allow_same_topic, now_ms=_now_ms())
+            with bar("Reading", is_bytes=False) as shown:
+                shown.expect(sought.offsets)
+                counts = survey(client, request, sought.spans, step=shown.advance)
+            if request.to_topic:
+                oldest = min((one.first_ms for one in counts.values() if one.first_ms is not None), default=None)
+                goal = aim(
+                    target, request, sought,
+                    create=create, allow_same_topic=allow_same_topic, oldest_ms=oldest, now_ms=_now_ms(),
+                )  # fmt: skip
+        self._print_survey(request, sought, counts, goal)
+        if not any(one.records for one in counts.values()):
+            raise typer.Exit(NOTHING)
+
+    def copy(self, request: Request, *, create: bool, allow_same_topic: bool, start_over: bool) -> None:
+        """Shows the plan, asks, and copies; goes on with an interrupted run of the same command."""
+        self._target.refuse_writing()
+        with self._source.connect() as client, self._target.connect() as target:
+            sought = seek(client, request, now_ms=_now_ms())
+            target_cluster = target.metadata([]).cluster_id
+            known = self._store.unfinished(request.digest(sought.cluster_id, target_cluster))
+            if known is not None and not start_over:
+                say(
+                    f"The same command was interrupted before: replay {known.id} has copied at least "
+                    f"{count(known.copied, 'record')}. It goes on where it stopped; --start-over would begin anew."
+                )
+                self._go_on(client, target, known)
+                return
+            times = times_of(client, request.topic, sought.spans)
+            oldest = min((first for first, _ in times.values() if first is not None), default=None)
+            goal = None
+            if request.to_topic:
+                goal = aim(
+                    target, request, sought,
+                    create=create, allow_same_topic=allow_same_topic, oldest_ms=oldest, now_ms=_now_ms(),
+                )  # fmt: skip
+            if self._output is OutputFormat.TABLE:
+                _print_plan(request, sought, times, goal)
+            if not sought.offsets:
+                say("There is nothing to copy.")
+                raise typer.Exit(NOTHING)
+            self._ask(f"Copy this to {request.target}?")
+            if goal is not None and goal.is_missing:
+                target.create_topic(goal.topic, partitions=goal.partitions, replication_factor=goal.replication_factor)
+                say(f"Created topic {goal.topic}.")
+                _say_all(retention_warnings(target, request, oldest_ms=oldest, now_ms=_now_ms()))
+            run = begin(target, request, sought, goal, target_cluster=target_cluster, now_ms=_now_ms())
+            if known is not None:
+                self._store.forget(known.id)
+            self._run(client, target, run, is_resumed=False)
+
+    def resume(self, run_id: str) -> None:
+        """Goes on with an interrupted run."""
+        self._target.refuse_writing()
+        run = self._store.load(run_id)
+        if run.is_finished:
+            say(f"Replay {run.id} is finished: {counted(run.copied, 'record')} copied. There is nothing to go on with.")
+            raise typer.Exit(NOTHING)
+        with self._source.connect() as client, self._target.connect() as target:
+            self._go_on(client, target, run)
+
+    def _go_on(self, client: Client, target: Client, run: Run) -> None:
+        refuse_if_changed(client, target, run)
+        self._ask(
+            f"Go on copying {run.request.topic} to {run.request.target} "
+            f"(at most {count(run.offsets_left, 'record')} more)?"
+        )
+        self._run(client, target, run, is_resumed=True)
+
+    def _run(self, client: Client, target: Client, run: Run, *, is_resumed: bool) -> None:
+        client.timeout_s = target.timeout_s = _COPY_TIMEOUT_S
+        with self._store.held(run.id), bar("Copying", is_bytes=False) as shown:
+            if is_resumed:
+                # It may have been finished while the question stood.
+                run = self._store.load(run.id)
+            shown.expect(run.offsets_left)
+            copier = Copier(
+                client, target, run, self._store, is_resumed=is_resumed, rate=self._rate, step=shown.advance
+            )
+            try:
+                done = copier.copy()
+            except KeyboardInterrupt:
+                say(f"Stopped. {copier.how_to_go_on()}")
+                raise
+        self._report(done)
+
+    def _ask(self, question: str) -> None:
+        if self._yes:
+            return
+        if not sys.stdin.isatty():
+            raise UserError("Nothing was copied: there is no terminal to ask in. Add --yes to copy.")
+        if not typer.confirm(question, err=True):
+            raise UserError("Nothing was copied.")
+
+    def _report(self, run: Run) -> None:
+        request = run.request
+        if self._output is OutputFormat.JSON:
+            print_json(_described(run))
+        else:
+            typer.echo(
+                f"Copied {count(run.copied, 'record')} from {request.topic} to {request.target} (replay {run.id})."
+            )
+        if run.hopped:
+            say(
+                f"{counted(run.hopped, 'record')} left out, because replays have copied them before "
+                f"(--max-hops {request.max_hops})."
+            )
+        if run.unaddressed:
+            say(f"{counted(run.unaddressed, 'record')} left out, because no header names their topic.")
+        if run.expired:
+            raise UserError(
+                f"{run.expired} offsets of {request.topic} were deleted before they could be read; their records are "
+                "not among the copies."
+            )
+        if not run.copied:
+            raise typer.Exit(NOTHING)
+
+    def _print_survey(self, request: Request, sought: Sought, counts: Mapping[int, Count], goal: Goal | None) -> None:
+        if self._output is OutputFormat.JSON:
+            print_json(
+                [
+                    {
+                        "topic": request.topic,
+                        "partition": span.partition,
+                        "from": span.start,
+                        "to": span.stop,
+                        "records": (one := counts[span.partition]).records,
+                        "bytes": one.size_bytes,
+                        "first_timestamp_ms": one.first_ms,
+                        "last_timestamp_ms": one.last_ms,
+                        "not_selected": one.not_selected,
+                        "copied_before": one.hopped,
+                        "note": span.note,
+                    }
+                    for span in sought.spans
+                ]
+            )
+            return
+        _print_heading(request, goal)
+        print_table(
+            [
+                Column("PARTITION", True), Column("FROM", True), Column("TO", True), Column("RECORDS", True),
+                Column("BYTES", True), Column("FIRST TIME"), Column("LAST TIME"), Column("NOTE"),
+            ],
+            [
+                (
+                    span.partition, span.start, span.stop, (one := counts[span.partition]).records, one.size_bytes,
+                    _time(one.first_ms), _time(one.last_ms), span.note,
+                )
+                for span in sought.spans
+            ],
+        )  # fmt: skip
+        hopped = sum(one.hopped for one in counts.values())
+        left_out = f", {hopped} left out as copied before" if hopped else ""
+        records = sum(one.records for one in counts.values())
+        typer.echo(f"In total: {count(records, 'record')}{left_out}.")
+        say("This was a dry run: nothing was written.")
+
+
+def _print_plan(
+    request: Request, sought: Sought, times: Mapping[int, tuple[int | None, int | None]], goal: Goal | None
+) -> None:
+    _print_heading(request, goal)
+    print_table(
+        [
+            Column("PARTITION", True), Column("FROM", True), Column("TO", True), Column("RECORDS", True),
+            Column("FIRST TIME"), Column("LAST TIME"), Column("NOTE"),
+        ],
+        [
+            (
+                span.partition, span.start, span.stop, f"<= {span.offsets}" if span.offsets else "0",
+                *(_time(moment) for moment in times.get(span.partition, (None, None))), span.note,
+            )
+            for span in sought.spans
+        ],
+    )  # fmt: skip
+    typer.echo(f"In total: at most {count(sought.offsets, 'record')}{_conditions(request)}.")
+
+
+def _conditions(request: Request) -> str:
+    words = []
+    if not request.selection.is_everything:
+        words.append("those that are selected")
+    if request.limit is not None:
+        words.append(f"the first {request.limit}")
+    return f", of them {' and '.join(words)}" if words else ""
+
+
+def _print_heading(request: Request, goal: Goal | None) -> None:
+    if goal is None:
+        where = f" to {request.target}" if request.is_copy else ""
+        typer.echo(f"Replay of {request.topic}{where}:")
+        return
+    made = "to be created with " if goal.is_missing else ""
+    times = "keeping their times" if request.timestamp == "keep" else "with the time of the copy"
+    typer.echo(
+        f"Replay of {request.topic} to {goal.topic} ({made}{count(goal.partitions, 'partition')}, replication factor "
+        f"{goal.replication_factor}), {times}:"
+    )
+    _say_all(goal.warnings)
+
+
+def print_runs(store: RunStore, output: OutputFormat) -> None:
+    """Writes the runs that were begun from here, the newest last."""
+    runs = store.runs()
+    if output is OutputFormat.JSON:
+        print_json([_described(run) for run in runs])
+        return
+    if not runs:
+        say("No replay was begun from here.")
+        return
+    print_table(
+        [
+            Column("ID"), Column("STARTED"), Column("FROM"), Column("TO"), Column("COPIED", True),
+            Column("OFFSETS LEFT", True), Column("STATE"),
+        ],
+        [
+            (
+                run.id, show_time(run.started_ms), run.request.topic, run.request.target, run.copied,
+                0 if run.is_finished else run.offsets_left, "finished" if run.is_finished else "unfinished",
+            )
+            for run in runs
+        ],
+    )  # fmt: skip
+
+
+def _described(run: Run) -> dict[str, object]:
+    return {
+        "id": run.id,
+        "topic": run.request.topic,
+        "to": sorted(run.topics),
+        "started_ms": run.started_ms,
+        "updated_ms": run.updated_ms,
+        "finished": run.is_finished,
+        "copied": run.copied,
+        "not_selected": run.not_selected,
+        "copied_before": run.hopped,
+        "without_topic": run.unaddressed,
+        "expired": run.expired,
+        "partitions": [
+            {"partition": number, "from": one.start, "to": one.stop, "next": one.next, "copied": one.copied}
+            for number, one in sorted(run.sources.items())
+        ],
+    }
+
+
+def _json_line(place: TopicPartition, record: Record) -> str:
+    found = {
+        "topic": place.topic,
+        "partition": place.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        "key": as_text(record.key),
+        "value": as_text(record.value),
+        "headers": [[name.decode("utf-8", "replace"), as_text(content)] for name, content in record.headers],
+    }
+    return json.dumps(found, ensure_ascii=False) + "\n"
+
+
+def _text_line(place: TopicPartition, record: Record, with_offsets: bool) -> str:
+    line = "" if record.value is None else record.value.decode("utf-8", "replace")
+    if with_offsets:
+        key = "-" if record.key is None else record.key.decode("utf-8", "replace")
+        line = f"partition {place.partition}\toffset {record.offset}\t{key}\t{line}"
+    return line + "\n"
+
+
+def _time(moment: int | None) -> str | None:
+    return None if moment is None else show_time(moment)
+
+
+def _say_all(sentences: Sequence[str]) -> None:
+    for sentence in sentences:
+        say(sentence)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

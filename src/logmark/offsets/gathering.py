@@ -1,0 +1,113 @@
+"""Turns what is read of one partition into copies for others; pure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from logmark.errors import UserError
+from logmark.names import TopicPartition
+from logmark.offsets.replay import Headers, Route, hops_of, original_topic, stamp
+from logmark.offsets.replays import Run
+from logmark.wire.columns import Columns
+
+Copy = tuple[int, int, bytes | None, bytes | None, Headers]  # offset, time, key, value, headers
+
+COPY_BYTES = 220  # what a copy's own headers and lengths take, about
+
+
+@dataclass(slots=True)
+class Gathered:
+    """Copies by the partition that they go to, and what was passed over on the way."""
+
+    copies: dict[TopicPartition, list[Copy]] = field(default_factory=dict)
+    count: int = 0
+    size_bytes: int = 0
+    not_selected: int = 0
+    hopped: int = 0
+    unaddressed: int = 0
+
+
+class Gatherer:
+    """Selects, stamps and routes the records of one partition."""
+
+    def __init__(self, run: Run, number: int, route_of: Callable[[str], Route]) -> None:
+        """`route_of` is asked once for each topic that records go to."""
+        request = run.request
+        self._topic = request.topic
+        self._number = number
+        self._to_topic = request.to_topic
+        self._names = [name.encode() for name in request.to_original]
+        self._max_hops = request.max_hops
+        self._selection = None if request.selection.is_everything else request.selection
+        self._headers_of = stamp(
+            run.id, request.topic, number, strip=[prefix.encode() for prefix in request.strip_headers]
+        )
+        self._route_of = route_of
+        self._routes: dict[str, Route] = {}
+        self._gathered = Gathered()
+
+    @property
+    def size_bytes(self) -> int:
+        """About as much as the copies take that were not taken away yet."""
+        return self._gathered.size_bytes
+
+    def take(self, found: Columns, *, left: int | None) -> int | None:
+        """Adds the wanted records, `left` of them at most; with the last of those it stops and returns what follows."""
+        selection, headers_of, max_hops, names = self._selection, self._headers_of, self._max_hops, self._names
+        now = self._gathered
+        room = None if left is None else left - now.count
+        after = None
+        copies: list[Copy] = []
+        topics: list[str] = []
+        for offset, timestamp, key, value, headers in zip(
+            found.offsets, found.timestamps_ms, found.keys(), found.values(), found.headers(), strict=True
+        ):
+            if selection is not None and not selection.takes(key, value, headers):
+                now.not_selected += 1
+                continue
+            if headers and hops_of(headers) >= max_hops:
+                now.hopped += 1
+                continue
+            if names:
+                topic = self._address(offset, headers)
+                if topic is None:
+                    now.unaddressed += 1
+                    continue
+                topics.append(topic)
+            copies.append((offset, timestamp, key, value, headers_of(offset, timestamp, headers)))
+            if len(copies) == room:
+                after = int(offset) + 1
+                break
+        if copies:
+            now.size_bytes += len(found.key_bytes) + len(found.value_bytes) + len(copies) * COPY_BYTES
+        if not names:
+            self._add(self._to_topic, copies)
+        for topic in dict.fromkeys(topics):
+            self._add(topic, [copy for copy, own in zip(copies, topics, strict=True) if own == topic])
+        return after
+
+    def drain(self) -> Gathered:
+        """What was gathered since the last time."""
+        gathered, self._gathered = self._gathered, Gathered()
+        return gathered
+
+    def _address(self, offset: int, headers: Headers) -> str | None:
+        topic = original_topic(headers, self._names)
+        if topic == self._topic:
+            raise UserError(f"The record at offset {offset} of {topic}-{self._number} names this topic as its own.")
+        return topic
+
+    def _add(self, topic: str, copies: list[Copy]) -> None:
+        if not copies:
+            return
+        route = self._routes.get(topic)
+        if route is None:
+            route = self._routes[topic] = self._route_of(topic)
+        now = self._gathered
+        now.count += len(copies)
+        if route.is_direct:
+            place = TopicPartition(topic, route.to(self._number, None))
+            now.copies.setdefault(place, []).extend(copies)
+            return
+        for copy in copies:
+            place = TopicPartition(topic, route.to(self._number, copy[2]))
+            now.copies.setdefault(place, []).append(copy)
