@@ -9,13 +9,13 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from logmark import __version__
-from logmark.cli import backup, consume, contexts, groups, lag, log, offsets, produce, topics, tour, verify
+from logmark.cli import backup, consume, contexts, groups, lag, log, offsets, produce, replay, topics, tour, verify
 from logmark.cli.options import example
 from logmark.errors import LogmarkError, UserError
 
 _SERVE_HELP = "Run a broker in the foreground until it is told to stop."
 _ORDER = (
-    "tour", "topics", "produce", "consume", "groups", "lag", "offsets", "verify", "log", "backup", "restore",
+    "tour", "topics", "produce", "consume", "groups", "lag", "offsets", "replay", "verify", "log", "backup", "restore",
     "contexts",
 )  # fmt: skip
 INTERRUPTED = 130
@@ -78,6 +78,9 @@ app.command("consume", epilog=example("logmark consume orders --from @-2h --max 
 app.add_typer(groups.app, name="groups")
 app.command("lag", epilog=example("logmark lag billing --output json"))(lag.lag)
 app.add_typer(offsets.app, name="offsets")
+app.command("replay", epilog=example("logmark replay orders --from @-2h --key ORD-7 --to-topic orders-sandbox"))(
+    replay.replay
+)
 app.command("verify", epilog=example("logmark verify ./logmark-data"))(verify.verify)
 app.add_typer(log.app, name="log")
 app.command("backup", epilog=example("logmark backup ./logmark-data /mnt/backup/orders"))(backup.backup)
