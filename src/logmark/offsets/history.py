@@ -90,6 +90,7 @@ class History:
         self._bytes_max = bytes_max
         self._thinned_ms: int | None = None
         self._ends: OrderedDict[int, Ends] = OrderedDict()
+        self._cached = 0
         if not read_only:
             path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -170,8 +171,7 @@ class History:
             if not one.problem and not one.is_unknown
         ]
         with self._change():
-            for table in ("samples", "positions"):
-                self._db.execute(f"DELETE FROM {table} WHERE at_ms >= ?", (sample.at_ms,))  # noqa: S608
+            self._drop(self.times(since_ms=sample.at_ms))
             self._mark_breaks(sample)
             self._db.execute("INSERT INTO samples VALUES (?, ?)", (sample.at_ms, ends))
             self._db.executemany("INSERT INTO positions VALUES (?, ?, ?, ?, ?, ?)", rows)
@@ -253,8 +253,9 @@ class History:
             row = self._db.execute("SELECT ends FROM samples WHERE at_ms = ?", (at_ms,)).fetchone()
             # A writer may have thinned it out since its time was read: then nothing is known of that time.
             found = self._ends[at_ms] = Ends(row[0]) if row else Ends.none()
-            while len(self._ends) > 1 and sum(one.size for one in self._ends.values()) > _CACHED_NUMBERS_MAX:
-                self._ends.popitem(last=False)
+            self._cached += found.size
+            while len(self._ends) > 1 and self._cached > _CACHED_NUMBERS_MAX:
+                self._cached -= self._ends.popitem(last=False)[1].size
         self._ends.move_to_end(at_ms)
         return found
 
@@ -347,10 +348,12 @@ class History:
         self._db.execute("PRAGMA incremental_vacuum")
 
     def _drop(self, times: Sequence[int]) -> None:
+        if not times:
+            return
         for table in ("samples", "positions"):
             self._db.executemany(f"DELETE FROM {table} WHERE at_ms = ?", [(at_ms,) for at_ms in times])  # noqa: S608
-        for at_ms in times:
-            self._ends.pop(at_ms, None)
+        self._ends.clear()
+        self._cached = 0
 
     def _forget_names(self) -> None:
         """Drops the names of groups that no sample has any more."""
