@@ -14,10 +14,11 @@ _ORIGIN = (
 
 
 class Markdown:
-    """Writes a document; what belongs together stands in one fenced block after the other."""
+    """Writes a document; a command and what it wrote stand in one block, as in a terminal."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
+        self._command = ""
 
     def __call__(self, element: Element) -> None:
         match element:
@@ -30,9 +31,12 @@ class Markdown:
             case Code(text):
                 self._fenced("python", text)
             case Command(text):
-                self._fenced("console", f"$ {text}")
+                self._command = text
             case Steps(lines):
                 self._fenced("console", "\n".join(f"$ {line}" for line in lines))
+            case Output(text) if self._command:
+                self._fenced("console", f"$ {self._command}\n{text}")
+                self._command = ""
             case Output(text):
                 self._fenced("text", text)
             case Picture(lines):

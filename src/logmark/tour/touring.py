@@ -16,8 +16,11 @@ That is all you need to learn offsets.
 Everything below happened: each chapter starts a broker of its own in a temporary folder, runs the code that you see
 with a real Kafka client (confluent-kafka), and shows what came out. The pictures are drawn from what the broker says
 about its logs and groups: ▲ is a group's committed offset and △ a running consumer's position, both under the record
-that comes next; ░ is gone. `servers` is the address of the broker, and `broker` the broker itself, which a test or a
-tour may ask to fail, and whose clock it may turn.
+that comes next; ░ is gone.
+
+In the code, `Producer`, `Consumer` and `TopicPartition` come from `confluent_kafka`, `servers` is the address of the
+broker, and `broker` is the broker itself (`logmark.testing.Broker`), which a test or a tour may ask to fail, and whose
+clock it may turn.
 """
 
 

@@ -48,7 +48,7 @@ def committed(stage: Stage) -> None:
 
 
 def bill(servers: str) -> None:
-    """Bills click by click, commits after the third, and loses its power after the fourth."""
+    """Bills click by click, commits after the third, and dies after the fourth."""
     consumer = Consumer({
         "bootstrap.servers": servers,
         "group.id": "billing",
@@ -59,7 +59,7 @@ def bill(servers: str) -> None:
     for click in consumer.consume(4, timeout=20):
         print("billed", click.offset())
         if click.offset() == 2:
-            consumer.commit(message=click, asynchronous=False)  # commits 3, the next to read
+            consumer.commit(message=click, asynchronous=False)  # 3, the next to read
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -21,7 +21,7 @@ def offset(stage: Stage) -> None:
         for page in ["/home", "/shoes", "/cart"]:
             producer.produce(
                 "clicks", page,
-                on_delivery=lambda error, click: print(click.value(), "is at offset", click.offset()),
+                on_delivery=lambda error, click: print(click.value(), "at offset", click.offset()),
             )
         producer.flush()
     stage.say("Another producer, which knows nothing of the first, simply gets the next number:")
@@ -29,7 +29,7 @@ def offset(stage: Stage) -> None:
         another = Producer({"bootstrap.servers": servers})
         another.produce(
             "clicks", "/pay",
-            on_delivery=lambda error, click: print(click.value(), "is at offset", click.offset()),
+            on_delivery=lambda error, click: print(click.value(), "at offset", click.offset()),
         )
         another.flush()
     stage.picture("clicks")

@@ -29,7 +29,7 @@ def start(stage: Stage) -> None:
             consumer.subscribe(["clicks"])
             for first in consumer.consume(1, timeout=10):
                 error = first.error()
-                print(f"{policy:8} ->", first.offset(), error.name() if error else "is what comes first")
+                print(f"{policy:8} ->", first.offset(), error.name() if error else "comes first")
             consumer.close()
     stage.say(
         """
