@@ -111,6 +111,30 @@ class TopicCalls(Router):
             for one in answer.results
         }
 
+    def topic_settings(self, topics: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, str | None]]:
+        """These settings of topics, by topic; one that is not there or must not be looked at is left out."""
+        return self._settings(TOPIC, topics, names, to=ANY)
+
+    def broker_settings(self, broker: int, names: Sequence[str]) -> dict[str, str | None]:
+        """These settings of a broker; none if they must not be looked at."""
+        return self._settings(BROKER, [str(broker)], names, to=broker).get(str(broker), {})
+
+    def _settings(
+        self, kind: int, resources: Sequence[str], names: Sequence[str], *, to: int
+    ) -> dict[str, dict[str, str | None]]:
+        request = describe_configs.Request(
+            resources=[
+                describe_configs.RequestResource(resource_type=kind, resource_name=one, configuration_keys=list(names))
+                for one in resources
+            ]
+        )
+        answer = self._ask(describe_configs, request, describe_configs.Response, to=to, deadline=self._deadline())
+        return {
+            one.resource_name: {entry.name: entry.value for entry in one.configs}
+            for one in answer.results
+            if not one.error_code
+        }
+
     def alter_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
         """Sets these settings of a topic, and takes back those whose value is None."""
         request = incremental_alter_configs.Request(
