@@ -1,7 +1,6 @@
 """What a stage shows is what ran there: the code, its output, the commands, and the broker's own numbers."""
 
 import os
-import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,10 +78,8 @@ def test_a_command_is_run_against_the_tours_broker_and_shown_with_what_it_wrote(
 
 
 def test_a_picture_is_drawn_from_what_the_broker_and_the_consumer_say(stage: Stage, shown: list[Element]) -> None:
-    chosen = random.SystemRandom()
     stage.fill("clicks", 9, 9)
-    places = [chosen.randint(1, 8), chosen.randint(1, 8)]
-    position, start = chosen.randint(1, 8), chosen.randint(1, 8)
+    places, position, start = [3, 7], 5, 2
     stage.client.commit("billing", {TopicPartition("clicks", one): place for one, place in enumerate(places)})
     stage.client.delete_records({TopicPartition("clicks", 1): start})
     consumer = Consumer({"bootstrap.servers": stage.servers, "group.id": "fraud", "enable.auto.commit": False})

@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -175,6 +176,25 @@ def test_in_a_terminal_enter_goes_on_and_q_leaves() -> None:
     assert "1. What an offset is" in first.decode() and "2. Partitions" not in first.decode()
     assert "2. Partitions" in second.decode()
     assert "Resets and replay" not in rest.decode()
+
+
+@pytest.mark.parametrize(("is_interrupted", "exit_code"), [(False, 0), (True, 130)], ids=["q", "Ctrl-C"])
+def test_who_leaves_in_the_middle_of_a_chapter_leaves_quietly(is_interrupted: bool, exit_code: int) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*COMMAND, "tour", "workers"], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, text=True
+    ) as child:
+        os.close(theirs)
+        _read_until(ours, QUESTION)
+        if is_interrupted:
+            child.send_signal(signal.SIGINT)
+        else:
+            os.write(ours, b"q\n")
+        _, said = child.communicate(timeout=30)
+    os.close(ours)
+
+    assert exit_code == child.returncode
+    assert "FAIL" not in said and "Traceback" not in said, said
 
 
 def _read_until(terminal: int, wanted: bytes) -> bytes:

@@ -1,5 +1,6 @@
 """Plays chapters one after the other, each on a stage of its own."""
 
+import traceback
 from collections.abc import Sequence
 
 from logmark.errors import UserError
@@ -45,9 +46,18 @@ def tell(chapters: Sequence[Chapter], show: Show, logmark: Logmark) -> None:
         show(Pause())
     for chapter in chapters:
         show(Title(f"{CHAPTERS.index(chapter) + 1}. {chapter.title}", chapter.name))
-        with open_stage(show, logmark) as stage:
-            chapter.play(stage)
+        _play(chapter, show, logmark)
         if is_whole or chapter is not chapters[-1]:
             show(Pause())
     if is_whole:
         firststeps.tell(show)
+
+
+def _play(chapter: Chapter, show: Show, logmark: Logmark) -> None:
+    with open_stage(show, logmark) as stage:
+        try:
+            chapter.play(stage)
+        except BaseException as left:
+            # Who leaves in the middle leaves consumers behind: they go before their broker, or they complain about it.
+            traceback.clear_frames(left.__traceback__)
+            raise
