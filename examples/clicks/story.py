@@ -14,8 +14,10 @@ from examples.clicks.parsing import clicks
 from examples.clicks.topic import publish
 from examples.clicks.truth import Place, Truth
 from logmark.client import Client
-from logmark.offsets.plan import ToEarliest, ToTime
-from logmark.offsets.reset import apply_reset, plan_reset
+from logmark.offsets.applying import apply
+from logmark.offsets.journal import FileJournal
+from logmark.offsets.reset import plan_reset
+from logmark.offsets.targets import ToEarliest, ToTime
 from logmark.spark import Pipeline, read_table
 
 if TYPE_CHECKING:
@@ -213,7 +215,8 @@ def reset_by_time(stage: Stage, at_ms: int) -> str:
         stage.board.say(tool.reset_to_datetime(stage.servers, FRAUD, TOPIC, at_ms), "dim")
         return "Apache's ConsumerGroupCommand"
     with Client(stage.servers) as client:
-        apply_reset(client, plan_reset(client, FRAUD, {TOPIC: None}, ToTime(at_ms)))
+        plan = plan_reset(client, FRAUD, {TOPIC: None}, ToTime(at_ms))
+        apply(client, plan, journal=FileJournal(stage.work / "journal.jsonl"))
     return "logmark.offsets"
 
 
@@ -224,7 +227,7 @@ def the_running_query(stage: Stage) -> None:
     query = stage.queries[FRAUD]
     with Client(stage.servers) as client:
         plan = plan_reset(client, FRAUD, {TOPIC: None}, ToEarliest())
-        apply_reset(client, plan)
+        apply(client, plan, journal=FileJournal(stage.work / "journal.jsonl"))
     board.say(f"logmark.offsets moved fraud back to 0: {plan.read_again:,} clicks to read again")
     stage.wait_until_current(FRAUD)
     stage.check(

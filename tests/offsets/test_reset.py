@@ -8,13 +8,19 @@ from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
+from logmark.offsets.applying import Applied, MovedMeanwhile, Patience, apply
 from logmark.offsets.inspect import groups_with_offsets, inspect
 from logmark.offsets.lag import Lag
-from logmark.offsets.plan import ShiftBy, ToEarliest, ToLatest, ToOffset, ToTime
-from logmark.offsets.reset import apply_reset, plan_reset
+from logmark.offsets.plan import ResetPlan, ShiftBy, Target, ToCurrent, ToEarliest, ToLatest, ToOffset, ToTime
+from logmark.offsets.reset import plan_reset
 from tests.harness.brokers import BrokerUnderTest, read
 
 NOON = 1_709_640_000_000
+
+
+def apply_now(client: Client, plan: ResetPlan) -> Applied:
+    """Applies a plan and reads it back once: nobody else is in these groups."""
+    return apply(client, plan, patience=Patience(watch_s=0, quiet_watch_s=0))
 
 
 @pytest.fixture
@@ -77,7 +83,7 @@ def test_a_reset_moves_every_partition_and_is_read_back(broker: BrokerUnderTest,
     assert (3, 2) == (plan.read_again, plan.skipped)
     assert {places[0]: Committed(offset=8), places[1]: Committed(offset=3)} == client.committed(group)
 
-    apply_reset(client, plan)
+    apply_now(client, plan)
     assert {places[0]: Committed(offset=5), places[1]: Committed(offset=5)} == client.committed(group)
 
 
@@ -85,7 +91,7 @@ def test_a_reset_of_one_partition_leaves_the_others(broker: BrokerUnderTest, cli
     topic, group = a_topic(broker, partitions=2), broker.group("fraud")
     client.commit(group, {TopicPartition(topic, 0): 8, TopicPartition(topic, 1): 3})
 
-    apply_reset(client, plan_reset(client, group, {topic: [1]}, ToLatest()))
+    apply_now(client, plan_reset(client, group, {topic: [1]}, ToLatest()))
 
     assert [8, 10] == [place.offset for place in client.committed(group).values()]
 
@@ -107,7 +113,7 @@ def test_what_was_stored_beside_an_offset_survives_a_reset(broker: BrokerUnderTe
     here = TopicPartition(topic, 0)
     client.commit(group, {here: Committed(offset=7, leader_epoch=0, metadata="state")})
 
-    apply_reset(client, plan_reset(client, group, {topic: None}, ShiftBy(-2)))
+    apply_now(client, plan_reset(client, group, {topic: None}, ShiftBy(-2)))
 
     assert {here: Committed(offset=5, leader_epoch=-1, metadata="state")} == client.committed(group)
 
@@ -122,7 +128,7 @@ def test_an_unknown_group_is_created_only_when_that_is_wanted(broker: BrokerUnde
 
     plan = plan_reset(client, group, {topic: None}, ToEarliest(), create_group=True)
     assert plan.creates_group
-    apply_reset(client, plan)
+    apply_now(client, plan)
     assert [0] == [place.offset for place in client.committed(group).values()]
 
 
@@ -155,19 +161,45 @@ def test_a_group_that_wakes_up_after_the_plan_is_not_moved(broker: BrokerUnderTe
     read(consumer, 1)
 
     with pytest.raises(UserError, match="is active"):
-        apply_reset(client, plan)
+        apply_now(client, plan)
     assert [4] == [place.offset for place in client.committed(group).values()]
 
 
-def test_a_group_that_moved_after_the_plan_is_not_moved_again(broker: BrokerUnderTest, client: Client) -> None:
+def test_a_group_that_has_only_moved_forward_goes_to_an_absolute_place_all_the_same(
+    broker: BrokerUnderTest, client: Client
+) -> None:
     topic, group = a_topic(broker), broker.group("fraud")
     client.commit(group, {TopicPartition(topic, 0): 4})
-    plan = plan_reset(client, group, {topic: None}, ToEarliest())
+    plan = plan_reset(client, group, {topic: None}, ToOffset(2))
     client.commit(group, {TopicPartition(topic, 0): 6})
 
-    with pytest.raises(UserError, match=r"has moved in .* since the plan was made. Nothing was changed"):
-        apply_reset(client, plan)
-    assert [6] == [place.offset for place in client.committed(group).values()]
+    applied = apply_now(client, plan)
+
+    assert (2, 4) == (plan.read_again, applied.plan.read_again)
+    assert [2] == [place.offset for place in client.committed(group).values()]
+    assert {TopicPartition(topic, 0): Committed(offset=6)} == applied.change.before
+
+
+@pytest.mark.parametrize(
+    ("target", "moved_to", "then"), [(ShiftBy(-2), 6, 4), (ToCurrent(), 6, 6), (ToOffset(2), 3, 2)]
+)
+def test_a_plan_that_is_not_what_was_agreed_to_is_shown_again(
+    broker: BrokerUnderTest, client: Client, target: Target, moved_to: int, then: int
+) -> None:
+    topic, group = a_topic(broker), broker.group("fraud")
+    here = TopicPartition(topic, 0)
+    client.commit(group, {here: 4})
+    plan = plan_reset(client, group, {topic: None}, target)
+    client.commit(group, {here: moved_to})
+
+    with pytest.raises(
+        MovedMeanwhile, match=r"has moved since the plan was made, by somebody. Nothing was changed"
+    ) as it:
+        apply_now(client, plan)
+    assert moved_to == client.committed(group)[here].offset
+
+    apply_now(client, it.value.plan)
+    assert then == client.committed(group)[here].offset
 
 
 def test_offsets_far_beyond_32_bits_are_moved_and_counted(broker: BrokerUnderTest, client: Client) -> None:

@@ -4,8 +4,8 @@ import getpass
 import os
 import random
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from logmark.client.answers import Committed
@@ -19,8 +19,9 @@ VERSION = 1
 # undone      made, and taken back by a later change
 # taken back  begun, and taken back before it was done
 # refused     the cluster refused it, and nothing was changed
-State = Literal["pending", "done", "undone", "taken back", "refused"]
-STATES: tuple[State, ...] = ("pending", "done", "undone", "taken back", "refused")
+# overwritten made, and written over by a reader that runs and does not look
+State = Literal["pending", "done", "undone", "taken back", "refused", "overwritten"]
+STATES: tuple[State, ...] = ("pending", "done", "undone", "taken back", "refused", "overwritten")
 GROUP, CHECKPOINT = "group", "checkpoint"
 
 _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"  # without i, l, o and u, which are misread
@@ -129,6 +130,35 @@ class Change:
             state=fields["state"],
             details=dict(fields["details"]),
         )
+
+
+def settled(changes: Iterable[Change]) -> dict[str, Change]:
+    """The changes by id, each in the state that it is in after those that took it back, and those that took these back.
+
+    That a change is undone follows from the change which undid it, so there is no moment between the two.
+    """
+    known = {one.id: one for one in changes}
+    undone_by: dict[str, list[str]] = {}
+    for one in known.values():
+        if one.undoes in known:
+            undone_by.setdefault(one.undoes, []).append(one.id)
+    holds: dict[str, bool] = {}
+    # Whoever undoes a change is younger than it: from the youngest on, each finds its own judges judged.
+    for one in sorted(known.values(), key=_by_age, reverse=True):
+        is_undone = any(holds.get(by, False) for by in undone_by.get(one.id, ()))
+        holds[one.id] = one.state == "done" and not is_undone
+        if is_undone:
+            known[one.id] = replace(one, state="taken back" if one.state == "pending" else "undone")
+    return known
+
+
+def in_order(changes: Iterable[Change]) -> list[Change]:
+    """The changes by age, the newest last."""
+    return sorted(changes, key=_by_age)
+
+
+def _by_age(change: Change) -> tuple[int, str]:
+    return change.at_ms, change.id
 
 
 def refuse_other_versions(fields: Mapping[str, Any]) -> None:

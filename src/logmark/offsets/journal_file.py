@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from logmark.errors import UserError
 from logmark.offsets import folders
-from logmark.offsets.changes import STATES, VERSION, Change, State, refuse_other_versions
+from logmark.offsets.changes import STATES, VERSION, Change, State, in_order, refuse_other_versions, settled
 
 
 class FileJournal:
@@ -38,17 +38,17 @@ class FileJournal:
         self, cluster_id: str | None = None, name: str | None = None, since_ms: int | None = None
     ) -> list[Change]:
         """The changes of a cluster, of a group or a checkpoint, since a time: the newest last."""
-        found = self._read()
-        return sorted(
-            (
-                one
-                for one in found.values()
-                if (cluster_id is None or one.cluster_id == cluster_id)
-                and (name is None or one.name == name)
-                and (since_ms is None or one.at_ms >= since_ms)
-            ),
-            key=lambda one: (one.at_ms, one.id),
+        return in_order(
+            one
+            for one in settled(self._read().values()).values()
+            if (cluster_id is None or one.cluster_id == cluster_id)
+            and (name is None or one.name == name)
+            and (since_ms is None or one.at_ms >= since_ms)
         )
+
+    def as_written(self, cluster_id: str) -> list[Change]:
+        """The changes of a cluster in the states that were written down for each."""
+        return [one for one in self._read().values() if one.cluster_id == cluster_id]
 
     def _append(self, fields: Mapping[str, Any]) -> None:
         line = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"

@@ -11,7 +11,7 @@ from logmark.client.client import Client
 from logmark.client.errors import RefusedByBroker
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
-from logmark.offsets.changes import Change, State
+from logmark.offsets.changes import Change, State, in_order, settled
 from logmark.offsets.journal_file import FileJournal
 from logmark.offsets.records import read_records
 from logmark.wire import batches, codecs
@@ -58,6 +58,17 @@ def create_topic(client: Client, topic: JournalTopic) -> None:
             raise
 
 
+def refuse_other_topic(client: Client, name: str) -> None:
+    """Raises a sentence for a topic that cannot be a journal: it would forget changes or mix up their order."""
+    partitions = len(client.metadata([name]).partitions(name))
+    policy = next((one.value for one in client.describe_configs([name])[name] if one.name == "cleanup.policy"), "")
+    if partitions != PARTITIONS or policy != "compact":
+        raise UserError(
+            f"Topic {name} cannot be the journal: it has {partitions} partitions and cleanup.policy {policy}, and a "
+            f"journal has {PARTITIONS} and compact. Nothing was changed; name another topic."
+        )
+
+
 class TopicJournal:
     """Changes of everybody in one cluster; those of the user's own file that are not here yet count as well."""
 
@@ -89,12 +100,11 @@ class TopicJournal:
         """The changes of a cluster, of a group or a checkpoint, since a time: the newest last."""
         if cluster_id is not None and cluster_id != self._cluster_id:
             return []
-        found = (
+        return in_order(
             one
-            for one in self._read().values()
+            for one in settled(self._read().values()).values()
             if (name is None or one.name == name) and (since_ms is None or one.at_ms >= since_ms)
         )
-        return sorted(found, key=lambda one: (one.at_ms, one.id))
 
     def move_over(self) -> list[Change]:
         """Writes here what only the user's file has of this cluster, and returns it."""
@@ -108,7 +118,7 @@ class TopicJournal:
         return {**{one.id: one for one in self._in_file()}, **self._in_topic()}
 
     def _in_file(self) -> list[Change]:
-        return self._also.changes(self._cluster_id) if self._also else []
+        return self._also.as_written(self._cluster_id) if self._also else []
 
     def _in_topic(self) -> dict[str, Change]:
         start = self._client.earliest([self._partition])[self._partition]

@@ -1,0 +1,138 @@
+"""What every command does that has a plan: shows it, asks, applies it, and tells what came of it."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import typer
+
+from logmark.cli.clusters import Cluster
+from logmark.cli.offsets.showing import plan_fields, print_plan
+from logmark.cli.options import OutputFormat
+from logmark.cli.tables import print_json, say
+from logmark.errors import UserError
+
+if TYPE_CHECKING:
+    from logmark.client.client import Client
+    from logmark.offsets.applying import Applied
+    from logmark.offsets.changes import Change
+    from logmark.offsets.plan import ResetPlan
+
+NOTHING_TO_DO = 3
+
+
+class Act:
+    """One run of a command that changes offsets: how it is shown, whether it is asked, and why it is done."""
+
+    def __init__(self, cluster: Cluster, *, yes: bool, dry_run: bool, output: OutputFormat, reason: str = "") -> None:
+        self._cluster = cluster
+        self._yes = yes
+        self._dry_run = dry_run
+        self._output = output
+        self._reason = reason
+        if not dry_run:
+            cluster.refuse_writing()
+
+    def carry_out(
+        self,
+        client: "Client",
+        plan: "ResetPlan",
+        *,
+        pending: "Change | None" = None,
+        nothing_left: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Shows the plan and applies it if that is wanted; leaves with exit code 3 where it would change nothing."""
+        self.show(plan)
+        if not plan.changes:
+            if not self._dry_run:
+                nothing_left()
+            self._write_json(plan, None)
+            say(f"Nothing to do: group {plan.group} stands there already.")
+            raise typer.Exit(NOTHING_TO_DO)
+        if self._dry_run:
+            self._write_json(plan, None)
+            say("This was a dry run: nothing was changed.")
+            return
+        self._ask(plan)
+        applied = self._apply(client, plan, pending)
+        self._write_json(applied.plan, applied)
+        _tell(applied)
+
+    def show(self, plan: "ResetPlan") -> None:
+        """Writes the plan for people; programs get it at the end."""
+        if self._output is OutputFormat.TABLE:
+            print_plan(plan)
+
+    def _apply(self, client: "Client", plan: "ResetPlan", pending: "Change | None") -> "Applied":
+        from logmark.offsets.applying import apply
+
+        details = {"context": self._cluster.context} if self._cluster.context else {}
+        with spinner(f"Moving group {plan.group} and watching whether it stays") as stop:
+            return apply(
+                client,
+                plan,
+                reason=self._reason,
+                agree=lambda fresh: self._agree_again(fresh, stop),
+                pending=pending,
+                details=details,
+            )
+
+    def _agree_again(self, plan: "ResetPlan", stop_spinning: Callable[[], None]) -> None:
+        stop_spinning()
+        say(f"Group {plan.group} has moved since the plan was made. This is the plan now:")
+        self.show(plan)
+        self._ask(plan)
+
+    def _ask(self, plan: "ResetPlan") -> None:
+        if self._yes:
+            return
+        ask(f"Apply this to group {plan.group}?")
+
+    def _write_json(self, plan: "ResetPlan", applied: "Applied | None") -> None:
+        if self._output is OutputFormat.JSON:
+            print_json(plan_fields(plan, applied))
+
+
+def ask(question: str) -> None:
+    """Raises unless somebody at a terminal says yes; where there is no terminal, nothing is done without --yes."""
+    if not sys.stdin.isatty():
+        raise UserError(
+            "Nothing was changed: there is no terminal to ask in. Add --yes to apply this plan.", exit_code=2
+        )
+    if not typer.confirm(question, err=True):
+        raise UserError("Nothing was changed.")
+
+
+@contextlib.contextmanager
+def spinner(what: str) -> Iterator[Callable[[], None]]:
+    """Something that moves on standard error while work goes on, in a terminal; the call that it gives stops it."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what) as status:
+        yield status.stop
+
+
+def wait_empty(client: "Client", group: str, wait: str | None) -> None:
+    """Waits until the group has no members, if that was asked for."""
+    if wait is None:
+        return
+    from logmark.offsets.members import wait_until_empty
+    from logmark.offsets.times import parse_duration
+
+    with spinner(f"Waiting for the members of group {group} to stop"):
+        wait_until_empty(client, group, timeout_s=parse_duration(wait) / 1000)
+
+
+def _tell(applied: "Applied") -> None:
+    group = applied.plan.group
+    if applied.repeats:
+        times = "once" if applied.repeats == 1 else f"{applied.repeats} times"
+        by = applied.overwritten_by
+        say(f"{by[:1].upper()}{by[1:]} commits to this group and wrote over it; it was set again {times}, and stays.")
+    if applied.taken_up_by:
+        say(f"{applied.taken_up_by[:1].upper()}{applied.taken_up_by[1:]} runs, has seen it and goes on from there.")
+    say(f"Done: group {group} stands there now. To take it back: logmark offsets undo {applied.change.id}")

@@ -1,0 +1,80 @@
+"""`logmark offsets journal`: where changes are written down."""
+
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import typer
+
+from logmark.cli.clusters import Cluster, on_cluster
+from logmark.cli.offsets.acting import ask
+from logmark.cli.offsets.app import WithOptionalValues, app
+from logmark.cli.options import Yes, example
+from logmark.cli.tables import count, counted, say
+
+if TYPE_CHECKING:
+    from logmark.client.client import Client
+
+_DEFAULT = "__logmark_journal"
+
+
+class _WithTopic(WithOptionalValues):
+    """`--topic` alone means the usual name."""
+
+    optional: ClassVar[dict[str, str]] = {"--topic": _DEFAULT}
+
+    def _is_value(self, option: str, text: str) -> bool:
+        return not text.startswith("-")
+
+
+@app.command("journal", cls=_WithTopic, epilog=example("logmark offsets journal --topic"))
+@on_cluster
+def journal(
+    cluster: Cluster,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[NAME]",
+            help=f"Keep the journal of this cluster in a compacted topic ({_DEFAULT}), for a whole team.",
+            show_default=False,
+        ),
+    ] = None,
+    replication_factor: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Copies of the topic; up to 3 by default.", show_default=False),
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Says where the journal of this cluster is, or moves it into a topic of the cluster."""
+    from logmark.offsets.journal import open_journal
+
+    with cluster.connect() as client:
+        if topic is not None:
+            cluster.refuse_writing()
+            _move(client, topic, replication_factor, yes=yes)
+        found = open_journal(client)
+        number = len(found.changes(client.metadata([]).cluster_id))
+    typer.echo(f"The journal of this cluster is {found.where}; it has {count(number, 'change')}.")
+
+
+def _move(client: "Client", topic: str, replication_factor: int | None, *, yes: bool) -> None:
+    from dataclasses import replace
+
+    from logmark.offsets.journal import FileJournal, TopicJournal, remember_topic
+    from logmark.offsets.journal_topic import create_topic, plan_topic, refuse_other_topic
+
+    if topic in client.metadata([topic]).topics:
+        refuse_other_topic(client, topic)
+    else:
+        plan = plan_topic(client, topic)
+        if replication_factor is not None:
+            plan = replace(plan, replication_factor=replication_factor)
+        say(
+            f"Topic {topic} will be created with {count(plan.partitions, 'partition')} and replication factor "
+            f"{plan.replication_factor}, compacted: it keeps every change for good. Who may write there may tell "
+            "others what was changed; who may read it sees the metadata of commits."
+        )
+        if not yes:
+            ask(f"Create topic {topic}?")
+        create_topic(client, plan)
+    moved = TopicJournal(client, topic, also=FileJournal()).move_over()
+    remember_topic(client.metadata([]).cluster_id, topic)
+    say(f"{counted(len(moved), 'change')} of your file copied there.")

@@ -1,0 +1,136 @@
+"""`logmark offsets history`, `show`, `undo` and `finish`: what was changed, and taking it back."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from logmark.cli.clusters import Cluster, complete_group, on_cluster
+from logmark.cli.offsets.acting import Act, wait_empty
+from logmark.cli.offsets.app import DryRun, Force, Reason, WaitEmpty, WithOptionalValues, app
+from logmark.cli.offsets.showing import print_change, print_changes
+from logmark.cli.options import Output, OutputFormat, Yes, example
+from logmark.cli.tables import print_json, say
+
+if TYPE_CHECKING:
+    from logmark.offsets.changes import Change
+
+ChangeId = Annotated[str, typer.Argument(metavar="ID", help="The change, or the beginning of its id.")]
+
+
+@app.command("history", epilog=example("logmark offsets history fraud"))
+@on_cluster
+def history_of(
+    cluster: Cluster,
+    group: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[GROUP]", help="Only this group's, or this checkpoint's.", autocompletion=complete_group
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many, the newest.")] = 20,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Lists who moved what in this cluster, when and why: the newest last."""
+    from logmark.offsets.journal import open_journal
+    from logmark.offsets.undo import history
+
+    with cluster.connect() as client:
+        journal = open_journal(client)
+        changes = history(client, group, limit=limit, journal=journal)
+    if output is OutputFormat.JSON:
+        print_json([one.to_json() for one in changes])
+        return
+    if not changes:
+        say(f"No change{f' of {group}' if group else ''} is journaled in {journal.where}.")
+        return
+    print_changes(changes)
+    for one in changes:
+        if one.state == "pending":
+            say(
+                f"{one.id} was interrupted: `logmark offsets finish {one.id}` makes it, `logmark offsets undo "
+                f"{one.id}` takes it back."
+            )
+
+
+@app.command("show", epilog=example("logmark offsets show 5p7m2k9q3xd"))
+@on_cluster
+def show(cluster: Cluster, id: ChangeId, output: Output = OutputFormat.TABLE) -> None:
+    """Shows a change: who, when, why, and every partition before and after."""
+    from logmark.offsets.journal import find_change
+    from logmark.offsets.undo import history
+
+    with cluster.connect() as client:
+        change = find_change(history(client), id)
+    if output is OutputFormat.JSON:
+        print_json(change.to_json())
+        return
+    print_change(change)
+
+
+@app.command("undo", cls=WithOptionalValues, epilog=example("logmark offsets undo"))
+@on_cluster
+def undo(
+    cluster: Cluster,
+    id: Annotated[
+        str | None,
+        typer.Argument(metavar="[ID]", help="The change; by default your last one that is done and not undone."),
+    ] = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    force: Force = False,
+    wait: WaitEmpty = None,
+    reason: Reason = "",
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Takes a change back: offsets, metadata and leader epochs as they were, and no commit where there was none."""
+    from logmark.offsets.journal import open_journal
+    from logmark.offsets.undo import MovedOn, chosen, close, history, plan_undo
+
+    act = Act(cluster, yes=yes, dry_run=dry_run, output=output, reason=reason)
+    with cluster.connect() as client:
+        journal = open_journal(client)
+        change = chosen(history(client, journal=journal), id)
+        wait_empty(client, change.name, wait)
+        try:
+            plan = plan_undo(client, change, force=force)
+        except MovedOn as error:
+            act.show(error.plan)
+            raise
+        _say_what(change)
+        act.carry_out(client, plan, nothing_left=lambda: close(journal, change))
+
+
+@app.command("finish", cls=WithOptionalValues, epilog=example("logmark offsets finish 5p7m2k9q3xd"))
+@on_cluster
+def finish(
+    cluster: Cluster,
+    id: ChangeId,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    force: Force = False,
+    wait: WaitEmpty = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Brings a change to its end that was interrupted; `undo` takes it back instead."""
+    from logmark.offsets.journal import find_change, open_journal
+    from logmark.offsets.undo import MovedOn, history, plan_finish
+
+    act = Act(cluster, yes=yes, dry_run=dry_run, output=output)
+    with cluster.connect() as client:
+        journal = open_journal(client)
+        change = find_change(history(client, journal=journal), id)
+        wait_empty(client, change.name, wait)
+        try:
+            plan = plan_finish(client, change, force=force)
+        except MovedOn as error:
+            act.show(error.plan)
+            raise
+        _say_what(change)
+        act.carry_out(client, plan, pending=change, nothing_left=lambda: journal.finish(change.id, "done"))
+
+
+def _say_what(change: "Change") -> None:
+    from logmark.offsets.times import show_time
+
+    why = f" ({change.reason})" if change.reason else ""
+    say(f"{change.id}: {change.action} of {change.name} by {change.who}, {show_time(change.at_ms)}{why}")

@@ -1,0 +1,174 @@
+"""Plans and changes as people and programs read them."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from logmark.cli.tables import Column, count, place, print_table, say
+
+if TYPE_CHECKING:
+    from logmark.client.answers import Committed
+    from logmark.offsets.applying import Applied
+    from logmark.offsets.changes import Change
+    from logmark.offsets.plan import Move, ResetPlan
+
+_NOUNS = {"reset": "", "undo": ", undoing", "import": ", importing", "delete-offsets": ", forgetting offsets"}
+
+
+def print_plan(plan: "ResetPlan") -> None:
+    """Writes the plan as a table, its totals, and what must be known before anybody agrees."""
+    what = f"{', ' if plan.how else ''}{plan.how}"
+    typer.echo(f"Plan for group {plan.group}{' (a new group)' if plan.creates_group else ''}{what}:")
+    columns = [
+        Column("TOPIC"), Column("PARTITION", True), Column("COMMITTED"), Column("NEW", True),
+        Column("READ AGAIN", True), Column("SKIPPED", True), Column("LAG AFTER", True),
+    ]  # fmt: skip
+    has_spans = any(move.span is not None for move in plan.moves)
+    if has_spans:
+        columns += [Column("FIRST RECORD"), Column("LAST RECORD"), Column("ABOUT", True)]
+    print_table([*columns, Column("NOTE")], [_row(move, has_spans=has_spans) for move in plan.moves])
+    typer.echo(_total(plan))
+    for warning in plan.warnings:
+        say(warning)
+
+
+def _row(move: "Move", *, has_spans: bool) -> Sequence[object]:
+    span = move.span
+    bound = "<= " if span is not None and span.is_upper_bound else ""
+    cells: list[object] = [
+        move.partition.topic,
+        move.partition.partition,
+        place(move.committed.offset if move.committed else None),
+        "nothing" if move.to is None else move.to,
+        f"{bound if move.read_again else ''}{move.read_again}",
+        f"{bound if move.skipped else ''}{move.skipped}",
+        move.lag_after,
+    ]
+    if has_spans:
+        cells += [
+            _moment(span.first_ms if span else None),
+            _moment(span.last_ms if span else None),
+            None if span is None or span.size_bytes is None else show_bytes(span.size_bytes),
+        ]
+    return [*cells, move.note or ("" if move.is_change else "stays")]
+
+
+def _total(plan: "ResetPlan") -> str:
+    bound = "at most " if plan.is_upper_bound else ""
+    parts = [f"{bound}{count(plan.read_again, 'record')} to read again", f"{count(plan.skipped, 'record')} skipped"]
+    if plan.size_bytes is not None:
+        parts.append(f"about {show_bytes(plan.size_bytes)}")
+    return f"In total: {', '.join(parts)}."
+
+
+def _moment(timestamp_ms: int | None) -> str | None:
+    from logmark.offsets.times import show_time
+
+    return None if timestamp_ms is None else show_time(timestamp_ms)
+
+
+def show_bytes(size: int) -> str:
+    """A size in the largest unit that leaves a number above one."""
+    amount, unit = float(size), "B"
+    for following in ("kB", "MB", "GB", "TB"):
+        if amount < 1000:
+            break
+        amount, unit = amount / 1000, following
+    return f"{round(amount)} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
+
+
+def plan_fields(plan: "ResetPlan", applied: "Applied | None") -> dict[str, object]:
+    """The plan with everything that is known about it, and the change that it has become."""
+    return {
+        "group": plan.group,
+        "action": plan.action,
+        "how": plan.how,
+        "creates_group": plan.creates_group,
+        "undoes": plan.undoes,
+        "read_again": plan.read_again,
+        "skipped": plan.skipped,
+        "is_upper_bound": plan.is_upper_bound,
+        "size_bytes_about": plan.size_bytes,
+        "warnings": list(plan.warnings),
+        "moves": [_move_fields(move) for move in plan.moves],
+        "applied": applied is not None,
+        "change": applied.change.id if applied else None,
+        "repeats": applied.repeats if applied else None,
+        "overwritten_by": (applied.overwritten_by or None) if applied else None,
+        "taken_up_by": (applied.taken_up_by or None) if applied else None,
+    }
+
+
+def _move_fields(move: "Move") -> dict[str, object]:
+    span = move.span
+    return {
+        "topic": move.partition.topic,
+        "partition": move.partition.partition,
+        "from": move.committed.offset if move.committed else None,
+        "last_processed": move.committed.offset - 1 if move.committed and move.committed.offset else None,
+        "to": move.to,
+        "start": move.start,
+        "end": move.end,
+        "read_again": move.read_again,
+        "skipped": move.skipped,
+        "lag_after": move.lag_after,
+        "first_record": _moment(span.first_ms if span else None),
+        "last_record": _moment(span.last_ms if span else None),
+        "size_bytes_about": span.size_bytes if span else None,
+        "is_upper_bound": span.is_upper_bound if span else False,
+        "is_change": move.is_change,
+        "note": move.note,
+    }
+
+
+def print_changes(changes: "Sequence[Change]") -> None:
+    """Writes a table of changes."""
+    from logmark.offsets.times import show_time
+
+    print_table(
+        [
+            Column("ID"), Column("WHEN"), Column("WHO"), Column("ACTION"), Column("OF"), Column("HOW"),
+            Column("PARTITIONS", True), Column("STATE"), Column("REASON"),
+        ],
+        [
+            (
+                one.id, show_time(one.at_ms), f"{one.who} on {one.host}", one.action, one.name, one.how,
+                len({*one.before, *one.after}), one.state, one.reason,
+            )
+            for one in changes
+        ],
+    )  # fmt: skip
+
+
+def print_change(change: "Change") -> None:
+    """Writes everything that the journal has of a change."""
+    from logmark.offsets.times import show_time
+
+    typer.echo(f"Change {change.id}: {change.action} of {change.subject} {change.name}, {change.state}")
+    lines = [
+        ("when", show_time(change.at_ms)), ("who", f"{change.who} on {change.host}"), ("how", change.how),
+        ("why", change.reason), ("undoes", change.undoes or ""), ("cluster", change.cluster_id),
+        *((name, value) for name, value in change.details.items() if not name.startswith("topic id of ")),
+    ]  # fmt: skip
+    for name, value in lines:
+        if value:
+            typer.echo(f"  {name:<8} {value}")
+    print_table(
+        [
+            Column("TOPIC"), Column("PARTITION", True), Column("BEFORE"), Column("AFTER"),
+            Column("EPOCH BEFORE", True), Column("METADATA BEFORE"),
+        ],
+        [
+            (
+                one.topic, one.partition, _committed(change.before.get(one)), _committed(change.after.get(one)),
+                before.leader_epoch if (before := change.before.get(one)) and before.leader_epoch >= 0 else None,
+                before.metadata if before else "",
+            )
+            for one in sorted({*change.before, *change.after})
+        ],
+    )  # fmt: skip
+
+
+def _committed(committed: "Committed | None") -> str:
+    return place(committed.offset if committed else None)
