@@ -73,6 +73,9 @@ class Copier:
     ) -> None:
         """`step` is told how many offsets of the source are done with."""
         self.run = run
+        # The run as it was when nothing was half done: only this is saved, for what it does not know is looked for
+        # behind the ends that it names.
+        self._whole = run
         self._source = source
         self._target = target
         self._store = store
@@ -153,6 +156,9 @@ class Copier:
         """The way to a topic; one that was not written to before is remembered before it is."""
         if topic not in self.run.topics:
             self.run = with_topic(self._target, self.run, topic)
+            self._whole = replace(
+                self._whole, topics=self.run.topics, targets={**self.run.targets, **self._whole.targets}
+            )
             self._save()
         return Route(
             source_partitions=self.run.source_partitions,
@@ -186,10 +192,10 @@ class Copier:
         known = self.run.sources[number]
         self._step(after - known.next)
         counts = {name: getattr(known, name) + count for name, count in more.items()}
-        self.run = self.run.with_source(number, replace(known, next=after, **counts))
+        self.run = self._whole = self.run.with_source(number, replace(known, next=after, **counts))
 
     def _save(self) -> None:
-        self._store.save(replace(self.run, updated_ms=self._now_ms()))
+        self._store.save(replace(self._whole, updated_ms=self._now_ms()))
         self._saved_at = self._clock()
 
     # To the target

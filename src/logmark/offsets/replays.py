@@ -49,9 +49,7 @@ class Request:
     def selection(self) -> Selection:
         return Selection(
             keys=frozenset(bytes.fromhex(key) for key in self.keys),
-            headers=tuple(
-                (name.encode(), None if value is None else value.encode()) for name, value in self.headers
-            ),
+            headers=tuple((name.encode(), None if value is None else value.encode()) for name, value in self.headers),
             value_contains=None if self.value_contains is None else self.value_contains.encode(),
         )
 
@@ -235,7 +233,8 @@ class RunStore:
     def finish(self, run: Run) -> None:
         """Remembers that a run is at its end, and forgets the oldest of those that are."""
         self.save(replace(run, is_finished=True))
-        for old in [known for known in self.runs() if known.is_finished][:-_KEPT]:
+        others = [known for known in self.runs() if known.is_finished and known.id != run.id]
+        for old in others[: max(0, len(others) + 1 - _KEPT)]:
             self._remove(old.id)
 
     @contextlib.contextmanager
