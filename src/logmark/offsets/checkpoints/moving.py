@@ -1,0 +1,277 @@
+"""Moves a stopped query on Spark's Kafka connector by adding a batch to its checkpoint; no batch is ever edited.
+
+Spark goes on behind the newest batch that has both files. A batch that says other offsets, reads nothing and is
+committed therefore moves the query, and later batches have later ids, as sinks that know a batch by its id need it.
+The plan is written before the commit: in between, Spark would run the batch, find offsets that went back, and stop
+(or, with failOnDataLoss=false, go on from there), and nothing is lost. The other way round it would run the last batch
+again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from logmark.client.answers import LATEST, Committed, OffsetAndTimestamp
+from logmark.client.client import Client
+from logmark.client.errors import ReadOnly
+from logmark.errors import UserError
+from logmark.names import TopicPartition
+from logmark.offsets.checkpoints.folder import Folder
+from logmark.offsets.checkpoints.logs import Offsets
+from logmark.offsets.checkpoints.reading import Checkpoint, read_checkpoint
+from logmark.offsets.checkpoints.refusals import (
+    refuse_files,
+    refuse_other_cluster,
+    refuse_other_query,
+    refuse_running,
+    refuse_unfinished,
+    refuse_unmovable,
+)
+from logmark.offsets.checkpoints.sinks import Sink, find_sink
+from logmark.offsets.inspect import Bounds
+from logmark.offsets.journal import Change, Journal, new_id, who_am_i
+from logmark.offsets.plan import ResetPlan, Target, ToTime, make_plan
+from logmark.offsets.spelling import did_you_mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addition:
+    """The two files of a batch that is added."""
+
+    id: int
+    plan: bytes
+    commit: bytes
+
+    @property
+    def files(self) -> list[tuple[str, bytes]]:
+        """The files in the order in which they are written."""
+        return [(f"offsets/{self.id}", self.plan), (f"commits/{self.id}", self.commit)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewind:
+    """A move of a query, planned: what it changes, and the batch that would be added."""
+
+    checkpoint: Checkpoint
+    plan: ResetPlan
+    sink: str
+    addition: Addition
+
+
+def plan_rewind(
+    client: Client,
+    folder: Folder,
+    target: Target,
+    *,
+    topics: Mapping[str, Sequence[int] | None] | None = None,
+    sink: Sink | None = None,
+    clamp: bool = False,
+    is_stopped: bool = False,
+    changes: Sequence[Change] = (),
+    now_ms: int,
+) -> Rewind:
+    """What it would do to move the query of a checkpoint now; refuses a query that cannot be moved, with the reason.
+
+    `topics` narrows the move to some topics or partitions. `sink` is what the user says of the query's sink, needed
+    where it cannot be seen. `changes` are those that the journal has of this checkpoint: the batch that one of them
+    added is no sign that the query runs. `is_stopped` is the user's word that it does not.
+    """
+    checkpoint = read_checkpoint(folder, batches=3)
+    refuse_unfinished(checkpoint, changes)
+    refuse_unmovable(checkpoint)
+    known = find_sink(checkpoint, folder)
+    refuse_files(checkpoint, known if known is not None and known.is_files else sink or known)
+    if not is_stopped and not any(is_last_batch_of(one, folder, checkpoint) for one in changes):
+        refuse_running(checkpoint, now_ms=now_ms)
+    plan = plan_moves(client, checkpoint, target, topics, clamp=clamp)
+    return rewind_of(checkpoint, plan, sink=(known or sink or Sink(name="", known_by="")).name, now_ms=now_ms)
+
+
+def append(
+    client: Client, folder: Folder, journal: Journal, rewind: Rewind, *, reason: str = "",
+    details: Mapping[str, str] | None = None, now_ms: int,
+) -> Change:  # fmt: skip
+    """Adds the batch of a plan, journaled before and after; refuses if the query ran since the plan was made."""
+    refuse_read_only(client)
+    addition, plan = rewind.addition, rewind.plan
+    current = read_checkpoint(folder, batches=1)
+    if (current.last.id, current.offsets) != (rewind.checkpoint.last.id, rewind.checkpoint.offsets):
+        raise UserError(_ran_since(folder))
+    who = who_am_i()
+    change = Change(
+        id=new_id(now_ms),
+        at_ms=now_ms,
+        cluster_id=client.metadata([]).cluster_id,
+        subject="checkpoint",
+        name=folder.url,
+        action=plan.action,
+        how=plan.how,
+        who=who.user,
+        host=who.host,
+        reason=reason,
+        before={move.partition: move.committed for move in plan.changes},
+        after={move.partition: move.after for move in plan.changes},
+        undoes=plan.undoes,
+        details={
+            **(details or {}),
+            "batch": str(addition.id),
+            "query": rewind.checkpoint.query_id or "",
+            "sink": rewind.sink,
+            "offsets": addition.plan.decode(),
+            "commit": addition.commit.decode(),
+        },
+    )
+    journal.begin(change)
+    try:
+        folder.create(*addition.files[0])
+    except FileExistsError:
+        journal.finish(change.id, "refused")
+        raise UserError(_ran_since(folder)) from None
+    except OSError as error:
+        if folder.read(addition.files[0][0]) is None:
+            journal.finish(change.id, "refused")
+        raise UserError(_unwritable(folder, error)) from None
+    _commit(folder, addition, change.id)
+    journal.finish(change.id, "done")
+    return replace(change, state="done")
+
+
+def finish(folder: Folder, journal: Journal, change: Change) -> Change:
+    """Ends a change that was interrupted: writes the commit that is missing, or notes that nothing had been changed."""
+    if change.state != "pending":
+        raise UserError(f"The change {change.id} is {change.state} and not pending. Nothing was changed.")
+    refuse_other_query(read_checkpoint(folder, batches=1), change)
+    addition = addition_of(change)
+    path, content = addition.files[0]
+    if folder.read(path) != content:
+        journal.finish(change.id, "taken back")
+        return replace(change, state="taken back")
+    if folder.read(addition.files[1][0]) is None:
+        _commit(folder, addition, change.id)
+    journal.finish(change.id, "done")
+    return replace(change, state="done")
+
+
+def refuse_read_only(client: Client) -> None:
+    """Raises a sentence for whoever may only look."""
+    if client.is_read_only:
+        raise ReadOnly(
+            "This would change a checkpoint, and changes are forbidden here (--read-only, LOGMARK_READ_ONLY or the "
+            "context). Nothing was changed."
+        )
+
+
+def addition_of(change: Change) -> Addition:
+    """The batch that a journaled change adds."""
+    details = change.details
+    return Addition(
+        id=int(details["batch"]), plan=details["offsets"].encode(), commit=details["commit"].encode()
+    )  # fmt: skip
+
+
+def is_last_batch_of(change: Change, folder: Folder, checkpoint: Checkpoint) -> bool:
+    """Whether the newest batch of a checkpoint is the one that a change added."""
+    if change.details.get("batch") != str(checkpoint.last.id):
+        return False
+    return folder.read(f"offsets/{checkpoint.last.id}") == addition_of(change).plan
+
+
+def plan_moves(
+    client: Client,
+    checkpoint: Checkpoint,
+    target: Target,
+    topics: Mapping[str, Sequence[int] | None] | None,
+    *,
+    clamp: bool,
+) -> ResetPlan:
+    """The moves of a query to a target, between what its logs hold; the others of its places stay."""
+    refuse_other_cluster(client, checkpoint)
+    chosen = _chosen(checkpoint, topics)
+    bounds = bounds_for(client, checkpoint.offsets)
+    places = [bounds.place(checkpoint.url, one, Committed(offset=checkpoint.offsets[one])) for one in chosen]
+    found = None
+    if isinstance(target, ToTime):
+        answers = client.list_offsets(dict.fromkeys(chosen, target.timestamp_ms))
+        found = {one: answer.offset for one, answer in answers.items()}
+    plan = make_plan(checkpoint.url, places, target, found=found, clamp=clamp, action="rewind")
+    staying = checkpoint.offsets.keys() - {move.partition for move in plan.moves}
+    expired = sorted(one for one in staying if checkpoint.offsets[one] < bounds.starts.get(one, 0))
+    return replace(plan, warnings=[*plan.warnings, *(_expired(one, checkpoint, bounds) for one in expired)])
+
+
+def bounds_for(client: Client, offsets: Offsets) -> Bounds:
+    """The ends within which a query may be moved: a query that reads only what is committed never stood behind that."""
+    partitions = sorted(offsets)
+    bounds = Bounds.of(client, partitions)
+    stable = client.try_list_offsets(
+        dict.fromkeys((one for one in partitions if one in bounds.ends), LATEST), read_committed=True
+    )
+    ends = dict(bounds.ends)
+    for one, answer in stable.items():
+        if isinstance(answer, OffsetAndTimestamp) and offsets[one] <= answer.offset:
+            ends[one] = min(ends[one], answer.offset)
+    return Bounds(bounds.starts, ends, bounds.problems)
+
+
+def _chosen(checkpoint: Checkpoint, topics: Mapping[str, Sequence[int] | None] | None) -> list[TopicPartition]:
+    known = sorted(checkpoint.offsets)
+    if topics is None:
+        return known
+    found: list[TopicPartition] = []
+    for topic, numbers in topics.items():
+        those = [one for one in known if one.topic == topic]
+        if not those:
+            hint = did_you_mean(topic, {one.topic for one in known})
+            raise UserError(f"The query of {checkpoint.url} does not read topic {topic}.{hint} Nothing was changed.")
+        wanted = those if numbers is None else [TopicPartition(topic, number) for number in numbers]
+        for one in wanted:
+            if one not in those:
+                raise UserError(
+                    f"The query of {checkpoint.url} has not read partition {one.partition} of topic {topic}: Spark "
+                    "begins a partition that is new to it at its start. Nothing was changed."
+                )
+        found += wanted
+    return found
+
+
+def rewind_of(checkpoint: Checkpoint, plan: ResetPlan, *, sink: str, now_ms: int) -> Rewind:
+    """The batch that makes these moves."""
+    last = checkpoint.last
+    assert last.commit is not None
+    to: dict[TopicPartition, int] = dict(checkpoint.offsets)
+    to |= {move.partition: move.after.offset for move in plan.moves if move.after}
+    addition = Addition(
+        id=last.id + 1, plan=last.plan.moved(to, now_ms=now_ms).to_bytes(), commit=last.commit.to_bytes()
+    )
+    return Rewind(checkpoint=checkpoint, plan=plan, sink=sink, addition=addition)
+
+
+def _commit(folder: Folder, addition: Addition, change_id: str) -> None:
+    path, content = addition.files[1]
+    try:
+        folder.create(path, content)
+    except FileExistsError:
+        pass  # the query was started in this moment, and has run the batch
+    except OSError as error:
+        raise UserError(
+            f"Batch {addition.id} of {folder.url} was planned, but its commit could not be written "
+            f"({error.strerror or error}): the change {change_id} is not complete. Do not start the query; "
+            f"`logmark offsets finish {change_id}` completes it, `logmark offsets undo {change_id}` takes it back."
+        ) from None
+
+
+def _ran_since(folder: Folder) -> str:
+    return f"The query of {folder.url} ran since the plan was made. Nothing was changed; stop it, and plan again."
+
+
+def _unwritable(folder: Folder, error: OSError) -> str:
+    return (
+        f"{folder.url} cannot be written ({error.strerror or error}). Nothing was changed; run this as the user that "
+        "the query runs as."
+    )
+
+
+def _expired(one: TopicPartition, checkpoint: Checkpoint, bounds: Bounds) -> str:
+    return (
+        f"{one} stays at offset {checkpoint.offsets[one]}, and its log begins at {bounds.starts[one]}: the query will "
+        "stop there, or with failOnDataLoss=false go on from the start of the log."
+    )
