@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from logmark.cli.clusters import Cluster, complete_group, on_cluster
-from logmark.cli.lag import print_lag, row
+from logmark.cli.lagtables import print_lag, row
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.tables import Column, count, print_json, print_table, say
 from logmark.errors import UserError

@@ -1,0 +1,311 @@
+"""How lag is written: tables for people, rows for programs."""
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from logmark.cli.tables import Column, count, place, print_table, say
+
+if TYPE_CHECKING:
+    from logmark.offsets.ages import Age
+    from logmark.offsets.inspect import GroupView, Place
+    from logmark.offsets.sampling import Total
+    from logmark.offsets.standing import GroupStanding, PartitionStanding, Standing
+    from logmark.offsets.verdicts import Finding
+
+_PLACES = [
+    Column("GROUP"), Column("TOPIC"), Column("PARTITION", True), Column("PLACE"), Column("START", True),
+    Column("END", True), Column("LAG", True), Column("NOTE"),
+]  # fmt: skip
+
+
+class By(StrEnum):
+    """What one line of lag is about."""
+
+    PARTITION = "partition"
+    TOPIC = "topic"
+    GROUP = "group"
+
+
+def print_lag(views: "Sequence[GroupView]") -> None:
+    """One table for all groups, and the total of each."""
+    if not any(view.places for view in views):
+        say("No group has committed an offset yet.")
+        return
+    print_table(_PLACES, [(*_place_cells(one), note(one)) for view in views for one in view.places])
+    for view in views:
+        if view.places:
+            typer.echo(f"Group {view.description.group}: {count(view.lag, 'record')} behind in total.")
+
+
+def row(one: "Place") -> dict[str, object]:
+    """What JSON says about a place; `lost` counts records that expired unread."""
+    committed = one.committed.offset if one.committed else None
+    return {
+        "group": one.group,
+        "topic": one.partition.topic,
+        "partition": one.partition.partition,
+        "committed": committed,
+        "last_processed": committed - 1 if committed else None,
+        "start": one.start,
+        "end": one.end,
+        "lag": one.lag.records if one.lag else None,
+        "lost": one.lag.lost if one.lag else None,
+    }
+
+
+def note(one: "Place") -> str:
+    """What a person should know about a place beyond its numbers."""
+    if one.problem:
+        return one.problem
+    if one.lag and one.lag.lost:
+        return f"{count(one.lag.lost, 'record')} lost: expired before they were read"
+    if one.committed and one.end is not None and one.committed.offset > one.end:
+        return "committed beyond the end: was the topic made anew?"
+    return ""
+
+
+def _place_cells(one: "Place") -> tuple[object, ...]:
+    committed = one.committed.offset if one.committed else None
+    return (
+        one.group, one.partition.topic, one.partition.partition, place(committed), one.start, one.end,
+        one.lag.records if one.lag else None,
+    )  # fmt: skip
+
+
+def age_text(age: "Age") -> str | None:
+    """An age with its bound and the way it was found; None where it is not known."""
+    from logmark.offsets.ages import Method
+    from logmark.offsets.times import show_duration
+
+    if age.ms is None:
+        return None
+    if age.method is Method.CAUGHT_UP:
+        return "0 s"
+    return f"{show_duration(age.ms)}{_bound_text(age)} ({age.method})"
+
+
+def _age_sentence(age: "Age") -> str:
+    from logmark.offsets.times import show_duration
+
+    assert age.ms is not None
+    return f"{show_duration(age.ms)}{_bound_text(age)} old ({age.method})"
+
+
+def _bound_text(age: "Age") -> str:
+    from logmark.offsets.times import show_duration
+
+    return f" ±{show_duration(age.bound_ms)}" if age.bound_ms else ""
+
+
+def age_fields(age: "Age") -> dict[str, object]:
+    """An age as JSON has it."""
+    return {
+        "seconds": None if age.ms is None else age.ms / 1000,
+        "seconds_bound": None if age.ms is None else age.bound_ms / 1000,
+        "seconds_method": str(age.method),
+    }
+
+
+def _finding_fields(finding: "Finding | None") -> dict[str, object]:
+    return {
+        "verdict": str(finding.verdict) if finding else None,
+        "evidence": finding.evidence if finding else None,
+    }
+
+
+def rows(standing: "Standing", by: By, *, only_with_lag: bool = False) -> list[dict[str, Any]]:
+    """What JSON says: a list with an object for each partition, topic or group."""
+    if by is By.PARTITION:
+        return [
+            row(one.place) | age_fields(one.age) | _finding_fields(one.finding) | {"note": _note(one)}
+            for group in standing.groups
+            for one in _shown(group, only_with_lag=only_with_lag)
+        ]
+    if by is By.GROUP:
+        return [_group_row(one) for one in standing.groups if _is_wanted(one.total, only_with_lag=only_with_lag)]
+    return [
+        {"group": group.group.group, "topic": topic} | _total_row(total) | age_fields(age)
+        for group, topic, total, age in _topics(standing)
+        if _is_wanted(total, only_with_lag=only_with_lag)
+    ]
+
+
+def _group_row(one: "GroupStanding") -> dict[str, object]:
+    trend = one.trend
+    catch_up = None if trend is None or trend.catch_up_ms in (None, float("inf")) else trend.catch_up_ms
+    return {
+        "group": one.group.group,
+        "state": one.group.state,
+        "type": one.group.type,
+        "members": len(one.group.members),
+        **_total_row(one.total),
+        **age_fields(one.age),
+        **_finding_fields(one.finding),
+        "trend": str(trend.direction) if trend else None,
+        "in_per_second": trend.in_per_s if trend else None,
+        "out_per_second": trend.out_per_s if trend else None,
+        "catch_up_seconds": None if catch_up is None else catch_up / 1000,
+        "note": _group_note(one),
+    }
+
+
+def _total_row(total: "Total") -> dict[str, object]:
+    return {
+        "partitions": total.partitions,
+        "uncommitted": total.uncommitted,
+        "unknown": total.unknown,
+        "lag": total.records,
+        "lost": total.lost,
+    }
+
+
+def print_standing(standing: "Standing", by: By, *, only_with_lag: bool = False) -> None:
+    """The table that was asked for, and the totals under it."""
+    if not any(group.total.partitions for group in standing.groups):
+        say("No group has committed an offset yet.")
+        return
+    has_history = any(group.finding for group in standing.groups)
+    if by is By.PARTITION:
+        _print_partitions(standing, only_with_lag=only_with_lag, has_history=has_history)
+        _print_totals(standing)
+    elif by is By.GROUP:
+        _print_groups(standing, only_with_lag=only_with_lag, has_history=has_history)
+    else:
+        _print_topics(standing, only_with_lag=only_with_lag)
+
+
+def _print_partitions(standing: "Standing", *, only_with_lag: bool, has_history: bool) -> None:
+    shown = [one for group in standing.groups for one in _shown(group, only_with_lag=only_with_lag)]
+    columns = [*_PLACES[:-1], Column("BEHIND"), *([Column("VERDICT")] if has_history else []), Column("NOTE")]
+    cells = [
+        (
+            *_place_cells(one.place),
+            age_text(one.age),
+            *([one.finding.verdict if one.finding else None] if has_history else []),
+            _note(one),
+        )
+        for one in shown
+    ]
+    if shown:
+        print_table(columns, cells)
+
+
+def _print_totals(standing: "Standing") -> None:
+    for one in standing.groups:
+        if not one.total.partitions:
+            continue
+        is_known = one.total.records and one.age.ms is not None
+        oldest = f", the oldest unread record is {_age_sentence(one.age)}" if is_known else ""
+        typer.echo(f"Group {one.group.group}: {count(one.total.records, 'record')} behind in total{oldest}.")
+        if one.finding is not None:
+            trend = f" {_trend_text(one)}" if one.total.records else ""
+            remark = f" ({one.finding.note})" if one.finding.note else ""
+            typer.echo(f"Group {one.group.group}: {one.finding.verdict}: {one.finding.evidence}{remark}.{trend}")
+    if sum(one.total.partitions > 0 for one in standing.groups) > 1:
+        typer.echo(f"All groups: {count(standing.total.records, 'record')} behind in total.")
+
+
+def _trend_text(one: "GroupStanding") -> str:
+    trend = one.trend
+    if trend is None or trend.in_per_s is None:
+        return ""
+    return (
+        f"The lag is {trend.direction}: {rate_text(trend.in_per_s)} in, {rate_text(trend.out_per_s)} out; "
+        f"caught up: {trend.catch_up}."
+    )
+
+
+def rate_text(per_s: float | None) -> str:
+    """A rate of records in few digits."""
+    if per_s is None:
+        return "-"
+    return f"{per_s:,.0f}/s" if per_s >= 10 or per_s == 0 else f"{per_s:.2g}/s"
+
+
+def _print_groups(standing: "Standing", *, only_with_lag: bool, has_history: bool) -> None:
+    columns = [
+        Column("GROUP"), Column("STATE"), Column("MEMBERS", True), Column("PARTITIONS", True), Column("LAG", True),
+        Column("BEHIND"), Column("LOST", True),
+    ]  # fmt: skip
+    past = [Column("TREND"), Column("IN", True), Column("OUT", True), Column("CAUGHT UP"), Column("VERDICT")]
+    cells = []
+    for one in standing.groups:
+        if not _is_wanted(one.total, only_with_lag=only_with_lag):
+            continue
+        trend, finding = one.trend, one.finding
+        seen = (
+            (
+                str(trend.direction) if trend else None, rate_text(trend.in_per_s if trend else None),
+                rate_text(trend.out_per_s if trend else None), trend.catch_up if trend else None,
+                finding.verdict if finding else None,
+            )
+            if has_history
+            else ()
+        )  # fmt: skip
+        cells.append(
+            (
+                one.group.group, one.group.state or None, len(one.group.members), one.total.partitions,
+                one.total.records, age_text(one.age), one.total.lost, *seen, _group_note(one),
+            )
+        )  # fmt: skip
+    if cells:
+        print_table([*columns, *(past if has_history else []), Column("NOTE")], cells)
+    typer.echo(f"All groups: {count(standing.total.records, 'record')} behind in total.")
+
+
+def _print_topics(standing: "Standing", *, only_with_lag: bool) -> None:
+    cells = [
+        (group.group.group, topic, total.partitions, total.records, age_text(age), total.lost, _total_note(total))
+        for group, topic, total, age in _topics(standing)
+        if _is_wanted(total, only_with_lag=only_with_lag)
+    ]
+    columns = [
+        Column("GROUP"), Column("TOPIC"), Column("PARTITIONS", True), Column("LAG", True), Column("BEHIND"),
+        Column("LOST", True), Column("NOTE"),
+    ]  # fmt: skip
+    if cells:
+        print_table(columns, cells)
+    typer.echo(f"All groups: {count(standing.total.records, 'record')} behind in total.")
+
+
+def _topics(standing: "Standing") -> "Iterator[tuple[GroupStanding, str, Total, Age]]":
+    for group in standing.groups:
+        name = group.group.group
+        for topic in sorted({one.place.partition.topic for one in group.partitions}):
+            yield group, topic, standing.sample.total(name, topic), standing.ages.oldest(name, topic)
+
+
+def _shown(group: "GroupStanding", *, only_with_lag: bool) -> "Iterator[PartitionStanding]":
+    for one in group.partitions:
+        if not only_with_lag or one.place.problem or (one.lag and (one.lag.records or one.lag.lost)):
+            yield one
+
+
+def _is_wanted(total: "Total", *, only_with_lag: bool) -> bool:
+    return not only_with_lag or bool(total.records or total.lost or total.unknown)
+
+
+def _note(one: "PartitionStanding") -> str:
+    remarks = [note(one.place), one.age.note]
+    if one.finding is not None and (one.finding.verdict.is_bad or one.finding.note):
+        remarks += [one.finding.evidence if one.finding.verdict.is_bad else "", one.finding.note]
+    return "; ".join(remark for remark in remarks if remark)
+
+
+def _group_note(one: "GroupStanding") -> str:
+    finding = one.finding
+    remarks = [one.group.problem, _total_note(one.total)]
+    if finding is not None:
+        remarks += [finding.evidence if finding.verdict.is_bad else "", finding.note]
+    return "; ".join(remark for remark in remarks if remark)
+
+
+def _total_note(total: "Total") -> str:
+    remarks = [
+        f"{count(total.uncommitted, 'partition')} without a commit" if total.uncommitted else "",
+        f"{count(total.unknown, 'partition')} could not be asked" if total.unknown else "",
+    ]
+    return ", ".join(remark for remark in remarks if remark)
