@@ -144,8 +144,12 @@ def test_a_group_is_as_well_as_its_worst_partition_and_shows_the_one_furthest_be
     assert (STALLED, "2 of 4 partitions, orders-2: at 4") == (group.verdict, group.evidence)
 
 
-def test_what_is_not_known_of_one_partition_hides_nothing_of_the_others() -> None:
-    group = judge_group([(ORDERS, _finding(UNKNOWN), 9), (ORDERS, _finding(OK, "well", "reset by ann"), 0)])
+def test_a_group_is_not_called_well_while_too_little_is_known_of_a_partition_that_is_behind() -> None:
+    behind = (ORDERS, _finding(UNKNOWN, "not enough samples"), 9)
+    caught_up = (TopicPartition("orders", 1), _finding(OK, "well", "reset by ann"), 0)
 
-    assert (OK, "well", "reset by ann") == (group.verdict, group.evidence, group.note)
+    group = judge_group([behind, caught_up])
+
+    assert (UNKNOWN, "not enough samples", "reset by ann") == (group.verdict, group.evidence, group.note)
+    assert OK == judge_group([caught_up]).verdict
     assert UNKNOWN == judge_group([]).verdict

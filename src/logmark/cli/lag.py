@@ -1,22 +1,26 @@
-"""`logmark lag`: how far groups are behind."""
+"""`logmark lag`: how far groups are behind, in records and seconds; now, live, or as a picture of the past."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logmark.cli.clusters import Cluster, complete_group, on_cluster
+from logmark.cli.clusters import Cluster, complete_group, complete_topic, on_cluster
+from logmark.cli.lagtables import By, print_standing, rows
 from logmark.cli.options import Output, OutputFormat
-from logmark.cli.tables import Column, count, place, print_json, print_table, say
-from logmark.errors import UserError
+from logmark.cli.tables import print_json, say
+from logmark.errors import LogmarkError, UserError
 
 if TYPE_CHECKING:
-    from logmark.offsets.inspect import GroupView, Place
+    from logmark.client.client import Client
+    from logmark.offsets.annotations import Annotation
+    from logmark.offsets.history import History
+    from logmark.offsets.sampling import Sample
 
-_COLUMNS = [
-    Column("GROUP"), Column("TOPIC"), Column("PARTITION", True), Column("PLACE"), Column("START", True),
-    Column("END", True), Column("LAG", True), Column("NOTE"),
-]  # fmt: skip
+_DEFAULT_EVERY = "2s"
+_DEFAULT_SINCE = "1h"
 
 
 @on_cluster
@@ -25,68 +29,199 @@ def lag(
     groups: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="GROUP", help="Groups; none means all.", autocompletion=complete_group, show_default=False
+            metavar="GROUP",
+            help="Groups, also with wildcards ('billing-*'); none means all.",
+            autocompletion=complete_group,
+            show_default=False,
         ),
     ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option("--group", "-g", metavar="GROUP", help="The same as GROUP.", autocompletion=complete_group),
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic", "-t", metavar="TOPIC", help="Only these topics; wildcards too.", autocompletion=complete_topic
+        ),
+    ] = None,
+    by: Annotated[By, typer.Option("--by", help="What one line is about.")] = By.PARTITION,
+    only_with_lag: Annotated[bool, typer.Option("--only-with-lag", help="Leave out what is caught up.")] = False,
+    read_committed: Annotated[
+        bool, typer.Option("--read-committed", help="Count up to the last stable offset, as such readers see it.")
+    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="A live board, until Ctrl-C.")] = False,
+    every: Annotated[
+        str, typer.Option("--every", metavar="TIME", help="How often the board looks (2s, 1m).")
+    ] = _DEFAULT_EVERY,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Draw the history into this .svg or .png.", show_default=False),
+    ] = None,
+    since: Annotated[
+        str, typer.Option("--since", metavar="TIME", help="How far back the plot reaches (1h, 7d, or a date).")
+    ] = _DEFAULT_SINCE,
+    history: Annotated[
+        Path | None,
+        typer.Option(
+            "--history", metavar="FILE", help="The file with kept samples.  [default: the cluster's own]",
+            show_default=False,
+        ),
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Add what is seen to the history.")] = False,
     output: Output = OutputFormat.TABLE,
-) -> None:
-    """Shows each group's committed offsets, what the logs hold, and the lag between them, in records."""
-    from logmark.offsets.inspect import groups_with_offsets, inspect
-
+) -> None:  # fmt: skip
+    """Shows how far each group is behind in records and seconds, what it lost, and what its past says about it."""
+    wanted = [*(groups or []), *(group or [])]
     with cluster.connect() as client:
-        views = inspect(client, groups or groups_with_offsets(client))
-    for view in views:
-        if groups and view.description.is_unknown and not view.places:
+        looker = _Looker(client, wanted or None, topic or None, history, keep=keep, read_committed=read_committed)
+        if plot is not None:
+            looker.draw(plot, since)
+        elif watch or every != _DEFAULT_EVERY:
+            looker.watch(every, by, output, only_with_lag=only_with_lag)
+        else:
+            looker.look(by, output, only_with_lag=only_with_lag)
+
+
+class _Looker:
+    """Takes samples for one command line, judges them, and has them written."""
+
+    def __init__(
+        self, client: "Client", groups: list[str] | None, topics: list[str] | None, path: Path | None, *, keep: bool,
+        read_committed: bool,
+    ) -> None:  # fmt: skip
+        self._client = client
+        self._groups = groups
+        self._topics = topics
+        self._path = path
+        self._keep = keep
+        self._read_committed = read_committed
+
+    def look(self, by: By, output: OutputFormat, *, only_with_lag: bool) -> None:
+        """One sample, written once."""
+        from logmark.offsets.standing import standing_of
+
+        sample = self._sample()
+        with self._history(sample.cluster_id) as history:
+            shown = self._narrowed(sample)
+            self._refuse_unknown(shown)
+            standing = standing_of(shown, client=self._client, history=history, own_changes=self._own_changes)
+            if history is not None and self._keep:
+                history.add(sample)
+        _say_problems(shown)
+        if output is OutputFormat.JSON:
+            print_json(rows(standing, by, only_with_lag=only_with_lag))
+        else:
+            print_standing(standing, by, only_with_lag=only_with_lag)
+
+    def watch(self, every: str, by: By, output: OutputFormat, *, only_with_lag: bool) -> None:
+        """One sample after the other, until Ctrl-C."""
+        from logmark.cli.board import Board, JsonLines
+        from logmark.offsets.history import History, Tier
+        from logmark.offsets.known_ages import KnownAges
+        from logmark.offsets.standing import standing_of
+        from logmark.offsets.times import parse_duration
+
+        pause_s = parse_duration(every if not every.isdecimal() else f"{every}s") / 1000
+        if not 0.1 <= pause_s <= 3600:
+            raise UserError(f"A board looks every 0.1 s to 1 h, and {every!r} is not in between.")
+        first = self._sample()
+        self._refuse_unknown(self._narrowed(first))
+        board = JsonLines(by, only_with_lag) if output is OutputFormat.JSON else Board(only_with_lag, pause_s)
+        ages = KnownAges(records_max=20)
+        with self._history(first.cluster_id) as kept, History(None, tiers=[Tier(3_600_000, 0)]) as recent, board:
+            own = kept if self._keep and kept is not None else recent
+
+            def look(sample: "Sample") -> None:
+                shown = self._narrowed(sample)
+                known = ages.of(shown, kept or own, self._client)
+                standing = standing_of(shown, history=own, ages=known, own_changes=self._own_changes)
+                own.add(sample)
+                board.show(standing, own)
+
+            board.run(first, self._sample, look, pause_s)
+
+    def draw(self, path: Path, since: str) -> None:
+        """A picture of the kept history."""
+        from logmark.cli.plots import draw_lag
+        from logmark.clock import SystemClock
+        from logmark.offsets.history import open_history
+        from logmark.offsets.sampling import matches
+        from logmark.offsets.times import parse_duration, parse_moment
+
+        now_ms = SystemClock().now_ms()
+        try:
+            since_ms = now_ms - parse_duration(since)
+        except UserError:
+            since_ms = parse_moment(since, now_ms=now_ms)
+        cluster_id = self._client.metadata([]).cluster_id
+        history = open_history(self._path, cluster_id, read_committed=self._read_committed)
+        if history is None:
             raise UserError(
-                f"Group {view.description.group} does not exist; `logmark groups list` shows those that do."
+                "There is no history of this cluster yet. Nothing was drawn; `logmark monitor` and "
+                "`logmark lag --keep` write one."
             )
-    if output is OutputFormat.JSON:
-        print_json([row(one) for view in views for one in view.places])
-        return
-    print_lag(views)
+        with history:
+            groups = [one for one in history.groups() if matches(one, self._groups)]
+            annotations = [*history.annotations(since_ms=since_ms), *self._own_changes(since_ms)]
+            drawn = draw_lag(path, history, groups, annotations, since_ms=since_ms, topics=self._topics)
+        say(f"Drew {drawn} into {path}.")
+
+    def _sample(self) -> "Sample":
+        from logmark.offsets.sampling import take_sample
+
+        # What is kept is the whole cluster; what is shown may be less.
+        groups, topics = (None, None) if self._keep else (self._groups, self._topics)
+        return take_sample(self._client, groups, topics, read_committed=self._read_committed)
+
+    def _narrowed(self, sample: "Sample") -> "Sample":
+        return sample.only(self._groups, self._topics) if self._keep else sample
+
+    @contextmanager
+    def _history(self, cluster_id: str) -> "Iterator[History | None]":
+        from logmark.offsets.history import History, default_path, open_history
+
+        if self._keep:
+            path = self._path or default_path(cluster_id, read_committed=self._read_committed)
+            found: History | None = History(path, cluster_id=cluster_id)
+        else:
+            found = open_history(self._path, cluster_id, read_committed=self._read_committed)
+        try:
+            yield found
+        finally:
+            if found is not None:
+                found.close()
+
+    def _own_changes(self, since_ms: int) -> "Iterable[Annotation]":
+        from logmark.offsets.annotations import annotations_of
+        from logmark.offsets.journal import open_journal
+
+        try:
+            cluster_id = self._client.metadata([]).cluster_id
+            changes = open_journal(self._client).changes(cluster_id, since_ms=since_ms)
+        except LogmarkError as error:
+            say(f"The journal of our own changes cannot be read, so a reset of ours may look like another's: {error}")
+            return []
+        return annotations_of(changes)
+
+    def _refuse_unknown(self, sample: "Sample") -> None:
+        from logmark.offsets.sampling import is_pattern
+        from logmark.offsets.spelling import unknown_group, unknown_topic
+
+        for one in sample.groups.values():
+            if one.is_unknown:
+                raise UserError(f"{unknown_group(self._client, one.group)} `logmark groups list` shows those that do.")
+        seen = {one.topic for group in sample.groups.values() for one in group.partitions}
+        for topic in self._topics or []:
+            if topic in seen or is_pattern(topic):
+                continue
+            if topic not in self._client.metadata([topic]).topics:
+                raise UserError(f"{unknown_topic(self._client, topic)} `logmark topics list` shows those that do.")
+            say(f"No group has a place in topic {topic}.")
 
 
-def print_lag(views: "Sequence[GroupView]") -> None:
-    """One table for all groups, and the total of each."""
-    if not any(view.places for view in views):
-        say("No group has committed an offset yet.")
-        return
-    print_table(_COLUMNS, [_cells(one) for view in views for one in view.places])
-    for view in views:
-        if view.places:
-            typer.echo(f"Group {view.description.group}: {count(view.lag, 'record')} behind in total.")
-
-
-def row(one: "Place") -> dict[str, object]:
-    """What JSON says about a place; `lost` counts records that expired unread."""
-    committed = one.committed.offset if one.committed else None
-    return {
-        "group": one.group,
-        "topic": one.partition.topic,
-        "partition": one.partition.partition,
-        "committed": committed,
-        "last_processed": None if committed is None else committed - 1,
-        "start": one.start,
-        "end": one.end,
-        "lag": one.lag.records if one.lag else None,
-        "lost": one.lag.lost if one.lag else None,
-    }
-
-
-def _cells(one: "Place") -> tuple[object, ...]:
-    committed = one.committed.offset if one.committed else None
-    return (
-        one.group, one.partition.topic, one.partition.partition, place(committed), one.start, one.end,
-        one.lag.records if one.lag else None, note(one),
-    )  # fmt: skip
-
-
-def note(one: "Place") -> str:
-    """What a person should know about a place beyond its numbers."""
-    if one.problem:
-        return one.problem
-    if one.lag and one.lag.lost:
-        return f"{count(one.lag.lost, 'record')} lost: expired before they were read"
-    if one.committed and one.end is not None and one.committed.offset > one.end:
-        return "committed beyond the end: was the topic made anew?"
-    return ""
+def _say_problems(sample: "Sample") -> None:
+    for sentence in (*sample.notes, *(one.problem for one in sample.groups.values() if one.problem)):
+        say(sentence)
+    if sample.groups and all(one.problem for one in sample.groups.values()):
+        raise UserError("No group could be read.")

@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
+from urllib.parse import quote
 
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.annotations import Annotation
 from logmark.offsets.folders import state_folder
 from logmark.offsets.packing import Ends, NameIds, pack_ends, pack_positions, unpack_positions
-from logmark.offsets.sampling import Sample
+from logmark.offsets.sampling import Sample, matches
 from logmark.offsets.signs import sign_of_life
 
 VERSION = 1
@@ -81,23 +82,27 @@ class History:
     """One file; its context closes it. One writer at a time; any number may read meanwhile."""
 
     def __init__(
-        self, path: Path, *, cluster_id: str = "", read_only: bool = False, tiers: Sequence[Tier] = TIERS,
+        self, path: Path | None, *, cluster_id: str = "", read_only: bool = False, tiers: Sequence[Tier] = TIERS,
         bytes_max: int = BYTES_MAX,
     ) -> None:  # fmt: skip
-        """Opens the file and makes it if need be; refuses one of another cluster, another version, or no history."""
-        self.path = path
+        """Opens the file and makes it if need be; refuses one of another cluster, another version, or no history.
+
+        Without a path it is kept in memory, for as long as somebody watches.
+        """
+        self.path = path or Path(":memory:")
         self._tiers = tiers
         self._bytes_max = bytes_max
         self._thinned_ms: int | None = None
         self._ends: OrderedDict[int, Ends] = OrderedDict()
         self._cached = 0
-        if not read_only:
+        if path is not None and not read_only:
             path.parent.mkdir(parents=True, exist_ok=True)
+        where = "file::memory:" if path is None else f"file:{quote(str(path.absolute()))}?mode="
+        mode = "" if path is None else "ro" if read_only else "rwc"
         try:
             self._db = sqlite3.connect(
-                f"file:{_quoted(path)}?mode={'ro' if read_only else 'rwc'}", uri=True, timeout=10,
-                isolation_level=None, check_same_thread=False,
-            )  # fmt: skip
+                where + mode, uri=True, timeout=10, isolation_level=None, check_same_thread=False
+            )
             self._begin(read_only=read_only)
         except sqlite3.Error as error:
             raise UserError(
@@ -297,13 +302,15 @@ class History:
         return found
 
     def totals(
-        self, groups: Collection[str] | None = None, *, since_ms: int = 0, points_max: int | None = None
-    ) -> dict[str, list[tuple[int, int]]]:
-        """The lag in records of each group, oldest first, as pairs of time and lag."""
+        self, groups: Collection[str] | None = None, *, since_ms: int = 0, points_max: int | None = None,
+        topics: Collection[str] | None = None,
+    ) -> dict[str, list[tuple[int, int]]]:  # fmt: skip
+        """The lag in records of each group, in these topics or in all, oldest first, as pairs of time and lag."""
         times = self.times(since_ms=since_ms, points_max=points_max)
         self._refresh_names()
         names = self._names.names("group")
         wanted = {number: name for number, name in names.items() if groups is None or name in groups}
+        counted = {number for number, name in self._names.names("topic").items() if matches(name, topics)}
         found: dict[str, list[tuple[int, int]]] = {}
         for at_ms in times:
             ends = self.ends_at(at_ms)
@@ -311,7 +318,7 @@ class History:
                 lag = sum(
                     max(0, min(distance, end - ends.start(topic, partition)))
                     for topic, partition, distance in unpack_positions(packed)
-                    if (end := ends.end(topic, partition)) >= 0
+                    if topic in counted and (end := ends.end(topic, partition)) >= 0
                 )
                 found.setdefault(wanted[number], []).append((at_ms, lag))
         return found
@@ -418,9 +425,3 @@ def _too_many(times: Sequence[int], now_ms: int, tiers: Sequence[Tier]) -> list[
             continue
         last = (every, at_ms // every) if every else None
     return drop
-
-
-def _quoted(path: Path) -> str:
-    from urllib.parse import quote
-
-    return quote(str(path.absolute()))

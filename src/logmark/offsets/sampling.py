@@ -5,7 +5,7 @@ behind than it is, never ahead of the end.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from logmark.client.answers import EARLIEST, LATEST, Committed, GroupDescription, GroupListing, GroupMember
@@ -132,6 +132,14 @@ class Sample:
                 problem=self.problems.get(partition, ""),
             )
 
+    def only(self, groups: Sequence[str] | None, topics: Sequence[str] | None) -> "Sample":
+        """The part of the sample that is about these groups and topics; a group that is named and missing is Dead."""
+        found = {name: _narrowed(one, topics) for name, one in self.groups.items() if matches(name, groups)}
+        for name in groups or ():
+            if name not in found and not is_pattern(name):
+                found[name] = GroupSample(group=name, state="Dead")
+        return replace(self, groups=found)
+
     def view(self, group: str) -> GroupView:
         """The group as `inspect` shows it."""
         one = self.groups[group]
@@ -218,28 +226,28 @@ def _group(
     problems = [str(one) for one in (described, committed) if isinstance(one, ClientError)]
     description = described if isinstance(described, GroupDescription) else None
     members: Sequence[GroupMember] = description.members if description else ()
-    commits = {} if isinstance(committed, ClientError) else committed
-    if topics is not None:
-        wanted = {topic: matches(topic, topics) for topic in _topics(members, commits)}
-        members = [
-            GroupMember(
-                member_id=one.member_id,
-                instance_id=one.instance_id,
-                client_id=one.client_id,
-                host=one.host,
-                partitions=[partition for partition in one.partitions if wanted[partition.topic]],
-            )
-            for one in members
-        ]
-        commits = {partition: offset for partition, offset in commits.items() if wanted[partition.topic]}
-    return GroupSample(
+    found = GroupSample(
         group=listing.group,
         state=description.state if description else listing.state,
         type=(description.type if description else listing.type.lower()) or "classic",
         members=members,
-        committed=commits,
+        committed={} if isinstance(committed, ClientError) else committed,
         problem=" ".join(dict.fromkeys(problems)),
     )
+    return _narrowed(found, topics)
+
+
+def _narrowed(group: GroupSample, topics: Sequence[str] | None) -> GroupSample:
+    """The group with only the partitions of these topics."""
+    if topics is None:
+        return group
+    wanted = {topic: matches(topic, topics) for topic in _topics(group.members, group.committed)}
+    members = [
+        replace(one, partitions=[partition for partition in one.partitions if wanted[partition.topic]])
+        for one in group.members
+    ]
+    committed = {partition: offset for partition, offset in group.committed.items() if wanted[partition.topic]}
+    return replace(group, members=members, committed=committed)
 
 
 def _topics(members: Sequence[GroupMember], commits: Mapping[TopicPartition, Committed]) -> set[str]:

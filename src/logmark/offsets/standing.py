@@ -59,17 +59,17 @@ def standing_of(
     *,
     client: Client | None = None,
     history: History | None = None,
-    past: History | None = None,
+    ages: Ages | None = None,
     own_changes: Callable[[int], Iterable[Annotation]] | None = None,
     allowed_lag: int = 0,
-    with_ages: bool = True,
 ) -> Standing:
-    """Judges a sample by its history, if there is one; `past` may be another one for ages, which reaches further back.
+    """Judges a sample by its history, if there is one.
 
-    With a client, ages that no history knows are asked of the cluster. `own_changes` tells which changes our own tools
-    made since a time; it is called only when a group seems to have been rewound.
+    Ages that are not given come from the history, and with a client from the cluster where no history knows them.
+    `own_changes` tells which changes our own tools made since a time; it is called only when a group seems to have been
+    rewound.
     """
-    ages = ages_of(sample, history=past or history, client=client) if with_ages else Ages(sample=sample)
+    ages = ages or ages_of(sample, history=history, client=client)
     since_ms = sample.at_ms - WINDOW_MS
     windows: dict[str, Windows] = {}
     annotations: list[Annotation] = []

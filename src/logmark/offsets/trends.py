@@ -42,6 +42,7 @@ class Trend:
         return "now" if self.catch_up_ms == 0 else show_duration(self.catch_up_ms)
 
 
+SPAN_MIN_MS = 5_000  # what happens within one commit interval of a usual consumer is no trend
 _NO_TREND = Trend(direction=Direction.UNKNOWN)
 
 
@@ -54,7 +55,7 @@ def trend_of(series: Mapping[TopicPartition, Sequence[Moment]]) -> Trend:
     since = max((_last_step_back(moments) for moments in series.values() if moments), default=0)
     parts = [[moment for moment in moments if moment.at_ms >= since] for moments in series.values() if moments]
     times = set.intersection(*({moment.at_ms for moment in part} for part in parts)) if parts else set()
-    if len(times) < 2:
+    if not times or max(times) - min(times) < SPAN_MIN_MS:
         return _NO_TREND
     lags: dict[int, int] = dict.fromkeys(sorted(times), 0)
     came = read = 0

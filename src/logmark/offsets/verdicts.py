@@ -35,10 +35,10 @@ _CLOCK_SLACK_MS = 60_000
 
 
 class Verdict(StrEnum):
-    """How a group does, from good to bad; unknown is neither."""
+    """How a group does, from good to bad; what is not known may be bad, and is not called so."""
 
-    UNKNOWN = "UNKNOWN"
     OK = "OK"
+    UNKNOWN = "UNKNOWN"
     SLOW = "SLOW"
     STALLED = "STALLED"
     STOPPED = "STOPPED"
@@ -50,7 +50,7 @@ class Verdict(StrEnum):
 
     @property
     def is_bad(self) -> bool:
-        return self.severity > Verdict.OK.severity
+        return self.severity > Verdict.UNKNOWN.severity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,206 @@
+"""The live board of `logmark lag --watch`: a line for each group, with what its lag has done lately."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import typer
+
+from logmark.cli.lagtables import By, age_text, print_standing, rate_text, rows
+from logmark.cli.tables import count, say
+from logmark.errors import LogmarkError
+from logmark.offsets.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+
+    from logmark.offsets.history import History
+    from logmark.offsets.sampling import Sample
+    from logmark.offsets.standing import GroupStanding, Standing
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_SPARK_WIDTH = 24
+_COLOURS = {
+    Verdict.OK: "green", Verdict.SLOW: "yellow", Verdict.STALLED: "red", Verdict.STOPPED: "red",
+    Verdict.REWOUND: "magenta", Verdict.UNKNOWN: "dim",
+}  # fmt: skip
+
+
+def sparkline(values: Sequence[int], width: int = _SPARK_WIDTH) -> str:
+    """The last values as blocks, the highest of them full; nothing at all is the lowest block."""
+    shown = values[-width:]
+    top = max(shown, default=0)
+    if top == 0:
+        return _BLOCKS[0] * len(shown)
+    return "".join(_BLOCKS[-(-value * (len(_BLOCKS) - 1) // top)] for value in shown)
+
+
+class _Watcher:
+    """Looks again and again; a cluster that does not answer is said, and looked at again."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        pass
+
+    def show(self, standing: "Standing", history: "History") -> None:
+        """Shows what was seen."""
+        raise NotImplementedError
+
+    def trouble(self, sentence: str) -> None:
+        """Says why nothing was seen this time."""
+        say(sentence)
+
+    def run(
+        self, first: "Sample", sample: "Callable[[], Sample]", look: "Callable[[Sample], None]", pause_s: float
+    ) -> None:
+        """Ends with Ctrl-C, which is no failure here."""
+        try:
+            due = time.monotonic()
+            look(first)
+            while True:
+                due = max(due + pause_s, time.monotonic())
+                time.sleep(due - time.monotonic())
+                try:
+                    look(sample())
+                except LogmarkError as error:
+                    self.trouble(str(error))
+        except KeyboardInterrupt:
+            return
+
+
+class JsonLines(_Watcher):
+    """One line of JSON for each look, for programs."""
+
+    def __init__(self, by: By, only_with_lag: bool) -> None:
+        self._by = by
+        self._only_with_lag = only_with_lag
+
+    def show(self, standing: "Standing", history: "History") -> None:
+        import json
+
+        found = rows(standing, self._by, only_with_lag=self._only_with_lag)
+        line = {"at_ms": standing.sample.at_ms, "requests": standing.sample.requests, "rows": found}
+        typer.echo(json.dumps(line, ensure_ascii=False))
+        sys.stdout.flush()
+
+
+class Board(_Watcher):
+    """A table that is drawn over itself; where there is no terminal, one table after the other."""
+
+    def __init__(self, only_with_lag: bool, pause_s: float) -> None:
+        self._only_with_lag = only_with_lag
+        self._pause_s = pause_s
+        self._live: Live | None = None
+        self._last: RenderableType = ""
+
+    def __enter__(self) -> Self:
+        if sys.stdout.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            # Drawn only when something is new, and in place: a board that flickers cannot be read.
+            self._live = Live(console=Console(), auto_refresh=False, screen=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live.console.print(self._last)
+
+    def show(self, standing: "Standing", history: "History") -> None:
+        if self._live is None:
+            print_standing(standing, By.GROUP, only_with_lag=self._only_with_lag)
+            return
+        height = self._live.console.size.height
+        groups = [one.group.group for one in standing.groups]
+        sparks = {
+            group: sparkline([lag for _, lag in points])
+            for group, points in history.totals(groups, since_ms=_since(history)).items()
+        }
+        rows_max = max(height - 5, 1)
+        self._last = board(
+            standing, sparks, rows_max=rows_max, only_with_lag=self._only_with_lag, pause_s=self._pause_s
+        )
+        self._live.update(self._last, refresh=True)
+
+    def trouble(self, sentence: str) -> None:
+        if self._live is None:
+            say(sentence)
+            return
+        from rich.console import Group
+        from rich.text import Text
+
+        # What was seen last stays, under the sentence that says it is old.
+        told = Text(f"{time.strftime('%H:%M:%S')} {sentence}", style="red")
+        self._live.update(Group(told, self._last), refresh=True)
+
+
+def _since(history: "History") -> int:
+    times = history.times()
+    return times[-_SPARK_WIDTH:][0] if times else 0
+
+
+def board(
+    standing: "Standing", sparks: "dict[str, str]", *, rows_max: int, only_with_lag: bool = False, pause_s: float = 0
+) -> "RenderableType":
+    """The board as it is now: the worst first, as many as there is room for."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    sample = standing.sample
+    groups = [one for one in standing.groups if one.total.partitions and (not only_with_lag or one.total.records)]
+    groups.sort(key=_worst_first)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for title, is_number in (
+        ("GROUP", False), ("STATE", False), ("MEMBERS", True), ("LAG", True), ("LATELY", False), ("BEHIND", False),
+        ("IN", True), ("OUT", True), ("CAUGHT UP", False), ("VERDICT", False),
+    ):  # fmt: skip
+        table.add_column(title, justify="right" if is_number else "left", no_wrap=title in ("LATELY", "LAG"))
+    for one in groups[:rows_max]:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in _cells(one, sparks)))
+    at = time.strftime("%H:%M:%S", time.localtime(sample.at_ms / 1000))
+    head = (
+        f"{at}  {count(standing.total.records, 'record')} behind in {count(len(standing.groups), 'group')}   "
+        f"{count(sample.requests, 'request')} in {sample.took_ms} ms, every {pause_s:g} s   Ctrl-C ends"
+    )
+    parts: list[RenderableType] = [Text(head, style="dim"), table]
+    if len(groups) > rows_max:
+        parts.append(Text(f"and {len(groups) - rows_max} more", style="dim"))
+    parts += [Text(sentence, style="yellow") for sentence in sample.notes]
+    return Group(*parts)
+
+
+def _worst_first(one: "GroupStanding") -> tuple[int, int, str]:
+    severity = one.finding.verdict.severity if one.finding else 0
+    return -severity, -one.total.records, one.group.group
+
+
+def _cells(one: "GroupStanding", sparks: "dict[str, str]") -> "Iterator[Any]":
+    from rich.text import Text
+
+    trend, finding = one.trend, one.finding
+    yield one.group.group
+    yield one.group.state or "-"
+    yield str(len(one.group.members))
+    yield f"{one.total.records:,}"
+    yield sparks.get(one.group.group, "")
+    yield age_text(one.age) or "-"
+    yield rate_text(trend.in_per_s if trend else None)
+    yield rate_text(trend.out_per_s if trend else None)
+    yield trend.catch_up if trend and trend.catch_up_ms is not None else "-"
+    if finding is None:
+        yield "-"
+        return
+    said = str(finding.verdict)
+    if finding.verdict.is_bad or finding.verdict is Verdict.UNKNOWN:
+        said += f"  {finding.evidence}"
+    if finding.note:
+        said += f"  ({finding.note})"
+    yield Text(said, style=_COLOURS[finding.verdict])
