@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from logmark.cli.progress import bar
 from logmark.cli.tables import Column, print_table, say
 from logmark.errors import UserError
 
 if TYPE_CHECKING:
+    from logmark.tour.chapters import Chapter
     from logmark.tour.stage import Show
 
 
@@ -37,7 +39,7 @@ def tour(
     ] = None,
 ) -> None:
     """Walks you through offsets with real clients and a broker of its own; nothing of yours is touched."""
-    from logmark.tour import faces, touring
+    from logmark.tour import touring
     from logmark.tour.terminal import Left
 
     wanted = touring.chosen(chapters or [])
@@ -45,9 +47,7 @@ def tour(
         print_table([Column("CHAPTER"), Column("TITLE")], [(one.name, one.title) for one in wanted])
         return
     if markdown is not None:
-        document = io.StringIO()
-        touring.tell(wanted, faces.Markdown(document.write), run_logmark)
-        _save(markdown, document.getvalue().rstrip() + "\n")
+        _save(markdown, _document(wanted))
         return
     try:
         touring.tell(wanted, _face(has_pauses=not no_pause), run_logmark)
@@ -78,6 +78,25 @@ def _face(*, has_pauses: bool) -> "Show":
     # The stream is looked up now: while a chapter's code runs, standard output is another one.
     out = sys.stdout
     return Plain(lambda text: print(writable(text, out.encoding), file=out, end="", flush=True))
+
+
+def _document(chapters: "Sequence[Chapter]") -> str:
+    from logmark.tour import touring
+    from logmark.tour.elements import Element, Keep
+    from logmark.tour.faces import Markdown
+
+    text = io.StringIO()
+    write = Markdown(text.write)
+    with bar("Chapters", is_bytes=False) as progress:
+        progress.expect(len(chapters))
+
+        def show(element: Element) -> None:
+            write(element)
+            # The sentence to keep ends a chapter.
+            progress.advance(isinstance(element, Keep))
+
+        touring.tell(chapters, show, run_logmark)
+    return text.getvalue().rstrip() + "\n"
 
 
 def _save(path: Path, text: str) -> None:

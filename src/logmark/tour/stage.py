@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,10 +19,12 @@ from logmark.names import TopicPartition
 from logmark.testing import Broker
 from logmark.tour import pictures, source
 from logmark.tour.elements import Code, Command, Element, Keep, Output, Pause, Picture, Prose
+from logmark.wire import batches
 
 # The story's first click; one follows each minute, so that every run shows the same times.
 MIDNIGHT_MS = 1_709_596_800_000  # 2024-03-05T00:00:00Z
 MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
 PATIENCE_S = 30.0
 
 Show = Callable[[Element], None]
@@ -61,27 +64,37 @@ class Stage:
 
     def fill(self, topic: str, *counts: int) -> None:
         """Makes a topic with so many clicks in each of its partitions, one each minute from midnight on."""
+        self._fill(topic, counts, lambda number, count: MIDNIGHT_MS + number * MINUTE_MS)
+
+    def fill_lately(self, topic: str, *counts: int, every_ms: int) -> None:
+        """The same with clicks so far apart, the last ones seconds ago: for what tells the age of clicks."""
+        # Ages are told in minutes or coarser then, and the seconds that a slow machine takes do not show.
+        newest_ms = time.time_ns() // 1_000_000 - 10_000
+        self._fill(topic, counts, lambda number, count: newest_ms - (count - 1 - number) * every_ms)
+
+    def _fill(self, topic: str, counts: Sequence[int], when_ms: Callable[[int, int], int]) -> None:
         self.broker.create_topic(topic, len(counts))
-        producer = confluent_kafka.Producer({"bootstrap.servers": self.servers})
         for partition, count in enumerate(counts):
-            for number in range(count):
-                when_ms = MIDNIGHT_MS + number * MINUTE_MS
-                producer.produce(topic, f"click {number}", partition=partition, timestamp=when_ms)
-        producer.flush()
+            # One batch: how a producer would cut them differs from run to run, and so would sizes that are shown.
+            batch = batches.build(
+                [(None, f"click {number}".encode()) for number in range(count)],
+                timestamp_ms=[when_ms(number, count) for number in range(count)],
+            )
+            self.client.produce(TopicPartition(topic, partition), batch)
 
     def code(self) -> "Block":
         """Shows the body of the `with` statement, runs it, and shows what it printed."""
         return Block(self._show)
 
-    def command(self, line: str, *, exit_code: int = 0) -> None:
-        """Shows a `logmark` command, runs it, and shows what it wrote."""
+    def command(self, line: str, *, exit_code: int = 0, varying: str = "") -> None:
+        """Shows a `logmark` command, runs it, and shows what it wrote, dots for what matches `varying`."""
         self._show(Command(line))
         name, *arguments = line.split()
         assert name == "logmark"
         code, written = self._logmark(arguments)
         if code != exit_code:
             raise UserError(f"`{line}` ended with exit code {code} and not {exit_code}: {written.strip()}")
-        self._show(Output(written.rstrip()))
+        self._show(Output(re.sub(varying, "...", written.rstrip()) if varying else written.rstrip()))
 
     def process(self, program: Callable[[str], None], *, until: Callable[[], bool] | None = None) -> None:
         """Shows a function, runs it in a process of its own, which dies, and shows what it printed.

@@ -6,13 +6,13 @@ import time
 
 from confluent_kafka import Consumer, TopicPartition
 
-from logmark.tour.stage import Stage
+from logmark.tour.stage import HOUR_MS, Stage
 
 
 def committed(stage: Stage) -> None:
     """The position is the consumer's, the committed offset is the group's."""
     servers = stage.servers
-    stage.fill("clicks", 6)
+    stage.fill_lately("clicks", 6, every_ms=HOUR_MS)
     stage.say(
         """
         Two numbers, and most trouble with Kafka comes from mixing them up. The *position* (the current offset) is which

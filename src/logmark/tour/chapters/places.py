@@ -4,7 +4,7 @@ import time
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from logmark.tour.stage import Stage
+from logmark.tour.stage import MINUTE_MS, Stage
 
 
 def start(stage: Stage) -> None:
@@ -69,11 +69,11 @@ def start(stage: Stage) -> None:
 def lag(stage: Stage) -> None:
     """Lag is the end of the log minus the group's place."""
     servers = stage.servers
-    stage.fill("clicks", 1000, 500)
+    stage.fill_lately("clicks", 1000, 500, every_ms=10 * MINUTE_MS)
     stage.say(
         """
-        Fraud detection was down over lunch. It stands at 258 of 1000 clicks in one partition, and at 490 of 500 in the
-        other. How far behind is that? The end of each log minus the group's place in it, added up:
+        Fraud detection was down. It stands at 258 of 1000 clicks in one partition, and at 490 of 500 in the other. How
+        far behind is that? The end of each log minus the group's place in it, added up:
         """
     )
     with stage.code():
@@ -86,7 +86,14 @@ def lag(stage: Stage) -> None:
         fraud.commit(offsets=places, asynchronous=False)
     stage.command("logmark lag fraud")
     stage.picture("clicks", "fraud")
-    stage.say("Fraud is back, and reads 700 clicks of partition 0. What does that do to the lag?")
+    stage.say(
+        """
+        752 clicks, and the oldest of them has waited for five days: BEHIND is the age of the next click to read, with
+        how it was found, here from that record's own time. Ten clicks can be a second or a week: look at both.
+
+        Fraud is back, and reads 700 clicks of partition 0. What does that do to the lag?
+        """
+    )
     with stage.code():
         fraud.assign([TopicPartition("clicks", 0, 258)])
         print("read", len(fraud.consume(700, timeout=10)), "clicks")
@@ -96,7 +103,7 @@ def lag(stage: Stage) -> None:
         fraud.commit(asynchronous=False)
         fraud.close()
     stage.picture("clicks", "fraud")
-    stage.keep("Lag = end of the log - committed offset, partition by partition; only a commit makes it smaller.")
+    stage.keep("Lag = end of the log - committed offset, by partition; reading leaves it, committing shrinks it.")
 
 
 def kept(stage: Stage) -> None:
@@ -125,11 +132,13 @@ def kept(stage: Stage) -> None:
         first, end = fraud.get_watermark_offsets(TopicPartition("clicks", 0), timeout=10)
         print("the log holds", list(range(first, end)))
     stage.picture("clicks", "fraud")
+    stage.command("logmark lag fraud")
+    stage.pause()
     stage.say(
         """
         Clicks 0 to 2 are gone, read or not. The others keep their numbers, so `earliest` is now 3, not 0. Fraud will
-        go on at 3 (if its policy is `earliest`), and two clicks are *lost* to it. Logmark says so; they are no lag,
-        because nobody can read them any more.
+        go on at 3 (if its policy is `earliest`), and two clicks are *lost* to it. They are no lag, because nobody can
+        read them any more.
 
         Committed offsets are forgotten too: seven days (`offsets.retention.minutes`) after a group's last sign of life.
         Fraud takes a holiday of eight days:
@@ -181,9 +190,14 @@ def replay(stage: Stage) -> None:
     stage.command("logmark offsets reset billing --topic clicks --to-earliest --dry-run")
     stage.pause()
     stage.say("Eight clicks would be billed again. Too many: 5 is where it went wrong.")
-    stage.command("logmark offsets reset billing --topic clicks --to-offset 5 --yes")
+    stage.command("logmark offsets reset billing --topic clicks --to-offset 5 --yes", varying=r"(?<=undo )\w+")
     stage.picture("clicks", "billing")
-    stage.say("Start billing again, with the right prices:")
+    stage.say(
+        """
+        Every reset is written down with what was there before: `logmark offsets history` lists them, and
+        `logmark offsets undo` takes one back. Billing starts again, with the right prices:
+        """
+    )
     with stage.code():
         billing = Consumer({
             "bootstrap.servers": servers,
