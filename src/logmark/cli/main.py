@@ -9,14 +9,28 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from logmark import __version__
-from logmark.cli import backup, consume, contexts, groups, lag, log, offsets, produce, replay, topics, tour, verify
+from logmark.cli import (
+    backup,
+    consume,
+    contexts,
+    groups,
+    lag,
+    log,
+    monitor,
+    offsets,
+    produce,
+    replay,
+    topics,
+    tour,
+    verify,
+)
 from logmark.cli.options import example
 from logmark.errors import LogmarkError, UserError
 
 _SERVE_HELP = "Run a broker in the foreground until it is told to stop."
 _ORDER = (
-    "tour", "topics", "produce", "consume", "groups", "lag", "offsets", "replay", "verify", "log", "backup", "restore",
-    "contexts",
+    "tour", "topics", "produce", "consume", "groups", "lag", "monitor", "offsets", "replay", "verify", "log", "backup",
+    "restore", "contexts",
 )  # fmt: skip
 INTERRUPTED = 130
 
@@ -77,6 +91,7 @@ app.command("produce", epilog=example("seq 3 | logmark produce orders"))(produce
 app.command("consume", epilog=example("logmark consume orders --from @-2h --max 10"))(consume.consume)
 app.add_typer(groups.app, name="groups")
 app.command("lag", epilog=example("logmark lag billing --output json"))(lag.lag)
+app.command("monitor", epilog=example("logmark monitor --alerts alerts.toml"))(monitor.monitor)
 app.add_typer(offsets.app, name="offsets")
 app.command("replay", epilog=example("logmark replay orders --from @-2h --key ORD-7 --to-topic orders-sandbox"))(
     replay.replay
