@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 _NOUNS = {"reset": "", "undo": ", undoing", "import": ", importing", "delete-offsets": ", forgetting offsets"}
 
 
-def print_plan(plan: "ResetPlan") -> None:
+def print_plan(plan: "ResetPlan", *, of: str = "group") -> None:
     """Writes the plan as a table, its totals, and what must be known before anybody agrees."""
     what = f"{', ' if plan.how else ''}{plan.how}"
-    typer.echo(f"Plan for group {plan.group}{' (a new group)' if plan.creates_group else ''}{what}:")
+    typer.echo(f"Plan for {of} {plan.group}{' (a new group)' if plan.creates_group else ''}{what}:")
     columns = [
         Column("TOPIC"), Column("PARTITION", True), Column("COMMITTED"), Column("NEW", True),
         Column("READ AGAIN", True), Column("SKIPPED", True), Column("LAG AFTER", True),
@@ -152,7 +152,7 @@ def print_change(change: "Change") -> None:
         *((name, value) for name, value in change.details.items() if not name.startswith("topic id of ")),
     ]  # fmt: skip
     for name, value in lines:
-        if value:
+        if value and "\n" not in value:
             typer.echo(f"  {name:<8} {value}")
     print_table(
         [
