@@ -15,6 +15,7 @@ from logmark.client.client import Client
 from logmark.client.errors import ReadOnly
 from logmark.errors import UserError
 from logmark.names import TopicPartition
+from logmark.offsets.checkpoints import logs
 from logmark.offsets.checkpoints.folder import Folder
 from logmark.offsets.checkpoints.logs import Offsets
 from logmark.offsets.checkpoints.reading import Checkpoint, read_checkpoint
@@ -29,7 +30,7 @@ from logmark.offsets.checkpoints.refusals import (
 from logmark.offsets.checkpoints.sinks import Sink, find_sink
 from logmark.offsets.inspect import Bounds
 from logmark.offsets.journal import Change, Journal, new_id, who_am_i
-from logmark.offsets.plan import ResetPlan, Target, ToTime, make_plan
+from logmark.offsets.plan import ResetPlan, Target, ToPlaces, ToTime, make_plan
 from logmark.offsets.spelling import did_you_mean
 
 
@@ -84,6 +85,23 @@ def plan_rewind(
         refuse_running(checkpoint, now_ms=now_ms)
     plan = plan_moves(client, checkpoint, target, topics, clamp=clamp)
     return rewind_of(checkpoint, plan, sink=(known or sink or Sink(name="", known_by="")).name, now_ms=now_ms)
+
+
+def before(folder: Folder, batch_id: int) -> ToPlaces:
+    """The place where a batch began, as a target: the end of the batch before it."""
+    offsets: Offsets | None = None
+    if batch_id == 0:
+        offsets = read_checkpoint(folder, batches=1).initial
+    elif folder.read(f"offsets/{batch_id}") is not None:
+        path = f"offsets/{batch_id - 1}"
+        content = folder.read(path)
+        offsets = None if content is None else logs.read_plan(content, f"{folder.url}/{path}").sources[0].offsets
+    if not offsets:
+        raise UserError(
+            f"{folder.url} does not say where batch {batch_id} began: Spark keeps only the last batches "
+            "(spark.sql.streaming.minBatchesToRetain, 100). Nothing was changed; --batches 100 shows those it has."
+        )
+    return ToPlaces({one: Committed(offset=offset) for one, offset in offsets.items()}, f"before batch {batch_id}")
 
 
 def append(
@@ -188,6 +206,10 @@ def plan_moves(
     chosen = _chosen(checkpoint, topics)
     bounds = bounds_for(client, checkpoint.offsets)
     places = [bounds.place(checkpoint.url, one, Committed(offset=checkpoint.offsets[one])) for one in chosen]
+    if isinstance(target, ToPlaces):
+        # What was not there at that time begins at its start, as it once did.
+        starts = {one: Committed(offset=start) for one, start in bounds.starts.items()}
+        target = replace(target, places={**starts, **target.places})
     found = None
     if isinstance(target, ToTime):
         answers = client.list_offsets(dict.fromkeys(chosen, target.timestamp_ms))
