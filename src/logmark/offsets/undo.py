@@ -8,7 +8,8 @@ from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.applying import TOPIC_ID, Applied, MovedMeanwhile, Patience, apply
-from logmark.offsets.changes import GROUP, Change, Who, who_am_i
+from logmark.offsets.changes import CHECKPOINT, GROUP, Change, Who, who_am_i
+from logmark.offsets.checkpoints.undoing import undo_checkpoint
 from logmark.offsets.inspect import Bounds
 from logmark.offsets.journal import Journal, find_change, open_journal
 from logmark.offsets.members import refuse_active
@@ -41,7 +42,7 @@ def undo(
     journal: Journal | None = None,
     patience: Patience | None = None,
 ) -> Applied | None:
-    """Takes a change of a group back, by default this user's last one; None if there was nothing left to take back.
+    """Takes a change back, by default this user's last one; None if there was nothing left to take back.
 
     Offsets, metadata and leader epochs are restored exactly; a partition without a commit has none again. The undo is
     a change of its own in the journal, and can be undone. Raises MovedOn, unless `force`, where the group has moved
@@ -49,6 +50,10 @@ def undo(
     """
     journal = journal or open_journal(client)
     change = chosen(history(client, journal=journal), id)
+    if change.subject == CHECKPOINT:
+        now_ms = (patience or Patience()).clock.now_ms()
+        done = undo_checkpoint(client, journal, change, force=force, reason=reason, now_ms=now_ms)
+        return None if done is None else Applied(plan=done[0].plan, change=done[1])
     plan = plan_undo(client, change, force=force)
     if not plan.changes:
         close(journal, change)

@@ -8,6 +8,7 @@ from logmark.cli.clusters import Cluster, complete_group, on_cluster
 from logmark.cli.offsets.acting import Act, wait_empty
 from logmark.cli.offsets.app import DryRun, Force, Reason, WaitEmpty, WithOptionalValues, app
 from logmark.cli.offsets.showing import print_change, print_changes
+from logmark.cli.offsets.spark import Mover
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.tables import print_json, say
 
@@ -83,6 +84,7 @@ def undo(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Takes a change back: offsets, metadata and leader epochs as they were, and no commit where there was none."""
+    from logmark.offsets.changes import CHECKPOINT
     from logmark.offsets.journal import open_journal
     from logmark.offsets.undo import MovedOn, chosen, close, history, plan_undo
 
@@ -90,6 +92,12 @@ def undo(
     with cluster.connect() as client:
         journal = open_journal(client)
         change = chosen(history(client, journal=journal), id)
+        if change.subject == CHECKPOINT:
+            _say_what(change)
+            Mover(cluster, yes=yes, dry_run=dry_run, output=output, reason=reason).undo(
+                client, journal, change, force=force
+            )
+            return
         wait_empty(client, change.name, wait)
         try:
             plan = plan_undo(client, change, force=force)
@@ -112,6 +120,7 @@ def finish(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Brings a change to its end that was interrupted; `undo` takes it back instead."""
+    from logmark.offsets.changes import CHECKPOINT
     from logmark.offsets.journal import find_change, open_journal
     from logmark.offsets.undo import MovedOn, history, plan_finish
 
@@ -119,6 +128,10 @@ def finish(
     with cluster.connect() as client:
         journal = open_journal(client)
         change = find_change(history(client, journal=journal), id)
+        if change.subject == CHECKPOINT:
+            _say_what(change)
+            Mover(cluster, yes=yes, dry_run=dry_run, output=output).finish(journal, change)
+            return
         wait_empty(client, change.name, wait)
         try:
             plan = plan_finish(client, change, force=force)
