@@ -4,6 +4,7 @@ import time
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from logmark.names import TopicPartition as LogPartition
 from logmark.tour.stage import MINUTE_MS, Stage
 
 
@@ -165,6 +166,8 @@ def replay(stage: Stage) -> None:
     """A reset moves the group's place; what lies behind it is read again."""
     servers = stage.servers
     stage.fill("clicks", 8)
+    for group, place in {"fraud": 6, "ml-features": 1}.items():
+        stage.client.commit(group, {LogPartition("clicks", 0): place})
     stage.say("Billing has read all eight clicks. Then somebody finds out that the prices were wrong from click 5 on.")
     with stage.code():
         billing = Consumer({
@@ -191,11 +194,12 @@ def replay(stage: Stage) -> None:
     stage.pause()
     stage.say("Eight clicks would be billed again. Too many: 5 is where it went wrong.")
     stage.command("logmark offsets reset billing --topic clicks --to-offset 5 --yes", varying=r"(?<=undo )\w+")
-    stage.picture("clicks", "billing")
+    stage.picture("clicks", "billing", "fraud", "ml-features")
     stage.say(
         """
-        Every reset is written down with what was there before: `logmark offsets history` lists them, and
-        `logmark offsets undo` takes one back. Billing starts again, with the right prices:
+        Fraud and the model stand where they stood: the log is shared, places are not. Every reset is written down with
+        what was there before: `logmark offsets history` lists them, and `logmark offsets undo` takes one back by its id
+        (here dots, for it is never the same). Billing starts again, with the right prices:
         """
     )
     with stage.code():
@@ -209,5 +213,5 @@ def replay(stage: Stage) -> None:
         billing.commit(asynchronous=False)
         billing.close()
     stage.command("logmark lag billing")
-    stage.say("Fraud and the model noticed nothing of all this. That is the point of it.")
+    stage.say("Nobody had to send the clicks again, and nobody else noticed.")
     stage.keep("A replay is a reset and a restart: the log is still there, so the past can be read again.")
