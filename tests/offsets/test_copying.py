@@ -89,7 +89,7 @@ class Stage:
     def begin(self, **asked: Any) -> Run:
         request = Request(topic=self.source, to_topic=self.target, **asked)
         sought = seek(self.client, request, now_ms=NOW)
-        goal = aim(self.client, request, sought, now_ms=NOW)
+        goal = aim(self.client, self.client, request, sought, now_ms=NOW)
         return begin(self.client, request, sought, goal, target_cluster=goal.cluster_id, now_ms=NOW)
 
     def copier(self, run: Run, *, life: Life | None = None, saves: bool = True, **options: Any) -> Copier:

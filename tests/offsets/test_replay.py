@@ -12,6 +12,7 @@ from logmark.offsets.replay import (
     Route,
     Selection,
     Span,
+    Stamp,
     copied_from,
     hops_of,
     original_topic,
@@ -19,7 +20,6 @@ from logmark.offsets.replay import (
     parse_keys,
     parse_places,
     plan_spans,
-    stamp,
 )
 
 NOW = 1_700_000_000_000
@@ -139,7 +139,7 @@ def test_a_copy_keeps_its_partition_number_or_goes_where_its_key_belongs(
 
 
 def test_a_copy_keeps_its_headers_and_tells_where_it_comes_from() -> None:
-    made = stamp("r-1", "orders", 2)(42, 1000, [(b"n", None), (b"n", b"2")])
+    made = Stamp("r-1", "orders", 2).headers(42, 1000, [(b"n", None), (b"n", b"2")])
 
     assert [
         (b"n", None), (b"n", b"2"),
@@ -148,12 +148,13 @@ def test_a_copy_keeps_its_headers_and_tells_where_it_comes_from() -> None:
     ] == list(made)  # fmt: skip
     assert (2, 42) == copied_from(made, b"r-1")
     assert copied_from(made, b"r-2") is None
+    assert made[2:] == list(Stamp("r-1", "orders", 2).bare([42], [1000])[0])
 
 
 def test_a_copy_of_a_copy_names_its_last_place_counts_its_hops_and_keeps_its_first_place() -> None:
-    once = stamp("r-1", "orders", 2)(42, 1000, [(b"n", b"1")])
-    twice = stamp("r-2", "sandbox", 0)(7, 1000, once)
-    thrice = stamp("r-3", "third", 1)(9, 1000, twice)
+    once = Stamp("r-1", "orders", 2).headers(42, 1000, [(b"n", b"1")])
+    twice = Stamp("r-2", "sandbox", 0).headers(7, 1000, once)
+    thrice = Stamp("r-3", "third", 1).headers(9, 1000, twice)
 
     assert [0, 1, 2, 3] == [hops_of(headers) for headers in ([], once, twice, thrice)]
     assert {b"n": b"1", b"logmark.replay.id": b"r-3", b"logmark.replay.topic": b"third"}.items() <= dict(thrice).items()
@@ -177,9 +178,11 @@ def test_a_damaged_count_of_hops_is_one_hop_at_least(headers: Headers, expected:
 
 
 def test_headers_are_stripped_by_their_beginning_but_not_the_count_of_hops() -> None:
-    headers_of = stamp("r-2", "dead", 0, strip=[b"kafka_dlt-", b"logmark."])
+    stamp = Stamp("r-2", "dead", 0, strip=[b"kafka_dlt-", b"logmark."])
 
-    made = headers_of(7, 1000, [(b"kafka_dlt-original-topic", b"orders"), (b"n", b"1"), (b"logmark.replay.hops", b"1")])
+    made = stamp.headers(
+        7, 1000, [(b"kafka_dlt-original-topic", b"orders"), (b"n", b"1"), (b"logmark.replay.hops", b"1")]
+    )
 
     assert b"n" == made[0][0] and b"2" == dict(made)[b"logmark.replay.hops"]
     assert not any(name.startswith(b"kafka_dlt-") for name, _ in made)

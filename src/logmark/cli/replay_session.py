@@ -78,14 +78,14 @@ class Session:
             sought = seek(client, request, now_ms=_now_ms())
             if request.to_topic:
                 # Before the range is read: what is refused need not be counted.
-                aim(target, request, sought, create=create, allow_same_topic=allow_same_topic, now_ms=_now_ms())
+                aim(client, target, request, sought, create=create, allow_same_topic=allow_same_topic, now_ms=_now_ms())
             with bar("Reading", is_bytes=False) as shown:
                 shown.expect(sought.offsets)
                 counts = survey(client, request, sought.spans, step=shown.advance)
             if request.to_topic:
                 oldest = min((one.first_ms for one in counts.values() if one.first_ms is not None), default=None)
                 goal = aim(
-                    target, request, sought,
+                    client, target, request, sought,
                     create=create, allow_same_topic=allow_same_topic, oldest_ms=oldest, now_ms=_now_ms(),
                 )  # fmt: skip
         self._print_survey(request, sought, counts, goal)
@@ -111,7 +111,7 @@ class Session:
             goal = None
             if request.to_topic:
                 goal = aim(
-                    target, request, sought,
+                    client, target, request, sought,
                     create=create, allow_same_topic=allow_same_topic, oldest_ms=oldest, now_ms=_now_ms(),
                 )  # fmt: skip
             if self._output is OutputFormat.TABLE:
@@ -121,7 +121,12 @@ class Session:
                 raise typer.Exit(NOTHING)
             self._ask(f"Copy this to {request.target}?")
             if goal is not None and goal.is_missing:
-                target.create_topic(goal.topic, partitions=goal.partitions, replication_factor=goal.replication_factor)
+                target.create_topic(
+                    goal.topic,
+                    partitions=goal.partitions,
+                    replication_factor=goal.replication_factor,
+                    config=goal.settings,
+                )
                 say(f"Created topic {goal.topic}.")
                 _say_all(retention_warnings(target, request, oldest_ms=oldest, now_ms=_now_ms()))
             run = begin(target, request, sought, goal, target_cluster=target_cluster, now_ms=_now_ms())
@@ -272,10 +277,11 @@ def _print_heading(request: Request, goal: Goal | None) -> None:
         typer.echo(f"Replay of {request.topic}{where}:")
         return
     made = "to be created with " if goal.is_missing else ""
+    settings = "".join(f", {name}={value}" for name, value in sorted(goal.settings.items()))
     times = "keeping their times" if request.timestamp == "keep" else "with the time of the copy"
     typer.echo(
         f"Replay of {request.topic} to {goal.topic} ({made}{count(goal.partitions, 'partition')}, replication factor "
-        f"{goal.replication_factor}), {times}:"
+        f"{goal.replication_factor}{settings}), {times}:"
     )
     _say_all(goal.warnings)
 

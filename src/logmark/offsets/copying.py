@@ -16,7 +16,7 @@ from logmark.client.errors import BrokerUnreachable, ClientError, RefusedByBroke
 from logmark.client.fetcher import next_offset
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
-from logmark.offsets.gathering import COPY_BYTES, Copy, Gatherer
+from logmark.offsets.gathering import COPY_BYTES, OWN_HEADERS, Copy, Gatherer
 from logmark.offsets.rate import Pace, Rate
 from logmark.offsets.records import DECOMPRESSED_BYTES_MAX
 from logmark.offsets.replay import Route, copied_from
@@ -205,8 +205,10 @@ class Copier:
         records_max = self._rate.records_at_once or len(copies)
         bytes_max = min(_BATCH_BYTES, self._rate.bytes_at_once or _BATCH_BYTES)
         first = size = 0
-        for index, copy in enumerate(copies):
-            more = _size_of(copy)
+        for index, (_, _, key, value, headers) in enumerate(copies):
+            more = COPY_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
+            if len(headers) > OWN_HEADERS:
+                more += sum(len(name) + len(content or b"") for name, content in headers[:-OWN_HEADERS])
             if index > first and (size + more > bytes_max or index - first >= records_max):
                 yield copies[first:index]
                 first, size = index, 0
@@ -217,9 +219,10 @@ class Copier:
     def _append(self, number: int, target: TopicPartition, copies: Sequence[Copy]) -> None:
         """Writes copies as one batch, or as several where the broker wants smaller ones; each of them once."""
         for tried in range(_TRIES_MAX):
-            self._pace.wait(len(copies), sum(map(_size_of, copies)))
+            batch = self._batch(target, copies)
+            self._pace.wait(len(copies), len(batch))
             try:
-                base_offset = self._target.produce(target, self._batch(target, copies))
+                base_offset = self._target.produce(target, batch)
             except RefusedByBroker as refusal:
                 if refusal.code in _ABOUT_RECORDS:
                     self._divide(number, target, copies, refusal)
@@ -263,9 +266,10 @@ class Copier:
             self._append(number, target, copies[:middle])
             self._append(number, target, copies[middle:])
             return
+        offset, _, key, value, _ = copies[0]
         raise UserError(
-            f"The record at offset {copies[0][0]} of {self.run.request.topic}-{number} "
-            f"({_size_of(copies[0])} bytes with its headers) was refused by {target}: {_ABOUT_RECORDS[refusal.code]}."
+            f"The record at offset {offset} of {self.run.request.topic}-{number} "
+            f"({len(key or b'') + len(value or b'')} bytes) was refused by {target}: {_ABOUT_RECORDS[refusal.code]}."
         )
 
     def _acknowledged(self, target: TopicPartition, base_offset: int, count: int) -> None:
@@ -298,13 +302,6 @@ class Copier:
                 "deleted or lost by its brokers, so what is missing cannot be told. Start over with --start-over."
             )
         return failure
-
-
-def _size_of(copy: Copy) -> int:
-    _, _, key, value, headers = copy
-    size = COPY_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
-    # The six of our own are in the first number already.
-    return size if len(headers) <= 6 else size + sum(len(name) + len(content or b"") for name, content in headers[:-6])
 
 
 def _next(sequence: int, count: int) -> int:

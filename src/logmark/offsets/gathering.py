@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.replay import Headers, Route, hops_of, original_topic, stamp
+from logmark.offsets.replay import Headers, Route, Stamp, hops_of, original_topic
 from logmark.offsets.replays import Run
 from logmark.wire.columns import Columns
 
 Copy = tuple[int, int, bytes | None, bytes | None, Headers]  # offset, time, key, value, headers
 
-COPY_BYTES = 220  # what a copy's own headers and lengths take, about
+OWN_HEADERS = 6
+COPY_BYTES = 220  # what these and a record's lengths take, about
 
 
 @dataclass(slots=True)
@@ -38,9 +39,8 @@ class Gatherer:
         self._names = [name.encode() for name in request.to_original]
         self._max_hops = request.max_hops
         self._selection = None if request.selection.is_everything else request.selection
-        self._headers_of = stamp(
-            run.id, request.topic, number, strip=[prefix.encode() for prefix in request.strip_headers]
-        )
+        self._stamp = Stamp(run.id, request.topic, number, strip=[prefix.encode() for prefix in request.strip_headers])
+        self._takes_all = self._selection is None and not self._names
         self._route_of = route_of
         self._routes: dict[str, Route] = {}
         self._gathered = Gathered()
@@ -52,49 +52,59 @@ class Gatherer:
 
     def take(self, found: Columns, *, left: int | None) -> int | None:
         """Adds the wanted records, `left` of them at most; with the last of those it stops and returns what follows."""
-        selection, headers_of, max_hops, names = self._selection, self._headers_of, self._max_hops, self._names
+        offsets, times, keys, values = found.offsets, found.timestamps_ms, found.keys(), found.values()
+        # The usual case, without a step in Python for each record.
+        if self._takes_all and left is None and not (found.header_list_offsets or (0,))[-1]:
+            self._count(found, found.count)
+            self._add(
+                self._to_topic, list(zip(offsets, times, keys, values, self._stamp.bare(offsets, times), strict=True))
+            )
+            return None
         now = self._gathered
         room = None if left is None else left - now.count
         after = None
         copies: list[Copy] = []
         topics: list[str] = []
-        for offset, timestamp, key, value, headers in zip(
-            found.offsets, found.timestamps_ms, found.keys(), found.values(), found.headers(), strict=True
-        ):
-            if selection is not None and not selection.takes(key, value, headers):
-                now.not_selected += 1
+        for offset, timestamp, key, value, headers in zip(offsets, times, keys, values, found.headers(), strict=True):
+            topic = self._wanted(offset, key, value, headers)
+            if topic is None:
                 continue
-            if headers and hops_of(headers) >= max_hops:
-                now.hopped += 1
-                continue
-            if names:
-                topic = self._address(offset, headers)
-                if topic is None:
-                    now.unaddressed += 1
-                    continue
-                topics.append(topic)
-            copies.append((offset, timestamp, key, value, headers_of(offset, timestamp, headers)))
+            topics.append(topic)
+            copies.append((offset, timestamp, key, value, self._stamp.headers(offset, timestamp, headers)))
             if len(copies) == room:
                 after = int(offset) + 1
                 break
-        if copies:
-            now.size_bytes += len(found.key_bytes) + len(found.value_bytes) + len(copies) * COPY_BYTES
-        if not names:
-            self._add(self._to_topic, copies)
+        self._count(found, len(copies))
         for topic in dict.fromkeys(topics):
             self._add(topic, [copy for copy, own in zip(copies, topics, strict=True) if own == topic])
         return after
+
+    def _wanted(self, offset: int, key: bytes | None, value: bytes | None, headers: Headers) -> str | None:
+        """The topic that a record goes to, or None for one that is left out and counted."""
+        now = self._gathered
+        if self._selection is not None and not self._selection.takes(key, value, headers):
+            now.not_selected += 1
+            return None
+        if headers and hops_of(headers) >= self._max_hops:
+            now.hopped += 1
+            return None
+        if not self._names:
+            return self._to_topic
+        topic = original_topic(headers, self._names)
+        if topic == self._topic:
+            raise UserError(f"The record at offset {offset} of {topic}-{self._number} names this topic as its own.")
+        now.unaddressed += topic is None
+        return topic
+
+    def _count(self, found: Columns, copies: int) -> None:
+        if copies:
+            held = len(found.key_bytes) + len(found.value_bytes) + len(found.header_value_bytes or b"")
+            self._gathered.size_bytes += held + copies * COPY_BYTES
 
     def drain(self) -> Gathered:
         """What was gathered since the last time."""
         gathered, self._gathered = self._gathered, Gathered()
         return gathered
-
-    def _address(self, offset: int, headers: Headers) -> str | None:
-        topic = original_topic(headers, self._names)
-        if topic == self._topic:
-            raise UserError(f"The record at offset {offset} of {topic}-{self._number} names this topic as its own.")
-        return topic
 
     def _add(self, topic: str, copies: list[Copy]) -> None:
         if not copies:

@@ -15,7 +15,7 @@ _STEP_S = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """A limit in records or in bytes of keys, values and headers; None means that there is none."""
+    """A limit in records or in bytes of whole batches, as they are sent; None means that there is none."""
 
     records_per_s: float | None = None
     bytes_per_s: float | None = None

@@ -1,7 +1,7 @@
 """A replay: which records of a topic are copied, to which partition, and what travels with them. All of it is pure."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from logmark.client.errors import OffsetOutOfRange
@@ -213,30 +213,31 @@ def hops_of(headers: Headers) -> int:
     return int(any(name == ID for name, _ in headers))
 
 
-def stamp(
-    run_id: str, topic: str, partition: int, *, strip: Sequence[bytes] = ()
-) -> Callable[[int, int, Headers], Headers]:
-    """Makes the headers of a copy from offset, time and headers of the record; those of an earlier replay go.
+class Stamp:
+    """Makes the headers of the copies of one partition; those of an earlier replay go.
 
     The headers name where this copy was made from. From the second replay on, `origin` keeps the first place of all.
     """
-    prefixes = (PREFIX, *strip)
-    first = [(ID, run_id.encode()), (TOPIC, topic.encode()), (PARTITION, b"%d" % partition)]
-    once = (HOPS, b"1")
 
-    def headers_of(offset: int, timestamp_ms: int, headers: Headers) -> Headers:
-        place = [*first, (OFFSET, b"%d" % offset), (TIMESTAMP, b"%d" % timestamp_ms)]
-        if not headers:
-            place.append(once)
-            return place
+    def __init__(self, run_id: str, topic: str, partition: int, *, strip: Sequence[bytes] = ()) -> None:
+        self._prefixes = (PREFIX, *strip)
+        self._first = ((ID, run_id.encode()), (TOPIC, topic.encode()), (PARTITION, b"%d" % partition))
+
+    def headers(self, offset: int, timestamp_ms: int, headers: Headers) -> Headers:
+        """The headers of the copy of a record: its own, and where it comes from."""
+        kept = [header for header in headers if not header[0].startswith(self._prefixes)]
         hops = hops_of(headers)
-        kept = [header for header in headers if not header[0].startswith(prefixes)]
-        place.append((HOPS, b"%d" % (hops + 1)))
-        if hops:
-            place.append((ORIGIN, _origin(headers)))
-        return kept + place
+        place = (OFFSET, b"%d" % offset), (TIMESTAMP, b"%d" % timestamp_ms), (HOPS, b"%d" % (hops + 1))
+        origin = ((ORIGIN, _origin(headers)),) if hops else ()
+        return [*kept, *self._first, *place, *origin]
 
-    return headers_of
+    def bare(self, offsets: Sequence[int], timestamps_ms: Sequence[int]) -> list[Headers]:
+        """The headers of the copies of many records that had none."""
+        first, once = self._first, (HOPS, b"1")
+        return [
+            (*first, (OFFSET, b"%d" % offset), (TIMESTAMP, b"%d" % timestamp), once)
+            for offset, timestamp in zip(offsets, timestamps_ms, strict=True)
+        ]
 
 
 def _origin(headers: Headers) -> bytes:

@@ -22,6 +22,13 @@ from logmark.wire.batches import Record
 
 # More would hold up the question; the counts are shown anyway.
 _TIMES_SHOWN_MAX = 50
+# What decides which records a topic takes and how long it keeps them: a new topic gets these from the old one.
+_CARRIED_SETTINGS = frozenset(
+    {
+        "cleanup.policy", "retention.ms", "retention.bytes", "max.message.bytes", "message.timestamp.type",
+        "message.timestamp.before.max.ms", "message.timestamp.after.max.ms", "compression.type",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,10 +227,12 @@ class Goal:
     partitions: int
     replication_factor: int
     is_missing: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
     warnings: Sequence[str] = field(default_factory=list)
 
 
 def aim(
+    source: Client,
     target: Client,
     request: Request,
     sought: Sought,
@@ -264,8 +273,20 @@ def aim(
         replication_factor=min(sought.replication_factor, len(cluster.brokers)) if topic is None
         else _replication_of(topic),
         is_missing=topic is None,
+        settings=_settings_of(source, request.topic) if topic is None else {},
         warnings=[] if topic is None else retention_warnings(target, request, oldest_ms=oldest_ms, now_ms=now_ms),
     )  # fmt: skip
+
+
+def _settings_of(client: Client, topic: str) -> dict[str, str]:
+    """What was changed of a topic's settings that its copy needs too; nothing where they are not shown to us."""
+    with contextlib.suppress(ClientError):
+        return {
+            entry.name: entry.value
+            for entry in client.describe_configs([topic])[topic]
+            if entry.name in _CARRIED_SETTINGS and not entry.is_default and entry.value is not None
+        }
+    return {}
 
 
 def retention_warnings(target: Client, request: Request, *, oldest_ms: int | None, now_ms: int) -> list[str]:
