@@ -116,6 +116,13 @@ def test_the_chapters_are_listed() -> None:
     assert [chapter.name for chapter in CHAPTERS] == [words[0] for words in shown.words[1:]]
 
 
+def test_the_help_has_an_example_that_runs() -> None:
+    shown = run("tour", "--help")
+
+    assert "Example: logmark tour lag crash --no-pause" in shown.out
+    assert ["lag", "crash"] == [chapter.name for chapter in touring.chosen(["lag", "crash"])]
+
+
 def test_chapters_are_played_in_the_order_asked_for() -> None:
     shown = run("tour", "partitions", "offset")
 
