@@ -1,7 +1,9 @@
 """`logmark replay`, the same on our broker and on Apache Kafka."""
 
 import os
+import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -12,9 +14,19 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Message
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from tests.cli.conftest import Ran, run
-from tests.harness.brokers import BrokerUnderTest, read
+from tests.harness import shared
+from tests.harness.brokers import BrokerUnderTest, read, values_of
+from tests.harness.node import wait_until
 
 NOW = 1_700_000_000_000
 FOREVER = {"retention.ms": "-1"}
@@ -189,6 +201,73 @@ def test_no_cluster_there_is_a_sentence_soon() -> None:
     assert time.monotonic() - began < 10
 
 
+def _deny(broker: BrokerUnderTest, topic: str, denied: AclOperation, *allowed: AclOperation) -> None:
+    def rule(operation: AclOperation, kind: AclPermissionType) -> AclBinding:
+        return AclBinding(
+            ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", operation, kind
+        )  # fmt: skip
+
+    rules = [rule(denied, AclPermissionType.DENY), *(rule(one, AclPermissionType.ALLOW) for one in allowed)]
+    for made in broker.admin.create_acls(rules).values():
+        made.result(30)
+
+
+@pytest.mark.kafka
+def test_missing_rights_are_sentences_and_a_run_that_lacked_them_goes_on(state: Path) -> None:
+    node = shared.node(
+        "rights",
+        {
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found": "true",
+        },
+    )
+    broker = BrokerUnderTest("kafka", node.bootstrap_servers, node)
+    orders, sandbox = broker.create_topic("orders"), broker.create_topic("sandbox")
+    broker.produce(orders, ["v"] * 3)
+
+    def replay() -> Ran:
+        return run("replay", orders, "--to-topic", sandbox, "--yes", servers=broker.bootstrap_servers)
+
+    _deny(broker, sandbox, AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.READ)
+    unwritable = replay()
+    _deny(broker, orders, AclOperation.READ, AclOperation.DESCRIBE)
+    unreadable = run("replay", orders, servers=broker.bootstrap_servers)
+    _deny(broker, orders, AclOperation.DESCRIBE)
+    unseen = run("replay", orders, servers=broker.bootstrap_servers)
+    everything = AclBindingFilter(
+        ResourceType.TOPIC, None, ResourcePatternType.LITERAL, None, None, AclOperation.ANY, AclPermissionType.ANY
+    )
+    for gone in broker.admin.delete_acls([everything]).values():
+        gone.result(30)
+    wait_until(lambda: run("replay", orders, servers=broker.bootstrap_servers).exit_code == 0, "the rights are back")
+    went_on = replay()
+
+    assert (1, True) == (unwritable.exit_code, "Go on with: logmark replay --resume r-" in unwritable.error)
+    assert f"topic {sandbox}: you are not allowed to" in unwritable.error
+    assert (1, True) == (unreadable.exit_code, "you are not allowed to read this topic" in unreadable.error)
+    assert (1, True) == (unseen.exit_code, orders in unseen.error), unseen.error
+    assert (0, 3) == (went_on.exit_code, broker.end_offset(sandbox)), went_on.error
+    for said in (unwritable, unreadable, unseen):
+        assert "Traceback" not in said.error
+    broker.close()
+
+
+@pytest.mark.kafka
+def test_a_copy_goes_to_another_cluster(
+    our_broker: BrokerUnderTest, apache_kafka: BrokerUnderTest, state: Path
+) -> None:
+    orders, sandbox = our_broker.create_topic("orders", 1, FOREVER), apache_kafka.unique("sandbox")
+    our_broker.produce(orders, ["a", "b", "c"])
+    there = ["--to-bootstrap-servers", apache_kafka.bootstrap_servers]
+    done = run(
+        "replay", orders, "--to-topic", sandbox, "--create-topic", "--yes", *there,
+        servers=our_broker.bootstrap_servers,
+    )  # fmt: skip
+
+    assert 0 == done.exit_code, done.error
+    assert ["a", "b", "c"] == values_of(records_of(apache_kafka, sandbox, 3))
+
+
 def test_old_times_in_a_topic_that_deletes_them_are_warned_of(
     broker: BrokerUnderTest, replay: Command, orders: str
 ) -> None:
@@ -198,6 +277,60 @@ def test_old_times_in_a_topic_that_deletes_them_are_warned_of(
 
     assert "deletes records after 1 d (retention.ms)" in kept.error
     assert "retention.ms" not in renewed.error
+
+
+def test_an_unfinished_run_is_listed_given_up_or_started_over(
+    broker: BrokerUnderTest, replay: Command, state: Path, orders: str
+) -> None:
+    sandbox = broker.create_topic("sandbox", 1, {**FOREVER, "max.message.bytes": "500"})
+    broker.produce(orders, ["x" * 600])
+    stopped = [replay(orders, "--to-topic", sandbox, "--from", begin, "--yes") for begin in ("8", "9")]
+    known = replay("--runs", "--output", "json").json
+    given_up = replay("--forget", known[0]["id"])
+    over = replay(orders, "--to-topic", sandbox, "--from", "9", "--yes", "--start-over")
+    after = replay("--runs")
+
+    assert [1, 1, 1, 0] == [one.exit_code for one in (*stopped, over, given_up)]
+    assert [False, False] == [one["finished"] for one in known]
+    assert 1 == len(after.lines[1:]), "giving up forgets a run, and so does starting over"
+    assert known[1]["id"] not in after.out
+    assert ["unfinished"] == [words[-1] for words in after.words[1:]]
+    assert 2 + 1 + 1 == broker.end_offset(sandbox), "what was copied before the large record stays"
+
+
+@pytest.mark.parametrize(("answer", "exit_code", "copied"), [(b"y\n", 0, 3), (b"\n", 1, 0)])
+def test_a_copy_asks_in_a_terminal(
+    our_broker: BrokerUnderTest, state: Path, answer: bytes, exit_code: int, copied: int
+) -> None:
+    orders, sandbox = our_broker.create_topic("orders"), our_broker.create_topic("sandbox")
+    our_broker.produce(orders, ["a", "b", "c"])
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "logmark", "replay", orders, "--to-topic", sandbox]
+    with subprocess.Popen(
+        [*command, "-b", our_broker.bootstrap_servers],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=os.environ.copy(),
+    ) as asked:
+        os.close(theirs)
+        shown = _read_until(ours, f"Copy this to {sandbox}? [y/N]:".encode())
+        os.write(ours, answer)
+        assert exit_code == asked.wait(20)
+    os.close(ours)
+
+    assert b"at most 3 records" in shown
+    assert copied == our_broker.end_offset(sandbox)
+
+
+def _read_until(terminal: int, wanted: bytes) -> bytes:
+    found = b""
+    deadline = time.monotonic() + 20
+    while wanted not in found:
+        assert time.monotonic() < deadline, found
+        if select.select([terminal], [], [], 0.1)[0]:
+            found += os.read(terminal, 4096)
+    return found
 
 
 def copying(broker: BrokerUnderTest, *arguments: str) -> subprocess.Popen[str]:
