@@ -128,6 +128,7 @@ def test_a_running_query_honours_a_reset_and_its_undo(
 
 @pytest.mark.soak
 @pytest.mark.kafka
+@pytest.mark.timeout(3600)
 def test_five_hundred_resets_at_random_moments_of_a_busy_query(
     our_broker: BrokerUnderTest,
     spark: "SparkSession",

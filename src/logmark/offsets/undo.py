@@ -81,9 +81,8 @@ def finish(
 
 
 def close(journal: Journal, change: Change) -> None:
-    """Writes down that a change which was begun is taken back, where nothing is left to be done for it."""
-    if change.state == "pending":
-        journal.finish(change.id, "taken back")
+    """Writes down that a change is taken back, where the group stands already as it did before."""
+    journal.finish(change.id, "taken back" if change.state == "pending" else "undone")
 
 
 def chosen(changes: Sequence[Change], id: str | None, *, who: Who | None = None) -> Change:
