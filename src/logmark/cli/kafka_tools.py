@@ -1,0 +1,21 @@
+"""Kafka's own tools as commands of ours: they get their words as they were written, options and all."""
+
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+
+class Untouched(TyperCommand):
+    """Leaves every word behind its name to whoever it calls, also `--help` and `--`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.args = args
+        return args
+
+
+def kafka_consumer_groups(ctx: typer.Context) -> None:
+    """Kafka's kafka-consumer-groups.sh: the same options, output and exit codes, without a JVM."""
+    from logmark.cli.kafka_consumer_groups import main
+
+    ctx.exit(main(ctx.args))

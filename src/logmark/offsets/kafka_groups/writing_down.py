@@ -1,0 +1,64 @@
+"""The journal entry of a change that the tool makes: written before it, without a word, and never in its way."""
+
+import time
+from collections.abc import Mapping
+from typing import Self
+
+from logmark.client.answers import Committed
+from logmark.client.client import Client
+from logmark.errors import LogmarkError
+from logmark.names import TopicPartition
+from logmark.offsets.changes import Change, State, new_id, who_am_i
+from logmark.offsets.journal import Journal, open_journal
+from logmark.offsets.kafka_groups.printing import Printer
+
+Places = Mapping[TopicPartition, Committed | None]
+
+
+class WrittenDown:
+    """One change in the journal, or one that could not be written there."""
+
+    def __init__(self, printer: Printer, journal: Journal | None, id: str) -> None:
+        self._printer = printer
+        self._journal = journal
+        self._id = id
+
+    @classmethod
+    def begin(
+        cls, client: Client, printer: Printer, *, group: str, action: str, how: str, before: Places, after: Places
+    ) -> Self:
+        """Writes down what is about to be changed, if anything; a failure is one line on standard error."""
+        if not before and not after:
+            return cls(printer, None, "")
+        now_ms = time.time_ns() // 1_000_000
+        who = who_am_i()
+        id = new_id(now_ms)
+        try:
+            journal = open_journal(client)
+            journal.begin(
+                Change(
+                    id=id,
+                    at_ms=now_ms,
+                    cluster_id=client.metadata([]).cluster_id,
+                    name=group,
+                    action=action,
+                    how=f"kafka-consumer-groups {how}",
+                    who=who.user,
+                    host=who.host,
+                    before=before,
+                    after=after,
+                )
+            )
+        except (LogmarkError, OSError) as error:
+            printer.say(f"logmark: this change is not in the journal: {error}")
+            return cls(printer, None, id)
+        return cls(printer, journal, id)
+
+    def finish(self, state: State) -> None:
+        """Writes down what became of it."""
+        if self._journal is None or state == "pending":
+            return
+        try:
+            self._journal.finish(self._id, state)
+        except (LogmarkError, OSError) as error:
+            self._printer.say(f"logmark: that this change is {state} is not in the journal: {error}")
