@@ -14,6 +14,7 @@ from logmark.cli import (
     consume,
     contexts,
     groups,
+    kafka_tools,
     lag,
     log,
     monitor,
@@ -30,7 +31,7 @@ from logmark.errors import LogmarkError, UserError
 _SERVE_HELP = "Run a broker in the foreground until it is told to stop."
 _ORDER = (
     "tour", "topics", "produce", "consume", "groups", "lag", "monitor", "offsets", "replay", "verify", "log", "backup",
-    "restore", "contexts",
+    "restore", "contexts", "kafka-consumer-groups",
 )  # fmt: skip
 INTERRUPTED = 130
 
@@ -101,6 +102,7 @@ app.add_typer(log.app, name="log")
 app.command("backup", epilog=example("logmark backup ./logmark-data /mnt/backup/orders"))(backup.backup)
 app.command("restore", epilog=example("logmark restore /mnt/backup/orders ./restored"))(backup.restore)
 app.command("contexts", epilog=example("logmark contexts"))(contexts.contexts)
+app.command("kafka-consumer-groups", cls=kafka_tools.Untouched)(kafka_tools.kafka_consumer_groups)
 
 
 def _print_version(wanted: bool) -> None:
