@@ -1,5 +1,6 @@
 """Apache Kafka's command-line tools, many calls in one JVM: a call takes milliseconds instead of half a second."""
 
+import os
 from types import TracebackType
 from typing import Any, Self
 
@@ -7,7 +8,9 @@ from py4j.java_gateway import CallbackServerParameters, GatewayParameters, JavaG
 from py4j.protocol import Py4JJavaError
 
 from tests.harness import distribution
-from tests.harness.tools import QUICK_JVM, ToolResult
+from tests.harness.tools import QUICK_JVM, ToolResult, class_sharing, keep_archive
+
+_MAIN = "py4j.GatewayServer"
 
 
 class _Exit(Exception):
@@ -37,7 +40,7 @@ class JavaTools:
     def __init__(self) -> None:
         self._port, self._process = launch_gateway(
             classpath=distribution.class_path(),
-            javaopts=list(QUICK_JVM),
+            javaopts=[*QUICK_JVM, *class_sharing(_MAIN, archive_owner=os.getpid())],
             java_path=distribution.java(),
             die_on_exit=True,
             return_proc=True,
@@ -94,3 +97,4 @@ class JavaTools:
         self._gateway.shutdown()
         self._process.terminate()
         self._process.wait(30)
+        keep_archive(_MAIN, os.getpid())

@@ -58,14 +58,17 @@ def java_command(
     main_class: str, args: Sequence[str], *, jvm: Sequence[str] = QUICK_JVM, archive_owner: int | None = None
 ) -> list[str]:
     """The command line of one of Kafka's main classes, with its class archive or the order to leave one."""
+    sharing = class_sharing(main_class, archive_owner=archive_owner)
+    return [distribution.java(), *jvm, *sharing, "-cp", distribution.class_path(), main_class, *args]
+
+
+def class_sharing(main_class: str, *, archive_owner: int | None = None) -> list[str]:
+    """The option that makes a JVM use the class archive of a main class, or leave one when it ends."""
     archive = distribution.class_archive(main_class)
     archive.parent.mkdir(parents=True, exist_ok=True)
-    sharing = []
     if archive.exists():
-        sharing = [f"-XX:SharedArchiveFile={archive}"]
-    elif archive_owner is not None:
-        sharing = [f"-XX:ArchiveClassesAtExit={archive}.{archive_owner}"]
-    return [distribution.java(), *jvm, *sharing, "-cp", distribution.class_path(), main_class, *args]
+        return [f"-XX:SharedArchiveFile={archive}"]
+    return [] if archive_owner is None else [f"-XX:ArchiveClassesAtExit={archive}.{archive_owner}"]
 
 
 def keep_archive(main_class: str, owner: int) -> None:

@@ -1,0 +1,489 @@
+"""`logmark kafka-consumer-groups` prints what Apache's own tool prints, ends as it does and moves groups as it does.
+
+Both run against Apache Kafka and against our broker, Apache's tool for all cases in one JVM.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from logmark.testing import Broker
+from tests.compat.both_tools import Stage, of_apache, of_ours, run_ours
+from tests.harness.brokers import BrokerUnderTest, warm_up
+from tests.harness.gateway import JavaTools
+from tests.harness.node import kafka_node, wait_until
+from tests.harness.own import OUR_SETTINGS
+from tests.harness.tools import CONSUMER_GROUPS
+
+pytestmark = pytest.mark.kafka
+
+# Members of the newer protocol hear of a new assignment with their next heartbeat.
+QUICK_HEARTBEATS = {"group.consumer.min.heartbeat.interval.ms": "100", "group.consumer.heartbeat.interval.ms": "100"}
+
+
+@pytest.fixture(scope="module")
+def apache() -> Iterator[JavaTools]:
+    with JavaTools() as tools:
+        yield tools
+
+
+@pytest.fixture(scope="module")
+def stages(apache: JavaTools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Stage]]:
+    """Each kind of broker, started when a test first asks for it; our own, for `--all-groups` means all of a broker."""
+    with ExitStack() as started:
+
+        @functools.cache
+        def staged(kind: str) -> Stage:
+            if kind == "kafka":
+                node = started.enter_context(kafka_node(tmp_path_factory.mktemp("node"), QUICK_HEARTBEATS))
+                warm_up(node.bootstrap_servers)
+                broker = BrokerUnderTest(kind, node.bootstrap_servers)
+            else:
+                broker = BrokerUnderTest(kind, started.enter_context(Broker(OUR_SETTINGS)).bootstrap_servers)
+            started.callback(broker.close)
+            return Stage(broker, apache)
+
+        yield staged
+
+
+@pytest.fixture(params=["kafka", "logmark"])
+def stage(request: pytest.FixtureRequest, stages: Callable[[str], Stage]) -> Stage:
+    """Apache Kafka, then our broker."""
+    return stages(request.param)
+
+
+@pytest.fixture
+def one_stage(stages: Callable[[str], Stage]) -> Stage:
+    """Apache Kafka alone, for what the tools find out without any broker."""
+    return stages("kafka")
+
+
+def words(text: str) -> list[str]:
+    """A command line; a name with spaces in it is a name of the stage."""
+    return text.split()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--list",
+        "--list --state",
+        "--list --type",
+        "--list --state --type",
+        "--list --state empty",
+        "--list --state Empty,STABLE --type classic",
+        "--list --state=stable",
+        "--list --type consumer",
+        "--list --type=Classic,consumer",
+        "--list --all-groups",
+    ],
+)
+def test_list_prints_the_same(stage: Stage, line: str) -> None:
+    printed = stage.same(*words(line), in_any_order=True)
+    assert 0 == printed.exit_code
+
+
+VIEWS = ["", "--offsets", "--members", "--state", "--verbose", "--members --verbose", "--state --verbose"]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_describe_prints_the_same_in_every_view(stage: Stage, view: str) -> None:
+    printed = stage.same(*words(f"--describe --group <email> {view}"))
+    assert any(stage.email in line for line in (*printed.out, *printed.err))
+
+
+@pytest.mark.parametrize("groups", ["--group <half> --group <email> --group <half>", "--all-groups --all-topics"])
+@pytest.mark.parametrize("view", ["", "--state"])
+def test_several_groups_are_described_by_name(stage: Stage, groups: str, view: str) -> None:
+    printed = stage.same(*words(f"--describe {groups} {view}"))
+    assert all(any(group in line for line in printed.out) for group in (stage.email, stage.half))
+
+
+SCENARIOS = {
+    "to-earliest": "--to-earliest",
+    "to-latest": "--to-latest",
+    "to-current": "--to-current",
+    "to-offset 5000": "--to-offset 5000",
+    "to-offset beyond every end": "--to-offset 99999999",
+    "to-offset below every start": "--to-offset -3",
+    "shift-by": "--shift-by 100",
+    "shift-by back": "--shift-by -100",
+    "shift-by beyond": "--shift-by=-9223372036854770000",
+    "to-datetime": "--to-datetime 2024-03-05T00:00:00.000",
+    "to-datetime with a zone": "--to-datetime 2024-03-05T02:30:00.000+02:30",
+    "to-datetime after everything": "--to-datetime 2999-03-05T00:00:00.000Z",
+    "by-duration": "--by-duration PT2H",
+}
+WAYS = {"dry run": "--dry-run", "execute": "--execute", "export": "--dry-run --export"}
+SCOPES = {
+    "dry run": "--group <email> --all-topics",
+    "execute": "--group <email> --topic <orders>",
+    "export": "--group <email> --topic <orders>:0,1",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_reset_prints_and_does_the_same(stage: Stage, scenario: str, way: str) -> None:
+    line = f"--reset-offsets {SCOPES[way]} {SCENARIOS[scenario]} {WAYS[way]}"
+    printed = stage.same(*words(line), in_any_order=True, changes=way == "execute")
+    assert 0 == printed.exit_code
+    assert any(stage.orders in line for line in printed.out)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--group <email> --topic <orders>:1 --to-earliest --execute",
+        "--group <email> --topic <orders>:0,1 --topic <users> --to-latest --execute",
+        "--group <email> --group <half> --all-topics --to-earliest --execute",
+        "--group <email> --group <half> --all-topics --to-earliest --dry-run --export",
+        "--group <half> --topic <orders> --to-current --execute",
+        "--group <nobody> --topic <orders> --to-earliest --execute",
+        "--group <nobody> --topic <orders> --to-earliest --dry-run",
+        "--group <nobody> --all-topics --to-latest --execute",
+        "--group <nobody> --all-topics --to-latest --execute --export",
+        "--all-groups --all-topics --to-earliest --execute",
+        "--all-groups --topic <users> --to-latest --dry-run --export",
+        "--all-groups --topic <users> --to-latest --execute",
+        "--group <email> --all-topics --to-offset 1200 --to-offset 1300 --execute",
+        "--group <email> --all-topics --topic <users> --to-offset 1200 --execute",
+        "--group <email> --all-topics --to-offset 5000 --execute --export",
+        "--group <email> --topic <orders> --to-datetime 2024-03-05T00:00:00.000",
+        "--group <email> --topic <orders> --to-latest --export",
+    ],
+)
+def test_every_scope_of_a_reset_prints_and_does_the_same(stage: Stage, line: str) -> None:
+    printed = stage.same("--reset-offsets", *words(line), in_any_order=True, changes="--execute" in line)
+    assert 0 == printed.exit_code
+
+
+def test_groups_of_other_names_are_reset_described_and_exported_the_same(stage: Stage) -> None:
+    group = ("--group", "<audit>")
+    for args in (
+        ("--describe", *group),
+        ("--reset-offsets", *group, "--all-topics", "--to-latest", "--dry-run"),
+        ("--reset-offsets", *group, "--group", "<half>", "--all-topics", "--to-latest", "--dry-run", "--export"),
+        ("--reset-offsets", *group, "--all-topics", "--to-current", "--dry-run", "--export"),
+    ):
+        stage.same(*args, in_any_order=True)
+    assert any(line.endswith(" -40             -               -               -") for line in stage.same(
+        "--describe", *group
+    ).out), "a lag below zero is shown as Kafka's tool shows it"  # fmt: skip
+
+
+def test_what_one_tool_exports_the_other_restores(stage: Stage, tmp_path: Path) -> None:
+    everyone = ("--group", stage.email, "--group", stage.half, "--group", stage.audit)
+    export = ("--reset-offsets", "--all-topics", "--to-current", "--dry-run", "--export")
+    wanted = stage.places()
+    given = ("--bootstrap-server", stage.broker.bootstrap_servers)
+    for name, groups in (("one", ("--group", stage.email)), ("all", everyone)):
+        theirs = stage.apache.run(CONSUMER_GROUPS, *given, *export, *groups).stdout
+        ours = run_ours(*given, *export, *groups).stdout
+        for number, text in enumerate((theirs, ours)):
+            # The empty line that both print at the end is none of the file's.
+            file = tmp_path / f"{name}-{number}.csv"
+            file.write_text(text.rstrip("\n") + "\n")
+            stage.ours("--reset-offsets", *groups, "--all-topics", "--to-latest", "--execute")
+            assert wanted != stage.places()
+            stage.same("--reset-offsets", *groups, "--from-file", str(file), "--dry-run", in_any_order=True)
+            stage.ours("--reset-offsets", *groups, "--from-file", str(file), "--execute")
+            # The offset beyond the end went to the end: neither tool restores what is not there any more.
+            assert wanted | (
+                {stage.audit: {**wanted[stage.audit], (stage.orders, 1): 10}} if name == "all" else {}
+            ) == (stage.places())
+            stage.restore()
+
+
+FILES = {
+    "one partition": ("<orders>,0,4000\n<orders>,1,5\n", "--execute"),
+    "with the group": ("<email>,<orders>,0,4000\n", "--execute"),
+    "of another group": ("<half>,<orders>,0,4000\n", "--execute"),
+    "beyond the end": ("<orders>,0,999999\n<orders>,1,5\n", "--execute"),
+    "below the start": ("<orders>,0,1\n", "--dry-run"),
+    "with semicolons": ("<orders>;0;4000\n", "--execute"),
+    "with an unknown topic": ("nosuch,0,4000\n", "--execute"),
+}
+TEXTS = {
+    "without a last newline": "<orders>,0,4000",
+    "quoted": '"<orders>","0"," 4000"\n',
+    "of Windows": "<orders>,0,4000\r\n<orders>,1,5\r\n",
+    "with a comma at the end": "<orders>,0,4000,\n",
+    "without an offset": "<orders>,1\n",
+    "with no offset": "<orders>,1,\n",
+    "empty": "",
+    "of one empty line": "\n",
+    "with an empty line": "<orders>,0,4000\n\n<orders>,1,5\n",
+    "with a word for the partition": "<orders>,x,4000\n",
+    "with a word for the offset": "<orders>,0,four\n",
+    "with a fraction": "<orders>,0,4000.5\n",
+    "with a number too large": "<orders>,0,99999999999999999999\n",
+    "with a partition too large": "<email>,<orders>,99999999999,5\n",
+    "with a negative offset": "<orders>,0,-5\n",
+    "with too many columns": "<orders>,0,4000,5,6\n",
+    "of five columns": "a,<email>,<orders>,0,4000\n",
+    "with an open quote": '"<orders>,0,4000\n',
+    "with text behind a quote": '<orders>,"0"x,4000\n',
+    "of both forms": "<orders>,0,4000\n<email>,<orders>,1,5\n",
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_file_moves_groups_the_same(stage: Stage, kind: str, tmp_path: Path) -> None:
+    text, way = FILES[kind]
+    from_file(stage, tmp_path / "plan.csv", text, way)
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_a_file_is_read_and_complained_about_the_same(one_stage: Stage, kind: str, tmp_path: Path) -> None:
+    from_file(one_stage, tmp_path / "plan.csv", TEXTS[kind], "--dry-run")
+
+
+def from_file(stage: Stage, file: Path, text: str, way: str) -> None:
+    """Both tools with the same file."""
+    file.write_bytes(stage.filled(text).encode())
+    line = ("--reset-offsets", "--group", "<email>", "--from-file", str(file), way)
+    stage.same(*line, in_any_order=True, changes=way == "--execute")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--delete --group <email>",
+        "--delete --group <email> --group <half>",
+        "--delete --group <nobody>",
+        "--delete --group <email> --group <nobody>",
+        "--delete --all-groups",
+        "--delete-offsets --group <email> --topic <orders>",
+        "--delete-offsets --group <email> --topic <orders>:1",
+        "--delete-offsets --group <email> --topic <orders>:1 --topic <orders>:0,1 --topic <users>",
+        "--delete-offsets --group <email> --topic <orders>:9,10,2,0",
+        "--delete-offsets --group <email> --topic nosuch",
+        "--delete-offsets --group <email> --topic nosuch --topic <orders>:0",
+        "--delete-offsets --group <email> --topic nosuch:0 --topic <orders>:0",
+        "--delete-offsets --group <email> --topic not/legal",
+        "--delete-offsets --group <nobody> --topic <orders>",
+        "--delete-offsets --group <email> --group <half> --topic <orders>",
+    ],
+)
+def test_deletions_print_and_do_the_same(stage: Stage, line: str) -> None:
+    stage.same(*words(line), in_any_order="--delete-offsets" not in line, changes=True)
+
+
+REFUSED = [
+    "--describe --group <nobody>",
+    "--describe --group <nobody> --members",
+    "--describe --group <nobody> --state --verbose",
+    "--describe --group <email> --group <nobody>",
+    "--reset-offsets --group <email> --topic nosuch --to-earliest --execute",
+    "--reset-offsets --group <email> --topic nosuch:0 --to-earliest --execute",
+    "--reset-offsets --group <email> --topic not/legal --to-earliest --execute",
+    "--reset-offsets --group <email> --topic <orders>:7,9 --to-earliest --execute",
+    "--reset-offsets --group <email> --topic <orders>:-1 --to-earliest --execute",
+    "--reset-offsets --group <half> --topic <orders> --shift-by 1 --execute",
+    "--reset-offsets --group <email> --all-topics --by-duration P99999999D --execute",
+]
+MISTAKEN = [
+    "--reset-offsets --group <email> --topic <orders>:0,7 --to-earliest --execute",
+    "--reset-offsets --group <email> --topic <orders>:x --to-earliest --execute",
+    "--reset-offsets --group <email> --topic <orders>:0:1 --to-earliest --execute",
+    "--reset-offsets --group <email> --topic <orders>: --to-earliest --execute",
+    "--reset-offsets --group <email> --topic <orders>:,0 --to-earliest --execute",
+    "--reset-offsets --group <email> --topic <orders>:0, --to-earliest --dry-run",
+    "--reset-offsets --group <email> --topic <orders>:99999999999 --to-earliest --execute",
+    "--reset-offsets --group <email> --topic <orders>:0,0 --to-earliest --execute",
+    "--reset-offsets --group <email> --topic <orders> --topic <orders>:0 --to-offset 5 --execute",
+    "--reset-offsets --group <email> --topic <orders>:0,0 --to-current --execute",
+    "--reset-offsets --group <email> --all-topics --to-offset five --execute",
+    "--reset-offsets --group <email> --all-topics --to-offset 9223372036854775808 --execute",
+    "--reset-offsets --group <email> --all-topics --shift-by 1.5 --execute",
+    "--reset-offsets --group <email> --all-topics --shift-by 1 --shift-by 2 --execute",
+    "--reset-offsets --group <email> --all-topics --by-duration PT1H --by-duration PT2H --execute",
+    "--reset-offsets --group <email> --all-topics --to-datetime yesterday --execute",
+    "--reset-offsets --group <email> --all-topics --to-datetime 2024-03-05 --execute",
+    "--reset-offsets --group <email> --all-topics --to-datetime 2024-03-05T00:00:00 --execute",
+    "--reset-offsets --group <email> --all-topics --to-datetime 2024-13-05T00:00:00.000 --execute",
+    "--reset-offsets --group <email> --all-topics --to-datetime 2024-03-05T00:00:00.000+25 --execute",
+    "--reset-offsets --group <email> --all-topics --by-duration 1h --execute",
+    "--reset-offsets --group <email> --all-topics --by-duration P --execute",
+    "--reset-offsets --group <email> --all-topics --execute",
+    "--reset-offsets --group <email> --to-earliest --execute",
+    "--reset-offsets --group <email> --from-file /nonexistent/plan.csv --execute",
+    "--reset-offsets --group <email> --from-file /tmp --execute",
+    "--list --state bogus",
+    "--list --state empty,bogus",
+    "--list --state ,",
+    "--list --type share",
+    "--list --type classic,no",
+    "--list --state empty --state stable",
+    "--list --timeout soon",
+    "--list --timeout 1 --timeout 2",
+    "--list --command-config /nonexistent/client.properties",
+    "--list --command-config /tmp",
+    "--list --bootstrap-server 127.0.0.1:1",
+]
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_what_the_broker_refuses_is_told_the_same_and_changes_nothing(stage: Stage, line: str) -> None:
+    before = stage.places()
+    stage.same(*words(line), in_any_order=True)
+    assert before == stage.places()
+
+
+@pytest.mark.parametrize("line", MISTAKEN)
+def test_mistakes_in_values_are_told_the_same_and_change_nothing(one_stage: Stage, line: str) -> None:
+    before = one_stage.places()
+    one_stage.same(*words(line), in_any_order=True)
+    assert before == one_stage.places()
+
+
+USAGE = [
+    "",
+    "--help",
+    "--describe --help",
+    "--version",
+    "--version --describe --members",
+    "--list",
+    "--describe",
+    "--bootstrap-server b:1",
+    "--bootstrap-server b:1 --list --describe --all-groups",
+    "--bootstrap-server b:1 --describe",
+    "--bootstrap-server b:1 --delete",
+    "--bootstrap-server b:1 --delete --group g --topic t",
+    "--bootstrap-server b:1 --delete --group g --all-groups",
+    "--bootstrap-server b:1 --reset-offsets",
+    "--bootstrap-server b:1 --reset-offsets --to-earliest",
+    "--bootstrap-server b:1 --reset-offsets --group g --to-earliest --to-latest --dry-run",
+    "--bootstrap-server b:1 --reset-offsets --group g --from-file f --to-current --dry-run",
+    "--bootstrap-server b:1 --reset-offsets --group g --shift-by 1 --from-file f --dry-run",
+    "--bootstrap-server b:1 --reset-offsets --group g --execute --dry-run --to-latest",
+    "--bootstrap-server b:1 --delete-offsets --group g",
+    "--bootstrap-server b:1 --delete-offsets --topic t",
+    "--bootstrap-server b:1 --delete-offsets",
+    "--bootstrap-server b:1 --list --group g",
+    "--bootstrap-server b:1 --list --topic t",
+    "--bootstrap-server b:1 --describe --group g --topic t",
+    "--bootstrap-server b:1 --describe --group g --members --offsets",
+    "--bootstrap-server b:1 --describe --group g --members --offsets --state",
+    "--bootstrap-server b:1 --describe --group g --state stable",
+    "--bootstrap-server b:1 --describe --group g --state=",
+    "--bootstrap-server b:1 --describe --group g --state a --state b",
+    "--bootstrap-server b:1 --list --members",
+    "--bootstrap-server b:1 --list --members --verbose --offsets",
+    "--bootstrap-server b:1 --delete --group g --state",
+    "--bootstrap-server b:1 --describe --group g --type classic",
+    "--bootstrap-server",
+    "--list --bootstrap-server",
+    "--bogus",
+    "--bogus=1 --list",
+    "--lis",
+    "--LIST",
+    "-list",
+    "-bogus",
+    "-b localhost:9092",
+    "--group --list --bootstrap-server b:1",
+    "--list=now",
+    "--",
+    "-",
+    "stray words",
+    "--bootstrap-server b:1 -- --list",
+    "--=",
+    "--validate-regex foo.*",
+    "--validate-regex=[a-z]+",
+    "--validate-regex foo[",
+    "--validate-regex (?<=x)y",
+    "--validate-regex a** --validate-regex b",
+    "--validate-regex a --list",
+    "--validate-regex a --bootstrap-server b:1 --verbose",
+]
+
+
+@pytest.mark.parametrize("line", USAGE)
+def test_wrong_uses_are_told_the_same(apache: JavaTools, line: str) -> None:
+    assert of_apache(apache.run(CONSUMER_GROUPS, *words(line))) == of_ours(run_ours(*words(line)))
+
+
+class Consumers:
+    """Consumers of one group that own four partitions, in a group that has committed more than they own."""
+
+    def __init__(self, stage: Stage, name: str, protocols: list[str]) -> None:
+        broker = stage.broker
+        self.topic = broker.create_topic(f"{name}-events", partitions=4)
+        self.group = broker.group(name)
+        broker.produce(self.topic, ["event"] * 20)
+        broker.commit(self.group, {(self.topic, 0): 10, (self.topic, 1): 0, (stage.users, 0): 1})
+        self._consumers = [
+            broker.consumer(
+                self.group,
+                client_id=f"worker-{number}",
+                group_protocol=protocol,
+                **({"group_instance_id": "instance-1"} if number else {}),
+                # librdkafka's classic members can go along with the newer protocol's only by this assignor.
+                **(
+                    {"partition_assignment_strategy": "range", "heartbeat_interval_ms": 100}
+                    if protocol == "classic"
+                    else {}
+                ),
+            )
+            for number, protocol in enumerate(protocols)
+        ]
+        for consumer in self._consumers:
+            consumer.subscribe([self.topic])
+            wait_until(lambda one=consumer: self._polled() and bool(one.assignment()), f"{name}: a partition")
+        wait_until(lambda: self._polled() and self._owned() == 4, f"{name}: every partition has an owner")
+
+    def leave(self, stage: Stage) -> None:
+        """The group has no members any more; one with an instance id would stay for a while when it is closed."""
+        stage.broker.close()
+        jvm = stage.apache.jvm
+        settings = jvm.java.util.Properties()
+        settings.put("bootstrap.servers", stage.broker.bootstrap_servers)
+        admin = jvm.org.apache.kafka.clients.admin.Admin.create(settings)
+        everybody = jvm.org.apache.kafka.clients.admin.RemoveMembersFromConsumerGroupOptions()
+        admin.removeMembersFromConsumerGroup(self.group, everybody).all().get()
+        admin.close()
+
+    def _polled(self) -> bool:
+        for consumer in self._consumers:
+            consumer.poll(0.02)
+        return True
+
+    def _owned(self) -> int:
+        return sum(len(consumer.assignment()) for consumer in self._consumers)
+
+
+LIVE = [
+    *(f"--describe --group <group> {view}" for view in VIEWS),
+    "--describe --all-groups --members",
+    "--list --state stable,assigning,reconciling",
+    "--list --type consumer --state",
+    "--reset-offsets --group <group> --all-topics --to-earliest --execute",
+    "--reset-offsets --group <group> --all-topics --to-earliest --dry-run",
+    "--reset-offsets --group <group> --group <email> --all-topics --to-earliest --dry-run --export",
+    "--reset-offsets --all-groups --all-topics --to-latest --dry-run",
+    "--delete --group <group>",
+    "--delete-offsets --group <group> --topic <topic>",
+    "--delete-offsets --group <group> --topic <topic>:0",
+]
+# Our broker serves the classic protocol; a group may have members of both while it moves to the newer one.
+PROTOCOLS = {
+    "logmark": {"classic": ["classic", "classic"]},
+    "kafka": {"classic": ["classic", "classic"], "newer": ["consumer", "consumer"], "both": ["consumer", "classic"]},
+}
+
+
+def test_groups_with_members_are_shown_and_refused_the_same(stage: Stage) -> None:
+    for name, protocols in PROTOCOLS[stage.broker.kind].items():
+        consumers = Consumers(stage, f"live-{name}", protocols)
+        wait_until(lambda: "Stable" in stage.ours("--describe", "--group", consumers.group, "--state").stdout, "stable")  # noqa: B023
+        for line in LIVE:
+            line = line.replace("<group>", consumers.group).replace("<topic>", consumers.topic)
+            stage.same(*words(line), in_any_order="--reset-offsets" in line or "--list" in line)
+        verbose = stage.ours("--describe", "--group", consumers.group, "--members", "--verbose").stdout
+        assert (name == "both") == ("UPGRADED" in verbose)
+        consumers.leave(stage)
+        stage.restore()
