@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from logmark.offsets.changes import Change
     from logmark.offsets.plan import Move, ResetPlan
 
-_NOUNS = {"reset": "", "undo": ", undoing", "import": ", importing", "delete-offsets": ", forgetting offsets"}
-
 
 def print_plan(plan: "ResetPlan", *, of: str = "group") -> None:
     """Writes the plan as a table, its totals, and what must be known before anybody agrees."""
