@@ -1,19 +1,17 @@
 """Lag in seconds, checked against producers whose timestamps are known."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from logmark.client.client import Client
 from logmark.client.errors import RefusedByBroker
 from logmark.errors import ErrorCode
 from logmark.names import TopicPartition
 from logmark.offsets import ages
-from logmark.offsets.ages import Age, Method, ages_of, when_passed
+from logmark.offsets.ages import Age, Method, ages_of
 from logmark.offsets.history import History
 from logmark.offsets.sampling import Sample, take_sample
 from tests.harness.brokers import BrokerUnderTest
@@ -337,31 +335,3 @@ def test_in_a_compacted_log_the_age_is_that_of_the_next_record_that_is_left(tmp_
 def test_in_a_compacted_log_of_apache_kafka_too(tmp_path: Path) -> None:
     with own_broker("kafka", tmp_path, {"log.cleaner.backoff.ms": "100"}) as own:
         _compacted(own)
-
-
-@given(
-    st.lists(st.integers(0, 50), min_size=1, max_size=12),
-    st.lists(st.booleans(), min_size=12, max_size=12),
-    st.integers(0, 400),
-)
-def test_a_time_from_samples_lies_between_the_samples_around_it(
-    grown: Sequence[int], holes: Sequence[bool], offset: int
-) -> None:
-    ends = [sum(grown[: index + 1]) for index in range(len(grown))]
-    times = [1_000 * (index + 1) for index in range(len(ends))]
-    newest = (times[-1] + 1_000, ends[-1] + 7)
-    seen = [-1 if hole else end for end, hole in zip(ends, holes, strict=False)]
-    end_at: Callable[[int], int] = seen.__getitem__
-
-    passed = when_passed(offset, times, end_at, newest=newest)
-
-    known = [(at, end) for at, end in zip(times, seen, strict=True) if end >= 0] + [newest]
-    below = [point for point in known if point[1] <= offset]
-    above = [point for point in known if point[1] > offset]
-    if not below or not above:
-        assert passed is None
-        return
-    assert passed is not None
-    assert below[-1][0] <= passed.at_ms <= above[0][0]
-    assert passed.at_ms - passed.bound_ms <= above[0][0] and passed.at_ms + passed.bound_ms >= below[-1][0]
-    assert passed.bound_ms <= above[0][0] - below[-1][0]

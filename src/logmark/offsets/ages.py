@@ -10,8 +10,7 @@ The ways, in their order:
 A record's timestamp is its producer's (or the broker's, with LogAppendTime), and that clock may disagree with ours.
 """
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -21,7 +20,7 @@ from logmark.client.errors import BrokerUnreachable, ClientError, OffsetOutOfRan
 from logmark.errors import ErrorCode
 from logmark.names import TopicPartition
 from logmark.offsets.history import History
-from logmark.offsets.packing import Ends
+from logmark.offsets.passing import when_passed
 from logmark.offsets.records import first_record
 from logmark.offsets.sampling import Sample
 from logmark.offsets.searching import search_times
@@ -141,89 +140,10 @@ def _is_good(age: Age) -> bool:
 
 
 def _from_samples(sample: Sample, history: History, wanted: Iterable[Unread]) -> dict[Unread, Age]:
-    times = [at_ms for at_ms in history.times() if at_ms < sample.at_ms]
-    if not times:
-        return {}
-    breaks = history.breaks()
-    loaded: dict[int, Ends] = {}
-    offsets: dict[TopicPartition, list[int]] = {}
-    for partition, offset in wanted:
-        offsets.setdefault(partition, []).append(offset)
-    found: dict[Unread, Age] = {}
-    for partition, unread in offsets.items():
-        topic, number = history.topic_id(partition.topic), partition.partition
-        if topic is None:
-            continue
-
-        def end_at(index: int, topic: int = topic, number: int = number) -> int:
-            ends = loaded.get(index)
-            if ends is None:
-                ends = loaded[index] = history.ends_at(times[index])
-            return ends.end(topic, number)
-
-        newest = (sample.at_ms, sample.ends[partition])
-        first = _first_known(end_at, bisect_left(times, breaks.get(partition, 0)), len(times))
-        for offset in unread:
-            passed = when_passed(offset, times, end_at, newest=newest, first=first)
-            if passed is not None:
-                age = max(sample.at_ms - passed.at_ms, 0)
-                found[partition, offset] = Age(age, passed.bound_ms, Method.SAMPLES)
-    return found
-
-
-def _first_known(end_at: Callable[[int], int], low: int, high: int) -> int:
-    """The first sample that has a partition, which later ones have too."""
-    if low < high and end_at(low) >= 0:
-        return low
-    while low < high:
-        middle = (low + high) // 2
-        if end_at(middle) >= 0:
-            high = middle
-        else:
-            low = middle + 1
-    return high
-
-
-class Passed(NamedTuple):
-    """When an end passed an offset, give or take the bound."""
-
-    at_ms: int
-    bound_ms: int
-
-
-def when_passed(
-    offset: int, times: Sequence[int], end_at: Callable[[int], int], *, newest: tuple[int, int], first: int = 0
-) -> Passed | None:
-    """When the end passed an offset, between the two samples around that moment.
-
-    `end_at` tells the end at each of `times`, -1 where it is not known; from `first` on ends never fall. None when the
-    offset was there before the first sample, or is not there yet.
-    """
-    above, low, high = newest, first, len(times)
-    if newest[1] <= offset:
-        return None
-    below: tuple[int, int] | None = None
-    step = 1
-    # Most groups are not far behind, so the search begins at the newest sample and doubles its steps.
-    while low < high:
-        index = max(high - step, low) if below is None else (low + high) // 2
-        step *= 2
-        known, end = index, end_at(index)
-        while end < 0 and known + 1 < high:
-            known += 1
-            end = end_at(known)
-        if end < 0:
-            high = index
-        elif end > offset:
-            above, high = (times[known], end), index
-        else:
-            below, low = (times[known], end), known + 1
-    if below is None:
-        return None
-    # The offset is one of those that came between the two samples: at an even pace, it came then.
-    part = (offset - below[1] + 1) / (above[1] - below[1])
-    at_ms = round(below[0] + (above[0] - below[0]) * part)
-    return Passed(at_ms, max(at_ms - below[0], above[0] - at_ms))
+    passed = when_passed(history, wanted, now_ms=sample.at_ms, ends=sample.ends)
+    return {
+        one: Age(max(sample.at_ms - at_ms, 0), bound_ms, Method.SAMPLES) for one, (at_ms, bound_ms) in passed.items()
+    }
 
 
 def _from_records(client: Client, sample: Sample, wanted: Sequence[Unread]) -> dict[Unread, Age]:

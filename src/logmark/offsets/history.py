@@ -95,6 +95,7 @@ class History:
         self._thinned_ms: int | None = None
         self._ends: OrderedDict[int, Ends] = OrderedDict()
         self._cached = 0
+        self._last_ends: dict[tuple[int, int], int] | None = None  # also of partitions that the last sample lacks
         if path is not None and not read_only:
             path.parent.mkdir(parents=True, exist_ok=True)
         where = "file::memory:" if path is None else f"file:{quote(str(path.absolute()))}?mode="
@@ -185,15 +186,16 @@ class History:
 
     def _mark_breaks(self, sample: Sample) -> None:
         """Notes where an end has gone back: offsets before that are of another log of the same name."""
-        before = self.times()
-        if not before:
-            return
-        last = self.ends_at(before[-1])
-        back = [
-            (self._names.of("topic", one.topic), one.partition, sample.at_ms)
-            for one, end in sample.ends.items()
-            if end < last.end(self._names.of("topic", one.topic), one.partition)
-        ]
+        last = self._last_ends
+        if last is None:
+            times = self.times()
+            last = self._last_ends = dict(self.ends_at(times[-1]).all()) if times else {}
+        back = []
+        for one, end in sample.ends.items():
+            key = (self._names.of("topic", one.topic), one.partition)
+            if end < last.get(key, 0):
+                back.append((*key, sample.at_ms))
+            last[key] = end
         self._db.executemany("INSERT OR REPLACE INTO breaks VALUES (?, ?, ?)", back)
 
     def annotate(self, annotations: Iterable[Annotation]) -> None:

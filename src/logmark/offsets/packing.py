@@ -57,6 +57,19 @@ class Ends:
         """How many numbers it holds in memory."""
         return len(self._numbers)
 
+    def all(self) -> Iterator[tuple[tuple[int, int], int]]:
+        """Every end that is known, under topic and partition."""
+        for topic, (at, count) in self._topics.items():
+            for partition in range(count):
+                if self._numbers[at + partition] >= 0:
+                    yield (topic, partition), self._numbers[at + partition]
+
+    def ends(self, topic: int, count: int) -> "array[int]":
+        """The ends of a topic's first so many partitions."""
+        at, known = self._topics.get(topic, (0, 0))
+        found = self._numbers[at : at + min(known, count)]
+        return found if known >= count else found + array("q", [_UNKNOWN]) * (count - known)
+
     def end(self, topic: int, partition: int) -> int:
         at, count = self._topics.get(topic, (0, 0))
         return self._numbers[at + partition] if partition < count else _UNKNOWN
