@@ -17,7 +17,7 @@ from logmark.offsets.copying import Copier
 from logmark.offsets.rate import Rate
 from logmark.offsets.records import Record, read_records
 from logmark.offsets.replay import copied_from
-from logmark.offsets.replaying import aim, begin, seek
+from logmark.offsets.replaying import aim, begin, refuse_if_changed, seek
 from logmark.offsets.replays import Request, Run, RunStore
 from logmark.wire import batches, codecs
 from tests.harness.brokers import BrokerUnderTest
@@ -394,17 +394,37 @@ def test_a_record_without_a_key_is_named_when_the_target_is_compacted(stage: Sta
 
 
 @pytest.mark.parametrize("stage", [(2, 2)], indirect=True)
-def test_a_limit_holds_for_the_whole_run_also_when_it_was_interrupted(stage: Stage, small: None) -> None:
+@pytest.mark.parametrize(("limit", "expected"), [(5, (5, 0)), (7, (7, 0)), (9, (7, 2))])
+def test_a_limit_holds_for_the_whole_run_also_when_it_was_interrupted(
+    stage: Stage, small: None, limit: int, expected: tuple[int, int]
+) -> None:
     stage.fill({number: keyed(number, SIZES) for number in (0, 1)})
-    begun = stage.begin(limit=9)
+    begun = stage.begin(limit=limit)
     with pytest.raises(Killed):
-        stage.copier(begun, life=Life(9)).copy()
+        stage.copier(begun, life=Life(7)).copy()
     done = stage.copier(RunStore(stage.folder).load(begun.id), is_resumed=True).copy()
 
-    assert 9 == done.copied
-    found = stage.came_from(begun)
-    assert [(0, offset) for offset in range(7)] == found[TopicPartition(stage.target, 0)]
-    assert [(1, 0), (1, 1)] == found[TopicPartition(stage.target, 1)]
+    assert expected == tuple(source.copied for source in done.sources.values())
+    assert expected == tuple(source.next for source in done.sources.values())
+    for number, count in enumerate(expected):
+        copies = stage.came_from(begun)[TopicPartition(stage.target, number)]
+        assert [(number, offset) for offset in range(count)] == copies
+
+
+def test_a_run_is_not_taken_up_on_another_cluster_or_another_topic_of_the_name(stage: Stage) -> None:
+    begun = stage.begin()
+    topic = begun.topics[stage.target]
+    refuse_if_changed(stage.client, stage.client, begun)
+
+    for other, sentence in (
+        (replace(begun, source_cluster="x"), "copies from cluster x"),
+        (replace(begun, target_cluster="x"), "copies to cluster x"),
+        (replace(begun, source_topic_id="00"), f"Topic {stage.source} was deleted and created anew"),
+        (replace(begun, topics={stage.target: replace(topic, topic_id="00")}), f"{stage.target} was deleted and cre"),
+        (replace(begun, topics={"gone": topic}), r"Topic gone was deleted .*--start-over"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            refuse_if_changed(stage.client, stage.client, other)
 
 
 @pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
