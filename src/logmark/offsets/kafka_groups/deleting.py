@@ -100,7 +100,7 @@ def _delete_offsets(
     try:
         before = client.committed(group, partitions)
         entry = WrittenDown.begin(
-            client, printer, group=group, action="delete offsets", how="--delete-offsets", before=before,
+            client, printer, group=group, action="delete-offsets", how="--delete-offsets", before=before,
             after=dict.fromkeys(before),
         )  # fmt: skip
         refused = client.delete_offsets(group, partitions)

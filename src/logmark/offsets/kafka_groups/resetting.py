@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from logmark.client.answers import EARLIEST, LATEST, Committed, GroupDescription
+from logmark.client.answers import EARLIEST, LATEST, GroupDescription
 from logmark.client.client import Client
 from logmark.client.errors import ClientError, CommitRefused
 from logmark.names import TopicPartition
@@ -16,6 +16,7 @@ from logmark.offsets.kafka_groups.listing import consumer_groups, state_of
 from logmark.offsets.kafka_groups.options import SCENARIOS
 from logmark.offsets.kafka_groups.printing import Printer, row, width
 from logmark.offsets.kafka_groups.writing_down import WrittenDown
+from logmark.offsets.plan import kept
 
 _LIST_CALL = "listOffsets(api=METADATA)"
 _COMMIT_CALL = "alterConsumerGroupOffsets(api=FIND_COORDINATOR)"
@@ -181,20 +182,9 @@ class _Targets:
 def _commit(client: Client, given: Arguments, printer: Printer, group: str, plan: Mapping[TopicPartition, int]) -> None:
     """Commits the new offsets; what was stored beside the old ones stays, where Kafka's tool takes it away."""
     before = committed_of(client, [group])[group]
-    after = {
-        one: Committed(offset=offset, metadata=before[one].metadata if one in before else "")
-        for one, offset in plan.items()
-    }
+    after = {one: kept(before.get(one), offset) for one, offset in plan.items()}
     how = " ".join(f"--{name} {' '.join(given.values(name))}".rstrip() for name in SCENARIOS if given.has(name))
-    entry = WrittenDown.begin(
-        client,
-        printer,
-        group=group,
-        action="reset",
-        how=how,
-        before={one: before.get(one) for one in after},
-        after=after,
-    )
+    entry = WrittenDown.begin(client, printer, group=group, action="reset", how=how, before=before, after=after)
     try:
         client.commit(group, after)
     except CommitRefused as error:

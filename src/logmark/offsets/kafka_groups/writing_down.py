@@ -8,9 +8,11 @@ from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.errors import LogmarkError
 from logmark.names import TopicPartition
+from logmark.offsets.applying import TOPIC_ID
 from logmark.offsets.changes import Change, State, new_id, who_am_i
 from logmark.offsets.journal import Journal, open_journal
 from logmark.offsets.kafka_groups.printing import Printer
+from logmark.offsets.reset import topic_ids
 
 Places = Mapping[TopicPartition, Committed | None]
 
@@ -28,7 +30,8 @@ class WrittenDown:
         cls, client: Client, printer: Printer, *, group: str, action: str, how: str, before: Places, after: Places
     ) -> Self:
         """Writes down what is about to be changed, if anything; a failure is one line on standard error."""
-        if not before and not after:
+        changed = [one for one in after if before.get(one) != after[one]]
+        if not changed:
             return cls(printer, None, "")
         now_ms = time.time_ns() // 1_000_000
         who = who_am_i()
@@ -45,8 +48,9 @@ class WrittenDown:
                     how=f"kafka-consumer-groups {how}",
                     who=who.user,
                     host=who.host,
-                    before=before,
-                    after=after,
+                    before={one: before.get(one) for one in changed},
+                    after={one: after[one] for one in changed},
+                    details={f"{TOPIC_ID}{topic}": id for topic, id in topic_ids(client, changed).items()},
                 )
             )
         except (LogmarkError, OSError) as error:
