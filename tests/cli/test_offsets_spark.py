@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from logmark.client.client import Client
@@ -149,6 +150,21 @@ def test_a_query_is_moved_after_a_plan_and_back_by_undo(query: Query) -> None:
     assert [("rewind", "undone"), ("undo", "done")] == [(one["action"], one["state"]) for one in history]
     again = query.logmark("offsets", "undo", id, "--yes")
     assert (1, True) == (again.exit_code, f"The change {id} is undone already" in again.error)
+
+
+def test_a_checkpoint_elsewhere_is_moved_and_taken_back_like_one_here(ours: Query) -> None:
+    files = fsspec.filesystem("memory")
+    files.put(str(ours.made.path), "/bucket/cp", recursive=True)
+    where = "memory://bucket/cp"
+
+    def stands() -> list[int]:
+        return [one["committed"] for one in run("offsets", "spark", where, "--no-lag", "-o", "json").json["places"]]
+
+    moved = ours.logmark("offsets", "spark", where, "--to-earliest", "--sink", "kafka", "--i-stopped-it", "--yes")
+    assert (0, [0, 0]) == (moved.exit_code, stands()), moved.error
+    undone = ours.logmark("offsets", "undo", moved.error.split()[-1], "--yes")
+    assert (0, [10, 3]) == (undone.exit_code, stands()), undone.error
+    files.rm("/bucket", recursive=True)
 
 
 @pytest.mark.parametrize(

@@ -4,22 +4,28 @@ import builtins
 import errno
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
+from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 
 from logmark.errors import UserError
-from logmark.offsets.checkpoints.folder import Folder, LocalFolder, open_folder
+from logmark.offsets.checkpoints.folder import Folder, LocalFolder, RemoteFolder, open_folder
 
 
-@pytest.fixture(params=["local", "file-url", "memory"])
+@pytest.fixture(params=["local", "file-url", "memory", "objects"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Folder]:
-    if request.param == "memory":
+    if request.param in ("memory", "objects"):
         files = fsspec.filesystem("memory")
         files.mkdirs("/bucket/checkpoint/offsets", exist_ok=True)
-        yield open_folder("memory://bucket/checkpoint")
+        if request.param == "memory":
+            yield open_folder("memory://bucket/checkpoint")
+        else:
+            # As the libraries of object stores are: asynchronous inside, and able to make an object that must be new.
+            yield RemoteFolder(AsyncFileSystemWrapper(files, asynchronous=False), "/bucket/checkpoint", "memory")
         files.rm("/bucket", recursive=True)
     else:
         (tmp_path / "checkpoint" / "offsets").mkdir(parents=True)
@@ -119,3 +125,56 @@ def test_a_write_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_
         LocalFolder(tmp_path).create("7", b"new")
 
     assert [] == os.listdir(tmp_path)
+
+
+def test_a_file_is_for_whoever_the_folder_is_for(tmp_path: Path) -> None:
+    tmp_path.chmod(0o750)
+    before = os.umask(0o077)
+    try:
+        LocalFolder(tmp_path).create("7", b"new")
+    finally:
+        os.umask(before)
+
+    made = (tmp_path / "7").stat()
+    assert (0o640, tmp_path.stat().st_gid) == (made.st_mode & 0o777, made.st_gid)
+
+
+def test_what_a_library_raises_is_an_error_of_the_disk() -> None:
+    class Broken:
+        def exists(self, path: str) -> bool:
+            raise RuntimeError("token expired")
+
+        ls = cat_file = invalidate_cache = exists
+
+    folder = RemoteFolder(Broken(), "bucket/x", "s3")
+
+    with pytest.raises(OSError, match="RuntimeError: token expired"):
+        folder.create("offsets/1", b"")
+    with pytest.raises(UserError, match=r"s3://bucket/x/offsets cannot be read: token expired\. Nothing was changed"):
+        folder.entries("offsets")
+    with pytest.raises(UserError, match="s3://bucket/x/offsets/1 cannot be read"):
+        folder.read("offsets/1")
+
+
+@pytest.mark.parametrize(
+    ("info", "changed_ms"),
+    [
+        ({"LastModified": datetime(2024, 3, 5, tzinfo=UTC)}, 1_709_596_800_000),
+        ({"last_modified": datetime(2024, 3, 5)}, 1_709_596_800_000),
+        ({"updated": "2024-03-05T00:00:00.000Z"}, 1_709_596_800_000),
+        ({"mtime": 1_709_596_800.0}, 1_709_596_800_000),
+        ({"modificationTime": 1_709_596_800_000}, 1_709_596_800_000),
+        ({"updated": "yesterday"}, None),
+        ({}, None),
+    ],
+)
+def test_times_are_understood_in_every_librarys_way(info: dict[str, Any], changed_ms: int | None) -> None:
+    class One:
+        def invalidate_cache(self, path: str) -> None: ...
+
+        def ls(self, path: str, detail: bool) -> list[dict[str, Any]]:
+            return [{"name": "bucket/x/1", "type": "file", **info}]
+
+    (entry,) = RemoteFolder(One(), "bucket/x", "s3").entries()
+
+    assert ("1", changed_ms) == (entry.name, entry.changed_ms)

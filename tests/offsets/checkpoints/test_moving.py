@@ -492,6 +492,30 @@ def test_a_query_that_plans_a_batch_in_the_same_moment_wins(ours: Query) -> None
     assert plan_file(kafka(ours.ends(12, 3)), at_ms=FIRST_MS + 4000) == ours.made.files()["offsets/2"]
 
 
+def test_a_plan_that_the_query_wrote_over_is_not_committed(ours: Query) -> None:
+    class Careless(LocalFolder):
+        def create(self, path: str, content: bytes) -> None:
+            super().create(path, content)
+            ours.made.plan(2, kafka(ours.ends(12, 3)))
+
+    with pytest.raises(UserError, match=r"ran since the plan was made\. Nothing was changed"):
+        ours.append(ours.plan(ToEarliest()), Careless(ours.made.path))
+
+    assert (["refused"], None) == ([change.state for change in ours.changes], ours.folder.read("commits/2"))
+
+
+def test_a_batch_that_is_there_although_its_writing_failed_is_not_called_nothing(ours: Query) -> None:
+    class Unsure(LocalFolder):
+        def create(self, path: str, content: bytes) -> None:
+            super().create(path, content)
+            raise OSError(5, "Input/output error")
+
+    with pytest.raises(UserError, match=r"Batch 2 .* is not complete\. Do not start the query; .* finish"):
+        ours.append(ours.plan(ToEarliest()), Unsure(ours.made.path))
+
+    assert ["pending"] == [change.state for change in ours.changes]
+
+
 @pytest.mark.parametrize(
     ("fails_at", "sentence", "state"),
     [

@@ -106,6 +106,7 @@ class LocalFolder:
             with temporary.open("xb") as file:
                 file.write(content)
                 file.flush()
+                _belong(file.fileno(), final.parent)
                 os.fsync(file.fileno())
             if not final.exists():
                 # The checksum of a file that is gone would make Hadoop call ours damaged; a file without one is read.
@@ -141,7 +142,8 @@ class RemoteFolder:
         """What lies in a folder of it, or nothing where there is none."""
         folder = self._full(path)
         try:
-            listed = self._files.ls(folder, detail=True, refresh=True)
+            self._files.invalidate_cache(folder)
+            listed = self._files.ls(folder, detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
         except Exception as error:  # noqa: BLE001 (every file system raises what its library raises)
@@ -167,9 +169,16 @@ class RemoteFolder:
 
     def create(self, path: str, content: bytes) -> None:
         """Makes a file that appears as a whole; raises FileExistsError where there is one already."""
+        try:
+            self._create(self._full(path), content)
+        except OSError:
+            raise
+        except Exception as error:  # noqa: BLE001 (every file system raises what its library raises)
+            raise OSError(f"{type(error).__name__}: {error}") from None
+
+    def _create(self, final: str, content: bytes) -> None:
         from fsspec.asyn import AsyncFileSystem
 
-        final = self._full(path)
         if isinstance(self._files, AsyncFileSystem):
             # An object store shows an object when it is whole, and its library can ask for it to be new.
             self._files.pipe_file(final, content, mode="create")
@@ -209,6 +218,14 @@ def _remote(location: str, scheme: str) -> RemoteFolder:
     return RemoteFolder(files, path, known)
 
 
+def _belong(descriptor: int, folder: Path) -> None:
+    """Lets whoever may use the folder use the file as well: the query often runs as another user than ours."""
+    around = folder.stat()
+    if os.geteuid() == 0:
+        os.fchown(descriptor, around.st_uid, around.st_gid)
+    os.fchmod(descriptor, around.st_mode & 0o666)
+
+
 def _name(temporary: Path, final: Path) -> None:
     """Gives a finished file its name, which nobody else may have."""
     try:
@@ -230,6 +247,8 @@ def _temporary(name: str) -> str:
 
 
 def _changed_ms(info: Mapping[str, Any]) -> int | None:
+    if isinstance(info.get("modificationTime"), int):
+        return int(info["modificationTime"])  # WebHDFS, in milliseconds
     found = next((info[key] for key in _TIME_KEYS if info.get(key) is not None), None)
     if isinstance(found, str):
         try:

@@ -139,16 +139,8 @@ def append(
         },
     )
     journal.begin(change)
-    try:
-        folder.create(*addition.files[0])
-    except FileExistsError:
-        journal.finish(change.id, "refused")
-        raise UserError(_ran_since(folder)) from None
-    except OSError as error:
-        if folder.read(addition.files[0][0]) is None:
-            journal.finish(change.id, "refused")
-        raise UserError(_unwritable(folder, error)) from None
-    _commit(folder, addition, change.id)
+    _write_plan(folder, journal, addition, change.id)
+    _write_commit(folder, addition, change.id)
     journal.finish(change.id, "done")
     return replace(change, state="done")
 
@@ -164,7 +156,7 @@ def finish(folder: Folder, journal: Journal, change: Change) -> Change:
         journal.finish(change.id, "taken back")
         return replace(change, state="taken back")
     if folder.read(addition.files[1][0]) is None:
-        _commit(folder, addition, change.id)
+        _write_commit(folder, addition, change.id)
     journal.finish(change.id, "done")
     return replace(change, state="done")
 
@@ -267,29 +259,46 @@ def rewind_of(checkpoint: Checkpoint, plan: ResetPlan, *, sink: str, now_ms: int
     return Rewind(checkpoint=checkpoint, plan=plan, sink=sink, addition=addition)
 
 
-def _commit(folder: Folder, addition: Addition, change_id: str) -> None:
-    path, content = addition.files[1]
+def _write_plan(folder: Folder, journal: Journal, addition: Addition, change_id: str) -> None:
+    path, content = addition.files[0]
     try:
         folder.create(path, content)
     except FileExistsError:
+        journal.finish(change_id, "refused")
+        raise UserError(_ran_since(folder)) from None
+    except OSError as error:
+        if folder.read(path) is not None:
+            raise UserError(_incomplete(folder, addition, change_id, error)) from None
+        journal.finish(change_id, "refused")
+        raise UserError(
+            f"{folder.url} cannot be written ({error.strerror or error}). Nothing was changed; run this as the user "
+            "that the query runs as."
+        ) from None
+    if folder.read(path) != content:
+        # Not every file system can make a file only if there is none: the query has planned in the same moment.
+        journal.finish(change_id, "refused")
+        raise UserError(_ran_since(folder))
+
+
+def _write_commit(folder: Folder, addition: Addition, change_id: str) -> None:
+    try:
+        folder.create(*addition.files[1])
+    except FileExistsError:
         pass  # the query was started in this moment, and has run the batch
     except OSError as error:
-        raise UserError(
-            f"Batch {addition.id} of {folder.url} was planned, but its commit could not be written "
-            f"({error.strerror or error}): the change {change_id} is not complete. Do not start the query; "
-            f"`logmark offsets finish {change_id}` completes it, `logmark offsets undo {change_id}` takes it back."
-        ) from None
+        raise UserError(_incomplete(folder, addition, change_id, error)) from None
+
+
+def _incomplete(folder: Folder, addition: Addition, change_id: str, error: OSError) -> str:
+    return (
+        f"Batch {addition.id} of {folder.url} was planned, but its commit could not be written "
+        f"({error.strerror or error}): the change {change_id} is not complete. Do not start the query; `logmark "
+        f"offsets finish {change_id}` completes it, `logmark offsets undo {change_id}` takes it back."
+    )
 
 
 def _ran_since(folder: Folder) -> str:
     return f"The query of {folder.url} ran since the plan was made. Nothing was changed; stop it, and plan again."
-
-
-def _unwritable(folder: Folder, error: OSError) -> str:
-    return (
-        f"{folder.url} cannot be written ({error.strerror or error}). Nothing was changed; run this as the user that "
-        "the query runs as."
-    )
 
 
 def _expired(one: TopicPartition, checkpoint: Checkpoint, bounds: Bounds) -> str:

@@ -64,7 +64,7 @@ def refuse_unmovable(checkpoint: Checkpoint) -> None:
         )
 
 
-def refuse_running(checkpoint: Checkpoint, *, now_ms: int) -> None:
+def refuse_running(checkpoint: Checkpoint, *, now_ms: int, remedy: str = ", or add --i-stopped-it if you did") -> None:
     """Raises a sentence where the checkpoint was changed in the last minute, or nobody knows when it was."""
     if checkpoint.changed_ms is None:
         since = "and it is not known when it was last written to"
@@ -75,7 +75,7 @@ def refuse_running(checkpoint: Checkpoint, *, now_ms: int) -> None:
         since = f"and its checkpoint was written to at {show_time(checkpoint.changed_ms)}, {ago} ago"
     raise UserError(
         f"The query of {checkpoint.url} may still run: a query is moved while it is stopped, {since}. Nothing was "
-        "changed; stop it and wait a minute, or add --i-stopped-it if you did."
+        f"changed; stop it and wait a minute{remedy}."
     )
 
 

@@ -83,7 +83,7 @@ def plan_undo(client: Client, folder: Folder, change: Change, *, force: bool = F
                 f"the change added batch {change.details['batch']}. Going back to the offsets of before would read "
                 "again, or skip, what it has done since. Nothing was changed; --force does it and says how much."
             )
-        refuse_running(checkpoint, now_ms=now_ms)
+        refuse_running(checkpoint, now_ms=now_ms, remedy="")
     earlier = {partition: there for partition, there in change.before.items() if there is not None}
     gone = sorted(map(str, earlier.keys() - checkpoint.offsets.keys()))
     if gone:
