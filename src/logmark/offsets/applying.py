@@ -91,7 +91,7 @@ def apply(
     """
     if client.is_read_only:
         raise ReadOnly("This client may only look. Nothing was changed.")
-    patience = patience or Patience()
+    patience = patience or Patience(watch_s=WATCH_S, quiet_watch_s=QUIET_WATCH_S)
     journal = journal or open_journal(client)
     plan, is_in_use = _as_it_is_now(client, plan, agree)
     if not plan.changes:

@@ -44,9 +44,9 @@ class WithOptionalValues(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         filled: list[str] = []
-        for here, following in zip(args, [*args[1:], "--"], strict=True):
+        for at, here in enumerate(args, 1):
             filled.append(here)
-            if here in self.optional and not self._is_value(here, following):
+            if here in self.optional and not self._is_value(here, args[at] if at < len(args) else "-"):
                 filled.append(self.optional[here])
         return super().parse_args(ctx, filled)
 

@@ -1,0 +1,442 @@
+"""`logmark offsets`: every command on our broker and on Apache Kafka, and everything that can be typed wrong."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+
+from logmark.client.answers import Committed
+from logmark.client.client import Client
+from logmark.names import TopicPartition
+from logmark.offsets import applying
+from logmark.offsets.journal import FileJournal
+from tests.cli.conftest import Ran, run
+from tests.harness import shared
+from tests.harness.brokers import BrokerUnderTest, read
+from tests.harness.node import wait_until
+
+NOON = 1_709_640_000_000
+HOUR_MS = 3_600_000
+
+
+class Stage:
+    """A topic of two partitions with ten records each, one an hour, and a group at 8 and 3."""
+
+    def __init__(self, broker: BrokerUnderTest) -> None:
+        self.broker = broker
+        self.client = Client(broker.bootstrap_servers)
+        self.topic = broker.create_topic("clicks", partitions=2, config={"retention.ms": "-1"})
+        self.group = broker.group("fraud")
+        self.places = [TopicPartition(self.topic, 0), TopicPartition(self.topic, 1)]
+        for partition in range(2):
+            for hour in range(10):
+                self.produce(f"user-{hour % 4}", partition, NOON + hour * HOUR_MS)
+        self.producer.flush(30)
+        first = Committed(offset=8, leader_epoch=0, metadata="kept")
+        self.client.commit(self.group, {self.places[0]: first, self.places[1]: 3})
+        self.begin = self.stands()
+
+    @property
+    def producer(self) -> Any:
+        return self.broker._kept_producer({})
+
+    def produce(self, key: str | bytes, partition: int, timestamp_ms: int) -> None:
+        self.producer.produce(self.topic, "x", key, partition, timestamp=timestamp_ms)
+
+    def stands(self) -> dict[TopicPartition, Committed]:
+        return self.client.committed(self.group)
+
+    def offsets(self) -> list[int]:
+        return [one.offset for one in self.stands().values()]
+
+    def run(self, *arguments: str, stdin: str = "") -> Ran:
+        return run("offsets", *arguments, stdin=stdin, servers=self.broker.bootstrap_servers)
+
+    def done(self, *arguments: str) -> Ran:
+        ran = self.run(*arguments)
+        assert 0 == ran.exit_code, ran.error
+        return ran
+
+    def reset(self, *arguments: str) -> Ran:
+        return self.run("reset", self.group, "--topic", self.topic, *arguments)
+
+    def changes(self) -> list[tuple[str, str]]:
+        return [(one["action"], one["state"]) for one in self.done("history", self.group, "-o", "json").json]
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nobody else is in these groups, and every test has a journal of its own."""
+    monkeypatch.setattr(applying, "QUIET_WATCH_S", 0.0)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def stage(broker: BrokerUnderTest) -> Iterator[Stage]:
+    stage = Stage(broker)
+    yield stage
+    stage.client.close()
+
+
+@pytest.fixture
+def our_stage(our_broker: BrokerUnderTest) -> Iterator[Stage]:
+    stage = Stage(our_broker)
+    yield stage
+    stage.client.close()
+    our_broker.control.clear_faults()
+
+
+def test_a_reset_is_shown_made_told_and_taken_back(stage: Stage) -> None:
+    done = stage.reset("--to-offset", "5", "--yes", "--reason", "a fix")
+
+    assert 0 == done.exit_code, done.error
+    assert f"Plan for group {stage.group}, to offset 5:" == done.lines[0]
+    assert (
+        f"{stage.topic} 0 committed 8 (last processed 7) 5 3 0 5 2024-03-05T17:00:00.000Z 2024-03-05T19:00:00.000Z"
+        in " ".join(done.words[2])
+    )
+    assert f"{stage.topic} 1 committed 3 (last processed 2) 5 0 2 5 2024-03-05T15:00" in " ".join(done.words[3])
+    assert done.lines[4].startswith("In total: 3 records to read again, 2 records skipped, about ")
+    (change,) = stage.done("history", "-o", "json").json
+    assert (
+        f"Done: group {stage.group} stands there now. To take it back: logmark offsets undo {change['id']}\n"
+    ) == done.error
+    assert [5, 5] == stage.offsets()
+
+    (_, *rows) = stage.done("history", stage.group).words
+    assert [change["id"], "reset", stage.group, "done", "fix"] == [rows[0][at] for at in (0, 5, 6, -3, -1)]
+    shown = stage.done("show", change["id"]).out
+    assert f"Change {change['id']}: reset of group {stage.group}, done" in shown
+    assert "committed 8 (last processed 7)" in shown and "kept" in shown and "a fix" in shown
+
+    undone = stage.run("undo", "--yes", "--reason", "it was wrong")
+    assert 0 == undone.exit_code, undone.error
+    assert stage.begin == stage.stands()
+    assert [("reset", "undone"), ("undo", "done")] == stage.changes()
+
+
+@pytest.mark.parametrize(
+    ("scenario", "to"),
+    [
+        (["--to-earliest"], [0, 0]),
+        (["--to-latest"], [10, 10]),
+        (["--to-offset", "5"], [5, 5]),
+        (["--to-datetime", "2024-03-05T14:00:00.000"], [2, 2]),
+        (["--to-datetime", "2024-03-05T15:00:00+01:00"], [2, 2]),
+        (["--to-datetime", str(NOON + 2 * HOUR_MS)], [2, 2]),
+        (["--to-datetime", str(NOON // 1000 + 7200)], [2, 2]),
+        (["--to-datetime", "1h ago"], [10, 10]),
+        (["--by-duration", "P9999D"], [0, 0]),
+        (["--shift-by", "-3"], [5, 0]),
+        (["--to-current"], [8, 3]),
+        (["--before-key", "user-2"], [2, 2]),
+        (["--after-key", "user-2"], [3, 3]),
+        (["--before-key", "757365722d32", "--key-hex"], [2, 2]),
+        (["--before-key", "user-2", "--since", "2024-03-05T15:00:00Z"], [6, 6]),
+    ],
+    ids=str,
+)
+def test_every_scenario_leads_to_the_same_place_on_any_kafka(stage: Stage, scenario: list[str], to: list[int]) -> None:
+    planned = stage.reset(*scenario, "--dry-run", "--output", "json")
+
+    assert (0, "This was a dry run: nothing was changed.\n") == (planned.exit_code, planned.error)
+    assert to == [move["to"] for move in planned.json["moves"]]
+    assert (stage.begin, []) == (stage.stands(), stage.changes())
+    done = stage.reset(*scenario, "--yes", "--output", "json")
+    assert (0, True) == (done.exit_code, done.json["applied"])
+    assert to == stage.offsets()
+    assert "kept" == stage.stands()[stage.places[0]].metadata
+
+
+def test_the_places_of_another_group_and_of_a_file_are_taken(stage: Stage, tmp_path: Path) -> None:
+    other = stage.broker.group("other")
+    stage.client.commit(other, {stage.places[0]: Committed(offset=4, metadata="theirs")})
+    stage.done("reset", stage.group, "--from-group", other, "--yes")
+    assert {
+        stage.places[0]: Committed(offset=4, metadata="kept"),
+        stage.places[1]: Committed(offset=3),
+    } == stage.stands()
+
+    csv = tmp_path / "offsets.csv"
+    csv.write_text(f"{stage.group},{stage.topic},0,6\n{other},{stage.topic},1,9\n{stage.group},{stage.topic},1,7\n")
+    stage.done("reset", stage.group, "--from-file", str(csv), "--yes")
+    assert [6, 7] == stage.offsets()
+    stage.done("reset", stage.group, "--all-topics", "--to-earliest", "--yes")
+    assert [0, 0] == stage.offsets()
+
+
+def test_exported_offsets_are_imported_exactly(stage: Stage, tmp_path: Path) -> None:
+    assert [f"{stage.topic},0,8", f"{stage.topic},1,3"] == stage.done("export", stage.group).lines
+    csv, saved = tmp_path / "saved.csv", tmp_path / "saved.json"
+    stage.done("export", stage.group, str(csv), "--topic", f"{stage.topic}:1")
+    stage.done("export", stage.group, str(saved))
+    assert f"{stage.topic},1,3\n" == csv.read_text()
+    kept = stage.run("export", stage.group, str(saved))
+    assert (1, True) == (kept.exit_code, "was left as it is; add --overwrite" in kept.error)
+
+    stage.client.commit(stage.group, dict.fromkeys(stage.places, 0))
+    planned = stage.run("import", stage.group, str(saved), "--dry-run", "-o", "json").json
+    assert ("import", [8, 3]) == (planned["action"], [move["to"] for move in planned["moves"]])
+    stage.done("import", stage.group, str(saved), "--yes")
+    assert stage.begin == stage.stands()
+    assert [("import", "done")] == stage.changes()
+    again = stage.run("import", stage.group, str(saved), "--yes")
+    assert (3, True) == (again.exit_code, "Nothing to do" in again.error)
+    piped = stage.run("import", stage.group, "-", "--yes", stdin=f"{stage.topic},0,1\n")
+    assert (0, [1, 3]) == (piped.exit_code, stage.offsets())
+
+
+def test_forgotten_offsets_come_back_with_an_undo(stage: Stage) -> None:
+    done = stage.done("delete", stage.group, "--topic", f"{stage.topic}:0", "--yes")
+    assert f"{stage.topic} 0 committed 8 (last processed 7) nothing 0 0 - a reader will begin" in " ".join(
+        done.words[2]
+    )
+    assert [3] == stage.offsets()
+
+    again = stage.run("delete", stage.group, "--topic", f"{stage.topic}:0", "--yes")
+    assert (3, True) == (again.exit_code, "Nothing to do" in again.error)
+    stage.done("undo", "--yes")
+    assert stage.begin == stage.stands()
+
+
+def test_a_group_that_moved_on_is_told_with_what_would_be_read_twice(stage: Stage) -> None:
+    stage.reset("--to-offset", "2", "--yes")
+    stage.client.commit(stage.group, {stage.places[0]: 9})
+
+    refused = stage.run("undo", "--yes")
+    assert 1 == refused.exit_code
+    assert "would not be right any more" in refused.error and "1 of its records would be read twice" in refused.error
+    assert f"{stage.topic} 0 committed 9 (last processed 8) 8 1 0 2" in " ".join(refused.words[2])
+    assert [9, 2] == stage.offsets()
+    stage.done("undo", "--yes", "--force")
+    assert stage.begin == stage.stands()
+
+
+def test_where_nothing_would_change_the_exit_code_is_3(stage: Stage) -> None:
+    said = stage.reset("--shift-by", "0", "--yes")
+    assert (3, f"Nothing to do: group {stage.group} stands there already.\n") == (said.exit_code, said.error)
+    assert "stays" in said.lines[2]
+    assert [] == stage.changes()
+
+
+def test_members_are_named_and_waited_for(stage: Stage) -> None:
+    consumer = stage.broker.consumer(stage.group, client_id="worker-1")
+    consumer.subscribe([stage.topic])
+    read(consumer, 1)
+
+    refused = stage.reset("--to-earliest", "--yes")
+    assert 1 == refused.exit_code
+    assert f"worker-1 on 127.0.0.1 with {stage.places[0]}, {stage.places[1]}" in refused.error
+    waited = stage.reset("--to-earliest", "--yes", "--wait-empty", "100ms")
+    assert (1, True) == (waited.exit_code, "worker-1 on" in waited.error)
+    consumer.close()
+    assert 0 == stage.reset("--wait-empty", "--to-earliest", "--yes").exit_code
+    assert [0, 0] == stage.offsets()
+
+
+def test_the_journal_moves_into_a_topic_that_a_whole_team_sees(stage: Stage, tmp_path: Path, monkeypatch: Any) -> None:
+    stage.reset("--to-offset", "2", "--yes")
+    topic = stage.broker.unique("__journal")
+    before = stage.done("journal").out
+    assert f"is the file {tmp_path}/state/logmark/journal.jsonl; it has 1 change." in before
+
+    unasked = stage.run("journal", "--topic", topic)
+    assert (2, True) == (unasked.exit_code, "with 1 partition and replication factor 1, compacted" in unasked.error)
+    moved = stage.done("journal", "--topic", topic, "--yes")
+    assert f"is the topic {topic} of the cluster" in moved.out and "it has 1 change." in moved.out
+    stage.reset("--to-offset", "4", "--yes")
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody else"))
+    monkeypatch.setenv("LOGMARK_JOURNAL_TOPIC", topic)
+    assert [("reset", "done"), ("reset", "done")] == stage.changes()
+    stage.done("undo", "--yes")
+    stage.done("undo", "--yes")
+    assert stage.begin == stage.stands()
+    wrong = stage.run("journal", "--topic", stage.topic, "--yes")
+    assert (1, True) == (wrong.exit_code, "cannot be the journal: it has 2 partitions" in wrong.error)
+    stage.client.delete_topics([topic])
+
+
+WRONG = [
+    (["--to-earliest"], 2, "there is no terminal to ask in. Add --yes"),
+    (["--yes"], 2, "Say where the group shall go"),
+    (["--to-earliest", "--to-latest", "--yes"], 2, "Say where the group shall go"),
+    (["--to-earliest", "--all-topics", "--yes"], 2, "not both"),
+    (["--to-offset", "5000", "--yes"], 1, "Offset 5000 is out of range in partition 0 of topic"),
+    (["--shift-by", "9", "--yes"], 1, "which holds offsets 0 to 10"),
+    (["--to-datetime", "05.03.2024", "--yes"], 1, "write 2024-03-05, 2024-03-05T00:00:00.000, 2024-"),
+    (["--to-datetime", "3 fortnights ago", "--yes"], 1, "is not a"),
+    (["--by-duration", "yesterday", "--yes"], 1, "is not a length of time that is understood: write 2h, 3d"),
+    (["--before-key", "nobody", "--yes"], 1, "No record with key 'nobody' was found in 2 partitions"),
+    (["--before-key", "xyz", "--key-hex", "--yes"], 2, "is no key in hexadecimal digits"),
+    (["--to-earliest", "--since", "3d ago", "--yes"], 2, "belong to --before-key and --after-key"),
+    (["--from-file", "no-such-file", "--yes"], 1, "no-such-file cannot be read: No such file or directory"),
+    (["--from-group", "no-such-group", "--yes"], 1, "Group no-such-group does not exist."),
+    (["--to-earliest", "--wait-empty", "5 parsecs", "--yes"], 1, "is not a length of time"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "sentence"), WRONG, ids=[" ".join(arguments) for arguments, *_ in WRONG]
+)
+def test_what_is_typed_wrong_is_a_sentence_and_changes_nothing(
+    our_stage: Stage, arguments: list[str], exit_code: int, sentence: str
+) -> None:
+    refused = our_stage.reset(*arguments)
+
+    assert exit_code == refused.exit_code, refused.error
+    assert sentence in " ".join(refused.error.replace("│", " ").split())
+    assert (our_stage.begin, []) == (our_stage.stands(), our_stage.changes())
+
+
+def test_misspelt_names_are_told_with_what_was_meant(stage: Stage) -> None:
+    typo = stage.broker.group("fruad")
+    group = stage.run("reset", typo, "--topic", stage.topic, "--to-earliest", "--yes")
+    topic = stage.run("reset", stage.group, "--topic", stage.topic.upper(), "--to-earliest", "--yes")
+    partition = stage.run("reset", stage.group, "--topic", f"{stage.topic}:0,2", "--to-earliest", "--yes")
+
+    assert (1, True) == (group.exit_code, f"Did you mean {stage.group}?" in group.error)
+    assert (1, True) == (topic.exit_code, f"Did you mean {stage.topic}?" in topic.error)
+    assert (1, True) == (partition.exit_code, "has no partition 2: it has 2" in partition.error)
+    for command in (["export", typo], ["delete", typo, "--all-topics", "--yes"], ["undo", "nonsense", "--yes"]):
+        said = stage.run(*command)
+        assert 1 == said.exit_code and said.error, command
+    assert (stage.begin, {}) == (stage.stands(), stage.client.committed(typo))
+
+
+def test_topics_that_a_file_brings_need_consent(stage: Stage, tmp_path: Path) -> None:
+    views = stage.broker.create_topic("views")
+    csv = tmp_path / "offsets.csv"
+    csv.write_text(f"{views},0,0\n")
+
+    refused = stage.run("import", stage.group, str(csv), "--yes")
+    assert (1, True) == (refused.exit_code, f"has committed nothing in {views}" in refused.error)
+    assert stage.begin == stage.stands()
+    done = stage.done("import", stage.group, str(csv), "--allow-new-topics", "--yes")
+    assert "nothing committed yet" in done.out
+
+
+def test_a_moment_after_the_last_record_is_said_before_anybody_agrees(stage: Stage) -> None:
+    shown = stage.reset("--to-datetime", "now", "--dry-run")
+    assert 2 == shown.out.count(": the end")
+
+
+def test_nobody_changes_anything_who_may_only_look(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.reset("--to-offset", "2", "--yes")
+    standing = stage.stands()
+    monkeypatch.setenv("LOGMARK_READ_ONLY", "1")
+
+    for command in (
+        ["reset", stage.group, "--topic", stage.topic, "--to-earliest", "--yes"], ["undo", "--yes"],
+        ["delete", stage.group, "--all-topics", "--yes"], ["journal", "--topic", "--yes"],
+    ):  # fmt: skip
+        refused = stage.run(*command)
+        assert (1, True) == (refused.exit_code, "forbidden here (--read-only" in refused.error), command
+    assert 0 == stage.reset("--to-earliest", "--dry-run").exit_code
+    assert (standing, [("reset", "done")]) == (stage.stands(), stage.changes())
+
+
+@pytest.mark.parametrize(
+    ("api", "error", "sentence"),
+    [
+        ("OffsetCommit", "GROUP_AUTHORIZATION_FAILED", "you are not allowed to read this group. Nothing was changed."),
+        ("OffsetCommit", "TOPIC_AUTHORIZATION_FAILED", "you are not allowed to read this topic. Nothing was changed."),
+        ("OffsetCommit", "UNKNOWN_MEMBER_ID", "it has active members; stop them and try again. Nothing was changed."),
+        ("OffsetFetch", "GROUP_AUTHORIZATION_FAILED", "not allowed"),
+        ("ListOffsets", "TOPIC_AUTHORIZATION_FAILED", "you are not allowed to use this topic"),
+    ],
+)
+def test_what_the_cluster_refuses_is_a_sentence_and_changes_nothing(
+    our_stage: Stage, api: str, error: str, sentence: str
+) -> None:
+    our_stage.broker.control.fail_next(api, error)
+
+    refused = our_stage.reset("--to-earliest", "--yes")
+
+    our_stage.broker.control.clear_faults()
+    assert (1, True) == (refused.exit_code, sentence in refused.error), refused.error
+    assert our_stage.begin == our_stage.stands()
+    assert {"done", "pending"}.isdisjoint(state for _, state in our_stage.changes())
+
+
+@pytest.mark.kafka
+def test_missing_rights_on_apache_kafka_are_sentences_and_change_nothing() -> None:
+    node = shared.node(
+        "rights",
+        {
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found": "true",
+        },
+    )
+    broker = BrokerUnderTest("kafka", node.bootstrap_servers, node)
+    stage = Stage(broker)
+
+    def deny(operation: AclOperation) -> None:
+        rules = [
+            AclBinding(
+                ResourceType.GROUP, stage.group, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", one, kind
+            )
+            for one, kind in (
+                (AclOperation.DESCRIBE, AclPermissionType.ALLOW), (operation, AclPermissionType.DENY),
+            )
+        ]  # fmt: skip
+        for made in broker.admin.create_acls(rules).values():
+            made.result(30)
+
+    deny(AclOperation.READ)
+    wait_until(lambda: 1 == stage.reset("--to-earliest", "--yes").exit_code, "the rule holds")
+    stage.client.close()
+    standing = stage.stands()
+    refused = stage.reset("--to-earliest", "--yes")
+    assert (1, True) == (
+        refused.exit_code,
+        "you are not allowed to read this group. Nothing was changed" in refused.error,
+    )
+    assert standing == stage.stands()
+    deny(AclOperation.DESCRIBE)
+    wait_until(lambda: "not allowed" in stage.run("export", stage.group).error, "the rule holds")
+    unseen = stage.reset("--to-earliest", "--yes")
+    assert (1, True) == (unseen.exit_code, "allowed" in unseen.error), unseen.error
+    broker.close()
+
+
+def test_a_cluster_that_is_not_there_is_a_sentence_within_ten_seconds() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    for command in (
+        ["reset", "g", "--topic", "t", "--to-earliest", "--yes"], ["history"], ["undo"], ["export", "g"], ["journal"],
+    ):  # fmt: skip
+        began = time.monotonic()
+        refused = run("offsets", *command, servers=address)
+        assert (1, True) == (refused.exit_code, f"The broker at {address} refused the connection" in refused.error)
+        assert time.monotonic() - began < 10
+
+
+def test_an_interrupted_change_is_told_and_finished_or_taken_back(our_stage: Stage) -> None:
+    stage = our_stage
+    for way in ("finish", "undo"):
+        stage.reset("--to-offset", "2", "--yes")
+        (*_, last) = stage.done("history", "-o", "json").json
+        FileJournal().finish(last["id"], "pending")
+
+        told = stage.done("history").error
+        assert f"`logmark offsets finish {last['id']}` makes it" in told
+        ended = stage.run(way, last["id"][:10], "--yes")
+        assert (3 if way == "finish" else 0) == ended.exit_code, ended.error
+        assert [2, 2] == stage.offsets() if way == "finish" else stage.begin == stage.stands()
+        stage.client.commit(stage.group, stage.begin)
+    assert ["done", "taken back", "done"] == [state for _, state in stage.changes()]
+
+
+def test_history_is_limited_to_the_newest(our_stage: Stage) -> None:
+    for offset in (1, 2, 3):
+        our_stage.reset("--to-offset", str(offset), "--yes")
+    shown = json.loads(our_stage.done("history", "--limit", "2", "-o", "json").out)
+    assert ["to offset 2", "to offset 3"] == [one["how"] for one in shown]
+    none = our_stage.done("history", "nobody")
+    assert ("", True) == (none.out, none.error.startswith("No change of nobody is journaled in the file"))
