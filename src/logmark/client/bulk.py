@@ -27,7 +27,7 @@ from logmark.wire.schema import (
 # Large enough that a request's own cost is small, small enough that no broker is held up by one.
 GROUPS_MAX = 50
 PARTITIONS_MAX = 2_500
-IN_FLIGHT_MAX = 4
+IN_FLIGHT_MAX = 2  # one is answered while the other is read
 
 _FIRST_WITH_KEYS = 4
 _FIRST_WITH_GROUPS = 8
@@ -161,10 +161,9 @@ class BulkCalls(Router):
     ) -> tuple[dict[int, list[TopicPartition]], dict[TopicPartition, RefusedByBroker]]:
         """The partitions under their leaders, and why the others have none at this moment."""
         failures: dict[TopicPartition, RefusedByBroker] = {}
-        missing = self._without_leader(partitions)
-        if missing:
+        for missing in _by_whole_topics(self._without_leader(partitions)):
             metadata = self._metadata(sorted({one.topic for one in missing}), deadline)
-            failures = {one: no_leader(metadata, one) for one in self._without_leader(missing)}
+            failures |= {one: no_leader(metadata, one) for one in self._without_leader(missing)}
         grouped: dict[int, list[TopicPartition]] = {}
         for one in partitions:
             if one not in failures:
@@ -424,6 +423,18 @@ def _read_commits(
 
 def _is_open(answer: tuple[int, int] | RefusedByBroker | None) -> bool:
     return answer is None or (isinstance(answer, RefusedByBroker) and answer.code.is_retriable)
+
+
+def _by_whole_topics(partitions: Sequence[TopicPartition]) -> Iterator[list[TopicPartition]]:
+    """The partitions in lists of about the largest size, none of which divides a topic."""
+    found: list[TopicPartition] = []
+    for topic, numbers in by_topic(partitions).items():
+        found += [TopicPartition(topic, number) for number in numbers]
+        if len(found) >= PARTITIONS_MAX:
+            yield found
+            found = []
+    if found:
+        yield found
 
 
 def chunks(items: Sequence[T], size: int) -> Iterator[list[T]]:
