@@ -2,9 +2,8 @@
 
 import fcntl
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import IO
 
@@ -13,27 +12,18 @@ from logmark.client.errors import ClientError
 from logmark.client.metadata import ClusterMetadata
 from logmark.clock import Clock
 from logmark.errors import LogmarkError, UserError
-from logmark.names import TopicPartition
-from logmark.offsets.ages import Ages
-from logmark.offsets.annotations import Annotation, annotations_of
-from logmark.offsets.expiry import Idle, Retention, idle_groups, seconds_left
+from logmark.offsets.annotations import annotations_of
+from logmark.offsets.expiry import Idle, Retention, idle_groups
 from logmark.offsets.exporters import Seen
-from logmark.offsets.history import History, Moment, default_path
+from logmark.offsets.history import History, default_path
 from logmark.offsets.journal import open_journal
+from logmark.offsets.judging import Judge
 from logmark.offsets.known_ages import KnownAges
-from logmark.offsets.readings import GroupReading, PartitionReading, Reading
-from logmark.offsets.sampling import GroupSample, Sample, bounds_of, matches, take_sample
-from logmark.offsets.trends import trend_of
-from logmark.offsets.verdicts import WINDOW_MS, WINDOW_POINTS, Finding, Verdict, judge_group, judge_partition
+from logmark.offsets.readings import Reading
+from logmark.offsets.sampling import Sample, bounds_of, matches, take_sample
 
 _JOURNAL_EVERY_MS = 60_000
 _JOURNAL_SINCE_MS = 86_400_000
-_START_WINDOW_MS = 86_400_000
-_START_WINDOW_MIN_MS = 600_000
-# The past of so many groups is in memory at once.
-_GROUPS_AT_ONCE = 20
-
-_CAUGHT_UP = Finding(verdict=Verdict.OK, rule=1, evidence="0 records behind")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +73,7 @@ class Lookout:
         self.idle: Mapping[str, Idle] = {}
         self._ages = KnownAges()
         self._retention = Retention()
+        self._judge = Judge(self._retention, falling_off=wanted.falling_off)
         self._previous: Sample | None = None
         self._journal_ms: int | None = None
         self._is_kept = False
@@ -109,7 +100,13 @@ class Lookout:
             self._keep(client, history, sample)
             ages = self._ages.of(sample, history, client)
             self._learn_expiry(client, sample)
-            reading = self._reading(history, sample, ages)
+            reading = self._judge.read(
+                sample,
+                ages,
+                history if self._is_kept else None,
+                history.annotations(since_ms=sample.at_ms - _JOURNAL_SINCE_MS),
+                idle=self.idle if self._wanted.expiring else {},
+            )
         except ClientError:
             self.disconnect()
             raise
@@ -199,101 +196,10 @@ class Lookout:
         if behind or self._wanted.expiring:
             self._retention.refresh(client, behind, offsets=self._wanted.expiring, now_ms=sample.at_ms)
 
-    def _reading(self, history: History, sample: Sample, ages: Ages) -> Reading:
-        annotations: dict[str, list[Annotation]] = {}
-        for change in history.annotations(since_ms=sample.at_ms - _JOURNAL_SINCE_MS):
-            annotations.setdefault(change.group, []).append(change)
-        starts = _StartRates(history, sample) if self._wanted.falling_off else None
-        groups = []
-        for some in _in_chunks(sample.groups.values(), _GROUPS_AT_ONCE):
-            lagging = [one.group for one in some if self._is_kept and _is_behind(sample, one)]
-            windows = history.windows(lagging, since_ms=sample.at_ms - WINDOW_MS, points_max=WINDOW_POINTS)
-            for one in some:
-                groups.append(
-                    self._group(sample, one, ages, windows.get(one.group, {}), annotations.get(one.group, []), starts)
-                )
-        return Reading(at_ms=sample.at_ms, groups=groups, is_complete=not sample.notes)
-
-    def _group(
-        self,
-        sample: Sample,
-        group: GroupSample,
-        ages: Ages,
-        windows: Mapping[TopicPartition, Sequence[Moment]],
-        annotations: Sequence[Annotation],
-        starts: "_StartRates | None",
-    ) -> GroupReading:
-        readings, findings = [], []
-        for partition in group.partitions:
-            lag = sample.lag(group.group, partition)
-            if lag is None:
-                is_uncommitted = partition not in group.committed and partition in sample.ends
-                readings.append(PartitionReading(partition, None, is_uncommitted=is_uncommitted))
-                continue
-            window = windows.get(partition, ())
-            finding = _CAUGHT_UP
-            if lag.records:
-                finding = judge_partition(window, annotations=annotations, partition=partition)
-            findings.append((partition, finding, lag.records))
-            age = ages.of(group.group, partition)
-            seconds = None if age.ms is None else age.ms / 1000
-            left_s = None
-            if starts is not None and lag.records:
-                left_s = seconds_left(
-                    age_s=seconds,
-                    retention_ms=self._retention.of_topic(partition.topic),
-                    headroom=max(group.committed[partition].offset - sample.starts[partition], 0),
-                    start_per_s=starts.of(partition),
-                    read_per_s=_read_per_s(window),
-                )
-            readings.append(
-                PartitionReading(
-                    partition, lag.records, lag.lost, seconds, str(age.method), _known(finding), finding.evidence,
-                    False, left_s,
-                )
-            )  # fmt: skip
-        whole = judge_group(findings)
-        is_caught_up = all(lag == 0 for _, _, lag in findings)
-        catch_up_ms = 0.0 if is_caught_up else trend_of(windows).catch_up_ms
-        idle = self.idle.get(group.group) if self._wanted.expiring else None
-        return GroupReading(
-            group=group.group,
-            state=group.state,
-            members=len(group.members),
-            partitions=readings,
-            verdict=_known(whole),
-            evidence=whole.evidence,
-            catch_up_s=None if catch_up_ms is None else catch_up_ms / 1000,
-            problem=group.problem,
-            reset_at_ms=max((one.at_ms for one in annotations), default=None),
-            expires_in_s=None
-            if idle is None
-            else (self._retention.of_offsets_ms - (sample.at_ms - idle.since_ms)) / 1000,
-        )
-
     def _say_once(self, sentence: str) -> None:
         if sentence not in self._said:
             self._said.add(sentence)
             self._say(sentence)
-
-
-class _StartRates:
-    """Records per second by which log starts have moved within a day, as far as the history goes back."""
-
-    def __init__(self, history: History, sample: Sample) -> None:
-        self._history = history
-        self._sample = sample
-        then = next(iter(history.times(since_ms=sample.at_ms - _START_WINDOW_MS)), None)
-        self._then = then if then is not None and sample.at_ms - then >= _START_WINDOW_MIN_MS else None
-
-    def of(self, partition: TopicPartition) -> float | None:
-        """The rate, or None where it is not known."""
-        topic = self._history.topic_id(partition.topic)
-        if self._then is None or topic is None:
-            return None
-        before = self._history.ends_at(self._then).start(topic, partition.partition)
-        moved = self._sample.starts[partition] - before
-        return None if before < 0 or moved < 0 else moved / ((self._sample.at_ms - self._then) / 1000)
 
 
 _NO_METADATA = ClusterMetadata(cluster_id="", controller=-1, brokers={}, topics={}, errors={})
@@ -321,20 +227,6 @@ def _is_any_moved_back(before: Sample, after: Sample) -> bool:
     return False
 
 
-def _is_behind(sample: Sample, group: GroupSample) -> bool:
-    return any(sample.unread(group.group, partition) is not None for partition in group.committed)
-
-
-def _read_per_s(window: Sequence[Moment]) -> float:
-    if len(window) < 2 or window[-1].at_ms <= window[0].at_ms:
-        return 0.0
-    return max(window[-1].committed - window[0].committed, 0) / ((window[-1].at_ms - window[0].at_ms) / 1000)
-
-
-def _known(finding: Finding) -> str:
-    return "" if finding.verdict is Verdict.UNKNOWN else str(finding.verdict)
-
-
 def _locked(path: Path) -> IO[bytes]:
     """A lock beside the history, held until it is closed: two monitors would tell everything twice."""
     try:
@@ -350,9 +242,3 @@ def _locked(path: Path) -> IO[bytes]:
             f"Another monitor writes the history {path}. Stop it, or give this one its own with --history FILE."
         ) from None
     return lock
-
-
-def _in_chunks(groups: Iterable[GroupSample], size: int) -> Iterator[list[GroupSample]]:
-    iterator = iter(groups)
-    while some := list(islice(iterator, size)):
-        yield some

@@ -264,10 +264,10 @@ class Monitor:
         )
 
     def _summary(self, look: Look) -> str:
-        total = look.sample.total()
+        records = sum(one.lag or 0 for group in look.reading.groups for one in group.partitions)
         firing = f"; {_count(self.firing, 'alert')} firing" if self._rules else ""
         return (
-            f"{_count(len(look.sample.groups), 'group')}, {_count(total.records, 'record')} behind{firing}; "
+            f"{_count(len(look.sample.groups), 'group')}, {_count(records, 'record')} behind{firing}; "
             f"sampled in {show_duration(look.took_ms)} with {_count(look.requests, 'request')}"
         )
 
