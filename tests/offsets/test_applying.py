@@ -134,6 +134,27 @@ def test_a_reader_that_never_looks_is_named_and_the_change_is_not_called_done(ou
     assert (["overwritten"], True) == (our_desk.states(), sum(our_desk.slept) <= 10.2)
 
 
+def test_two_people_who_move_a_group_at_once_do_not_fight(our_desk: Desk) -> None:
+    desk = our_desk
+    desk.commit(8, mark(8))
+    mine = desk.plan(ToOffset(2))
+    theirs = desk.plan(ToOffset(5))
+
+    def other(step: int) -> None:
+        if step == 1:
+            apply(
+                desk.client, theirs, journal=desk.journal, who=Who("bob", "shop"),
+                patience=Patience(watch_s=0, quiet_watch_s=0), agree=lambda _: None,
+            )  # fmt: skip
+
+    desk.meanwhile = other
+    with pytest.raises(
+        UserError, match=r"then moved elsewhere by bob on shop \(change \w+, reset to offset 5\), which ho"
+    ):
+        desk.apply(mine)
+    assert (["overwritten", "done"], 5) == (desk.states(), desk.committed() and desk.committed().offset)  # type: ignore[union-attr]
+
+
 def test_an_empty_group_that_moves_while_it_is_planned_is_said_to_be_in_use(our_desk: Desk) -> None:
     desk = our_desk
     desk.commit(3, mark(3))

@@ -10,7 +10,7 @@ from logmark.client.errors import BrokerUnreachable, CommitRefused, ReadOnly, Re
 from logmark.clock import Clock, SystemClock
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.changes import Change, Who, new_id, who_am_i
+from logmark.offsets.changes import Change, Who, in_order, new_id, who_am_i
 from logmark.offsets.journal import Journal, open_journal
 from logmark.offsets.marks import Mark
 from logmark.offsets.members import refuse_active
@@ -43,11 +43,13 @@ class MovedMeanwhile(UserError):
 class Applied:
     """What was done: the plan as it was applied, the journal's entry, and who else was seen in the group.
 
-    `repeats` says how often it had to be set again, `taken_up_by` which running query has gone on from there.
+    `is_in_use` says that the group was seen to move although it has no members, `repeats` how often the change had to
+    be made again, `taken_up_by` which running query has gone on from there.
     """
 
     plan: ResetPlan
     change: Change
+    is_in_use: bool = False
     repeats: int = 0
     overwritten_by: str = ""
     taken_up_by: str = ""
@@ -208,7 +210,7 @@ def _take_back(client: Client, journal: Journal, change: Change, done: Places, w
 def _watch(
     client: Client, journal: Journal, change: Change, plan: ResetPlan, patience: Patience, *, is_in_use: bool
 ) -> Applied:
-    watch = _Watch(client, plan, patience, is_in_use=is_in_use)
+    watch = _Watch(client, plan, patience, lambda: _rival(journal, change), is_in_use=is_in_use)
     try:
         watch.run()
     except KeyboardInterrupt:
@@ -223,17 +225,38 @@ def _watch(
     return Applied(
         plan=plan,
         change=replace(change, state="done"),
+        is_in_use=is_in_use,
         repeats=watch.repeats,
         overwritten_by=watch.overwritten_by,
         taken_up_by=watch.taken_up_by,
     )
 
 
+def _rival(journal: Journal, change: Change) -> Change | None:
+    """A later change of the same partitions, by somebody with whom it would be wrong to fight."""
+    later = journal.changes(change.cluster_id, change.name, since_ms=change.at_ms)
+    rivals = [
+        one
+        for one in in_order(later)
+        if one.id > change.id and one.state in ("pending", "done") and not change.after.keys().isdisjoint(one.after)
+    ]
+    return rivals[-1] if rivals else None
+
+
 class _Watch:
     """Reads back until the change has stayed for a while or a query has taken it up; sets it again where it has not."""
 
-    def __init__(self, client: Client, plan: ResetPlan, patience: Patience, *, is_in_use: bool) -> None:
+    def __init__(
+        self,
+        client: Client,
+        plan: ResetPlan,
+        patience: Patience,
+        rival: Callable[[], Change | None],
+        *,
+        is_in_use: bool,
+    ) -> None:
         self._client = client
+        self._rival = rival
         self._group = plan.group
         self._patience = patience
         self._moves = {move.partition: move for move in plan.changes}
@@ -272,6 +295,13 @@ class _Watch:
             self._patience.sleep(_LOOK_EVERY_S)
 
     def _set_again(self) -> bool:
+        rival = self._rival()
+        if rival is not None:
+            self.why_lost = (
+                f"Group {self._group} was moved, and then moved elsewhere by {rival.who} on {rival.host} (change "
+                f"{rival.id}, {rival.action} {rival.how}), which holds."
+            )
+            return False
         self.repeats += 1
         self.overwritten_by = committer(self._now.get(one) for one in self.lost)
         self._moves |= {one: _again(self._moves[one], self._now.get(one)) for one in self.lost}

@@ -129,6 +129,8 @@ def wait_empty(client: "Client", group: str, wait: str | None) -> None:
 
 def _tell(applied: "Applied") -> None:
     group = applied.plan.group
+    if applied.is_in_use and not applied.plan.warnings:
+        say(f"Group {group} is in use although it has no members: it moved while you decided.")
     if applied.repeats:
         times = "once" if applied.repeats == 1 else f"{applied.repeats} times"
         by = applied.overwritten_by

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from logmark.offsets.reset import Topics
     from logmark.offsets.targets import Target
 
+_WHERE_TO = "Where to: one of these"
 _MOMENT = "2024-03-05T00:00:00, seconds, milliseconds, '3d ago'; without a zone UTC."
 
 
@@ -33,31 +34,65 @@ def reset(
     group: Group,
     topic: Topic = None,
     all_topics: AllTopics = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Read everything again.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Skip everything that is there.")] = False,
-    to_offset: Annotated[int | None, typer.Option(metavar="N", help="Read offset N next, in each partition.")] = None,
-    to_datetime: Annotated[
-        str | None, typer.Option(metavar="TIME", help=f"The first record at or after a time: {_MOMENT}")
+    to_earliest: Annotated[
+        bool, typer.Option("--to-earliest", help="Read everything again.", rich_help_panel=_WHERE_TO)
+    ] = False,
+    to_latest: Annotated[
+        bool, typer.Option("--to-latest", help="Skip everything that is there.", rich_help_panel=_WHERE_TO)
+    ] = False,
+    to_offset: Annotated[
+        int | None, typer.Option(metavar="N", help="Read offset N next, in each partition.", rich_help_panel=_WHERE_TO)
     ] = None,
-    by_duration: Annotated[str | None, typer.Option(metavar="D", help="So long before now: 2h, 3d, PT2H, P3D.")] = None,
+    to_datetime: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help=f"The first record at or after a time: {_MOMENT}", rich_help_panel=_WHERE_TO),
+    ] = None,
+    by_duration: Annotated[
+        str | None, typer.Option(metavar="D", help="So long before now: 2h, 3d, PT2H, P3D.", rich_help_panel=_WHERE_TO)
+    ] = None,
     shift_by: Annotated[
-        int | None, typer.Option(metavar="N", help="Forward, or back if negative, from the committed offset.")
+        int | None,
+        typer.Option(
+            metavar="N", help="Forward, or back if negative, from the committed offset.", rich_help_panel=_WHERE_TO
+        ),
     ] = None,
     to_current: Annotated[
-        bool, typer.Option("--to-current", help="Commit the same again, which keeps it from expiring.")
+        bool,
+        typer.Option(
+            "--to-current", help="Commit the same again, which keeps it from expiring.", rich_help_panel=_WHERE_TO
+        ),
     ] = False,
     from_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="To the offsets in a file: Kafka's CSV, or our JSON.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="To the offsets in a file: Kafka's CSV, or our JSON.", rich_help_panel=_WHERE_TO
+        ),
     ] = None,
     from_group: Annotated[
         str | None,
-        typer.Option(metavar="GROUP", help="To where another group stands.", autocompletion=complete_group),
+        typer.Option(
+            metavar="GROUP",
+            help="To where another group stands.",
+            autocompletion=complete_group,
+            rich_help_panel=_WHERE_TO,
+        ),
     ] = None,
-    before_key: Annotated[str | None, typer.Option(metavar="KEY", help="To the first record with this key.")] = None,
-    after_key: Annotated[str | None, typer.Option(metavar="KEY", help="Behind the first record with this key.")] = None,
-    key_hex: Annotated[bool, typer.Option("--key-hex", help="The key is given in hexadecimal digits.")] = False,
-    since: Annotated[str | None, typer.Option(metavar="TIME", help="Look for the key from this time on.")] = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="Look for the key up to this time.")] = None,
+    before_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="To the first record with this key.", rich_help_panel=_WHERE_TO)
+    ] = None,
+    after_key: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Behind the first record with this key.", rich_help_panel=_WHERE_TO),
+    ] = None,
+    key_hex: Annotated[
+        bool, typer.Option("--key-hex", help="The key is given in hexadecimal digits.", rich_help_panel=_WHERE_TO)
+    ] = False,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Look for the key from this time on.", rich_help_panel=_WHERE_TO)
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Look for the key up to this time.", rich_help_panel=_WHERE_TO)
+    ] = None,
     yes: Yes = False,
     dry_run: DryRun = False,
     create_group: Annotated[
