@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from logmark.client.answers import EARLIEST, Committed, OffsetAndTimestamp
+from logmark.client.answers import EARLIEST, LATEST, Committed, FetchedPartition, OffsetAndTimestamp
 from logmark.client.connection import Address
 from logmark.client.errors import BrokerUnreachable, CommitRefused
 from logmark.client.metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
@@ -15,7 +15,9 @@ from logmark.offsets.marks import Mark
 from logmark.spark.following import GroupFollower
 from logmark.spark.options import parse
 from logmark.spark.position import Position
+from logmark.wire.batches import build
 
+RECORD_EVERY_MS = 1000  # the record of offset 7 was written in second 7
 P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 
 
@@ -24,6 +26,10 @@ class FakeCluster:
 
     def __init__(self, **logs: tuple[int, int]) -> None:
         self.logs = {TopicPartition("clicks", int(name[1:])): ends for name, ends in logs.items()}
+        self.stable: dict[TopicPartition, int] = {}  # where the oldest open transaction begins
+        self.is_away = False
+        self.value_bytes = 100
+        self.fetches: list[tuple[TopicPartition, int]] = []
         self.offsets: dict[TopicPartition, Committed] = {}
         self.commits: list[dict[TopicPartition, int]] = []
         self.failure: Exception | None = None
@@ -31,21 +37,51 @@ class FakeCluster:
 
     def metadata(self, topics: list[str] | None = None) -> ClusterMetadata:
         one = PartitionMetadata(leader=1, leader_epoch=0, replicas=(1,), in_sync=(1,), error=ErrorCode.NONE)
-        numbers = {place.partition: one for place in self.logs}
-        topic = TopicMetadata(name="clicks", topic_id=b"", is_internal=False, partitions=numbers)
+        numbers: dict[str, dict[int, PartitionMetadata]] = {}
+        for place in self.logs:
+            if topics is None or place.topic in topics:
+                numbers.setdefault(place.topic, {})[place.partition] = one
         return ClusterMetadata(
             cluster_id="",
             controller=1,
             brokers={1: Address("h", 1)},
-            topics={"clicks": topic} if numbers else {},
+            topics={
+                name: TopicMetadata(name=name, topic_id=b"", is_internal=name.startswith("__"), partitions=partitions)
+                for name, partitions in numbers.items()
+            },
             errors={},
         )
 
-    def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        if self.failure is not None and self.is_away:
+            raise self.failure
         return {
-            place: OffsetAndTimestamp(offset=self.logs[place][0 if at == EARLIEST else 1])
+            place: OffsetAndTimestamp(offset=self._offset(place, at, read_committed=read_committed))
             for place, at in wanted.items()
         }
+
+    def _offset(self, place: TopicPartition, at: int, *, read_committed: bool) -> int:
+        start, end = self.logs[place]
+        if at == EARLIEST:
+            return start
+        if at == LATEST:
+            return min(end, self.stable.get(place, end)) if read_committed else end
+        return next((offset for offset in range(start, end) if offset * RECORD_EVERY_MS >= at), -1)
+
+    def fetch(
+        self, partition: TopicPartition, offset: int, *, bytes_max: int, max_wait_ms: int, min_bytes: int
+    ) -> FetchedPartition:
+        records = build([(None, b"x" * self.value_bytes)] * 10, timestamp_ms=0, base_offset=offset)
+        self.fetches.append((partition, offset))
+        start, end = self.logs[partition]
+        return FetchedPartition(
+            records=memoryview(records),
+            high_watermark=end,
+            last_stable_offset=end,
+            log_start_offset=start,
+        )
 
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
@@ -277,15 +313,18 @@ def test_records_that_expired_unread_stop_a_query_without_a_rule(given: dict[str
     end = step(follower, follower.begin(), 10)
     cluster.logs[P0] = (40, 100)
 
-    with pytest.raises(UserError, match="Offset 10 of clicks-0 is not there any more: the log holds 40 to 100"):
+    with pytest.raises(UserError, match=r"30 records of clicks-0 \(offsets 10 to 39; the log holds 40 to 100\)"):
         step(follower, end)
+    assert 10 == cluster.offsets[P0].offset, "what was read is committed, and nothing is skipped"
 
 
 def test_a_log_that_was_made_anew_is_noticed() -> None:
-    cluster = FakeCluster(p0=(0, 100))
-    follower = follow(cluster, **EARLY)
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    follower = follow(cluster, clock, **EARLY)
     end = step(follower, follower.begin())
     cluster.logs[P0] = (0, 7)
+    assert end is step(follower, end), "an end that went back may come forward again"
+    clock.advance(seconds=30)
 
     assert {P0: 0} == step(follower, end).next
 
@@ -305,6 +344,8 @@ def test_a_partition_that_is_gone_is_a_sentence() -> None:
     follower = follow(cluster, clock, **EARLY)
     end = step(follower, follower.begin())
     del cluster.logs[P1]
+    clock.advance(seconds=60)
+    assert end is step(follower, end), "one answer may miss a partition"
     clock.advance(seconds=60)
 
     with pytest.raises(UserError, match="clicks-1 is not there any more"):

@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logmark.names import TopicPartition
-from logmark.spark.ranges import RECORDS_PER_TASK_MAX, Bounds, Range, out_of_range, share, split
+from logmark.spark.limits import Limits, share
+from logmark.spark.losses import losses, told
+from logmark.spark.ranges import RECORDS_PER_TASK_MAX, Bounds, Range, split
 
 P0, P1, P2 = (TopicPartition("clicks", number) for number in range(3))
 ranges = st.dictionaries(
@@ -68,4 +70,40 @@ def test_a_large_range_is_split_without_being_asked() -> None:
 
 @pytest.mark.parametrize(("offset", "is_lost"), [(9, True), (10, False), (20, False), (21, True)])
 def test_a_position_outside_of_the_log_is_noticed(offset: int, is_lost: bool) -> None:
-    assert ({P0: offset} if is_lost else {}) == out_of_range({P0: offset}, {P0: Bounds(10, 20)})
+    assert ([offset] if is_lost else []) == [one.offset for one in losses({P0: offset}, {P0: Bounds(10, 20)})]
+
+
+def test_what_is_lost_is_counted_partition_by_partition() -> None:
+    lost = losses({P0: 3, P1: 0, P2: 50}, {P0: Bounds(10, 20), P1: Bounds(2_000, 9_000), P2: Bounds(0, 30)})
+
+    assert (
+        "At most 2,007 records were deleted before this query read them: 7 records of clicks-0 (offsets 3 to 9; the "
+        "log holds 10 to 20); 2,000 records of clicks-1 (offsets 0 to 1999; the log holds 2000 to 9000); offset 50 of "
+        "clicks-2 lies beyond the log, which holds 0 to 30 (made anew?)" == told(lost)
+    )
+
+
+def test_bytes_are_shared_in_proportion_to_what_waits_there_in_bytes() -> None:
+    large = {P0: 1000.0, P1: 10.0}
+
+    assert {P0: 50, P1: 50} == share(
+        {P0: 0, P1: 0}, {P0: 100, P1: 100}, records_max=None, bytes_max=50_500, record_bytes=large
+    )
+    assert {P0: 100, P1: 100} == share(
+        {P0: 0, P1: 0}, {P0: 100, P1: 100}, records_max=None, bytes_max=101_000, record_bytes=large
+    )
+
+
+def test_of_two_limits_the_tighter_one_counts() -> None:
+    first, ends, sizes = {P0: 0}, {P0: 1000}, {P0: 10.0}
+
+    assert {P0: 30} == share(first, ends, records_max=30, bytes_max=5000, record_bytes=sizes)
+    assert {P0: 20} == share(first, ends, records_max=30, bytes_max=200, record_bytes=sizes)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "since_ms", "is_met"),
+    [(99, None, True), (99, 10_000, False), (100, 10_000, True), (1, 60_000, True)],
+)
+def test_a_batch_waits_for_enough_records_or_for_long_enough(waiting: int, since_ms: int | None, is_met: bool) -> None:
+    assert is_met == Limits(records_min=100, delay_max_ms=60_000).are_met(waiting, since_batch_ms=since_ms)

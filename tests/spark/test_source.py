@@ -103,8 +103,8 @@ def test_a_stream_survives_a_broker_that_restarts(monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_unknown_option_is_a_sentence_before_anything_runs() -> None:
-    with pytest.raises(UserError, match="has no option subscribePattern"):
-        DefaultSource({"subscribePattern": "c.*"}).schema()
+    with pytest.raises(UserError, match=r"has no option subscribePatern\. Did you mean subscribePattern"):
+        DefaultSource({"subscribePatern": "c.*"}).schema()
 
 
 def test_a_schema_of_the_users_own_is_a_sentence() -> None:

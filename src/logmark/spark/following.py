@@ -14,43 +14,34 @@ import socket
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Protocol
 
-from logmark.client.answers import EARLIEST, LATEST, Committed, OffsetAndTimestamp
+from logmark.client.answers import LATEST, Committed
 from logmark.client.errors import ClientError, CommitRefused
-from logmark.client.metadata import ClusterMetadata
 from logmark.clock import Clock
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.marks import Mark
+from logmark.spark.cluster import Cluster, bounds_of, look_up, names, partitions_of
+from logmark.spark.limits import share
+from logmark.spark.losses import Grace, Loss, losses, refusal, shown_edge, told
 from logmark.spark.options import Options
 from logmark.spark.position import Found, Moved, Offsets, Position, TakenOver, begin, judge
-from logmark.spark.ranges import Bounds, out_of_range, share
+from logmark.spark.ranges import Bounds
+from logmark.spark.sizes import Sizes
+from logmark.spark.starts import Edge, check_covers, start_offsets
+from logmark.spark.stops import Stops
 
 log = logging.getLogger(__name__)
 
 RENEW_AFTER_MS = 24 * 3600 * 1000  # Kafka forgets the offsets of a group without members after 7 days
-NEW_PARTITIONS_AFTER_MS = 10_000
-
-
-class Cluster(Protocol):
-    """The calls of a client that following a group takes."""
-
-    def metadata(self, topics: list[str] | None = None) -> ClusterMetadata: ...
-    def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]: ...
-    def committed(
-        self, group: str, partitions: Iterable[TopicPartition] | None = None
-    ) -> dict[TopicPartition, Committed]: ...
-    def commit(self, group: str, offsets: Mapping[TopicPartition, Committed | int]) -> None: ...
 
 
 class GroupFollower:
     """One query's hold on its group; lives as long as the query runs."""
 
     def __init__(self, options: Options, cluster: Cluster, clock: Clock) -> None:
-        assert options.group is not None
         self._options = options
-        self._group = options.group
+        self._group = options.group or ""  # empty: made at the beginning, and kept in the checkpoint
         self._cluster = cluster
         self._clock = clock
         self._ours: dict[TopicPartition, set[int]] | None = None  # None: this process has not committed yet
@@ -58,23 +49,28 @@ class GroupFollower:
         self._renewed_ms: int | None = None
         self._places: list[TopicPartition] = []
         self._looked_ms: int | None = None
+        self._planned_ms: int | None = None
         self._until: Offsets | None = None
         self._ends: Offsets = {}
+        self._stops = Stops(options)
+        self._sizes = Sizes(cluster)
+        self._beyond, self._gone = Grace(), Grace()
 
     def begin(self) -> Position:
         """Where a query with a new checkpoint starts: at the group's offsets, which it takes over at once."""
+        options = self._options
         places = self._partitions()
+        check_covers(options.starting, places, name=options.starting_name)
+        check_covers(options.ending, places, name=options.ending_name)
         bounds = self._bounds(places)
-        found = self._found(places)
+        found: dict[TopicPartition, Found] = {}
+        if self._group:
+            found = self._found(places)
+        else:
+            self._group = f"{options.group_prefix}-{uuid.uuid4()}"
         starts = {place: commit.offset for place, commit in found.items()}
-        missing = [place for place in places if place not in starts]
-        if missing and self._options.reset == "none":
-            raise UserError(
-                f"Group {self._group} has no committed offset for {_names(missing)}, and auto.offset.reset is none. "
-                "Nothing was read. Commit one (logmark offsets reset), or set auto.offset.reset to earliest or latest."
-            )
-        starts |= {place: self._reset_to(bounds[place], self._options.reset or "latest") for place in missing}
-        starts |= self._back_in_range(starts, bounds)
+        starts |= self._first_starts([place for place in places if place not in starts], found, bounds)
+        starts |= self._back_in_range(self._losses(starts, bounds), bounds)
         query = f"{socket.gethostname().replace(' ', '-')}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         position = begin(group=self._group, query=query, now_ms=self._clock.now_ms(), found=found, starts=starts)
         self._ours = {}
@@ -86,37 +82,66 @@ class GroupFollower:
         places = self._partitions()
         self._until = {place: bound.end for place, bound in self._bounds(places).items()}
 
+    @property
+    def reads_to_a_fixed_end(self) -> bool:
+        """Whether a batch that reads nothing would end the query."""
+        return self._until is not None
+
     def advance(self, start: Position, *, records_max: int | None) -> Position:
         """Commits `start` to the group and says where the next batch ends: at `start` if there is nothing to read."""
-        if start.group != self._group:
-            raise UserError(
-                f"The checkpoint belongs to group {start.group}, but group.id is {self._group}. Nothing was read or "
-                "committed. Give the new group a checkpoint of its own."
-            )
+        self._check_group(start)
         found = self._try_found(start)
         if found is not None:
             moved = self._settle(start, found)
             if moved is not None:
                 return moved
-        places = self._partitions(but=start)
+        places = self._partitions()
+        kept = self._not_gone_yet(start, places)
         bounds = self._bounds(places)
         here = {place: offset for place, offset in start.next.items() if place in bounds}
-        lost = self._back_in_range(here, bounds)
+        lost = self._settled_losses(here, bounds)
         if lost:
-            return start.seek(lost, now_ms=self._clock.now_ms())
+            return start.seek(self._back_in_range(lost, bounds), now_ms=self._clock.now_ms())
         first = here | self._new(places, here, bounds, found or {})
         ends = {place: bounds[place].end for place in first}
         if self._until is not None:
             ends = {place: min(end, self._until.get(place, first[place])) for place, end in ends.items()}
-            ends = {place: max(end, first[place]) for place, end in ends.items()}
-        following = share(first, ends, records_max=records_max)
-        if following == start.next:
+        ends = self._stops.bounded(ends, bounds, look_up=self._look_up, now_ms=self._clock.now_ms())
+        ends = {place: max(end, first[place]) for place, end in ends.items()}
+        waiting = {place: ends[place] - first[place] for place in first if ends[place] > first[place]}
+        if waiting and not self._is_worth_it(sum(waiting.values())):
             return start
-        return start.batch(first=first, next=following, known=self._known or {**start.first, **start.behind})
+        following = self._shared(first, ends, waiting, records_max)
+        if {**following, **kept} == start.next:
+            return start
+        self._planned_ms = self._clock.now_ms()
+        known = self._known or {**start.first, **start.behind}
+        return start.batch(first={**first, **kept}, next={**following, **kept}, known=known)
 
     def ends(self) -> Offsets:
         """The ends of the partitions as they were seen last."""
         return self._ends
+
+    def _check_group(self, start: Position) -> None:
+        self._group = self._group or start.group
+        if start.group != self._group:
+            raise UserError(
+                f"The checkpoint belongs to group {start.group}, but group.id is {self._group}. Nothing was read or "
+                "committed. Give the new group a checkpoint of its own."
+            )
+
+    def _is_worth_it(self, waiting: int) -> bool:
+        if self._until is not None:
+            return True  # all there is is read, and then the query ends
+        since_ms = None if self._planned_ms is None else self._clock.now_ms() - self._planned_ms
+        return self._options.limits.are_met(waiting, since_batch_ms=since_ms)
+
+    def _shared(self, first: Offsets, ends: Offsets, waiting: Offsets, records_max: int | None) -> Offsets:
+        bytes_max = self._options.limits.bytes_max
+        if bytes_max is None:
+            return share(first, ends, records_max=records_max)
+        sizes = self._sizes.of({place: first[place] for place in waiting}, waiting)
+        return share(first, ends, records_max=records_max, bytes_max=bytes_max, record_bytes=sizes)
 
     def _settle(self, start: Position, found: Mapping[TopicPartition, Found]) -> Position | None:
         """Commits what is to be committed; the position to seek to if somebody moved the group."""
@@ -177,25 +202,69 @@ class GroupFollower:
         committed = self._cluster.committed(self._group, list(places))
         return {place: Found(offset=one.offset, mark=Mark.of(one.metadata)) for place, one in committed.items()}
 
-    def _partitions(self, but: Position | None = None) -> list[TopicPartition]:
-        """The partitions to read; those of new ones are noticed within seconds."""
+    def _partitions(self) -> list[TopicPartition]:
+        """The partitions to read; new ones are noticed within seconds."""
         now_ms = self._clock.now_ms()
-        if self._looked_ms is None or now_ms - self._looked_ms >= NEW_PARTITIONS_AFTER_MS:
-            self._places = partitions_of(self._cluster.metadata(list(self._options.topics)), self._options)
+        if self._looked_ms is None or now_ms - self._looked_ms >= self._options.new_partitions_after_ms:
+            # Once it runs, a query does not end because one answer misses a topic.
+            is_strict = self._looked_ms is None and not self._options.skips_deleted_topics
+            self._places = partitions_of(self._cluster, self._options, is_strict=is_strict)
             self._looked_ms = now_ms
-        if but is not None:
-            gone = [place for place in but.next if place not in self._places and self._options.wants(place)]
-            if gone:
-                raise UserError(
-                    f"{_names(gone)} is not there any more, though this query has read from it. Nothing was "
-                    "committed. If the topic was deleted on purpose, start again with a new checkpoint."
-                )
         return self._places
 
+    def _not_gone_yet(self, start: Position, places: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """The positions of partitions that were missed only a moment ago; raises a sentence once they stay away."""
+        missed = {place for place in start.next if place not in places and self._options.wants(place)}
+        gone = self._gone.outlasted(missed, now_ms=self._clock.now_ms())
+        if gone and not self._options.skips_deleted_topics:
+            raise UserError(
+                f"{names(gone)} is not there any more, though this query has read from it. Nothing was committed. If "
+                "the topic was deleted on purpose, set failOnDataLoss to false, or start again with a new checkpoint."
+            )
+        if gone:
+            log.warning("%s is not there any more and is left out, as failOnDataLoss=false says.", names(gone))
+        return {place: start.next[place] for place in missed - gone}
+
     def _bounds(self, places: list[TopicPartition]) -> dict[TopicPartition, Bounds]:
-        bounds = bounds_of(self._cluster, places)
+        bounds = bounds_of(self._cluster, places, read_committed=self._options.read_committed)
         self._ends = {place: bound.end for place, bound in bounds.items()}
         return bounds
+
+    def _look_up(self, times: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        return look_up(self._cluster, times, read_committed=self._options.read_committed)
+
+    def _first_starts(
+        self,
+        missing: list[TopicPartition],
+        found: Mapping[TopicPartition, Found],
+        bounds: Mapping[TopicPartition, Bounds],
+    ) -> dict[TopicPartition, int]:
+        """Where partitions start that the group has no committed offset for."""
+        options = self._options
+        if found and options.starting_name.startswith("starting"):
+            log.warning(
+                "group %s has committed offsets and goes on there; %s counts only for partitions that it has none for",
+                self._group, options.starting_name,
+            )  # fmt: skip
+        if missing and options.starting is None:
+            raise UserError(
+                f"Group {self._group} has no committed offset for {names(missing)}, and auto.offset.reset is none. "
+                "Nothing was read. Commit one (logmark offsets reset), or set auto.offset.reset to earliest or latest."
+            )
+        known = {place.topic for place in found}
+        young = [place for place in missing if not options.starting_name and place.topic in known]
+        old = [place for place in missing if place not in young]
+        starts = {place: bounds[place].start for place in young}  # younger than the group: nothing of it was read
+        if options.starting is not None:
+            starts |= self._resolved(options.starting, old, bounds)
+        return starts
+
+    def _resolved(
+        self, edge: Edge, places: Iterable[TopicPartition], bounds: Mapping[TopicPartition, Bounds]
+    ) -> dict[TopicPartition, int]:
+        some = {place: bounds[place] for place in places}
+        now_ms = self._clock.now_ms()
+        return start_offsets(edge, some, look_up=self._look_up, now_ms=now_ms, name=self._options.starting_name)
 
     def _new(
         self,
@@ -207,50 +276,33 @@ class GroupFollower:
         """Where partitions start that are younger than the query: at the group's offset, else at their first record."""
         new = [place for place in places if place not in here]
         starts = {place: found[place].offset if place in found else bounds[place].start for place in new}
-        return starts | {place: bounds[place].start for place in out_of_range(starts, bounds)}
+        return starts | self._back_in_range(self._losses(starts, bounds), bounds)
 
-    def _back_in_range(self, offsets: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:
-        """Where to go on from positions that the logs no longer have, as auto.offset.reset says."""
-        lost = out_of_range(offsets, bounds)
+    def _losses(self, offsets: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> list[Loss]:
+        lost = losses(offsets, bounds)
+        beyond = [one.place for one in lost if not one.count]
+        if not beyond or not self._options.read_committed:
+            return lost
+        # What lies behind the oldest open transaction is there, though not to be read yet.
+        ends = self._cluster.list_offsets(dict.fromkeys(beyond, LATEST))
+        return [one for one in lost if one.count or one.offset > ends[one.place].offset]
+
+    def _settled_losses(self, here: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> list[Loss]:
+        """The losses, without positions that lie beyond the end only for a moment."""
+        lost = self._losses(here, bounds)
+        beyond = {one.place for one in lost if not one.count}
+        settled = self._beyond.outlasted(beyond, now_ms=self._clock.now_ms())
+        return [one for one in lost if one.count or one.place in settled]
+
+    def _back_in_range(self, lost: list[Loss], bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:
+        """Where to go on from positions that the logs no longer have, as the options say; never without a word."""
+        edge = self._options.lost
         if not lost:
             return {}
-        place, offset = min(lost.items())
-        bound = bounds[place]
-        gone = f"Offset {offset} of {place} is not there any more: the log holds {bound.start} to {bound.end}"
-        if self._options.reset in (None, "none"):
-            raise UserError(
-                f"{gone}, and auto.offset.reset does not say where to go on. Nothing was committed for group "
-                f"{self._group}. Set it to earliest or latest, or reset the group's offsets."
-            )
-        log.warning("%s. Reading goes on at %s, as auto.offset.reset says.", gone, self._options.reset)
-        return {place: self._reset_to(bounds[place], self._options.reset) for place in lost}
-
-    def _reset_to(self, bound: Bounds, reset: str | None) -> int:
-        return bound.start if reset == "earliest" else bound.end
-
-
-def partitions_of(metadata: ClusterMetadata, options: Options) -> list[TopicPartition]:
-    """The partitions that the options ask for; raises a sentence if one of them is not there."""
-    places = [place for topic in options.topics for place in metadata.partitions(topic)]
-    missing = [topic for topic in options.topics if not metadata.partitions(topic)]
-    if missing:
-        raise UserError(
-            f"There is no topic {' and no topic '.join(missing)} at {options.bootstrap_servers}, or you may not see "
-            "it. Nothing was read. `logmark topics list` shows the topics that are there."
-        )
-    absent = sorted(options.assigned - set(places))
-    if absent:
-        raise UserError(f"There is no partition {_names(absent)}. Nothing was read.")
-    return [place for place in places if options.wants(place)]
-
-
-def bounds_of(cluster: Cluster, places: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:
-    """What each partition has to read."""
-    wanted = list(places)
-    # The end is asked last: a log start that moves in between then never lies beyond it.
-    starts = cluster.list_offsets(dict.fromkeys(wanted, EARLIEST))
-    ends = cluster.list_offsets(dict.fromkeys(wanted, LATEST))
-    return {place: Bounds(starts[place].offset, ends[place].offset) for place in wanted}
+        if edge is None:
+            raise UserError(refusal(lost, self._group))
+        log.warning("%s. Group %s goes on at %s, as the options say.", told(lost), self._group, shown_edge(edge))
+        return self._resolved(edge, [one.place for one in lost], bounds)
 
 
 def _taken_over(group: str, owner: Mark) -> str:
@@ -260,10 +312,6 @@ def _taken_over(group: str, owner: Mark) -> str:
         "This query stops here and has committed nothing since; what it wrote stays. To let it have the group back, "
         "stop the other query, reset the group's offsets to where it shall go on, and start it again."
     )
-
-
-def _names(places: Iterable[TopicPartition]) -> str:
-    return ", ".join(str(place) for place in sorted(places))
 
 
 def _shown(offsets: Offsets) -> str:

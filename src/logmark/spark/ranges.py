@@ -5,7 +5,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from logmark.names import TopicPartition
-from logmark.spark.position import Offsets
 
 RECORDS_PER_TASK_MAX = 500_000  # a task costs Spark tens of milliseconds whatever it reads
 
@@ -23,27 +22,6 @@ class Range(NamedTuple):
     place: TopicPartition
     first: int
     stop: int
-
-
-def out_of_range(offsets: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:
-    """The positions from which nothing can be read: below the log start, or beyond the end of a log made anew."""
-    return {
-        place: offset
-        for place, offset in offsets.items()
-        if place in bounds and not bounds[place].start <= offset <= bounds[place].end
-    }
-
-
-def share(first: Offsets, ends: Offsets, *, records_max: int | None) -> dict[TopicPartition, int]:
-    """Where the batch stops, in each partition in proportion to what waits there, and one record at the very least.
-
-    Offsets are counted: a log with gaps gives fewer records.
-    """
-    waiting = {place: max(0, end - first[place]) for place, end in ends.items()}
-    total = sum(waiting.values())
-    if records_max is None or total <= records_max:
-        return {place: first[place] + count for place, count in waiting.items()}
-    return {place: first[place] + min(count, max(1, count * records_max // total)) for place, count in waiting.items()}
 
 
 def split(

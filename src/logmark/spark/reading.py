@@ -1,15 +1,18 @@
 """Reads a range of a partition into Arrow, where the executors are."""
 
 import logging
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from logmark.client.aborted import without_aborted
 from logmark.client.client import Client
-from logmark.client.errors import OffsetOutOfRange
+from logmark.client.errors import BrokerUnreachable, ClientError, OffsetOutOfRange, RefusedByBroker, UnknownTopic
 from logmark.client.fetcher import Fetcher, next_offset
-from logmark.errors import UserError
+from logmark.errors import ErrorCode, UserError
+from logmark.spark.losses import Loss, told
 from logmark.spark.options import Options
-from logmark.spark.ranges import Range
+from logmark.spark.ranges import Bounds, Range
 from logmark.wire import columns
 
 if TYPE_CHECKING:
@@ -17,54 +20,109 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FETCH_BYTES_MAX = 4 << 20
 DECOMPRESSED_BYTES_MAX = 1 << 30
 TIMEOUT_S = 30.0
+PAUSE_S = 1.0
+UNKNOWN_TOPIC_PATIENCE_S = 30.0
 
 
 def connect(options: Options, *, timeout_s: float = TIMEOUT_S) -> Client:
     """A client for the cluster that the options name."""
-    return Client(options.bootstrap_servers, config=options.client, client_id="logmark-spark", timeout_s=timeout_s)
+    return Client(options.bootstrap_servers, config=options.client, client_id=options.client_id, timeout_s=timeout_s)
+
+
+def is_passing(error: ClientError) -> bool:
+    """Whether the same call may succeed later: a broker is away, or a partition has no leader yet."""
+    if isinstance(error, BrokerUnreachable):
+        return True
+    return isinstance(error, RefusedByBroker) and error.code.is_retriable and error.code != ErrorCode.CORRUPT_MESSAGE
 
 
 def read_range(options: Options, wanted: Range) -> Iterator["pa.RecordBatch"]:
-    """Every record of the range, in order.
+    """Every record of the range, in order, however often its broker goes away for less than the patience.
 
-    Records can expire after the batch was planned. Spark plans it once and for all, so what is left is read if
-    auto.offset.reset allows to skip records; else this and every later attempt is a sentence.
+    Records can expire after the batch was planned. Spark plans it once and for all, so what is left is read if the
+    options allow to skip records; else this and every later attempt is a sentence.
     """
-    with connect(options) as client, client.fetcher(wanted.place, bytes_max=FETCH_BYTES_MAX) as fetcher:
+    progress = _Progress(wanted.first)
+    waits = _Waits(options.patience_s)
+    while progress.at < wanted.stop:
+        before = progress.at
         try:
-            yield from _read(fetcher, wanted, with_headers=options.with_headers)
+            with (
+                connect(options) as client,
+                client.fetcher(
+                    wanted.place, bytes_max=options.fetch_bytes_max, read_committed=options.read_committed
+                ) as fetcher,
+            ):
+                yield from _read(fetcher, wanted, progress, options)
+            return
         except OffsetOutOfRange as error:
-            if options.reset not in ("earliest", "latest"):
-                raise UserError(
-                    f"{error} The records were planned to be read and have expired since. Nothing was skipped. To skip "
-                    "what is gone, set auto.offset.reset to earliest or latest."
-                ) from None
-            log.warning("%s What is gone is skipped, as auto.offset.reset says.", error)
-            rest = Range(wanted.place, error.log_start, wanted.stop)
-            if error.offset < rest.first < rest.stop <= error.log_end:
-                yield from _read(fetcher, rest, with_headers=options.with_headers)
+            progress.at = _skipped(options, wanted, progress.at, error)
+        except ClientError as error:
+            if progress.at > before:
+                waits = _Waits(options.patience_s)
+            waits.wait(wanted, error)
 
 
-def _read(fetcher: Fetcher, wanted: Range, *, with_headers: bool) -> Iterator["pa.RecordBatch"]:
+class _Progress:
+    """How far a range was handed on, so that another connection goes on there."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+
+class _Waits:
+    """Waits for a broker that is away, as long as the patience lasts."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._began = time.monotonic()
+        self._patience_s = patience_s
+
+    def wait(self, wanted: Range, error: ClientError) -> None:
+        """Pauses before another try; raises the error if it does not pass, or has lasted too long."""
+        patience_s = min(self._patience_s, UNKNOWN_TOPIC_PATIENCE_S if isinstance(error, UnknownTopic) else 1e9)
+        waited_s = time.monotonic() - self._began
+        if not is_passing(error) or waited_s >= patience_s:
+            raise error
+        log.warning("%s Reading of %s is tried again for up to %.0f s.", error, wanted.place, patience_s - waited_s)
+        time.sleep(PAUSE_S)
+
+
+def _skipped(options: Options, wanted: Range, at: int, error: OffsetOutOfRange) -> int:
+    """Where to go on after records that are gone; raises a sentence if none may be skipped."""
+    is_beyond = error.offset > error.log_end
+    bounds = Bounds(min(error.log_start, wanted.stop), error.log_end)
+    lost = Loss(place=wanted.place, offset=error.offset if is_beyond else at, bounds=bounds)
+    if options.lost is None or is_beyond or error.log_start <= at:
+        raise UserError(
+            f"{told([lost])}. They were planned to be read and have expired since. Nothing was skipped. To skip what "
+            "is gone, set failOnDataLoss to false, or auto.offset.reset to earliest or latest."
+        ) from None
+    log.warning("%s. What is gone is skipped, as the options say.", told([lost]))
+    return min(error.log_start, wanted.stop)
+
+
+def _read(fetcher: Fetcher, wanted: Range, progress: _Progress, options: Options) -> Iterator["pa.RecordBatch"]:
     from logmark.spark.arrow import pieces, to_arrow
 
-    at = wanted.first
-    for answer in fetcher.read(wanted.first, wanted.stop):
-        end = min(wanted.stop, next_offset(answer.records, at))
+    for answer in fetcher.read(progress.at, wanted.stop):
+        end = min(wanted.stop, next_offset(answer.records, progress.at))
+        records = answer.records
+        if options.read_committed and answer.aborted_transactions:
+            records = without_aborted(records, answer.aborted_transactions)
         # One call may stop early, where the values would no longer fit into one Arrow array.
-        while at < end:
+        while progress.at < end:
             part = columns.decode(
-                answer.records,
-                start=at,
+                records,
+                start=progress.at,
                 stop=wanted.stop,
-                with_headers=with_headers,
+                with_headers=options.with_headers,
                 decompressed_bytes_max=DECOMPRESSED_BYTES_MAX,
             )
-            if part.next_offset <= at:
-                break  # a compacted log: the next batch lies beyond the range
-            at = part.next_offset
+            if part.next_offset <= progress.at:
+                break  # what is left is not to be seen: aborted, or beyond the range in a compacted log
+            progress.at = part.next_offset
             if part.count:
                 yield from pieces(to_arrow(part, wanted.place))
+        progress.at = max(progress.at, end)

@@ -1,8 +1,9 @@
 """`format("logmark")`: Spark's side of the source."""
 
+import logging
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -18,22 +19,22 @@ from pyspark.sql.types import (
 )
 
 from logmark.client.client import Client
-from logmark.client.errors import BrokerUnreachable, RefusedByBroker
+from logmark.client.errors import ClientError
 from logmark.clock import SystemClock
 from logmark.errors import UserError
-from logmark.names import TopicPartition
-from logmark.spark.following import GroupFollower, bounds_of, partitions_of
-from logmark.spark.options import EARLIEST, LATEST, Options, check_names, parse
-from logmark.spark.position import Offsets, Position
-from logmark.spark.ranges import Bounds, Range, out_of_range, split
-from logmark.spark.reading import connect, read_range
+from logmark.spark.batches import ranges_of
+from logmark.spark.following import GroupFollower
+from logmark.spark.options import Options, check_names, parse
+from logmark.spark.position import Position
+from logmark.spark.ranges import Range, split
+from logmark.spark.reading import connect, is_passing, read_range
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-T = TypeVar("T")
+log = logging.getLogger(__name__)
+
 FIRST_CONTACT_S = 10.0
-PATIENCE_S = 120.0  # how long a running query waits for a broker to come back
 IDLE_PAUSE_S = 0.1  # Spark asks an idle source 80 times a second
 
 SCHEMA = StructType(
@@ -88,15 +89,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         options = self._options
         with connect(options, timeout_s=FIRST_CONTACT_S) as client:
-            places = partitions_of(client.metadata(list(options.topics)), options)
-            bounds = bounds_of(client, places)
-            committed: dict[TopicPartition, int] = {}
-            if options.starting == "committed" and options.group is not None:
-                committed = {place: one.offset for place, one in client.committed(options.group, places).items()}
-        starts = {place: bound.start for place, bound in bounds.items()} | committed
-        starts = _resolved(options.starting, starts, bounds, "startingOffsets")
-        ends = _resolved(options.ending, {place: bound.end for place, bound in bounds.items()}, bounds, "endingOffsets")
-        ranges = {place: (starts[place], ends[place]) for place in places}
+            ranges = ranges_of(client, options, now_ms=SystemClock().now_ms())
         pieces = split(ranges, records_max=options.records_per_task_max, pieces_min=options.tasks_min)
         return [Task(piece) for piece in pieces]
 
@@ -113,6 +106,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._follower: GroupFollower | None = None
         self._begun: Position | None = None
         self._idle_until = 0.0
+        self._away_since: float | None = None
 
     def __reduce__(self) -> tuple[type["StreamReader"], tuple[Options]]:
         return StreamReader, (self._options,)
@@ -127,14 +121,38 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         time.sleep(max(0.0, self._idle_until - time.monotonic()))
         here = Position.from_json(start)
         records_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        there = _patiently(lambda: self._following().advance(here, records_max=records_max))
+        there = self._advanced(here, records_max)
         if there is here:
             self._idle_until = time.monotonic() + IDLE_PAUSE_S
             return start
         return there.to_json()
 
+    def _advanced(self, here: Position, records_max: int | None) -> Position:
+        """The end of the next batch; while the broker is away there is none, for as long as the patience lasts."""
+        while True:
+            try:
+                there = self._following().advance(here, records_max=records_max)
+            except ClientError as error:
+                self._endure(error)
+                if not self._following().reads_to_a_fixed_end:
+                    return here  # Spark asks again, and can stop the query in between
+                time.sleep(IDLE_PAUSE_S)
+                continue
+            self._away_since = None
+            return there
+
+    def _endure(self, error: ClientError) -> None:
+        """Raises the error if it does not pass, or has lasted for longer than the patience."""
+        now = time.monotonic()
+        is_first = self._away_since is None
+        self._away_since = now if self._away_since is None else self._away_since
+        if not is_passing(error) or now - self._away_since >= self._options.patience_s:
+            raise error
+        if is_first:
+            log.warning("%s The query waits up to %.0f s for it.", error, self._options.patience_s)
+
     def getDefaultReadLimit(self) -> ReadLimit:
-        limit = self._options.records_per_trigger_max
+        limit = self._options.limits.records_max
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -174,41 +192,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _read(options: Options, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
     # Spark hands a partition without a value to a batch read that has nothing to read.
     return read_range(options, partition.value) if partition.value is not None else iter(())
-
-
-def _patiently(call: Callable[[], T]) -> T:
-    """What the call returns once its broker is there; raises its error after two minutes without one."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            return call()
-        except (BrokerUnreachable, RefusedByBroker) as error:
-            is_passing = not isinstance(error, RefusedByBroker) or error.code.is_retriable
-            if not is_passing or time.monotonic() > deadline:
-                raise
-            time.sleep(IDLE_PAUSE_S)
-
-
-def _resolved(
-    given: str | Offsets, default: Offsets, bounds: dict[TopicPartition, Bounds], name: str
-) -> dict[TopicPartition, int]:
-    """The offsets that were asked for, each in its log; raises a sentence where one is not."""
-    offsets = dict(default)
-    if not isinstance(given, str):
-        if set(given) != set(bounds):
-            raise UserError(
-                f"The option {name} must have an offset for each partition that is read and no other: "
-                + ", ".join(str(place) for place in sorted(bounds))
-                + ". Nothing was read."
-            )
-        words = {LATEST: lambda place: bounds[place].end, EARLIEST: lambda place: bounds[place].start}
-        offsets = {place: words[offset](place) if offset in words else offset for place, offset in given.items()}
-    for place, offset in sorted(out_of_range(offsets, bounds).items()):
-        raise UserError(
-            f"{name} asks for offset {offset} of {place}, but the log holds {bounds[place].start} to "
-            f"{bounds[place].end} (the end is the next offset to be written). Nothing was read."
-        )
-    return offsets
 
 
 def _check_schema(schema: StructType, wanted: StructType) -> None:

@@ -1,0 +1,155 @@
+"""The names of options: which are known, which change nothing, which are refused, and what a mistyped one resembles."""
+
+import difflib
+from collections.abc import Mapping
+
+from logmark.errors import UserError
+from logmark.offsets.times import parse_duration
+
+# What the reader does something with.
+NAMES = (
+    "bootstrap.servers", "subscribe", "subscribePattern", "assign", "group.id", "groupIdPrefix", "auto.offset.reset",
+    "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
+    "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "failOnDataLoss", "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition",
+    "includeHeaders", "isolation.level", "waitForBroker", "partition.metadata.cache.ttl.ms", "metadata.max.age.ms",
+    "client.id", "max.partition.fetch.bytes", "fetch.max.bytes",
+)  # fmt: skip
+# Of these Spark's connector has the name without kafka. before it, and Kafka's clients the one with it.
+_KAFKAS = frozenset(
+    (
+        "bootstrap.servers", "group.id", "auto.offset.reset", "isolation.level", "metadata.max.age.ms", "client.id",
+        "max.partition.fetch.bytes", "fetch.max.bytes",
+    )
+)  # fmt: skip
+# They tune what is not there: a read is sent again for as long as `waitForBroker` says, and nothing joins a group.
+WITHOUT_EFFECT = frozenset(
+    (
+        "kafkaconsumer.polltimeoutms", "fetchoffset.numretries", "fetchoffset.retryintervalms",
+        "kafka.max.poll.records", "kafka.max.poll.interval.ms", "kafka.session.timeout.ms",
+        "kafka.heartbeat.interval.ms", "kafka.fetch.min.bytes", "kafka.fetch.max.wait.ms", "kafka.request.timeout.ms",
+        "kafka.default.api.timeout.ms", "kafka.receive.buffer.bytes", "kafka.send.buffer.bytes",
+        "kafka.reconnect.backoff.ms", "kafka.reconnect.backoff.max.ms", "kafka.retry.backoff.ms",
+        "kafka.retry.backoff.max.ms", "kafka.connections.max.idle.ms", "kafka.socket.connection.setup.timeout.ms",
+        "kafka.socket.connection.setup.timeout.max.ms", "kafka.client.dns.lookup", "kafka.check.crcs",
+        "kafka.allow.auto.create.topics", "kafka.exclude.internal.topics", "kafka.metric.reporters",
+        "kafka.metrics.num.samples", "kafka.metrics.recording.level", "kafka.metrics.sample.window.ms",
+        "kafka.enable.metrics.push", "kafka.auto.include.jmx.reporter", "kafka.client.rack", "kafka.retries",
+        "kafka.partition.assignment.strategy", "kafka.group.instance.id",
+    )
+)  # fmt: skip
+REFUSED = {
+    "kafka.enable.auto.commit": (
+        "The option kafka.enable.auto.commit cannot be set: offsets are committed when Spark has finished a batch."
+    ),
+    "kafka.auto.commit.interval.ms": (
+        "The option kafka.auto.commit.interval.ms cannot be set: offsets are committed when Spark has finished a batch."
+    ),
+    "kafka.key.deserializer": (
+        "The option kafka.key.deserializer cannot be set: key is a binary column, which you cast or decode yourself."
+    ),
+    "kafka.value.deserializer": (
+        "The option kafka.value.deserializer cannot be set: value is a binary column, which you cast or decode "
+        "yourself."
+    ),
+    "kafka.interceptor.classes": (
+        "The option kafka.interceptor.classes cannot be set: records are read without Kafka's Java consumer."
+    ),
+    "kafka.group.protocol": (
+        "The option kafka.group.protocol cannot be set: a stream commits to its group without being a member of it."
+    ),
+    "kafka.group.remote.assignor": (
+        "The option kafka.group.remote.assignor cannot be set: a stream is no member of its group."
+    ),
+    "kafka.config.providers": (
+        "The option kafka.config.providers cannot be set: give the values themselves, or read them in your program."
+    ),
+}
+_SECURITY = ("security.", "sasl.", "ssl.", "enable.ssl.")
+_SPARK_ADDS = frozenset({"path"})
+_KNOWN = {name.lower(): name for name in NAMES}
+
+
+def sorted_out(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Our options in small letters, as Spark hands them over, and the client's; raises a sentence for another."""
+    ours: dict[str, str] = {}
+    client: dict[str, str] = {}
+    for name, value in given.items():
+        plain = name.lower()
+        bare = plain.removeprefix("kafka.")
+        if plain in WITHOUT_EFFECT or plain in _SPARK_ADDS:
+            continue
+        if plain in REFUSED:
+            ours[plain] = value
+        elif plain in _KNOWN or bare in _KAFKAS:
+            _put(ours, bare, str(value).strip())
+        elif bare.startswith(_SECURITY):
+            _put(client, bare, value)
+        else:
+            raise UserError(f'format("logmark") has no option {name}.{_hint(plain)} Nothing was read.')
+    return ours, client
+
+
+def _put(into: dict[str, str], name: str, value: str) -> None:
+    if into.get(name, value) != value:
+        raise UserError(f"{name} and kafka.{name} say different things. Keep one of them. Nothing was read.")
+    into[name] = value
+
+
+def _hint(plain: str) -> str:
+    known = {**_KNOWN, **{f"kafka.{name}": f"kafka.{name}" for name in _KAFKAS}}
+    known |= {name: name for name in (*WITHOUT_EFFECT, *REFUSED)}
+    close = difflib.get_close_matches(plain, known, n=1, cutoff=0.7)
+    if close:
+        return f" Did you mean {known[close[0]]}?"
+    if plain.startswith("kafka."):
+        return " Kafka's own settings that it knows are listed in docs/spark-source.md."
+    return " It knows: " + ", ".join(NAMES) + ", and kafka.security.*, kafka.sasl.*, kafka.ssl.*."
+
+
+def choice(ours: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str | None:
+    """The option as one of these words; None if it was not given."""
+    value = ours.get(name.lower())
+    if value is None or value.lower() in allowed:
+        return None if value is None else value.lower()
+    raise UserError(
+        f"The option {name} must be {', '.join(allowed[:-1])} or {allowed[-1]}, not {value!r}. Nothing was read."
+    )
+
+
+def is_true(ours: Mapping[str, str], name: str) -> bool:
+    """Whether the option was given and is true."""
+    return choice(ours, name, ("true", "false")) == "true"
+
+
+def count(ours: Mapping[str, str], name: str) -> int | None:
+    """The option as a whole number above 0; None if it was not given."""
+    value = ours.get(name.lower())
+    if value is None:
+        return None
+    if not value.isdecimal() or int(value) == 0:
+        raise UserError(f"The option {name} must be a whole number above 0, not {value!r}. Nothing was read.")
+    return int(value)
+
+
+def duration(ours: Mapping[str, str], name: str, default_s: float) -> float:
+    """The option as seconds, such as 15m, 1h30m or PT15M; a bare number is milliseconds, as in Spark's options."""
+    value = ours.get(name.lower())
+    if value is None:
+        return default_s
+    try:
+        return (int(value) if value.isdecimal() else parse_duration(_spelt(value))) / 1000
+    except UserError as error:
+        raise UserError(f"The option {name}: {error} Nothing was read.") from None
+
+
+def _spelt(value: str) -> str:
+    """Spark's units, which are longer than ours: 30 seconds, 15min."""
+    text = value.replace(" ", "").lower()
+    if text.startswith("p"):
+        return text
+    for unit, short in (("milliseconds", "ms"), ("seconds", "s"), ("second", "s"), ("minutes", "m"), ("minute", "m"),
+                        ("min", "m"), ("hours", "h"), ("hour", "h"), ("days", "d"), ("day", "d")):  # fmt: skip
+        if text.endswith(unit):
+            return text.removesuffix(unit) + short
+    return text
