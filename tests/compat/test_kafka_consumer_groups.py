@@ -4,6 +4,7 @@ Both run against Apache Kafka and against our broker, Apache's tool for all case
 """
 
 import functools
+import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from logmark.testing import Broker
 from tests.compat.both_tools import Stage, of_apache, of_ours, run_ours
+from tests.compat.java_readings import compare_readings
 from tests.harness.brokers import BrokerUnderTest, warm_up
 from tests.harness.gateway import JavaTools
 from tests.harness.node import kafka_node, wait_until
@@ -132,6 +134,17 @@ def test_every_reset_prints_and_does_the_same(stage: Stage, scenario: str, way: 
     printed = stage.same(*words(line), in_any_order=True, changes=way == "execute")
     assert 0 == printed.exit_code
     assert any(stage.orders in line for line in printed.out)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize(
+    "scope", [*SCOPES.values(), "--group <half> --group <email> --topic <orders>", "--all-groups --all-topics"]
+)
+def test_every_reset_in_every_scope_and_way_prints_and_does_the_same(stage: Stage, scenario: str, scope: str) -> None:
+    for way in ("", *WAYS.values(), "--execute --export"):
+        line = f"--reset-offsets {scope} {SCENARIOS[scenario]} {way}"
+        stage.same(*words(line), in_any_order=True, changes="--execute" in way)
 
 
 @pytest.mark.parametrize(
@@ -487,3 +500,13 @@ def test_groups_with_members_are_shown_and_refused_the_same(stage: Stage) -> Non
         assert (name == "both") == ("UPGRADED" in verbose)
         consumers.leave(stage)
         stage.restore()
+
+
+def test_random_expressions_dates_durations_and_lines_are_read_the_same(apache: JavaTools) -> None:
+    compare_readings(apache, random.Random(0), times=250)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_very_many_random_words_are_read_the_same(apache: JavaTools, seed: int) -> None:
+    compare_readings(apache, random.Random(seed), times=5000)

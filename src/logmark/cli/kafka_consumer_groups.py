@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 # Kafka's tool waits for a broker as long as for a request; a person who did not say how long waits no longer than this.
 _PATIENCE_S = 8.0
+_YES = ("1", "true", "t", "yes", "y", "on")
 
 
 def main(words: Sequence[str]) -> int:
@@ -32,12 +33,15 @@ def _connect(wanted: "Wanted") -> "Client":
     from logmark.cli.clusters import CONNECT_TIMEOUT_S, chosen_cluster
     from logmark.client.client import Client
 
+    # The environment's properties belong to the environment's cluster, not to one that the command line names.
+    command_config = wanted.command_config
+    if wanted.bootstrap_servers is None and command_config is None:
+        command_config = os.environ.get("LOGMARK_COMMAND_CONFIG") or None
     cluster = chosen_cluster(
         bootstrap_servers=wanted.bootstrap_servers,
-        command_config=Path(wanted.command_config) if wanted.command_config is not None else None,
+        command_config=Path(command_config) if command_config is not None else None,
         context=wanted.context,
-        read_only=wanted.read_only
-        or os.environ.get("LOGMARK_READ_ONLY", "").lower() in ("1", "true", "yes", "on", "t", "y"),
+        read_only=wanted.read_only or os.environ.get("LOGMARK_READ_ONLY", "").lower() in _YES,
     )
     return Client(
         cluster.bootstrap_servers,

@@ -43,7 +43,7 @@ def read(text: str, groups: Sequence[str]) -> dict[str, dict[TopicPartition, int
     plans: dict[str, dict[TopicPartition, int]] = {}
     is_without_group = len(groups) == 1 and _reads_without_group(lines)
     for line in lines:
-        row = _record(line, NO_GROUP if is_without_group else WITH_GROUP)
+        row = record(line, NO_GROUP if is_without_group else WITH_GROUP)
         offset = int(row.get("offset", 0))
         if offset < 0:
             raise Usage("Invalid negative offset")
@@ -56,7 +56,7 @@ def read(text: str, groups: Sequence[str]) -> dict[str, dict[TopicPartition, int
 
 def _reads_without_group(lines: Sequence[str]) -> bool:
     try:
-        return bool(lines) and bool(_record(lines[0], NO_GROUP))
+        return bool(lines) and bool(record(lines[0], NO_GROUP))
     except Failed:
         return False
 
@@ -67,7 +67,8 @@ class _Cell(NamedTuple):
     next_column: int  # where the next one begins, as the library counts
 
 
-def _record(line: str, columns: Sequence[str]) -> dict[str, str | int]:
+def record(line: str, columns: Sequence[str]) -> dict[str, str | int]:
+    """The columns of one line; those that are left out are missing."""
     if not line:
         raise Failed(
             f"{_JACKSON}databind.exc.MismatchedInputException: No content to map due to end-of-input\n"
@@ -96,7 +97,8 @@ def _cells(line: str) -> Iterator[_Cell]:
             assert found is not None
             text, after = found[0], found.end()
         if after >= end or line[after] == "\r":
-            yield _Cell(text, at + 1, 2 * end + 1 if after >= end else after + 1)
+            # The library counts as far as it has read, and at the end of a line it has read it twice.
+            yield _Cell(text, min(at + 1, end), 2 * end + 1 if after >= end else after + 1)
             return
         yield _Cell(text, at + 1, after + 2)
         at = after + 1

@@ -11,14 +11,16 @@ _DATE = re.compile(
     r"(?:(Z)|([+-])(?:([01]\d|2[0-3]):([0-5]\d)|([01]\d|2[0-3])))",
     re.ASCII,
 )
+# A T must be followed by something, a small one need not.
 _DURATION = re.compile(
     r"(?P<sign>[-+]?)P(?:(?P<days>[-+]?\d+)D)?"
-    r"(?:T(?=.)(?:(?P<hours>[-+]?\d+)H)?(?:(?P<minutes>[-+]?\d+)M)?(?:(?P<seconds>[-+]?\d+)(?:[.,](?P<part>\d{0,9}))?S)?)?",
+    r"(?:(?-i:T(?=.)|t)(?:(?P<hours>[-+]?\d+)H)?(?:(?P<minutes>[-+]?\d+)M)?(?:(?P<seconds>[-+]?\d+)(?:[.,](?P<part>\d{0,9}))?S)?)?",
     re.ASCII | re.IGNORECASE,
 )
 _UNIT_S = {"days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1}
 _LONG_MAX = (1 << 63) - 1
 _YEAR_MAX = 292_278_993
+_ZONE_MIN_S, _ZONE_MAX_S = -13 * 3600, 14 * 3600
 
 
 def parse_date(text: str) -> int:
@@ -45,8 +47,10 @@ def _moment(match: re.Match[str]) -> int | None:
         return None
     seconds = (_days_since_1970(year, month, day) * 24 + hour) * 3600 + minute * 60 + second
     if sign:
-        zone = int(zone_hours or zone_hours_alone) * 3600 + int(zone_minutes or 0) * 60
-        seconds -= zone if sign == "+" else -zone
+        zone = int(f"{sign}1") * (int(zone_hours or zone_hours_alone) * 3600 + int(zone_minutes or 0) * 60)
+        if not _ZONE_MIN_S <= zone <= _ZONE_MAX_S:
+            return None
+        seconds -= zone
     return seconds * 1000 + milli
 
 
