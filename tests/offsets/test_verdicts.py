@@ -48,7 +48,7 @@ TABLE = [
     Row("one sample is too few", UNKNOWN, 2, [10], [30], says="not enough samples: 1"),
     Row("two samples are too few", UNKNOWN, 2, [10, 10], [30, 40], says="not enough samples: 2 in 30 s"),
     Row("many samples in a short time are too few", UNKNOWN, 2, [10] * 9, [30] * 9, every_ms=5_000),
-    Row("three samples in a minute are enough", STOPPED, 6, [10] * 3, [30] * 3, says="10 for 1 min, 20 records behind"),
+    Row("three samples in a minute are enough", STOPPED, 6, [10] * 3, [30] * 3, says="for at least 1 min, 20 records"),
     Row("somebody took it back", REWOUND, 3, [20, 30, 5, 6], [40, 41, 42, 43], says="went back from 30 to 5"),
     Row("taken back, and it stands still there", REWOUND, 3, [30, 30, 0, 0, 0, 0], [40] * 6),
     Row("taken back and moving, with members", REWOUND, 3, [30, 0, 10, 20], [40] * 4, members=2),

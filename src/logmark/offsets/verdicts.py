@@ -154,7 +154,7 @@ def stands_still(window: Window, allowed: int) -> Finding | None:
     if still < SPAN_MIN_MS or still <= 2 * longest:
         return None
     last = window[-1]
-    what = f"at {last.committed} for {show_duration(still)}, {_records(last.lag)} behind"
+    what = f"at {last.committed} for at least {show_duration(still)}, {_records(last.lag)} behind"
     if last.members:
         members = "1 member" if last.members == 1 else f"{last.members} members"
         return Finding(verdict=Verdict.STALLED, rule=5, evidence=f"{what}, although the group has {members}")
@@ -188,11 +188,11 @@ RULES: Sequence[_Rule] = (caught_up, too_few, rewound, was_caught_up, stands_sti
 
 
 def _pauses(window: Window) -> tuple[int, int]:
-    """For how long the position has stood still by now, and the longest that it did before, in milliseconds."""
+    """For how long the position is seen to stand still by now, and the longest that it did before, in milliseconds."""
     since, longest = window[0].at_ms, 0
     for before, after in pairwise(window):
         if after.committed != before.committed:
-            longest = max(longest, after.at_ms - since)
+            longest = max(longest, before.at_ms - since)
             since = after.at_ms
     return window[-1].at_ms - since, longest
 
