@@ -2,6 +2,7 @@
 
 import os
 import pty
+import random
 import re
 import select
 import signal
@@ -298,6 +299,28 @@ def test_an_unfinished_run_is_listed_given_up_or_started_over(
     assert 2 + 1 + 1 == broker.end_offset(sandbox), "what was copied before the large record stays"
 
 
+def test_dead_letters_are_counted_by_their_topics_and_sent_back_without_the_headers_of_their_death(
+    broker: BrokerUnderTest, replay: Command
+) -> None:
+    dead, orders = broker.create_topic("dead", 1, FOREVER), broker.create_topic("orders", 1, FOREVER)
+    producer = broker.producer()
+    for value, topic in (("a", orders), ("b", ""), ("c", orders)):
+        why = [("kafka_dlt-original-topic", topic), ("kafka_dlt-exception-message", "no"), ("n", "1")]
+        producer.produce(dead, value, headers=why if topic else [])
+    producer.flush()
+    options = [dead, "--to-original", "--strip-headers", "kafka_dlt-"]
+    dry = replay(*options, "--dry-run")
+    done = replay(*options, "--yes")
+    again = replay(dead, "--to-topic", orders, "--value-contains", "b", "--yes")
+
+    assert [f"To {orders}: 2 records.", "To nowhere, because no header names a topic: 1 record."] == dry.lines[-2:]
+    assert (0, 0) == (done.exit_code, again.exit_code), done.error
+    assert "1 record was left out, because no header names their topic." in done.error
+    sent = records_of(broker, orders, 3)
+    assert ["a", "c", "b"] == values_of(sent)
+    assert ["n", "logmark.replay.id"] == [name for name, _ in sent[0].headers()][:2]
+
+
 @pytest.mark.parametrize(("answer", "exit_code", "copied"), [(b"y\n", 0, 3), (b"\n", 1, 0)])
 def test_a_copy_asks_in_a_terminal(
     our_broker: BrokerUnderTest, state: Path, answer: bytes, exit_code: int, copied: int
@@ -371,3 +394,34 @@ def test_an_interrupted_copy_goes_on_with_the_same_command_and_copies_each_recor
     assert 400 == broker.end_offset(sandbox)
     assert {(0, offset): 1 for offset in range(400)} == Counter(came_from(records_of(broker, sandbox, 400)))
     assert (3, True) == (resumed_again.exit_code, "is finished: 400 records were copied" in resumed_again.error)
+
+
+@pytest.mark.soak
+def test_a_copy_that_is_killed_many_times_copies_each_record_once(
+    broker: BrokerUnderTest, replay: Command, state: Path
+) -> None:
+    records, chance, kills = 50_000, random.Random(11), 0
+    topic = broker.create_topic("many", 3, FOREVER)
+    for partition in range(3):
+        broker.produce(topic, [f"v{number}" for number in range(records)], partition=partition)
+    sandbox = broker.create_topic("sandbox", 2, FOREVER)
+
+    def written() -> int:
+        return sum(broker.end_offset(sandbox, number) for number in range(2))
+
+    def go_on(until: int) -> int | None:
+        """Copies until so much is written and is killed then; its exit code if it came to its end before."""
+        process = copying(broker, topic, "--to-topic", sandbox, "--rate", "20k/s")
+        wait_until(lambda: written() >= until or process.poll() is not None, "more is written", deadline_s=60)
+        ended = process.poll()
+        process.kill()
+        process.communicate()
+        return ended
+
+    while (ended := go_on(written() + chance.randrange(1, 10_000))) is None:
+        kills += 1
+
+    assert (0, 3 * records) == (ended, written())
+    found = Counter(came_from(records_of(broker, sandbox, 3 * records)))
+    assert {(number, offset): 1 for number in range(3) for offset in range(records)} == found
+    assert kills >= 10, "the copy was hardly disturbed"

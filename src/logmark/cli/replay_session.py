@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import typer
@@ -96,9 +97,9 @@ class Session:
         """Shows the plan, asks, and copies; goes on with an interrupted run of the same command."""
         self._target.refuse_writing()
         with self._source.connect() as client, self._target.connect() as target:
-            sought = seek(client, request, now_ms=_now_ms())
+            # Before the places are looked up: what is left of an interrupted run may have no first record any more.
             target_cluster = target.metadata([]).cluster_id
-            known = self._store.unfinished(request.digest(sought.cluster_id, target_cluster))
+            known = self._store.unfinished(request.digest(client.metadata([]).cluster_id, target_cluster))
             if known is not None and not start_over:
                 say(
                     f"The same command was interrupted before: replay {known.id} has copied at least "
@@ -106,6 +107,7 @@ class Session:
                 )
                 self._go_on(client, target, known)
                 return
+            sought = seek(client, request, now_ms=_now_ms())
             times = times_of(client, request.topic, sought.spans)
             oldest = min((first for first, _ in times.values() if first is not None), default=None)
             goal = None
@@ -215,6 +217,8 @@ class Session:
                         "last_timestamp_ms": one.last_ms,
                         "not_selected": one.not_selected,
                         "copied_before": one.hopped,
+                        "without_topic": one.unaddressed,
+                        "topics": dict(one.topics),
                         "note": span.note,
                     }
                     for span in sought.spans
@@ -239,6 +243,11 @@ class Session:
         left_out = f", {hopped} left out as copied before" if hopped else ""
         records = sum(one.records for one in counts.values())
         typer.echo(f"In total: {count(records, 'record')}{left_out}.")
+        for topic, number in sorted(sum((one.topics for one in counts.values()), Counter()).items()):
+            typer.echo(f"To {topic}: {count(number, 'record')}.")
+        unaddressed = sum(one.unaddressed for one in counts.values())
+        if unaddressed:
+            typer.echo(f"To nowhere, because no header names a topic: {count(unaddressed, 'record')}.")
         say("This was a dry run: nothing was written.")
 
 

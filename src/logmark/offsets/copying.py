@@ -118,7 +118,7 @@ class Copier:
         """Sentences for whoever was interrupted."""
         count = self.run.copied
         return (
-            f"{count} record{' was' if count == 1 else 's were'} copied and stay where they are. "
+            f"At least {count} record{' was' if count == 1 else 's were'} copied and stay{'s' * (count == 1)}. "
             f"Go on with: logmark replay --resume {self.run.id}"
         )
 
@@ -148,9 +148,17 @@ class Copier:
                 if stopped_at is not None:
                     self._flush(number, gatherer, stopped_at)
                     return
-                if gatherer.size_bytes >= _GATHERED_BYTES:
+                if self._is_much(gatherer):
                     self._flush(number, gatherer, min(header.next_offset, after))
             self._flush(number, gatherer, after)
+
+    def _is_much(self, gatherer: Gatherer) -> bool:
+        """Whether to write now: a slow rate takes no more than it writes in a second, so that progress is seen."""
+        records, size = self._rate.records_per_s, self._rate.bytes_per_s
+        return (
+            gatherer.size_bytes >= (_GATHERED_BYTES if size is None else min(_GATHERED_BYTES, size))
+            or (records is not None and gatherer.count >= records)
+        )  # fmt: skip
 
     def _route_of(self, topic: str) -> Route:
         """The way to a topic; one that was not written to before is remembered before it is."""

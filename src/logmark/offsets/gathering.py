@@ -46,6 +46,11 @@ class Gatherer:
         self._gathered = Gathered()
 
     @property
+    def count(self) -> int:
+        """How many copies were not taken away yet."""
+        return self._gathered.count
+
+    @property
     def size_bytes(self) -> int:
         """About as much as the copies take that were not taken away yet."""
         return self._gathered.size_bytes

@@ -4,6 +4,7 @@ Nothing here is a member of a group or commits an offset, so no live group notic
 """
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +15,7 @@ from logmark.errors import ErrorCode, UserError
 from logmark.names import INTERNAL_TOPICS, TopicPartition
 from logmark.offsets.positions import Position
 from logmark.offsets.records import Batch, first_record, read_batches
-from logmark.offsets.replay import Log, Places, Span, hops_of, parse_places, place_in, plan_spans
+from logmark.offsets.replay import Log, Places, Span, hops_of, original_topic, parse_places, place_in, plan_spans
 from logmark.offsets.replays import Request, Run, Target, TargetTopic, new_id, sources_of
 from logmark.offsets.spelling import unknown_topic
 from logmark.offsets.times import show_duration
@@ -56,6 +57,8 @@ class Count:
     last_ms: int | None = None
     not_selected: int = 0
     hopped: int = 0
+    unaddressed: int = 0
+    topics: Counter[str] = field(default_factory=Counter)  # where dead letters would go
 
 
 def seek(client: Client, request: Request, *, now_ms: int) -> Sought:
@@ -204,8 +207,15 @@ def selected(
 def survey(client: Client, request: Request, spans: Sequence[Span], *, step: Callable[[int], None]) -> dict[int, Count]:
     """Reads the ranges and counts what a run would copy of them; writes nothing."""
     counts = {span.partition: Count() for span in spans}
+    names = [name.encode() for name in request.to_original]
     for partition, record in selected(client, request, spans, counts=counts, step=step):
         count = counts[partition]
+        if names:
+            topic = original_topic(record.headers, names)
+            if topic is None:
+                count.unaddressed += 1
+                continue
+            count.topics[topic] += 1
         count.records += 1
         count.size_bytes += len(record.key or b"") + len(record.value or b"")
         count.size_bytes += sum(len(name) + len(content or b"") for name, content in record.headers)
