@@ -14,6 +14,7 @@ import pytest
 from logmark.client.client import Client
 from logmark.client.errors import AuthenticationFailed, BrokerUnreachable
 from logmark.client.properties import Security
+from logmark.names import TopicPartition
 from tests.harness import node
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.tools import SERVER, STORAGE, java_command, run_tool
@@ -133,6 +134,31 @@ def test_a_listener_that_wants_a_login_is_recognised(secure: SecureNode) -> None
 def test_tls_is_spoken_with_a_trusted_certificate(secure: SecureNode) -> None:
     with Client(secure.tls, config={"security.protocol": "SSL", **AUTHORITY}) as client:
         assert {1: secure.tls} == client.describe_cluster().brokers
+
+
+@pytest.mark.kafka
+def test_a_pkcs12_truststore_is_trusted_by_the_source_of_spark(secure: SecureNode, tmp_path: Path) -> None:
+    from logmark.spark.options import parse
+    from logmark.spark.ranges import Range
+    from logmark.spark.reading import read_range
+    from tests.client.test_stores import PASSWORD, by_keytool
+
+    broker = BrokerUnderTest("kafka", secure.bootstrap_servers)
+    topic = broker.create_topic("clicks")
+    broker.produce(topic, ["a", "b"])
+    java = {"ssl.truststore.location": str(by_keytool(tmp_path)), "ssl.truststore.password": PASSWORD}
+    librdkafka = {"ssl.ca.location": str(CERTIFICATES / "broker.pem")}
+    for server, given in (
+        (secure.tls, {"security.protocol": "SSL", "ssl.truststore.type": "PKCS12", **java}),
+        (secure.tls, {"security.protocol": "ssl", **librdkafka}),
+        (secure.sasl, sasl("SCRAM-SHA-512", "bob", SCRAM_PASSWORD)),
+        (secure.sasl, sasl("PLAIN", "alice", "s3")),
+    ):
+        named = {f"kafka.{name}": value for name, value in ({"bootstrap.servers": server} | given).items()}
+        options = parse({"subscribe": topic, **named}, is_stream=False)
+        read = list(read_range(options, Range(TopicPartition(topic, 0), 0, 2)))
+        assert [b"a", b"b"] == [value for batch in read for value in batch.column("value").to_pylist()]
+    broker.close()
 
 
 @pytest.mark.kafka

@@ -1,5 +1,6 @@
 """A client's properties: Java's names and librdkafka's, from a file or a mapping, for our client and for theirs."""
 
+import difflib
 import re
 import ssl
 import tempfile
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field
 
 from logmark.client.errors import BadProperties
 from logmark.client.scram import MECHANISMS as SCRAM_MECHANISMS
+from logmark.client.stores import with_stores_read
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", *SCRAM_MECHANISMS)
@@ -20,15 +22,33 @@ _KEYS = (
 _USED = {
     "security.protocol", "sasl.mechanism", "sasl.mechanisms", "sasl.jaas.config", "sasl.username", "sasl.password",
     "ssl.endpoint.identification.algorithm", "enable.ssl.certificate.verification", "ssl.truststore.type",
-    "ssl.keystore.type", *_TRUST, *_KEYS,
+    "ssl.truststore.password", "ssl.keystore.type", "ssl.keystore.password", "ssl.crl.location", "ssl.protocol",
+    "ssl.enabled.protocols", *_TRUST, *_KEYS,
 }  # fmt: skip
-# Java's names that change nothing for us. Any other security name is a typo, and a typo here would weaken a connection.
-_WITHOUT_EFFECT = {
-    "ssl.protocol", "ssl.enabled.protocols", "ssl.provider", "ssl.cipher.suites", "ssl.keymanager.algorithm",
-    "ssl.trustmanager.algorithm", "ssl.secure.random.implementation", "ssl.engine.factory.class",
-    "ssl.truststore.password", "ssl.keystore.password", "security.providers", "sasl.client.callback.handler.class",
-    "sasl.login.callback.handler.class", "sasl.login.class", "sasl.kerberos.service.name",
-}  # fmt: skip
+# How Java checks certificates is how we do it; another way would be another promise.
+_ONLY_AS = {"ssl.trustmanager.algorithm": ("pkix",), "ssl.keymanager.algorithm": ("sunx509", "pkix", "newsunx509")}
+_NO_KERBEROS = "Kerberos (GSSAPI) is not spoken here: use SCRAM-SHA-512, or a client certificate with SSL"
+_NO_OAUTH = "OAUTHBEARER is not spoken here: use SCRAM-SHA-512, or a client certificate with SSL"
+_NO_JAVA = "it names Java code, which cannot run here; leave it out"
+_NO_CHOICE = "the TLS library chooses by itself here; leave it out"
+# By the beginning of their names, the longest first.
+_REFUSED = {
+    "sasl.kerberos.": _NO_KERBEROS,
+    "sasl.oauthbearer.": _NO_OAUTH,
+    "sasl.login.callback.handler.class": _NO_JAVA,
+    "sasl.login.class": _NO_JAVA,
+    "sasl.login.": _NO_OAUTH,
+    "sasl.client.callback.handler.class": _NO_JAVA,
+    "ssl.engine.": _NO_JAVA,
+    "ssl.provider": _NO_JAVA,
+    "security.providers": _NO_JAVA,
+    "ssl.secure.random.implementation": _NO_JAVA,
+    "ssl.cipher.suites": _NO_CHOICE,
+    "ssl.curves.list": _NO_CHOICE,
+    "ssl.sigalgs.list": _NO_CHOICE,
+    "ssl.ca.certificate.stores": "the stores of Windows are not read here: name a PEM file with ssl.ca.location",
+}
+_TLS_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
 
 
@@ -53,9 +73,8 @@ class Security:
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> "Security":
         """What these properties ask for; refuses what is unknown or incomplete with a sentence."""
-        for name in properties:
-            if name.startswith(("security.", "sasl.", "ssl.")) and name not in _USED | _WITHOUT_EFFECT:
-                raise BadProperties(f"The client property {name} is not known here; see the docs for those that are.")
+        for name, value in properties.items():
+            _check_name(name, str(value))
         protocol = properties.get("security.protocol", "PLAINTEXT").upper()
         if protocol not in PROTOCOLS:
             raise BadProperties(f"security.protocol is {protocol}; it must be one of {', '.join(PROTOCOLS)}.")
@@ -65,20 +84,36 @@ class Security:
         mechanism = (properties.get("sasl.mechanism") or properties.get("sasl.mechanisms") or "").upper()
         if mechanism not in MECHANISMS:
             raise BadProperties(
-                f"sasl.mechanism is {mechanism or 'not set'}; this client speaks {', '.join(MECHANISMS)}."
+                f"sasl.mechanism is {mechanism or 'not set'}; this client speaks {', '.join(MECHANISMS)}, and TLS with "
+                "client certificates."
             )
         username, password = _credentials(properties)
         return cls(protocol=protocol, mechanism=mechanism, username=username, password=password, tls=tls)
 
     def tls_context(self) -> ssl.SSLContext:
         """A context that checks the broker's certificate and name unless the properties say otherwise."""
-        _refuse_java_stores(self.tls)
         try:
-            return _context(self.tls)
+            return _context(with_stores_read(self.tls))
         except ssl.SSLError as error:
             raise BadProperties(f"A TLS certificate or key cannot be used: {error.reason or error}.") from None
         except OSError as error:
             raise BadProperties(f"The TLS file {error.filename} cannot be read: {error.strerror}.") from None
+
+
+def _check_name(name: str, value: str) -> None:
+    """Refuses a security property that would have no effect here: whoever sets it counts on its effect."""
+    if not name.startswith(("security.", "sasl.", "ssl.", "enable.ssl.")) or name in _USED or not value.strip():
+        return
+    if value.strip().lower() in _ONLY_AS.get(name, ()):
+        return
+    for start, why in _REFUSED.items():
+        if name.startswith(start):
+            raise BadProperties(f"The client property {name} cannot be used: {why}.")
+    if name in _ONLY_AS:
+        raise BadProperties(f"The client property {name} cannot be used: {_NO_JAVA}.")
+    close = difflib.get_close_matches(name, sorted(_USED), n=1, cutoff=0.8)
+    hint = f"did you mean {close[0]}?" if close else "see the docs for those that are."
+    raise BadProperties(f"The client property {name} is not known here; {hint}")
 
 
 def _credentials(properties: Mapping[str, str]) -> tuple[str, str]:
@@ -89,6 +124,11 @@ def _credentials(properties: Mapping[str, str]) -> tuple[str, str]:
             match[1]: re.sub(r"\\(.)", r"\1", match[2] or match[3] or "") if match[4] is None else match[4]
             for match in _JAAS_OPTION.finditer(jaas)
         }
+        if options.get("tokenauth", "").lower() == "true":
+            raise BadProperties(
+                "sasl.jaas.config asks for a delegation token (tokenauth), which is not used here: log in with a name "
+                "and a password themselves."
+            )
         username, password = options.get("username"), options.get("password")
     if username is None or password is None:
         raise BadProperties(
@@ -96,16 +136,6 @@ def _credentials(properties: Mapping[str, str]) -> tuple[str, str]:
             "or sasl.username and sasl.password."
         )
     return username, password
-
-
-def _refuse_java_stores(tls: Mapping[str, str]) -> None:
-    for store in ("ssl.truststore", "ssl.keystore"):
-        location, kind = tls.get(f"{store}.location", ""), tls.get(f"{store}.type", "").upper()
-        if location and (kind in ("JKS", "PKCS12") or location.lower().endswith((".jks", ".p12", ".pfx"))):
-            raise BadProperties(
-                f"{store}.location names a Java key store, which cannot be read here: "
-                f"convert it to PEM (keytool -exportcert -rfc, or openssl pkcs12) and set {store}.type=PEM."
-            )
 
 
 def _context(tls: Mapping[str, str]) -> ssl.SSLContext:
@@ -117,6 +147,10 @@ def _context(tls: Mapping[str, str]) -> ssl.SSLContext:
     if tls.get("enable.ssl.certificate.verification", "true").lower() == "false":
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
+    if revoked := tls.get("ssl.crl.location"):
+        context.load_verify_locations(revoked)
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+    _set_versions(context, tls)
     chain = tls.get("ssl.certificate.location") or tls.get("ssl.keystore.location")
     if chain:
         context.load_cert_chain(chain, tls.get("ssl.key.location"), tls.get("ssl.key.password"))
@@ -129,6 +163,22 @@ def _context(tls: Mapping[str, str]) -> ssl.SSLContext:
             file.flush()
             context.load_cert_chain(file.name, password=tls.get("ssl.key.password"))
     return context
+
+
+def _set_versions(context: ssl.SSLContext, tls: Mapping[str, str]) -> None:
+    """Allows the versions that ssl.enabled.protocols lists; the highest that ssl.protocol names."""
+    listed = [name.strip() for name in tls.get("ssl.enabled.protocols", "").split(",") if name.strip()]
+    highest = tls.get("ssl.protocol", "").strip()
+    for name in [*listed, *([highest] if highest not in ("", "TLS") else [])]:
+        if name not in _TLS_VERSIONS:
+            raise BadProperties(
+                f"ssl.enabled.protocols or ssl.protocol names {name}; this client speaks {', '.join(_TLS_VERSIONS)}."
+            )
+    if listed:
+        context.minimum_version = min(_TLS_VERSIONS[name] for name in listed)
+        context.maximum_version = max(_TLS_VERSIONS[name] for name in listed)
+    elif highest in _TLS_VERSIONS:
+        context.maximum_version = _TLS_VERSIONS[highest]
 
 
 _LIBRDKAFKA_NAMES = {
@@ -151,9 +201,8 @@ def librdkafka_properties(properties: Mapping[str, str]) -> dict[str, str]:
         }
     if not security.is_tls:
         return found
-    _refuse_java_stores(security.tls)
-    for name, value in security.tls.items():
-        if name in ("enable.ssl.certificate.verification", *_TRUST, *_KEYS):
+    for name, value in with_stores_read(security.tls).items():
+        if name in ("enable.ssl.certificate.verification", "ssl.crl.location", *_TRUST, *_KEYS):
             found[_LIBRDKAFKA_NAMES.get(name, name)] = value
     if keystore := found.pop("ssl.keystore.location", None):
         found |= {"ssl.certificate.location": keystore, "ssl.key.location": keystore}
