@@ -433,6 +433,30 @@ def test_an_interrupted_change_is_told_and_finished_or_taken_back(our_stage: Sta
     assert ["done", "taken back", "done"] == [state for _, state in stage.changes()]
 
 
+@pytest.mark.parametrize(
+    "command", ["reset", "undo", "finish", "history", "show", "export", "import", "delete", "journal"]
+)
+def test_every_command_has_an_example(command: str) -> None:
+    shown = run("offsets", command, "--help")
+    assert (0, True) == (shown.exit_code, f"Example: logmark offsets {command}" in shown.out)
+
+
+def test_the_python_example_of_the_page_does_what_it_says(our_stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "resets.md").read_text()
+    example = page.split("```python\n")[1].split("```")[0]
+    for name, ours in (
+        ("127.0.0.1:9092", our_stage.broker.bootstrap_servers), ('"fraud"', repr(our_stage.group)),
+        ('"clicks"', repr(our_stage.topic)), ("1_709_596_800_000", str(NOON + 5 * HOUR_MS)),
+    ):  # fmt: skip
+        assert name in example
+        example = example.replace(name, ours)
+    exec(example, {})
+    first, last = capsys.readouterr().out.splitlines()
+    assert "3 2 ['', '']" == first
+    assert ["undone", "done"] == [word.strip("'()[]") for word in last.split(", ")[1::2]]
+    assert our_stage.begin == our_stage.stands()
+
+
 def test_history_is_limited_to_the_newest(our_stage: Stage) -> None:
     for offset in (1, 2, 3):
         our_stage.reset("--to-offset", str(offset), "--yes")

@@ -69,12 +69,12 @@ def _move(client: "Client", topic: str, replication_factor: int | None, *, yes: 
             plan = replace(plan, replication_factor=replication_factor)
         say(
             f"Topic {topic} will be created with {count(plan.partitions, 'partition')} and replication factor "
-            f"{plan.replication_factor}, compacted: it keeps every change for good. Who may write there may tell "
-            "others what was changed; who may read it sees the metadata of commits."
+            f"{plan.replication_factor}, compacted: it keeps every change for good. Whoever may read it sees who moved "
+            "what and the metadata of commits; whoever moves groups must be allowed to write to it."
         )
         if not yes:
             ask(f"Create topic {topic}?")
         create_topic(client, plan)
     moved = TopicJournal(client, topic, also=FileJournal()).move_over()
     remember_topic(client.metadata([]).cluster_id, topic)
-    say(f"{counted(len(moved), 'change')} of your file copied there.")
+    say(f"{counted(len(moved), 'change')} copied there from your file.")

@@ -86,6 +86,7 @@ def undo(
     """Takes a change back: offsets, metadata and leader epochs as they were, and no commit where there was none."""
     from logmark.offsets.changes import CHECKPOINT
     from logmark.offsets.journal import open_journal
+    from logmark.offsets.preview import with_spans
     from logmark.offsets.undo import MovedOn, chosen, close, history, plan_undo
 
     act = Act(cluster, yes=yes, dry_run=dry_run, output=output, reason=reason)
@@ -100,7 +101,7 @@ def undo(
             return
         wait_empty(client, change.name, wait)
         try:
-            plan = plan_undo(client, change, force=force)
+            plan = with_spans(client, plan_undo(client, change, force=force))
         except MovedOn as error:
             act.show(error.plan)
             raise
@@ -122,6 +123,7 @@ def finish(
     """Brings a change to its end that was interrupted; `undo` takes it back instead."""
     from logmark.offsets.changes import CHECKPOINT
     from logmark.offsets.journal import find_change, open_journal
+    from logmark.offsets.preview import with_spans
     from logmark.offsets.undo import MovedOn, history, plan_finish
 
     act = Act(cluster, yes=yes, dry_run=dry_run, output=output)
@@ -134,7 +136,7 @@ def finish(
             return
         wait_empty(client, change.name, wait)
         try:
-            plan = plan_finish(client, change, force=force)
+            plan = with_spans(client, plan_finish(client, change, force=force))
         except MovedOn as error:
             act.show(error.plan)
             raise
