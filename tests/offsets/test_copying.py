@@ -446,6 +446,42 @@ def test_the_rate_is_kept_by_the_clock(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
+def test_a_slow_copy_tells_and_saves_its_progress_on_the_way(stage: Stage) -> None:
+    stage.fill({0: keyed(0, [3, 1, 3])})
+    steps: list[int] = []
+    for rate in (Rate(), Rate(records_per_s=4), Rate(bytes_per_s=10)):
+        steps.append(0)
+        stage.copier(stage.begin(), rate=rate, step=steps.append).copy()
+
+    assert [0, 7, 0, 4, 3, 0, 3, 1, 3, 0] == steps
+
+
+@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
+def test_a_refused_write_names_the_record_that_was_not_written(stage: Stage) -> None:
+    stage.fill({0: keyed(0, [3])})
+    begun = stage.begin(begin="1")
+    with Unclear(stage.broker.bootstrap_servers) as client:
+        client.life, client.is_written, client.writes = Life(), False, 1
+        client.failure = RefusedByBroker(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "You are not allowed to.")
+        with pytest.raises(UserError, match=rf"not allowed to\. The record at offset 1 of {stage.source}-0 .*--resume"):
+            Copier(stage.client, client, begun, RunStore(stage.folder)).copy()
+
+
+@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
+def test_a_dead_letter_of_a_topic_that_is_gone_is_named(stage: Stage) -> None:
+    headers = [[("origin", b"gone")]]
+    stage.client.produce(
+        TopicPartition(stage.source, 0), batches.build([(b"k", b"v")], timestamp_ms=NOW, headers=headers)
+    )
+    request = Request(topic=stage.source, to_original=("origin",))
+    sought = seek(stage.client, request, now_ms=NOW)
+    begun = begin(stage.client, request, sought, None, target_cluster=sought.cluster_id, now_ms=NOW)
+
+    with pytest.raises(UserError, match=rf"offset 0 of {stage.source}-0 cannot go to gone: Topic gone does not exist"):
+        stage.copier(begun).copy()
+
+
+@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
 def test_what_expired_before_it_was_read_is_counted_and_the_rest_is_copied(stage: Stage) -> None:
     stage.fill({0: keyed(0, [5, 5])})
     begun = stage.begin()

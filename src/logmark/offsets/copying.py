@@ -236,7 +236,10 @@ class Copier:
                     self._divide(number, target, copies, refusal)
                     return
                 if refusal.code not in _UNCLEAR:
-                    raise
+                    raise UserError(
+                        f"{refusal} The record at offset {copies[0][0]} of {self.run.request.topic}-{number} and those "
+                        "behind it were not written."
+                    ) from None
                 failure: ClientError = refusal
             except BrokerUnreachable as unreachable:
                 failure = unreachable

@@ -116,7 +116,12 @@ class Gatherer:
             return
         route = self._routes.get(topic)
         if route is None:
-            route = self._routes[topic] = self._route_of(topic)
+            try:
+                route = self._routes[topic] = self._route_of(topic)
+            except UserError as error:
+                raise UserError(
+                    f"The record at offset {copies[0][0]} of {self._topic}-{self._number} cannot go to {topic}: {error}"
+                ) from None
         now = self._gathered
         now.count += len(copies)
         if route.is_direct:
