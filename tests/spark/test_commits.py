@@ -15,6 +15,7 @@ from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.spark import commits, read_table
 from logmark.spark.commits import put
+from logmark.spark.ledger import Batch
 from logmark.spark.position import Offsets, Position
 from logmark.spark.tables import read_position
 
@@ -33,8 +34,9 @@ SPARK_SCHEMA = json.dumps(
 Row = tuple[str, int, int, str]
 
 
-def batch(first: Offsets, end: Offsets, *, generation: int = 1, group: str = "billing") -> Position:
-    return Position(group=group, query="q", generation=generation, first=first, next=end)
+def batch(first: Offsets, end: Offsets, *, generation: int = 1, group: str = "billing") -> Batch:
+    position = Position(group=group, query="q", generation=generation, first=first, next=end)
+    return Batch(position=position, number=0)
 
 
 def clicks(first: int, end: int, value: str = "a", partition: int = 0) -> list[Row]:
@@ -55,8 +57,8 @@ def staging(*files: list[Row]) -> Callable[[Path], None]:
     return stage
 
 
-def write(table: Path, position: Position, *files: list[Row]) -> None:
-    put(table, position, SPARK_SCHEMA, staging(*files))
+def write(table: Path, batch: Batch, *files: list[Row]) -> None:
+    put(table, batch, SPARK_SCHEMA, staging(*files))
 
 
 def rows(table: Path) -> list[Row]:
@@ -129,9 +131,7 @@ def test_a_table_is_no_worse_for_a_new_query_that_starts_behind_it(tmp_path: Pat
         (batch({P0: 10}, {P0: 20}, generation=6, group="fraud"), "another group"),
     ],
 )
-def test_what_must_not_be_written_is_a_sentence_and_leaves_no_file(
-    tmp_path: Path, stale: Position, sentence: str
-) -> None:
+def test_what_must_not_be_written_is_a_sentence_and_leaves_no_file(tmp_path: Path, stale: Batch, sentence: str) -> None:
     write(tmp_path, batch({P0: 0}, {P0: 10}, generation=5), clicks(0, 10))
     files = sorted(tmp_path.rglob("*"))
 
@@ -237,11 +237,11 @@ def test_whatever_is_replayed_each_offset_has_the_row_of_its_last_reading(
 
 
 def test_a_query_with_two_sources_is_a_sentence(tmp_path: Path) -> None:
-    one = json.dumps(batch({P0: 0}, {P0: 1}).to_json())
+    one = json.dumps(batch({P0: 0}, {P0: 1}).position.to_json())
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "0").write_text(f"v1\n{{}}\n{one}")
     (tmp_path / "offsets" / "1").write_text(f"v1\n{{}}\n{one}\n{one}")
 
-    assert batch({P0: 0}, {P0: 1}) == read_position(tmp_path, 0)
+    assert batch({P0: 0}, {P0: 1}).position == read_position(tmp_path, 0)
     with pytest.raises(UserError, match="reads 2 sources"):
         read_position(tmp_path, 1)

@@ -1,24 +1,30 @@
 """Which batches a table takes."""
 
+from typing import Any
+
 import pytest
 
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.spark.ledger import Ledger, entries, note, read_ledger, takes
+from logmark.spark.ledger import Batch, Ledger, entries, note, read_ledger, takes
 from logmark.spark.position import Position
 
 P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 
 
-def batch(first: int, end: int, *, generation: int = 5, group: str = "billing") -> Position:
-    return Position(group=group, query="q", generation=generation, first={P0: first}, next={P0: end})
+def batch(first: int, end: int, *, generation: int = 5, group: str = "billing", **more: Any) -> Batch:
+    return of(Position(group=group, query="q", generation=generation, first={P0: first}, next={P0: end}), **more)
 
 
-def after(*batches: Position) -> Ledger:
+def of(position: Position, *, number: int = 0, is_stateful: bool = False, mode: str = "replace") -> Batch:
+    return Batch(position=position, number=number, is_stateful=is_stateful, mode=mode)
+
+
+def after(*batches: Batch) -> Ledger:
     """The ledger of a table that took these batches."""
     numbers: dict[str, int] = {}
     for one in batches:
-        numbers |= entries(one)
+        numbers |= entries(one, read_ledger(numbers.get, [P0, P1]))
     return read_ledger(numbers.get, [P0, P1])
 
 
@@ -48,16 +54,18 @@ def test_after_the_seek_batches_follow_each_other_again() -> None:
 
 
 def test_a_partition_that_is_new_does_not_make_the_batch_a_repeated_one() -> None:
-    grown = Position(group="billing", query="q", generation=5, first={P0: 100, P1: 0}, next={P0: 100, P1: 7})
+    grown = of(Position(group="billing", query="q", generation=5, first={P0: 100, P1: 0}, next={P0: 100, P1: 7}))
 
     assert takes(after(batch(0, 100)), grown, table="t")
     assert not takes(after(batch(0, 100), grown), grown, table="t")
 
 
 def test_a_seek_of_one_partition_is_remembered_until_that_partition_has_records() -> None:
-    before = Position(group="billing", query="q", generation=5, first={P0: 0, P1: 0}, next={P0: 100, P1: 100})
-    other_first = Position(group="billing", query="q", generation=6, first={P0: 100, P1: 40}, next={P0: 110, P1: 40})
-    then = Position(group="billing", query="q", generation=6, first={P0: 110, P1: 40}, next={P0: 110, P1: 50})
+    before = of(Position(group="billing", query="q", generation=5, first={P0: 0, P1: 0}, next={P0: 100, P1: 100}))
+    other_first = of(
+        Position(group="billing", query="q", generation=6, first={P0: 100, P1: 40}, next={P0: 110, P1: 40})
+    )
+    then = of(Position(group="billing", query="q", generation=6, first={P0: 110, P1: 40}, next={P0: 110, P1: 50}))
 
     assert takes(after(before, other_first), then, table="t")
 
@@ -78,4 +86,7 @@ def test_the_commit_tells_people_group_generation_start_and_end() -> None:
         "generation": 5,
         "start": {"clicks": {"0": 0}},
         "end": {"clicks": {"0": 100}},
-    } == note(batch(0, 100))
+        "query": "q",
+        "batch": 7,
+        "mode": "replace",
+    } == note(batch(0, 100, number=7))

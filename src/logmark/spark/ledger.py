@@ -2,21 +2,47 @@
 
 A Delta commit can carry application transactions: pairs of a name and a number that are part of the table's state, so
 they survive checkpoints and the cleaning of old log files, unlike the text beside a commit. The ledger is kept in them:
-the generation of the last batch and the next offset of every partition. The same facts, with the group and the batch's
-beginning, stand in the commit's text for people.
+the group, the generation of the last batch and the next offset of every partition; the query and Spark's number of the
+last batch; the mode; and for `append` which offsets were ever read. The same facts, with the batch's beginning, stand
+in the commit's text for people.
+
+Which batch it is. A query without state is a function of the records: its batches are known by their offsets alone, so
+it may lose its checkpoint, or be moved anywhere, and the ranges say what is new. The rows of a query with state
+(aggregations, deduplication, transformWithState) also depend on all that it read before, and a batch may have rows
+though it reads nothing, when a watermark or a timer has passed. So such a batch is known by the query's token, which is
+made with the checkpoint, and the batch's number in it; what would make the state count anything twice, or begin from
+nothing in the middle, is refused.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from logmark.errors import UserError
 from logmark.names import TopicPartition
+from logmark.spark.modes import APPEND, MODES, REPLACE
 from logmark.spark.position import Offsets, Position
+from logmark.spark.spans import Spans, joined
 
+PREFIX = "logmark/"
 _GENERATION = "logmark/generation"
 _GROUP = "logmark/group"
+_QUERY = "logmark/query"
+_BATCH = "logmark/batch"
+_MODE = "logmark/mode"
+_CLOSED = "logmark/closed"
+GONE = -1  # the number of an entry that no longer counts: Delta has no way to remove one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """One batch of a query: what it reads, its number in the checkpoint, and whether state has a part in its rows."""
+
+    position: Position
+    number: int
+    is_stateful: bool = False
+    mode: str = REPLACE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,44 +52,123 @@ class Ledger:
     group_number: int | None
     generation: int | None
     ends: Offsets
+    query_number: int | None = None
+    batch: int | None = None
+    mode: str = REPLACE
+    is_closed: bool = False
+    read: Mapping[TopicPartition, Spans] = field(default_factory=dict)
+
+    def has_read(self, batch: Batch) -> bool:
+        """True if the batch reads no record beyond those of the last batch."""
+        position = batch.position
+        return not position.ranges or (self.generation == position.generation and self.ends == position.next)
 
 
 def read_ledger(number_of: Callable[[str], int | None], places: Iterable[TopicPartition]) -> Ledger:
     """The ledger of a table, as far as these partitions are concerned."""
-    ends = {place: number_of(_name(place)) for place in places}
+
+    def number(name: str) -> int | None:
+        found = number_of(name)
+        return None if found == GONE else found
+
+    wanted = list(places)
+    ends = {place: number(_next(place)) for place in wanted}
     return Ledger(
-        group_number=number_of(_GROUP),
-        generation=number_of(_GENERATION),
+        group_number=number(_GROUP),
+        generation=number(_GENERATION),
         ends={place: end for place, end in ends.items() if end is not None},
+        query_number=number(_QUERY),
+        batch=number(_BATCH),
+        mode=MODES[number(_MODE) or 0],
+        is_closed=bool(number(_CLOSED)),
+        read={place: _read_spans(number, place) for place in wanted},
     )
 
 
-def entries(batch: Position) -> dict[str, int]:
+def entries(batch: Batch, before: Ledger) -> dict[str, int]:
     """The ledger after a batch, as names and numbers."""
-    numbers = {_GROUP: _number(batch.group), _GENERATION: batch.generation}
-    return numbers | {_name(place): end for place, end in batch.next.items()}
+    position = batch.position
+    numbers = {
+        _GROUP: number_of_name(position.group),
+        _QUERY: number_of_name(position.query),
+        _BATCH: batch.number,
+        _MODE: MODES.index(batch.mode),
+    }
+    if batch.is_stateful and before.generation is not None and before.has_read(batch):
+        # A seek: the rows are those of a timer. Where the state stands is where its last records ended.
+        return numbers
+    numbers |= {_GENERATION: position.generation}
+    numbers |= {_next(place): end for place, end in position.next.items()}
+    if batch.mode == APPEND and not batch.is_stateful:
+        for place, span in position.ranges.items():
+            numbers |= _span_entries(place, joined((*before.read.get(place, ()), span)))
+    return numbers
 
 
-def note(batch: Position) -> dict[str, Any]:
+def closing() -> dict[str, int]:
+    """The entries of a table that takes no more batches, because its rows have become those of another."""
+    return {_CLOSED: 1}
+
+
+def handed_over(numbers: Mapping[str, int], before: Mapping[str, int], *, group: str | None) -> dict[str, int]:
+    """The entries of a table that takes over the ledger of another, `before` being its own until then."""
+    taken = {name: GONE for name in before if name.startswith(PREFIX)}
+    taken |= {name: number for name, number in numbers.items() if name.startswith(PREFIX)}
+    if group is not None:
+        taken[_GROUP] = number_of_name(group)
+    return taken | {_CLOSED: 0}
+
+
+def standing(numbers: Mapping[str, int]) -> dict[str, Any]:
+    """Where a ledger stands, for people: generation, last batch and next offsets."""
+    ends: dict[str, dict[str, int]] = {}
+    for name, number in sorted(numbers.items()):
+        kind, _, place = name.removeprefix(PREFIX).partition("/")
+        if kind == "next" and number != GONE:
+            topic, _, partition = place.rpartition("/")
+            ends.setdefault(topic, {})[partition] = number
+    return {"generation": numbers.get(_GENERATION), "batch": numbers.get(_BATCH), "end": ends}
+
+
+def note(batch: Batch) -> dict[str, Any]:
     """The batch in words, for the table's history: group, generation, first and next offsets."""
-    fields = batch.to_json()
-    return {"group": batch.group, "generation": batch.generation, "start": fields["f"], "end": fields["t"]}
+    position = batch.position
+    fields = position.to_json()
+    where = {"group": position.group, "generation": position.generation, "start": fields["f"], "end": fields["t"]}
+    return where | {"query": position.query, "batch": batch.number, "mode": batch.mode}
 
 
-def takes(ledger: Ledger, batch: Position, *, table: str) -> bool:
-    """True if the table takes the batch, False if it already holds it; raises a sentence if it must not have it.
+def takes(ledger: Ledger, batch: Batch, *, table: str) -> bool:
+    """True if the table takes the batch, False if it already holds it; raises a sentence if it must not have it."""
+    if ledger.is_closed:
+        raise UserError(
+            f"The version in {table} was swapped in and is closed: its rows are those of the table itself now. Nothing "
+            "was written. Let the query write the table itself."
+        )
+    if ledger.generation is None:
+        return True
+    position = batch.position
+    if ledger.group_number not in (None, number_of_name(position.group)):
+        raise UserError(
+            f"The table {table} holds the rows of another group than {position.group}, and two groups would replace "
+            "each other's rows. Nothing was written. Give this group a table of its own."
+        )
+    if ledger.mode != batch.mode:
+        raise UserError(
+            f"The table {table} is written in mode {ledger.mode}, and the rows of mode {batch.mode} would not go with "
+            f"what it holds. Nothing was written. Write it in mode {ledger.mode}, or give this mode a table of its own."
+        )
+    return _takes_of_state(ledger, batch, table) if batch.is_stateful else _takes_of_records(ledger, position, table)
+
+
+def _takes_of_records(ledger: Ledger, batch: Position, table: str) -> bool:
+    """Whether a batch is taken whose rows follow from its records alone.
 
     Within a generation each batch begins where the last one ended, so a batch that ends where the table stands is one
     that Spark repeats. A newer generation follows a seek or comes from a query that took the group over, and may begin
     anywhere. An older one comes from a query that has lost its group.
     """
-    if ledger.generation is None:
-        return True
-    if ledger.group_number not in (None, _number(batch.group)):
-        raise UserError(
-            f"The table {table} holds the rows of another group than {batch.group}, and two groups would replace each "
-            "other's rows. Nothing was written. Give this group a table of its own."
-        )
+    assert ledger.generation is not None
     if batch.generation > ledger.generation:
         return True
     if batch.generation < ledger.generation:
@@ -74,6 +179,37 @@ def takes(ledger: Ledger, batch: Position, *, table: str) -> bool:
         )
     if ledger.ends == batch.next:
         return False
+    _check_no_gap(ledger, batch, table)
+    return True
+
+
+def _takes_of_state(ledger: Ledger, batch: Batch, table: str) -> bool:
+    """Whether a batch of a query with state is taken: only the next ones of the very query that wrote the table."""
+    position = batch.position
+    if ledger.query_number != number_of_name(position.query):
+        raise UserError(
+            f"The table {table} holds what another query made with its state, and this query ({position.query}) began "
+            "without it: its checkpoint is new, or another version was swapped in. Nothing was written. If the state "
+            "is lost, build the table again as a new version beside the old one (logmark pipelines replay)."
+        )
+    if ledger.batch is not None and batch.number <= ledger.batch:
+        return False
+    if ledger.has_read(batch):
+        return True
+    for place, end in ledger.ends.items():
+        first = position.first.get(place, end)
+        if first < end:
+            raise UserError(
+                f"Group {position.group} was moved back: the batch begins at offset {first} of {place}, and the table "
+                f"{table} has counted up to {end}. The query keeps state, which would count those records again. "
+                "Nothing was written. Replay it as a new version beside the old one (logmark pipelines replay)."
+            )
+    if ledger.generation == position.generation:
+        _check_no_gap(ledger, position, table)
+    return True
+
+
+def _check_no_gap(ledger: Ledger, batch: Position, table: str) -> None:
     for place, end in ledger.ends.items():
         if batch.first.get(place, end) != end:
             raise UserError(
@@ -81,12 +217,29 @@ def takes(ledger: Ledger, batch: Position, *, table: str) -> bool:
                 "the table was replaced or restored behind the query's back. Nothing was written. Reset group "
                 f"{batch.group} to {end} and the query goes on from there."
             )
-    return True
 
 
-def _name(place: TopicPartition) -> str:
+def _read_spans(number: Callable[[str], int | None], place: TopicPartition) -> Spans:
+    count = number(_read(place)) or 0
+    edges = [(number(f"{_read(place)}/{index}/first"), number(f"{_read(place)}/{index}/end")) for index in range(count)]
+    return tuple((first, end) for first, end in edges if first is not None and end is not None)
+
+
+def _span_entries(place: TopicPartition, spans: Spans) -> dict[str, int]:
+    numbers = {_read(place): len(spans)}
+    for index, (first, end) in enumerate(spans):
+        numbers |= {f"{_read(place)}/{index}/first": first, f"{_read(place)}/{index}/end": end}
+    return numbers
+
+
+def _next(place: TopicPartition) -> str:
     return f"logmark/next/{place.topic}/{place.partition}"
 
 
-def _number(group: str) -> int:
-    return int.from_bytes(hashlib.sha256(group.encode()).digest()[:7], "big")
+def _read(place: TopicPartition) -> str:
+    return f"logmark/read/{place.topic}/{place.partition}"
+
+
+def number_of_name(name: str) -> int:
+    """A number that stands for a group or a query."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")

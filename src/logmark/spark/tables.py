@@ -4,10 +4,11 @@ Spark's executors write the rows of a batch as Parquet files, and the driver add
 (`commits.py`).
 
 Which batch it is. `foreachBatch` is told a batch id, which begins at 0 again when a checkpoint is deleted. But the
-checkpoint's `offsets/<batch id>` is there before the batch runs, and holds what the source returned: group, generation,
-first and next offsets (`position.py`). No other file is needed, so it works for the first batch too, whose beginning
-Spark stores nowhere, and for a batch without rows. The table's own ledger (`ledger.py`) says whether the batch is new,
-repeated or stale.
+checkpoint's `offsets/<batch id>` is there before the batch runs, and holds what the source returned: group, query,
+generation, first and next offsets (`position.py`). No other file is needed, so it works for the first batch too, whose
+beginning Spark stores nowhere, and for a batch without rows. Whether the query keeps state is seen in the checkpoint as
+well: Spark makes the folder `state` before the first batch. The table's own ledger (`ledger.py`) says whether the batch
+is new, repeated or stale.
 """
 
 import json
@@ -16,39 +17,66 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from logmark.errors import UserError
-from logmark.spark.commits import check_kind, files_of, open_table, put, schema_of
-from logmark.spark.files import WHERE
+from logmark.spark.commits import files_of, open_table, put
+from logmark.spark.ledger import Batch
+from logmark.spark.modes import COMPLETE, REPLACE, UPSERT, Rules
 from logmark.spark.position import Position
+from logmark.spark.schemas import check_kind, columns_of, schema_of, types_of
 
 if TYPE_CHECKING:
     import pyarrow
-    from pyspark.sql import DataFrame
+    from deltalake import DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+_OUTPUT_MODES = {COMPLETE: "complete", UPSERT: "update"}
 
 
 def write_table(
     frame: "DataFrame",
     path: str | Path,
     *,
+    mode: str = REPLACE,
+    keys: str | Sequence[str] | None = None,
+    sequence: str | None = None,
+    delete_by: str | None = None,
+    merge_schema: bool = False,
     checkpoint: str | Path | None = None,
     every: str | None = None,
     available_now: bool = False,
     name: str | None = None,
+    output_mode: str | None = None,
 ) -> "StreamingQuery":
-    """A running query that writes a stream of `format("logmark")` into a Delta table, each offset once.
+    """A running query that writes a stream of `format("logmark")` into a Delta table, each batch once.
 
-    The rows must keep the columns topic, partition and offset. The checkpoint is `<path>/_checkpoint` unless given. A
-    batch runs whenever there is something to read, or once `every` interval ("5 seconds"), or, with `available_now`,
-    until all that is there now is read.
+    mode            replace: rows of offsets that are read again are replaced (needs topic, partition and offset)
+                    append: rows are added, those of offsets that were read before are left out
+                    upsert: rows replace those of the same `keys`, unless these have a greater `sequence` (a column;
+                    without it offsets of the same partition decide, else the later batch); a row is deleted where the
+                    boolean column `delete_by` is true, or where a `delete_by` of any other type is null
+                    complete: the whole result of an aggregation replaces the table
+    merge_schema    columns that the table lacks are added to it
+    checkpoint      `<path>/_checkpoint` unless given
+    every           a batch runs once an interval ("5 seconds"), and not whenever there is something to read
+    available_now   the query ends when all that is there now is read
+    output_mode     Spark's, where it does not follow from the mode
     """
-    table = _local(path, "table")
-    kept = _local(checkpoint, "checkpoint") if checkpoint is not None else table / "_checkpoint"
-    _check_columns(frame)
+    rules = Rules.of(mode, keys=keys, sequence=sequence, delete_by=delete_by, merge_schema=merge_schema)
+    table = local_path(path, "table")
+    kept = local_path(checkpoint, "checkpoint") if checkpoint is not None else table / "_checkpoint"
+    if not frame.isStreaming:
+        raise UserError("write_table takes a stream: load it with spark.readStream and not with spark.read.")
+    rules.check(types_of(columns_of(frame.schema.json())))
 
-    def write(batch: "DataFrame", batch_id: int) -> None:
-        put(table, read_position(kept, batch_id), batch.schema.json(), lambda folder: _stage(batch, folder))
+    def write(rows: "DataFrame", batch_id: int) -> None:
+        batch = read_batch(kept, batch_id, rules.mode)
+        is_computed = put(table, batch, rows.schema.json(), lambda folder: _stage(rows, folder), rules)
+        if batch.is_stateful and not is_computed:
+            # Spark wants the state of every batch, also of one that the table holds already.
+            rows.write.format("noop").mode("overwrite").save()
 
     writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(kept))
+    writer = writer.outputMode(output_mode or _OUTPUT_MODES.get(mode, "append"))
     if name is not None:
         writer = writer.queryName(name)
     if available_now:
@@ -62,20 +90,40 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None) -> "pyarr
     """The rows that the table holds now, of all columns or of these."""
     import pyarrow.dataset
 
-    table = _local(path, "table")
-    delta = open_table(table)
-    if delta is None:
-        raise UserError(f"There is no table in {table}. A pipeline makes it with its first batch.")
-    check_kind(delta, table)
+    delta, paths = _files(path)
     schema = schema_of(delta)
     # Not by deltalake's own to_pyarrow_table: its file system is called from Arrow's threads, which now and then aborts
     # the interpreter at its end.
-    paths = [str(table / file.path) for file in files_of(delta)]
     if not paths:
         return schema.empty_table().select(list(columns or schema.names))
     return pyarrow.dataset.dataset(paths, schema=schema, format="parquet").to_table(
         columns=list(columns) if columns else None
     )
+
+
+def load_table(spark: "SparkSession", path: str | Path) -> "DataFrame":
+    """The rows that the table holds now, as a DataFrame that Spark's own Parquet reader reads."""
+    from pyspark.sql.types import StructType
+
+    delta, paths = _files(path)
+    schema = StructType.fromJson(columns_of(delta.schema().to_json()))
+    return spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
+
+
+def _files(path: str | Path) -> "tuple[DeltaTable, list[str]]":
+    table = local_path(path, "table")
+    delta = open_table(table)
+    if delta is None:
+        raise UserError(f"There is no table in {table}. A pipeline makes it with its first batch.")
+    check_kind(delta, table)
+    return delta, [str(table / file.path) for file in files_of(delta)]
+
+
+def read_batch(checkpoint: Path, batch_id: int, mode: str) -> Batch:
+    """The batch that runs now, as the checkpoint of the query knows it."""
+    position = read_position(checkpoint, batch_id)
+    is_stateful = (checkpoint / "state").is_dir()
+    return Batch(position=position, number=batch_id, is_stateful=is_stateful, mode=mode)
 
 
 def read_position(checkpoint: Path, batch_id: int) -> Position:
@@ -97,20 +145,8 @@ def _stage(batch: "DataFrame", directory: Path) -> None:
     writer.parquet(str(directory))
 
 
-def _check_columns(frame: "DataFrame") -> None:
-    if not frame.isStreaming:
-        raise UserError("write_table takes a stream: load it with spark.readStream and not with spark.read.")
-    types = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
-    wanted = {"topic": "string", "partition": "int", "offset": "bigint"}
-    wrong = [name for name in WHERE if types.get(name) != wanted[name]]
-    if wrong:
-        raise UserError(
-            f"The rows have no column {' and no column '.join(wrong)} of the type that the source gives. A table needs "
-            "topic, partition and offset to know which records a row came from. Select them together with the others."
-        )
-
-
-def _local(path: str | Path, what: str) -> Path:
+def local_path(path: str | Path, what: str) -> Path:
+    """The directory; raises a sentence if it is not one of this machine."""
     text = str(path).removeprefix("file://") if str(path).startswith("file:///") else str(path)
     if "://" in text:
         raise UserError(f"The {what} {path} is not a directory of this machine. Give a local or mounted directory.")

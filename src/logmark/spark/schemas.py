@@ -1,0 +1,94 @@
+"""The columns of a table and of the rows that enter it: whether they fit, and what is added when asked."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from logmark.errors import UserError
+
+if TYPE_CHECKING:
+    import pyarrow
+    from deltalake import DeltaTable
+
+_KNOWN_FEATURES = {"timestampNtz"}
+_NULLABLE = ("nullable", "containsNull", "valueContainsNull")
+
+
+def columns_of(schema: str, *, without: str | None = None) -> Any:
+    """Spark's schema as it is kept, in which everything may be null, without a column that is not."""
+    columns = _loosened(json.loads(schema))
+    return columns | {"fields": [field for field in columns["fields"] if field["name"] != without]}
+
+
+def types_of(columns: Any) -> dict[str, Any]:
+    """The types by the names of the columns."""
+    return {field["name"]: field["type"] for field in columns["fields"]}
+
+
+def arrow_of(columns: Any) -> "pyarrow.Schema":
+    """The columns as Arrow has them."""
+    import pyarrow
+    from deltalake import Schema
+
+    return pyarrow.schema(Schema.from_json(json.dumps(columns)).to_arrow())
+
+
+def table_columns(delta: "DeltaTable") -> Any:
+    """The columns of a table."""
+    return columns_of(delta.schema().to_json())
+
+
+def schema_of(delta: "DeltaTable") -> "pyarrow.Schema":
+    """The table's columns as Arrow has them."""
+    import pyarrow
+
+    return pyarrow.schema(delta.schema().to_arrow())
+
+
+def check_kind(delta: "DeltaTable", table: Path) -> None:
+    """Raises a sentence if the table is of a kind that pipelines neither read nor write."""
+    features = set(delta.protocol().reader_features or ()) - _KNOWN_FEATURES
+    if features or delta.metadata().partition_columns:
+        what = f"the features {', '.join(sorted(features))}" if features else "partition columns"
+        raise UserError(f"The table {table} has {what}, which pipelines do not know. It was left as it is.")
+
+
+def check_fit(delta: "DeltaTable", columns: Any, table: Path, *, may_grow: bool) -> list[Any]:
+    """The columns that the table lacks and may get; raises a sentence if the rows do not fit it."""
+    check_kind(delta, table)
+    there, here = types_of(table_columns(delta)), types_of(columns)
+    other = [name for name, kind in here.items() if name in there and there[name] != kind]
+    if other:
+        told = ", ".join(f"{name} ({_told(here[name])}, in the table {_told(there[name])})" for name in other)
+        raise UserError(
+            f"The rows do not fit the table {table}: other types for {told}. Nothing was written. Cast them to the "
+            "table's types, or give the new columns a table of their own."
+        )
+    if not may_grow and there.keys() != here.keys():
+        raise UserError(
+            f"The pipeline gives the columns {', '.join(here)}, but the table {table} has {', '.join(there)}. Nothing "
+            "was written. Add the new columns to the table with merge_schema=True, or give them a table of their own."
+        )
+    return [field for field in columns["fields"] if field["name"] not in there]
+
+
+def grow(delta: "DeltaTable", fields: list[Any]) -> None:
+    """Adds columns to the table, null in the rows that are there."""
+    from deltalake import Field
+    from deltalake.transaction import CommitProperties
+
+    names = [field["name"] for field in fields]
+    properties = CommitProperties(custom_metadata={"logmark": {"added columns": names}}, max_commit_retries=0)
+    delta.alter.add_columns([Field.from_json(json.dumps(field)) for field in fields], commit_properties=properties)
+
+
+def _told(kind: Any) -> str:
+    return kind if isinstance(kind, str) else str(kind.get("type"))
+
+
+def _loosened(kind: Any) -> Any:
+    """A type without comments, in which everything may be null: the next version of a pipeline may need it."""
+    if isinstance(kind, dict):
+        plain = {name: _loosened(value) for name, value in kind.items() if name != "metadata"}
+        return plain | {name: True for name in _NULLABLE if name in kind} | ({"metadata": {}} if "name" in kind else {})
+    return [_loosened(value) for value in kind] if isinstance(kind, list) else kind
