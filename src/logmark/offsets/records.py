@@ -1,7 +1,8 @@
 """Records as the tools look at them: one at an offset, or a range one after the other."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
+from logmark.client.aborted import Aborted
 from logmark.client.client import Client
 from logmark.client.fetcher import next_offset
 from logmark.names import TopicPartition
@@ -38,7 +39,7 @@ def first_record(
             fetcher.send(at)
             answer = fetcher.receive()
             after = next_offset(answer.records, at)
-            aborted = _Aborted(answer.aborted_transactions) if read_committed else None
+            aborted = Aborted(answer.aborted_transactions) if read_committed else None
             for record in _decoded(answer.records, at, stop if stop is not None else after, aborted):
                 return record
             if after <= at:
@@ -63,30 +64,13 @@ def read_batches(
     at = start
     with client.fetcher(partition, bytes_max=_READ_BYTES_MAX, read_committed=read_committed) as fetcher:
         for answer in fetcher.read(start, stop):
-            aborted = _Aborted(answer.aborted_transactions) if read_committed else None
+            aborted = Aborted(answer.aborted_transactions) if read_committed else None
             after = next_offset(answer.records, at)
             yield _batches(answer.records, at, stop, aborted), min(after, stop)
             at = after
 
 
-class _Aborted:
-    """The aborted transactions that a fetch names, followed batch by batch up to their markers."""
-
-    def __init__(self, transactions: Iterable[tuple[int, int]]) -> None:
-        self._ahead = sorted(transactions, key=lambda entry: entry[1], reverse=True)
-        self._open: set[int] = set()
-
-    def hides(self, header: batches.BatchHeader) -> bool:
-        """True for a batch of an aborted transaction; the batches must come in order."""
-        while self._ahead and self._ahead[-1][1] <= header.last_offset:
-            self._open.add(self._ahead.pop()[0])
-        if header.is_control:
-            self._open.discard(header.producer_id)
-            return True
-        return header.is_transactional and header.producer_id in self._open
-
-
-def _decoded(data: memoryview, start: int, stop: int, aborted: _Aborted | None) -> Iterator[Record]:
+def _decoded(data: memoryview, start: int, stop: int, aborted: Aborted | None) -> Iterator[Record]:
     for _, found in _batches(data, start, stop, aborted):
         yield from _records(found)
 
@@ -98,7 +82,7 @@ def _records(found: columns.Columns) -> Iterator[Record]:
         yield Record(*fields)
 
 
-def _batches(data: memoryview, start: int, stop: int, aborted: _Aborted | None) -> Iterator[Batch]:
+def _batches(data: memoryview, start: int, stop: int, aborted: Aborted | None) -> Iterator[Batch]:
     at = 0
     while len(data) - at >= columns.HEADER_BYTES:
         header = batches.read_header(data, at)
@@ -106,7 +90,14 @@ def _batches(data: memoryview, start: int, stop: int, aborted: _Aborted | None) 
         if end > len(data) or header.base_offset >= stop:
             return
         # The marker of an abort must be seen also where the batch before it is not wanted.
-        is_hidden = header.is_control if aborted is None else aborted.hides(header)
+        is_hidden = header.is_control
+        if aborted is not None:
+            is_hidden = aborted.hides(
+                last_offset=header.last_offset,
+                producer_id=header.producer_id,
+                is_control=header.is_control,
+                is_transactional=header.is_transactional,
+            )
         if not is_hidden and header.last_offset >= start:
             yield (
                 header,
