@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from logmark.client.client import Client
 from logmark.clock import ManualClock, SystemClock
+from logmark.errors import UserError
 from logmark.offsets.alert_file import AlertFile, Notifier
 from logmark.offsets.alerts import Rule
 from logmark.offsets.lookout import Lookout, Wanted
@@ -393,3 +394,11 @@ def test_only_the_families_that_are_wanted_are_served(our_broker: BrokerUnderTes
     }
     assert {name: name in families for name in served} == served
     assert {(): 1} == watched.metric("logmark_up")
+
+
+def test_two_monitors_do_not_share_a_history(our_broker: BrokerUnderTest, watch: Any) -> None:
+    first = watch(our_broker)
+
+    with pytest.raises(UserError, match="Another monitor writes the history"):
+        watch(our_broker)
+    first.restart()
