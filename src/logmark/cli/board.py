@@ -63,8 +63,9 @@ class _Watcher:
             due = time.monotonic()
             look(first)
             while True:
-                due = max(due + pause_s, time.monotonic())
-                time.sleep(due - time.monotonic())
+                now = time.monotonic()
+                due = max(due + pause_s, now)
+                time.sleep(due - now)
                 try:
                     look(sample())
                 except LogmarkError as error:
