@@ -6,7 +6,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructField, StructType
 
-from logmark.errors import UserError
+from logmark.client.errors import AuthenticationFailed, BrokerUnreachable, ClientError, RefusedByBroker
+from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.spark import source
 from logmark.spark.options import parse
@@ -114,3 +115,81 @@ def test_a_schema_of_the_users_own_is_a_sentence() -> None:
         DefaultSource(STREAM).streamReader(other)
     with pytest.raises(UserError, match="always gives the columns"):
         DefaultSource({"includeHeaders": "true"}).reader(source.SCHEMA)
+
+
+def away(cluster: FakeCluster) -> None:
+    cluster.failure, cluster.is_away = BrokerUnreachable("The broker at b:1 did not answer."), True
+
+
+@pytest.fixture
+def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that the source sees; it moves when the source sleeps, and when a test says so."""
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.sleep", lambda pause: now.__setitem__(0, now[0] + pause))
+    return now
+
+
+def test_a_broker_that_is_away_for_ten_minutes_does_not_end_a_query(cluster: FakeCluster, seconds: list[float]) -> None:
+    stream = reader()
+    start = stream.initialOffset()
+    away(cluster)
+    while seconds[0] < 600:
+        assert start is stream.latestOffset(start, ReadAllAvailable())
+        seconds[0] += 1
+    cluster.failure = None
+    cluster.logs[P0] = (0, 130)
+
+    assert {"clicks": {"0": 130}} == stream.latestOffset(start, ReadAllAvailable())["t"]
+
+
+def test_a_broker_that_stays_away_ends_the_query_with_its_sentence(cluster: FakeCluster, seconds: list[float]) -> None:
+    stream = reader(waitForBroker="5m")
+    start = stream.initialOffset()
+    away(cluster)
+    stream.latestOffset(start, ReadAllAvailable())
+    seconds[0] += 301
+
+    with pytest.raises(BrokerUnreachable, match="did not answer"):
+        stream.latestOffset(start, ReadAllAvailable())
+
+
+def test_two_short_absences_are_not_one_long_one(cluster: FakeCluster, seconds: list[float]) -> None:
+    stream = reader(waitForBroker="5m")
+    start = stream.initialOffset()
+    for _ in range(2):
+        away(cluster)
+        stream.latestOffset(start, ReadAllAvailable())
+        seconds[0] += 299
+        cluster.failure = None
+        assert start is stream.latestOffset(start, ReadAllAvailable())
+
+
+def test_available_now_waits_for_its_broker_and_does_not_end_early(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, seconds: list[float]
+) -> None:
+    stream = reader(**{"auto.offset.reset": "earliest"})
+    stream.prepareForTriggerAvailableNow()
+    start = stream.initialOffset()
+    away(cluster)
+
+    def pause(length: float) -> None:
+        seconds[0] += length
+        if seconds[0] > 5:
+            cluster.failure = None
+
+    monkeypatch.setattr("time.sleep", pause)
+
+    assert {"clicks": {"0": 100}} == stream.latestOffset(start, ReadAllAvailable())["t"]
+
+
+@pytest.mark.parametrize(
+    "failure", [AuthenticationFailed("no"), RefusedByBroker(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "no")]
+)
+def test_what_does_not_pass_ends_the_query_at_once(cluster: FakeCluster, failure: ClientError) -> None:
+    stream = reader()
+    start = stream.initialOffset()
+    cluster.failure, cluster.is_away = failure, True
+
+    with pytest.raises(type(failure)):
+        stream.latestOffset(start, ReadAllAvailable())
