@@ -255,6 +255,15 @@ def test_a_file_is_read_and_complained_about_the_same(one_stage: Stage, kind: st
     from_file(one_stage, tmp_path / "plan.csv", TEXTS[kind], "--dry-run")
 
 
+def test_a_file_for_several_groups_is_read_the_same(one_stage: Stage, tmp_path: Path) -> None:
+    file = tmp_path / "plan.csv"
+    groups = ("--group", "<email>", "--group", "<half>")
+    for text in ("<email>,<orders>,0,4000\n<half>,<orders>,0,2000\n", "<orders>,0,4000\n", "<half>,<orders>,0,2000\n"):
+        file.write_text(one_stage.filled(text))
+        for way in (("--dry-run",), ("--dry-run", "--export")):
+            one_stage.same("--reset-offsets", *groups, "--from-file", str(file), *way, in_any_order=True)
+
+
 def from_file(stage: Stage, file: Path, text: str, way: str) -> None:
     """Both tools with the same file."""
     file.write_bytes(stage.filled(text).encode())

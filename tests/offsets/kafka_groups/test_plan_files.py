@@ -49,6 +49,8 @@ def test_the_first_line_decides_whether_lines_begin_with_the_group() -> None:
     assert {"g": five} == plan_files.read("g,t,0,5\n", ["g"])
     assert {"g": five} == plan_files.read("g,t,0,5\n", ["g", "h"])
     assert {} == plan_files.read("\n", ["g"])
+    # For several groups the name is always the first column, whatever stands there.
+    assert {"t": {TopicPartition("0", 5): 0}} == plan_files.read("t,0,5\n", ["g", "h"])
 
 
 @pytest.mark.parametrize(

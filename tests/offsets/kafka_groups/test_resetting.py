@@ -25,8 +25,9 @@ class Cluster:
 
     is_read_only = False
 
-    def __init__(self, failure: ClientError) -> None:
+    def __init__(self, failure: ClientError, *, leader: int = 1) -> None:
         self.failure = failure
+        self.leader = leader
 
     def describe_consumer_groups(self, groups: Sequence[str]) -> Mapping[str, GroupDescription]:
         return {group: GroupDescription(group=group, state="Empty") for group in groups}
@@ -35,7 +36,7 @@ class Cluster:
         return {group: {T0: Committed(offset=1)} for group in groups}
 
     def metadata(self, topics: Sequence[str]) -> ClusterMetadata:
-        there = PartitionMetadata(leader=1, leader_epoch=0, replicas=[], in_sync=[], error=ErrorCode.NONE)
+        there = PartitionMetadata(leader=self.leader, leader_epoch=0, replicas=[], in_sync=[], error=ErrorCode.NONE)
         topic = TopicMetadata(name="t", topic_id=bytes(16), is_internal=False, partitions={0: there, 1: there})
         return ClusterMetadata(
             cluster_id="c", controller=1, brokers={1: cast(Any, None)}, topics={"t": topic} if "t" in topics else {},
@@ -87,3 +88,12 @@ def test_a_commit_that_fails_is_told_and_written_down(failure: ClientError, mess
     assert f"logmark: {failure}\n" == err.getvalue()
     (entry,) = [one for one in FileJournal().changes() if one.id not in before]
     assert (state, {T0: Committed(offset=1), T1: None}) == (entry.state, entry.before)
+
+
+def test_partitions_without_a_leader_are_not_reset() -> None:
+    out = io.StringIO()
+    cluster = Cluster(BrokerUnreachable(""), leader=-1)
+
+    run([*WORDS, "--execute"], Printer(out, io.StringIO()), connect=lambda _: cast(Client, cluster))
+
+    assert 'failed due to The partitions "t-0,t-1" have no leader\n' in out.getvalue()
