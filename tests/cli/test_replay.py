@@ -389,7 +389,7 @@ def test_an_interrupted_copy_goes_on_with_the_same_command_and_copies_each_recor
     if how is signal.SIGINT:
         assert f"Go on with: logmark replay --resume {run_id}" in said
     assert 0 == went_on.exit_code, went_on.error
-    assert f"replay {run_id} has copied at least" in went_on.error
+    assert f"The same command was interrupted before: replay {run_id}, begun 20" in went_on.error
     assert f"Copied 400 records from {many} to {sandbox} (replay {run_id})." == went_on.lines[-1]
     assert 400 == broker.end_offset(sandbox)
     assert {(0, offset): 1 for offset in range(400)} == Counter(came_from(records_of(broker, sandbox, 400)))

@@ -449,11 +449,17 @@ def test_the_rate_is_kept_by_the_clock(stage: Stage) -> None:
 def test_a_slow_copy_tells_and_saves_its_progress_on_the_way(stage: Stage) -> None:
     stage.fill({0: keyed(0, [3, 1, 3])})
     steps: list[int] = []
-    for rate in (Rate(), Rate(records_per_s=4), Rate(bytes_per_s=10)):
-        steps.append(0)
-        stage.copier(stage.begin(), rate=rate, step=steps.append).copy()
+    begun = stage.begin()
+    with pytest.raises(KeyboardInterrupt):
+        copier = stage.copier(
+            begun, life=Life(14, KeyboardInterrupt), rate=Rate(records_per_s=4), step=steps.append
+        )  # fmt: skip
+        copier.copy()
 
-    assert [0, 7, 0, 4, 3, 0, 3, 1, 3, 0] == steps
+    # It was interrupted before it wrote the sixth.
+    assert [1] * 5 == [step for step in steps if step]
+    assert copier.how_to_go_on().startswith("5 records were copied and stay.")
+    assert 4 == RunStore(stage.folder).load(begun.id).sources[0].next
 
 
 @pytest.mark.parametrize("stage", [(1, 1)], indirect=True)

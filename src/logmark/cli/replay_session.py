@@ -102,8 +102,8 @@ class Session:
             known = self._store.unfinished(request.digest(client.metadata([]).cluster_id, target_cluster))
             if known is not None and not start_over:
                 say(
-                    f"The same command was interrupted before: replay {known.id} has copied at least "
-                    f"{count(known.copied, 'record')}. It goes on where it stopped; --start-over would begin anew."
+                    f"The same command was interrupted before: replay {known.id}, begun {show_time(known.started_ms)}. "
+                    "It goes on where it stopped; --start-over would begin anew."
                 )
                 self._go_on(client, target, known)
                 return
@@ -156,16 +156,17 @@ class Session:
 
     def _run(self, client: Client, target: Client, run: Run, *, is_resumed: bool) -> None:
         client.timeout_s = target.timeout_s = _COPY_TIMEOUT_S
-        with self._store.held(run.id), bar("Copying", is_bytes=False) as shown:
+        with self._store.held(run.id):
             if is_resumed:
                 # It may have been finished while the question stood.
                 run = self._store.load(run.id)
-            shown.expect(run.offsets_left)
-            copier = Copier(
-                client, target, run, self._store, is_resumed=is_resumed, rate=self._rate, step=shown.advance
-            )
             try:
-                done = copier.copy()
+                with bar("Copying", is_bytes=False) as shown:
+                    shown.expect(run.offsets_left)
+                    copier = Copier(
+                        client, target, run, self._store, is_resumed=is_resumed, rate=self._rate, step=shown.advance
+                    )
+                    done = copier.copy()
             except KeyboardInterrupt:
                 say(f"Stopped. {copier.how_to_go_on()}")
                 raise

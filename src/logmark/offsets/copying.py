@@ -88,6 +88,8 @@ class Copier:
         self._is_resumed = is_resumed
         self._saved_at = clock()
         self._codec = codecs.NONE
+        # Copies that are there, of those whose range is not done with yet.
+        self._ahead = 0
         # From a partition to a partition: the last offset whose copy was seen there.
         self._there: dict[tuple[int, TopicPartition], int] = {}
         # Where the first batch of a resumed run could be taken for a late one of the run before, or the other way.
@@ -116,9 +118,9 @@ class Copier:
 
     def how_to_go_on(self) -> str:
         """Sentences for whoever was interrupted."""
-        count = self.run.copied
+        count = self.run.copied + self._ahead
         return (
-            f"At least {count} record{' was' if count == 1 else 's were'} copied and stay{'s' * (count == 1)}. "
+            f"{count} record{' was' if count == 1 else 's were'} copied and {'stays' if count == 1 else 'stay'}. "
             f"Go on with: logmark replay --resume {self.run.id}"
         )
 
@@ -185,6 +187,8 @@ class Copier:
             there = self._there.get((number, target), -1)
             for part in self._parts(copies if there < copies[0][0] else [copy for copy in copies if copy[0] > there]):
                 self._append(number, target, part)
+                self._ahead += len(part)
+                self._step(len(part))
         self._move(
             number,
             max(after, self.run.sources[number].next),
@@ -198,7 +202,8 @@ class Copier:
 
     def _move(self, number: int, after: int, **more: int) -> None:
         known = self.run.sources[number]
-        self._step(after - known.next)
+        self._step(after - known.next - self._ahead)
+        self._ahead = 0
         counts = {name: getattr(known, name) + count for name, count in more.items()}
         self.run = self._whole = self.run.with_source(number, replace(known, next=after, **counts))
 
