@@ -41,19 +41,19 @@ class KnownAges:
         wanted = {one for one in _unread(sample) if not _is_good(stored.found.get(one))}
         known = {one: entry for one, entry in self._known.items() if one in wanted and _is_fresh(entry, sample.at_ms)}
         missing = wanted - known.keys()
-        requests = 0
+        requests = records = 0
         if missing and client is not None:
             asked = ages_of(
                 _only(sample, missing), client=client, records_max=self._records_max, searched_max=self._searched_max
             )
-            requests = asked.requests
+            requests, records = asked.requests, asked.records_read
             for one in missing:
                 age = asked.found.get(one, Age(None))
                 written = None if age.ms is None else sample.at_ms - age.ms
                 known[one] = _Known(written, sample.at_ms, age)
         self._known = known
         found = {one: _aged(entry, sample.at_ms) for one, entry in known.items() if entry.timestamp_ms is not None}
-        return replace(stored, found={**stored.found, **found}, requests=requests)
+        return replace(stored, found={**stored.found, **found}, requests=requests, records_read=records)
 
 
 def _unread(sample: Sample) -> set[Unread]:

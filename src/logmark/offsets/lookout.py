@@ -24,6 +24,7 @@ from logmark.offsets.sampling import Sample, bounds_of, matches, take_sample
 
 _JOURNAL_EVERY_MS = 60_000
 _JOURNAL_SINCE_MS = 86_400_000
+_SAID_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +97,8 @@ class Lookout:
             before = client.requests_sent
             history = self.open()
             sample = take_sample(client, self._wanted.groups, self._wanted.topics, now_ms=self._clock.now_ms)
+            for note in sample.notes:
+                self._say_once(note)
             seen = self._seen(client, sample)
             self._keep(client, history, sample)
             ages = self._ages.of(sample, history, client)
@@ -198,6 +201,8 @@ class Lookout:
 
     def _say_once(self, sentence: str) -> None:
         if sentence not in self._said:
+            if len(self._said) >= _SAID_MAX:
+                self._said.clear()
             self._said.add(sentence)
             self._say(sentence)
 

@@ -58,7 +58,8 @@ def served_families(served: Served, wanted: Collection[str]) -> Iterator[Family]
 
 
 def _groups(reading: Reading) -> Iterator[Family]:
-    groups = [one for one in reading.groups if one.state != "Dead"]
+    # Of a group that could not be read, members and verdict would be made up.
+    groups = [one for one in reading.groups if one.state != "Dead" and not one.problem]
     yield Family(
         name="logmark_group_members",
         help="Members of a group.",

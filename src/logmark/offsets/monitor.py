@@ -178,7 +178,7 @@ class Monitor:
             last_success_ms=look.sample.at_ms,
             took_ms=look.took_ms,
             requests=look.requests,
-            problems=problems_of(look.reading),
+            problems=problems_of(look.reading) + len(look.sample.notes),
         )
         self.status = self._summary(look)
         self._publish(look)

@@ -10,6 +10,7 @@ from logmark.offsets.expiry import Idle
 from logmark.offsets.notifying import Message
 
 VERSION = 1
+_PENDING_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,11 +22,12 @@ class MonitorState:
     outbox: Sequence[tuple[str, Message]] = ()
 
     def to_text(self) -> str:
-        """The state as it is kept."""
+        """The state as it is kept; of very many pending alerts the last ones begin anew after a restart."""
+        pending = [one for one in self.memory.alerts.values() if one.fired_ms is None][:_PENDING_MAX]
         return json.dumps(
             {
                 "version": VERSION,
-                "alerts": [_alert_fields(one) for one in self.memory.alerts.values()],
+                "alerts": [_alert_fields(one) for one in [*self.memory.firing, *pending]],
                 "known": dict(self.memory.known),
                 "idle": {group: list(one) for group, one in self.idle.items()},
                 "outbox": [[name, dict(message)] for name, message in self.outbox],

@@ -1,0 +1,45 @@
+"""The log is asked once for the age of a record, however often it is sampled."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from logmark.client.client import Client
+from logmark.clock import ManualClock, SystemClock
+from logmark.names import TopicPartition
+from logmark.offsets.known_ages import KnownAges
+from logmark.offsets.sampling import Sample, take_sample
+from tests.harness.brokers import BrokerUnderTest
+
+
+@pytest.fixture
+def client(our_broker: BrokerUnderTest) -> Iterator[Client]:
+    with Client(our_broker.bootstrap_servers) as client:
+        yield client
+
+
+def test_a_record_is_looked_up_once_and_ages_from_then_on(our_broker: BrokerUnderTest, client: Client) -> None:
+    clock = ManualClock(SystemClock().now_ms())
+    topic, group, other = our_broker.create_topic("t"), our_broker.group("g"), our_broker.group("h")
+    our_broker.produce(topic, ["a"], timestamp_ms=clock.now_ms() - 60_000)
+    our_broker.produce(topic, ["b"], timestamp_ms=clock.now_ms() - 20_000)
+    at = TopicPartition(topic, 0)
+    ages = KnownAges()
+
+    def taken(first: int, second: int) -> Sample:
+        our_broker.commit(group, {(topic, 0): first})
+        our_broker.commit(other, {(topic, 0): second})
+        return take_sample(client, [group, other], now_ms=clock.now_ms)
+
+    first = ages.of(taken(0, 1), None, client)
+    assert (60_000, 20_000) == (first.of(group, at).ms, first.of(other, at).ms)
+    assert 2 == first.records_read
+
+    clock.advance(seconds=5)
+    again = ages.of(taken(0, 1), None, client)
+    assert (65_000, 25_000) == (again.of(group, at).ms, again.of(other, at).ms)
+    assert (0, 0) == (again.records_read, again.requests)
+
+    moved = ages.of(taken(1, 2), None, client)
+    assert (25_000, 0) == (moved.of(group, at).ms, moved.of(other, at).ms)
+    assert (0, 0) == (moved.records_read, moved.requests), "another group has stood there before"
