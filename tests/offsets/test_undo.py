@@ -180,6 +180,18 @@ def test_a_group_that_moved_on_is_not_put_back_by_accident(desk: Desk) -> None:
     assert [7, 7] == [one.offset for one in desk.stands().values()]
 
 
+def test_an_undo_is_exact_also_where_a_reader_commits_between_plan_and_change(desk: Desk) -> None:
+    before = {desk.places[0]: Committed(offset=7, leader_epoch=0, metadata="old")}
+    desk.new_life(before)
+    made = desk.reset(ToOffset(2), [0])
+    plan = plan_undo(desk.client, made.change)
+    desk.client.commit(desk.group, {desk.places[0]: Committed(offset=3, metadata="new")})
+
+    desk.apply(plan)
+
+    assert before == desk.stands()
+
+
 def test_a_topic_that_was_made_anew_is_another_one(desk: Desk) -> None:
     topic = desk.broker.create_topic("short-lived")
     desk.broker.produce(topic, ["x"] * 4)
