@@ -43,3 +43,22 @@ def test_a_record_is_looked_up_once_and_ages_from_then_on(our_broker: BrokerUnde
     moved = ages.of(taken(1, 2), None, client)
     assert (25_000, 0) == (moved.of(group, at).ms, moved.of(other, at).ms)
     assert (0, 0) == (moved.records_read, moved.requests), "another group has stood there before"
+
+
+def test_of_very_many_places_the_deepest_are_looked_up_first_and_the_others_in_turn(
+    our_broker: BrokerUnderTest, client: Client
+) -> None:
+    clock = ManualClock(SystemClock().now_ms())
+    topic = our_broker.create_topic("t")
+    our_broker.produce(topic, ["a", "b", "c"], timestamp_ms=clock.now_ms() - 60_000)
+    groups = [our_broker.group(f"g{offset}") for offset in range(3)]
+    for offset, group in enumerate(groups):
+        our_broker.commit(group, {(topic, 0): offset})
+    ages = KnownAges(searched_max=1)
+    known = []
+
+    for _ in range(3):
+        found = ages.of(take_sample(client, groups, now_ms=clock.now_ms), None, client)
+        known.append([found.of(group, TopicPartition(topic, 0)).ms is not None for group in groups])
+
+    assert [[True, False, False], [True, True, False], [True, True, True]] == known

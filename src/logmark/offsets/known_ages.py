@@ -40,7 +40,10 @@ class KnownAges:
         stored = ages_of(sample, history=history)
         wanted = {one for one in _unread(sample) if not _is_good(stored.found.get(one))}
         known = {one: entry for one, entry in self._known.items() if one in wanted and _is_fresh(entry, sample.at_ms)}
-        missing = wanted - known.keys()
+        # What lies deepest comes first; the others have their turn at the next samples.
+        missing = set(
+            sorted(wanted - known.keys(), key=lambda one: sample.ends[one[0]] - one[1])[-self._searched_max :]
+        )
         requests = records = 0
         if missing and client is not None:
             asked = ages_of(
