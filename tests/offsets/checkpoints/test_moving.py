@@ -470,6 +470,15 @@ def test_a_change_of_another_machines_checkpoint_is_left_alone(ours: Query) -> N
     assert ["pending"] == [change.state for change in ours.changes]
 
 
+def test_a_checkpoint_that_was_made_anew_is_not_moved_by_an_old_undo(ours: Query) -> None:
+    change = ours.append(ours.plan(ToEarliest()))
+    ours.made.write("metadata", b'{"id":"another"}', FIRST_MS)
+    ours.made.grow_old()
+
+    with pytest.raises(UserError, match="is the checkpoint of query another"):
+        ours.undo(change, force=True)
+
+
 def test_an_interrupted_change_whose_place_the_query_has_taken_did_nothing(ours: Query) -> None:
     with pytest.raises(Killed):
         ours.append(ours.plan(ToEarliest()), StoppingFolder(ours.made.path, Stopper(0)))
