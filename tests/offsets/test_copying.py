@@ -19,6 +19,7 @@ from logmark.offsets.records import Record, read_records
 from logmark.offsets.replay import copied_from
 from logmark.offsets.replaying import aim, begin, refuse_if_changed, seek
 from logmark.offsets.replays import Request, Run, RunStore
+from logmark.testing import Broker
 from logmark.wire import batches, codecs
 from tests.harness.brokers import BrokerUnderTest
 
@@ -292,6 +293,40 @@ def test_what_an_unclear_answer_means_is_looked_up(
         Copier(stage.client, client, begun, RunStore(stage.folder), sleep=lambda seconds: None).copy()
 
     assert_once_and_in_order(stage, begun, {0: 6})
+
+
+class Shaken(MortalClient):
+    """Each second write finds its broker killed and started again: before it, or between it and its answer."""
+
+    node: Broker
+    writes = 0
+
+    def produce(self, partition: TopicPartition, batch: bytes | bytearray) -> int:
+        self.writes += 1
+        if self.writes % 4 == 0:
+            super().produce(partition, batch)
+        if self.writes % 2 == 0:
+            self.node.kill()
+            self.node.start()
+        if self.writes % 4 == 0:
+            raise BrokerUnreachable("The answer was lost.")
+        return super().produce(partition, batch)
+
+
+def test_a_broker_that_is_killed_and_comes_back_has_each_record_once(small: None, tmp_path: Path) -> None:
+    with Broker(subprocess=True, durability="sync") as node, Shaken(node.bootstrap_servers) as client:
+        client.life, client.node = Life(), node
+        broker = BrokerUnderTest("logmark", node.bootstrap_servers, node)
+        source, target = broker.create_topic("orders", 1, FOREVER), broker.create_topic("sandbox", 2, FOREVER)
+        stage = Stage(broker, MortalClient(node.bootstrap_servers), tmp_path, source=source, target=target)
+        stage.client.life = Life()
+        with stage.client:
+            stage.fill({0: keyed(0, [6])})
+            begun = stage.begin()
+            Copier(stage.client, client, begun, RunStore(tmp_path), sleep=lambda seconds: None).copy()
+            assert_once_and_in_order(stage, begun, {0: 6})
+        assert client.writes >= 4
+        broker.close()
 
 
 @pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
