@@ -4,7 +4,7 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -100,7 +100,7 @@ def monitor(
     file = read_alert_file(alerts) if alerts else None
     name = cluster_name or cluster.context or ""
     clock = SystemClock()
-    talk = _Talk()
+    talk = _Talk(output)
     lookout = Lookout(
         lambda: cluster.connect(timeout_s=max(8.0, min(interval_ms / 1000, 60.0))),
         wanted=_wanted(group, topic, file, name, every_partition=KAFKA_EXPORTER in wanted_families and not once),
@@ -115,7 +115,7 @@ def monitor(
         cluster_name=name,
         gap_ms_max=float("inf") if once else None,
     )
-    post = Post(file.notifiers if file else {}, say=talk.say, write=lambda one: _write(one, output))
+    post = Post(file.notifiers if file else {}, say=talk.say, write=talk.write)
     watching = Monitor(lookout, post, settings=settings, clock=clock, say=talk.say)
     if once:
         _run_once(watching, post)
@@ -207,7 +207,8 @@ def _stopped_by_signals() -> Iterator[_Stop]:
 class _Talk:
     """Sentences on standard error, each with its time; on a terminal also a line that says how things are."""
 
-    def __init__(self) -> None:
+    def __init__(self, output: OutputFormat) -> None:
+        self._output = output
         self._console: Any = None
         self._lock = threading.Lock()
 
@@ -217,33 +218,45 @@ class _Talk:
 
         with self._lock:
             if self._console is not None:
-                self._console.print(sentence, highlight=False, markup=False)
+                self._show(sentence)
             else:
                 say(f"{show_time(SystemClock().now_ms())} {sentence}")
 
+    def write(self, message: Mapping[str, Any]) -> None:
+        """An alert, on standard output."""
+        from logmark.offsets.notifying import line_of
+
+        is_json = self._output is OutputFormat.JSON
+        line = json.dumps(message, ensure_ascii=False) if is_json else line_of(message)
+        with self._lock:
+            if self._console is not None and sys.stdout.isatty():
+                # One screen for both: the console keeps the line of status below.
+                self._show(line)
+            else:
+                typer.echo(line)
+                sys.stdout.flush()
+
+    def _show(self, line: str) -> None:
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
     @contextmanager
-    def status(self) -> Iterator[Any]:
+    def status(self) -> Iterator[Callable[[str], None]]:
         """What shows the present status: a line that changes, or nothing where there is no terminal."""
         if not sys.stderr.isatty():
             yield lambda text: None
             return
         from rich.console import Console
-        from rich.markup import escape
+        from rich.live import Live
+        from rich.spinner import Spinner
+        from rich.text import Text
 
-        console = Console(stderr=True)
-        with console.status("sampling", spinner="dots") as line:
+        console, spinner = Console(stderr=True), Spinner("dots", Text("sampling"))
+        with Live(spinner, console=console, transient=True, redirect_stdout=False, redirect_stderr=False):
             self._console = console
             try:
-                yield lambda text: line.update(escape(text))
+                yield lambda text: spinner.update(text=Text(text, no_wrap=True, overflow="ellipsis"))
             finally:
                 self._console = None
-
-
-def _write(message: Mapping[str, Any], output: OutputFormat) -> None:
-    from logmark.offsets.notifying import line_of
-
-    typer.echo(json.dumps(message, ensure_ascii=False) if output is OutputFormat.JSON else line_of(message))
-    sys.stdout.flush()
 
 
 def _check(path: Path, file: "AlertFile") -> None:
