@@ -43,7 +43,7 @@ def put(table: Path, batch: Batch, schema: str, stage: Callable[[Path], None], r
 
     `schema` is Spark's, as JSON; `stage` writes the rows as Parquet files into the folder that it is given.
     """
-    assert batch.mode == rules.mode
+    assert (batch.mode, batch.keys) == (rules.mode, rules.keys)
     delta = open_table(table)
     ledger = ledger_of(delta, batch)
     if (not batch.is_stateful and not batch.position.ranges) or not takes(ledger, batch, table=str(table)):

@@ -31,6 +31,7 @@ _GROUP = "logmark/group"
 _QUERY = "logmark/query"
 _BATCH = "logmark/batch"
 _MODE = "logmark/mode"
+_KEYS = "logmark/keys"
 _CLOSED = "logmark/closed"
 GONE = -1  # the number of an entry that no longer counts: Delta has no way to remove one
 
@@ -43,6 +44,7 @@ class Batch:
     number: int
     is_stateful: bool = False
     mode: str = REPLACE
+    keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,7 @@ class Ledger:
     query_number: int | None = None
     batch: int | None = None
     mode: str = REPLACE
+    keys_number: int | None = None
     is_closed: bool = False
     read: Mapping[TopicPartition, Spans] = field(default_factory=dict)
 
@@ -80,6 +83,7 @@ def read_ledger(number_of: Callable[[str], int | None], places: Iterable[TopicPa
         query_number=number(_QUERY),
         batch=number(_BATCH),
         mode=MODES[number(_MODE) or 0],
+        keys_number=number(_KEYS),
         is_closed=bool(number(_CLOSED)),
         read={place: _read_spans(number, place) for place in wanted},
     )
@@ -94,6 +98,8 @@ def entries(batch: Batch, before: Ledger) -> dict[str, int]:
         _BATCH: batch.number,
         _MODE: MODES.index(batch.mode),
     }
+    if batch.keys:
+        numbers[_KEYS] = number_of_name("/".join(sorted(batch.keys)))
     if batch.is_stateful and before.generation is not None and before.has_read(batch):
         # A seek: the rows are those of a timer. Where the state stands is where its last records ended.
         return numbers
@@ -157,6 +163,11 @@ def takes(ledger: Ledger, batch: Batch, *, table: str) -> bool:
         raise UserError(
             f"The table {table} is written in mode {ledger.mode}, and the rows of mode {batch.mode} would not go with "
             f"what it holds. Nothing was written. Write it in mode {ledger.mode}, or give this mode a table of its own."
+        )
+    if ledger.keys_number not in (None, number_of_name("/".join(sorted(batch.keys)))):
+        raise UserError(
+            f"The table {table} has other keys than {', '.join(batch.keys)}, one row for each. Nothing was written. "
+            "Keep the keys that the table was made with, or give these a table of their own."
         )
     return _takes_of_state(ledger, batch, table) if batch.is_stateful else _takes_of_records(ledger, position, table)
 

@@ -69,7 +69,7 @@ def write_table(
     rules.check(types_of(columns_of(frame.schema.json())))
 
     def write(rows: "DataFrame", batch_id: int) -> None:
-        batch = read_batch(kept, batch_id, rules.mode)
+        batch = read_batch(kept, batch_id, rules)
         is_computed = put(table, batch, rows.schema.json(), lambda folder: _stage(rows, folder), rules)
         if batch.is_stateful and not is_computed:
             # Spark wants the state of every batch, also of one that the table holds already.
@@ -119,11 +119,11 @@ def _files(path: str | Path) -> "tuple[DeltaTable, list[str]]":
     return delta, [str(table / file.path) for file in files_of(delta)]
 
 
-def read_batch(checkpoint: Path, batch_id: int, mode: str) -> Batch:
+def read_batch(checkpoint: Path, batch_id: int, rules: Rules) -> Batch:
     """The batch that runs now, as the checkpoint of the query knows it."""
     position = read_position(checkpoint, batch_id)
     is_stateful = (checkpoint / "state").is_dir()
-    return Batch(position=position, number=batch_id, is_stateful=is_stateful, mode=mode)
+    return Batch(position=position, number=batch_id, is_stateful=is_stateful, mode=rules.mode, keys=rules.keys)
 
 
 def read_position(checkpoint: Path, batch_id: int) -> Position:

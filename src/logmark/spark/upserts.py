@@ -54,10 +54,13 @@ def newest_of(rows: "pa.Table", rules: Rules) -> "pa.Table":
     import pyarrow.compute as compute
 
     names = [rules.sequence] if rules.sequence else [name for name in (WHERE[2], *WHERE[:2]) if _is_located(rows)]
-    numbered = rows.append_column(_ROW, pa.array(range(rows.num_rows), pa.int64()))
-    by = [(name, "ascending") for name in (*names, _ROW)]
-    order = compute.sort_indices(numbered, sort_keys=by, null_placement="at_start")
-    ordered = rows.take(order).append_column(_ROW, pa.array(range(rows.num_rows), pa.int64()))
+    # A null is older than anything.
+    sorting: dict[str, pa.ChunkedArray] = {}
+    for name in names:
+        sorting |= {f"is known {name}": compute.is_valid(rows[name]), f"value {name}": rows[name]}
+    keyed = pa.table({**sorting, _ROW: _numbers(rows)})
+    order = compute.sort_indices(keyed, sort_keys=[(name, "ascending") for name in keyed.column_names])
+    ordered = rows.take(order).append_column(_ROW, _numbers(rows))
     last = ordered.group_by(list(rules.keys)).aggregate([(_ROW, "max")])[f"{_ROW}_max"]
     return ordered.drop_columns([_ROW]).take(last.sort())
 
