@@ -136,18 +136,22 @@ PLACE = TopicPartition("t", 0)
 
 def test_a_broker_that_still_loads_is_asked_again() -> None:
     here = Here()
-    with scripted([KEYS, here.metadata(), groups("a", error=LOADING), groups("a", "b")]) as here.address:
-        with Client(here.address) as client:
-            listed, notes = client.try_list_groups()
+    with (
+        scripted([KEYS, here.metadata(), groups("a", error=LOADING), groups("a", "b")]) as here.address,
+        Client(here.address) as client,
+    ):
+        listed, notes = client.try_list_groups()
 
     assert (["a", "b"], []) == ([one.group for one in listed], notes)
 
 
 def test_a_broker_that_loads_for_long_is_said_and_what_it_has_is_shown() -> None:
     here = Here()
-    with scripted([KEYS, here.metadata(), *[groups("a", error=LOADING)] * 3]) as here.address:
-        with Client(here.address) as client:
-            listed, notes = client.try_list_groups()
+    with (
+        scripted([KEYS, here.metadata(), *[groups("a", error=LOADING)] * 3]) as here.address,
+        Client(here.address) as client,
+    ):
+        listed, notes = client.try_list_groups()
 
     assert ["a"] == [one.group for one in listed]
     assert ["Broker 1 is still loading groups (COORDINATOR_LOAD_IN_PROGRESS). Some may be missing here."] == notes
@@ -156,9 +160,13 @@ def test_a_broker_that_loads_for_long_is_said_and_what_it_has_is_shown() -> None
 def test_who_may_not_list_groups_gets_a_sentence() -> None:
     here = Here()
     refused = groups(error=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    with scripted([KEYS, here.metadata(), refused]) as here.address:
-        with Client(here.address) as client, pytest.raises(RefusedByBroker, match="cannot be listed"):
-            client.try_list_groups()
+    script = [KEYS, here.metadata(), refused]
+    with (
+        scripted(script) as here.address,
+        Client(here.address) as client,
+        pytest.raises(RefusedByBroker, match="cannot be listed"),
+    ):
+        client.try_list_groups()
 
 
 def test_a_group_that_may_not_be_read_is_an_error_in_its_place() -> None:
@@ -238,8 +246,10 @@ def test_a_topic_that_may_not_be_seen_is_not_asked_for_again() -> None:
 
 def test_every_request_is_counted() -> None:
     here = Here()
-    with scripted([KEYS, here.metadata("t"), offsets(0, 1), offsets(0, 1)]) as here.address:
-        with Client(here.address) as client:
-            client.try_offsets({PLACE: -2})
-            client.try_offsets({PLACE: -1})
-            assert 3 == client.requests_sent
+    with (
+        scripted([KEYS, here.metadata("t"), offsets(0, 1), offsets(0, 1)]) as here.address,
+        Client(here.address) as client,
+    ):
+        client.try_offsets({PLACE: -2})
+        client.try_offsets({PLACE: -1})
+        assert 3 == client.requests_sent

@@ -161,7 +161,7 @@ def board(
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title, is_number in (
         ("GROUP", False), ("STATE", False), ("MEMBERS", True), ("LAG", True), ("LATELY", False), ("BEHIND", False),
-        ("IN", True), ("OUT", True), ("CAUGHT UP", False), ("VERDICT", False),
+        ("IN", True), ("OUT", True), ("CATCH UP", False), ("VERDICT", False),
     ):  # fmt: skip
         table.add_column(title, justify="right" if is_number else "left", no_wrap=title in ("LATELY", "LAG"))
     for one in groups[:rows_max]:

@@ -120,7 +120,10 @@ def rows(standing: "Standing", by: By, *, only_with_lag: bool = False) -> list[d
     """What JSON says: a list with an object for each partition, topic or group."""
     if by is By.PARTITION:
         return [
-            row(one.place) | age_fields(one.age) | _finding_fields(one.finding) | {"note": _note(one)}
+            row(one.place)
+            | age_fields(one.age)
+            | _finding_fields(one.finding)
+            | {"note": _note(one, with_evidence=False)}
             for group in standing.groups
             for one in _shown(group, only_with_lag=only_with_lag)
         ]
@@ -148,7 +151,7 @@ def _group_row(one: "GroupStanding") -> dict[str, object]:
         "in_per_second": trend.in_per_s if trend else None,
         "out_per_second": trend.out_per_s if trend else None,
         "catch_up_seconds": None if catch_up is None else catch_up / 1000,
-        "note": _group_note(one),
+        "note": _group_note(one, with_evidence=False),
     }
 
 
@@ -214,7 +217,7 @@ def _trend_text(one: "GroupStanding") -> str:
         return ""
     return (
         f"The lag is {trend.direction}: {rate_text(trend.in_per_s)} in, {rate_text(trend.out_per_s)} out; "
-        f"caught up: {trend.catch_up}."
+        f"time to catch up: {trend.catch_up}."
     )
 
 
@@ -230,7 +233,7 @@ def _print_groups(standing: "Standing", *, only_with_lag: bool, has_history: boo
         Column("GROUP"), Column("STATE"), Column("MEMBERS", True), Column("PARTITIONS", True), Column("LAG", True),
         Column("BEHIND"), Column("LOST", True),
     ]  # fmt: skip
-    past = [Column("TREND"), Column("IN", True), Column("OUT", True), Column("CAUGHT UP"), Column("VERDICT")]
+    past = [Column("TREND"), Column("IN", True), Column("OUT", True), Column("CATCH UP"), Column("VERDICT")]
     cells = []
     for one in standing.groups:
         if not _is_wanted(one.total, only_with_lag=only_with_lag):
@@ -288,19 +291,20 @@ def _is_wanted(total: "Total", *, only_with_lag: bool) -> bool:
     return not only_with_lag or bool(total.records or total.lost or total.unknown)
 
 
-def _note(one: "PartitionStanding") -> str:
-    remarks = [note(one.place), one.age.note]
-    if one.finding is not None and (one.finding.verdict.is_bad or one.finding.note):
-        remarks += [one.finding.evidence if one.finding.verdict.is_bad else "", one.finding.note]
+def _note(one: "PartitionStanding", *, with_evidence: bool = True) -> str:
+    remarks = [note(one.place), one.age.note, *_remarks(one.finding, with_evidence=with_evidence)]
     return "; ".join(remark for remark in remarks if remark)
 
 
-def _group_note(one: "GroupStanding") -> str:
-    finding = one.finding
-    remarks = [one.group.problem, _total_note(one.total)]
-    if finding is not None:
-        remarks += [finding.evidence if finding.verdict.is_bad else "", finding.note]
+def _group_note(one: "GroupStanding", *, with_evidence: bool = True) -> str:
+    remarks = [one.group.problem, _total_note(one.total), *_remarks(one.finding, with_evidence=with_evidence)]
     return "; ".join(remark for remark in remarks if remark)
+
+
+def _remarks(finding: "Finding | None", *, with_evidence: bool) -> list[str]:
+    if finding is None:
+        return []
+    return [finding.evidence if with_evidence and finding.verdict.is_bad else "", finding.note]
 
 
 def _total_note(total: "Total") -> str:

@@ -6,10 +6,11 @@ first that applies gives the verdict with its evidence:
     1  caught up       the lag is at most what is allowed                                       OK
     2  too few         fewer than 3 samples, or they span less than a minute                    UNKNOWN
     3  rewound         the position went back, and has not come to where it was                 REWOUND
-    4  was caught up   the lag was at most what is allowed at some sample of the window         OK
-    5  stands still    for a minute or more, and for twice as long as any pause before it in
-                       the window; with members or a renewed Logmark token                      STALLED
-    6                  as 5, with neither                                                       STOPPED
+    4  stands still    with something to read, for a minute or more, and for more than twice as
+                       long as in any pause before it in the window; with members or a renewed
+                       Logmark token                                                            STALLED
+    5                  as 4, with neither                                                       STOPPED
+    6  was caught up   the lag was at most what is allowed at some sample of the window         OK
     7  falls behind    the position moves, the lag never falls and has grown                    SLOW
     8  otherwise                                                                                OK
 
@@ -137,30 +138,30 @@ def rewound(window: Window, allowed: int) -> Finding | None:
     return None
 
 
-def was_caught_up(window: Window, allowed: int) -> Finding | None:
-    """Rule 4: at some sample of the window there was nothing left to read."""
-    for moment in reversed(window):
-        if moment.lag <= allowed:
-            ago = show_duration(window[-1].at_ms - moment.at_ms)
-            return Finding(
-                verdict=Verdict.OK, rule=4, evidence=f"{_records(window[-1].lag)} behind, was caught up {ago} ago"
-            )
-    return None
-
-
 def stands_still(window: Window, allowed: int) -> Finding | None:
-    """Rules 5 and 6: the position does not move, although there is something to read."""
-    still, longest = _pauses(window)
+    """Rules 4 and 5: the position does not move, although there is something to read."""
+    still, longest = _pauses(window, allowed)
     if still < SPAN_MIN_MS or still <= 2 * longest:
         return None
     last = window[-1]
     what = f"at {last.committed} for at least {show_duration(still)}, {_records(last.lag)} behind"
     if last.members:
         members = "1 member" if last.members == 1 else f"{last.members} members"
-        return Finding(verdict=Verdict.STALLED, rule=5, evidence=f"{what}, although the group has {members}")
+        return Finding(verdict=Verdict.STALLED, rule=4, evidence=f"{what}, although the group has {members}")
     if _is_renewed(window):
-        return Finding(verdict=Verdict.STALLED, rule=5, evidence=f"{what}, although its Logmark query commits")
-    return Finding(verdict=Verdict.STOPPED, rule=6, evidence=f"{what}, and the group has no members")
+        return Finding(verdict=Verdict.STALLED, rule=4, evidence=f"{what}, although its Logmark query commits")
+    return Finding(verdict=Verdict.STOPPED, rule=5, evidence=f"{what}, and the group has no members")
+
+
+def was_caught_up(window: Window, allowed: int) -> Finding | None:
+    """Rule 6: at some sample of the window there was nothing left to read."""
+    for moment in reversed(window):
+        if moment.lag <= allowed:
+            ago = show_duration(window[-1].at_ms - moment.at_ms)
+            return Finding(
+                verdict=Verdict.OK, rule=6, evidence=f"{_records(window[-1].lag)} behind, was caught up {ago} ago"
+            )
+    return None
 
 
 def falls_behind(window: Window, allowed: int) -> Finding | None:
@@ -184,14 +185,14 @@ def keeps_up(window: Window, allowed: int) -> Finding | None:
     return Finding(verdict=Verdict.OK, rule=8, evidence=f"{_records(window[-1].lag)} behind, and reading")
 
 
-RULES: Sequence[_Rule] = (caught_up, too_few, rewound, was_caught_up, stands_still, falls_behind, keeps_up)
+RULES: Sequence[_Rule] = (caught_up, too_few, rewound, stands_still, was_caught_up, falls_behind, keeps_up)
 
 
-def _pauses(window: Window) -> tuple[int, int]:
-    """For how long the position is seen to stand still by now, and the longest that it did before, in milliseconds."""
+def _pauses(window: Window, allowed: int) -> tuple[int, int]:
+    """For how long it is seen to stand still with something to read, and the longest that it did before."""
     since, longest = window[0].at_ms, 0
     for before, after in pairwise(window):
-        if after.committed != before.committed:
+        if after.committed != before.committed or before.lag <= allowed:
             longest = max(longest, before.at_ms - since)
             since = after.at_ms
     return window[-1].at_ms - since, longest
