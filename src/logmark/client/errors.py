@@ -6,6 +6,7 @@ ClientError (a UserError)
 ├── BrokerUnreachable      nobody answered, or what answered is no broker
 ├── AuthenticationFailed   the broker does not accept these credentials
 └── RefusedByBroker        a broker answered with an error code
+    ├── NoCoordinator      no broker would say who keeps a group
     ├── UnknownTopic       a topic or a partition is not there
     ├── OffsetOutOfRange   an offset outside of what the log holds
     └── CommitRefused      a commit of offsets was refused, wholly or for some partitions
@@ -52,6 +53,14 @@ class RefusedByBroker(ClientError):
         super().__init__(sentence)
         self.code = code
         self.said = said
+
+
+class NoCoordinator(RefusedByBroker):
+    """No broker would say who keeps this group."""
+
+    def __init__(self, group: str, code: ErrorCode, sentence: str) -> None:
+        super().__init__(code, sentence)
+        self.group = group
 
 
 class UnknownTopic(RefusedByBroker):

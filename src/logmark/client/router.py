@@ -10,6 +10,7 @@ from logmark.client.connection import Address, Connection, as_addresses
 from logmark.client.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
+    NoCoordinator,
     ReadOnly,
     RefusedByBroker,
     UnknownTopic,
@@ -300,7 +301,7 @@ class Router:
                 return found.node_id
             if not code.is_retriable:
                 break
-        raise RefusedByBroker(code, group_sentence(group, code))
+        raise NoCoordinator(group, code, group_sentence(group, code))
 
     def _by_coordinator(self, groups: Sequence[str], deadline: float) -> dict[int, list[str]]:
         """The groups under their coordinators, found in one request where brokers allow it."""
