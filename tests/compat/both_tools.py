@@ -29,6 +29,7 @@ _SETS = (
     re.compile(r"(?<=Valid states are: ).*$"),
     re.compile(r"(?<=Valid types are: ).*$"),
     re.compile(r"(?<=Option\(s\) \[)[^\]]*(?=\])"),
+    re.compile(r"(?<=following partitions: \[).*(?=\]$)"),
     re.compile(r"(?<=successfully: ).*$"),
     re.compile(r"(?<=consumer groups \()[^)]*(?=\))"),
 )

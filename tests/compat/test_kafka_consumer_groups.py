@@ -6,10 +6,18 @@ Both run against Apache Kafka and against our broker, Apache's tool for all case
 import functools
 import random
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from logmark.testing import Broker
 from tests.compat.both_tools import Stage, of_apache, of_ours, run_ours
@@ -22,8 +30,14 @@ from tests.harness.tools import CONSUMER_GROUPS
 
 pytestmark = pytest.mark.kafka
 
-# Members of the newer protocol hear of a new assignment with their next heartbeat.
-QUICK_HEARTBEATS = {"group.consumer.min.heartbeat.interval.ms": "100", "group.consumer.heartbeat.interval.ms": "100"}
+SETTINGS = {
+    # Members of the newer protocol hear of a new assignment with their next heartbeat.
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "100",
+    # Everybody may do everything with what has no rights of its own.
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +54,7 @@ def stages(apache: JavaTools, tmp_path_factory: pytest.TempPathFactory) -> Itera
         @functools.cache
         def staged(kind: str) -> Stage:
             if kind == "kafka":
-                node = started.enter_context(kafka_node(tmp_path_factory.mktemp("node"), QUICK_HEARTBEATS))
+                node = started.enter_context(kafka_node(tmp_path_factory.mktemp("node"), SETTINGS))
                 warm_up(node.bootstrap_servers)
                 broker = BrokerUnderTest(kind, node.bootstrap_servers)
             else:
@@ -509,6 +523,82 @@ def test_groups_with_members_are_shown_and_refused_the_same(stage: Stage) -> Non
         assert (name == "both") == ("UPGRADED" in verbose)
         consumers.leave(stage)
         stage.restore()
+
+
+EVERYTHING = AclBindingFilter(
+    ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+)
+
+
+@contextmanager
+def rights(stage: Stage, group: AclOperation, topic: AclOperation) -> Iterator[None]:
+    """Nobody may do anything but this with the group and the topic."""
+    admin = stage.broker.admin
+
+    def known() -> int:
+        return len(admin.describe_acls(EVERYTHING).result(30))
+
+    wanted = [
+        AclBinding(kind, name, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", right, AclPermissionType.ALLOW)
+        for kind, name, right in (
+            (ResourceType.GROUP, stage.email, group),
+            (ResourceType.TOPIC, stage.orders, topic),
+        )
+    ]
+    for created in admin.create_acls(wanted).values():
+        created.result(30)
+    wait_until(lambda: known() == len(wanted), "the broker knows the rights")
+    try:
+        yield
+    finally:
+        for deleted in admin.delete_acls([EVERYTHING]).values():
+            deleted.result(30)
+        wait_until(lambda: known() == 0, "the broker has forgotten the rights")
+
+
+DESCRIBE, READ, DELETE, OTHER = (
+    AclOperation.DESCRIBE, AclOperation.READ, AclOperation.DELETE, AclOperation.ALTER_CONFIGS,
+)  # fmt: skip
+ACTIONS = {
+    "describe": "--describe --group <email>",
+    "dry run": "--reset-offsets --group <email> --topic <orders> --to-latest --dry-run",
+    "delete offsets": "--delete-offsets --group <email> --topic <orders>:0",
+    "delete a topic's offsets": "--delete-offsets --group <email> --topic <orders>",
+    "delete": "--delete --group <email>",
+    "execute": "--reset-offsets --group <email> --topic <orders> --to-latest --execute",
+}
+RIGHTS = {
+    (DESCRIBE, DESCRIBE): {"describe", "dry run"},
+    (READ, DESCRIBE): {"describe", "dry run"},
+    (READ, OTHER): {"describe"},
+    (READ, READ): {"describe", "dry run", "execute"},
+    (DELETE, DESCRIBE): {"describe", "dry run", "delete"},
+    (DELETE, READ): {"describe", "dry run", "delete", "delete offsets", "delete a topic's offsets"},
+    (OTHER, READ): set(),
+}
+
+
+@pytest.mark.parametrize("group, topic", RIGHTS, ids=lambda right: right.name)
+def test_rights_that_are_missing_are_told_the_same_and_nothing_is_changed(
+    one_stage: Stage, group: AclOperation, topic: AclOperation
+) -> None:
+    before = one_stage.places()
+    with rights(one_stage, group, topic):
+        for action in [one for one in ACTIONS if one not in RIGHTS[group, topic]]:
+            one_stage.same(*words(ACTIONS[action]), in_any_order=True)
+            assert 1 == one_stage.ours(*words(ACTIONS[action]), "--strict").exit_code, action
+    assert before == one_stage.places()
+
+
+@pytest.mark.parametrize("group, topic", [(READ, READ), (DELETE, READ)], ids=lambda right: right.name)
+def test_the_documented_rights_are_enough(one_stage: Stage, group: AclOperation, topic: AclOperation) -> None:
+    with rights(one_stage, group, topic):
+        for action in ("describe", "dry run", "execute" if group is READ else "delete offsets"):
+            ran = one_stage.ours(*words(ACTIONS[action]), "--strict")
+            assert 0 == ran.exit_code, ran
+        if group is DELETE:
+            assert 0 == one_stage.ours(*words(ACTIONS["delete"]), "--strict").exit_code
+    one_stage.restore()
 
 
 def test_random_expressions_dates_durations_and_lines_are_read_the_same(apache: JavaTools) -> None:

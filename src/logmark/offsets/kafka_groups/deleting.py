@@ -43,7 +43,7 @@ def delete(client: Client, given: Arguments, printer: Printer) -> None:
 def _delete_group(client: Client, printer: Printer, group: str) -> str | None:
     """Why a group was not deleted."""
     try:
-        before: Mapping[TopicPartition, Committed] = client.committed(group)
+        before = _committed(client, group)
         entry = WrittenDown.begin(
             client, printer, group=group, action="delete", how="--delete", before=before, after=dict.fromkeys(before)
         )
@@ -52,6 +52,14 @@ def _delete_group(client: Client, printer: Printer, group: str) -> str | None:
         return java.exception(error, _DELETE_CALL)
     entry.finish("done" if refusal is None else "refused")
     return None if refusal is None else java.exception(refusal, _DELETE_CALL)
+
+
+def _committed(client: Client, group: str) -> dict[TopicPartition, Committed]:
+    """What a group has committed, as far as one may see it: what may be deleted need not be readable."""
+    try:
+        return client.committed(group)
+    except RefusedByBroker:
+        return {}
 
 
 def delete_offsets(client: Client, given: Arguments, printer: Printer) -> None:
@@ -98,7 +106,7 @@ def _delete_offsets(
     """The code that stands for all, and why partitions were refused."""
     entry = None
     try:
-        before = client.committed(group, partitions)
+        before = {one: place for one, place in _committed(client, group).items() if one in set(partitions)}
         entry = WrittenDown.begin(
             client, printer, group=group, action="delete-offsets", how="--delete-offsets", before=before,
             after=dict.fromkeys(before),
@@ -107,7 +115,7 @@ def _delete_offsets(
     except RefusedByBroker as error:
         if entry is not None:
             entry.finish("refused")
-        return error.code, dict.fromkeys(partitions, java.exception_of(error.code))
+        return error.code, dict.fromkeys(partitions, java.exception(error, _OFFSETS_CALL))
     except ClientError as error:
         return ErrorCode.REQUEST_TIMED_OUT, dict.fromkeys(partitions, java.exception(error, _OFFSETS_CALL))
     entry.finish("done")

@@ -1,6 +1,6 @@
 """What Kafka's Java client calls an error, because the tool prints its exceptions."""
 
-from logmark.client.errors import AuthenticationFailed, BrokerUnreachable, ClientError, RefusedByBroker
+from logmark.client.errors import AuthenticationFailed, BrokerUnreachable, ClientError, NoCoordinator, RefusedByBroker
 from logmark.errors import ErrorCode
 from logmark.names import TopicPartition
 
@@ -62,6 +62,13 @@ def exception_of(code: ErrorCode, message: str | None = None) -> str:
 def exception(error: ClientError, call: str) -> str:
     """An error of our client as the exception that Kafka's client would have thrown in this call."""
     match error:
+        case NoCoordinator():
+            key = f"`CoordinatorKey(idValue='{error.group}', type=GROUP)`"
+            if error.code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
+                message = f"FindCoordinator request for groupId {key} failed due to authorization failure"
+            else:
+                message = f"FindCoordinator request for key {key} failed due to an unexpected error"
+            return exception_of(error.code, message)
         case RefusedByBroker():
             return exception_of(error.code, error.said)
         case BrokerUnreachable():
