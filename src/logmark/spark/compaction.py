@@ -11,6 +11,7 @@ files that somebody else has replaced.
 """
 
 import contextlib
+import logging
 import shutil
 import time
 from collections.abc import Iterable, Iterator
@@ -28,7 +29,10 @@ from logmark.spark.schemas import check_kind, schema_of, table_columns
 if TYPE_CHECKING:
     import pyarrow as pa
 
+log = logging.getLogger(__name__)
+
 TARGET_BYTES = 128 * 1024 * 1024
+DUE_BYTES_MAX = 256 * 1024 * 1024
 RETENTION_HOURS = 7 * 24
 _DONE_AT = "logmark.compacted"
 
@@ -61,18 +65,31 @@ def optimize_table(
     return Compacted(removed=removed, added=added, size_bytes=size_bytes)
 
 
-def optimize_when_due(table: Path, *, every: int, size_bytes_max: int) -> Compacted | None:
-    """Compacts a table that has got so many commits since it was compacted last, and else does nothing."""
-    delta = open_table(table)
-    if delta is None or delta.version() - (delta.transaction_version(_DONE_AT) or 0) < every:
+def optimize_when_due(table: Path, *, every: int, size_bytes_max: int = DUE_BYTES_MAX) -> Compacted | None:
+    """Compacts a table that has got so many commits since it was compacted last; a failure is logged and no more."""
+    import pyarrow
+    from deltalake.exceptions import DeltaError
+
+    try:
+        delta = open_table(table)
+        if delta is None or delta.version() - (delta.transaction_version(_DONE_AT) or 0) < every:
+            return None
+        done = optimize_table(table, size_bytes_max=size_bytes_max)
+        if not done.added:
+            _note(table)
+    except (UserError, OSError, DeltaError, pyarrow.ArrowException) as error:
+        log.warning("the small files of %s stay as they are: %s", table, error)
         return None
-    done = optimize_table(table, size_bytes_max=size_bytes_max)
+    return done
+
+
+def _note(table: Path) -> None:
+    """The table was looked at: it is not due again for a while."""
     delta = open_table(table)
     assert delta is not None
     none = Replacement(removed=[], rewritten=[])
-    text = {"compacted": {"removed": done.removed, "added": done.added}}
-    commit(table, delta, table_columns(delta), none, text=text, numbers={_DONE_AT: delta.version() + 1})
-    return done
+    numbers = {_DONE_AT: delta.version() + 1}
+    commit(table, delta, table_columns(delta), none, text={"compacted": _told(0, 0)}, numbers=numbers)
 
 
 def vacuum_table(path: str | Path, *, retention_hours: int = RETENTION_HOURS, dry_run: bool = False) -> list[str]:
@@ -155,7 +172,7 @@ def _join(table: Path, bunch: list[DataFile]) -> bool:
             rows = _sorted([table / file.path for file in bunch], schema_of(delta), keys)
             joined = write(table, rows, keys=keys, is_located=False)
         changes = Replacement(removed=bunch, rewritten=[joined])
-        text = {"compacted": {"removed": len(bunch), "added": 1}}
+        text = {"compacted": _told(len(bunch), 1)}
         if commit(
             table,
             delta,
@@ -169,6 +186,10 @@ def _join(table: Path, bunch: list[DataFile]) -> bool:
     if joined is not None:
         (table / joined.path).unlink()
     return False
+
+
+def _told(removed: int, added: int) -> dict[str, int]:
+    return {"removed": removed, "added": added}
 
 
 def _sorted(files: list[Path], schema: "pa.Schema", keys: list[str]) -> "pa.Table":

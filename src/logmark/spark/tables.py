@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from logmark.errors import UserError
 from logmark.spark.commits import files_of, open_table, put
+from logmark.spark.compaction import optimize_when_due
 from logmark.spark.ledger import Batch
 from logmark.spark.modes import COMPLETE, REPLACE, UPSERT, Rules
 from logmark.spark.position import Position
@@ -46,6 +47,7 @@ def write_table(
     available_now: bool = False,
     name: str | None = None,
     output_mode: str | None = None,
+    optimize_every: int | None = 100,
 ) -> "StreamingQuery":
     """A running query that writes a stream of `format("logmark")` into a Delta table, each batch once.
 
@@ -60,6 +62,7 @@ def write_table(
     every           a batch runs once an interval ("5 seconds"), and not whenever there is something to read
     available_now   the query ends when all that is there now is read
     output_mode     Spark's, where it does not follow from the mode
+    optimize_every  after so many commits small files are joined, a bounded number of bytes at a time; None for never
     """
     rules = Rules.of(mode, keys=keys, sequence=sequence, delete_by=delete_by, merge_schema=merge_schema)
     table = local_path(path, "table")
@@ -74,6 +77,8 @@ def write_table(
         if batch.is_stateful and not is_computed:
             # Spark wants the state of every batch, also of one that the table holds already.
             rows.write.format("noop").mode("overwrite").save()
+        if optimize_every is not None:
+            optimize_when_due(table, every=optimize_every)
 
     writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(kept))
     writer = writer.outputMode(output_mode or _OUTPUT_MODES.get(mode, "append"))
