@@ -67,6 +67,7 @@ test: lint
 bench: setup
 	$(BIN)/python bench/broker.py $(ARGS)
 	$(BIN)/python bench/log.py $(ARGS)
+	$(BIN)/python bench/lag.py $(ARGS)
 	$(BIN)/python bench/spark.py $(ARGS)
 
 soak: setup

@@ -30,7 +30,7 @@ from bench.load import REPOSITORY, connect, receive
 from bench.report import Row, middle
 from bench.sides import TOPIC_OF_START, Running, kafka, logmark
 from bench.wire import metadata_request
-from logmark.client.answers import Committed, NewTopic
+from logmark.client.answers import NewTopic
 from logmark.client.client import Client
 from logmark.names import TopicPartition
 from logmark.offsets.ages import Method, ages_of
@@ -104,17 +104,8 @@ def make_history(path: Path, sample: Sample, plan: Plan) -> None:
         for index in range(plan.samples):
             part = index / plan.samples
             ends = {one: int(end * part) for one, end in sample.ends.items()}
-            groups = {
-                name: replace(
-                    group,
-                    committed={
-                        one: Committed(offset=min(commit.offset, ends[one])) for one, commit in group.committed.items()
-                    },
-                )
-                for name, group in sample.groups.items()
-            }
             at_ms = sample.at_ms - (plan.samples - index) * EVERY_MS
-            history.add(replace(sample, at_ms=at_ms, ends=ends, groups=groups))
+            history.add(replace(sample, at_ms=at_ms, ends=ends))
 
 
 def look(address: str, history: Path) -> dict[str, float]:

@@ -69,3 +69,12 @@ def test_the_log_bench_runs() -> None:
     pairs = {(row["logmark_as"], row["against"]) for row in rows}
     assert {("os", "plain write"), ("sync", "plain write + fdatasync"), ("columns", "memcpy")} <= pairs
     assert {("columns", "pyarrow copy"), ("os", "kafka default")} <= pairs
+
+
+@pytest.mark.kafka
+def test_the_lag_bench_runs() -> None:
+    rows = rows_of("lag")
+
+    assert all("time_ratio" in row or "stall_ratio" in row for row in rows)
+    works = {(row["logmark_as"], row["against"]) for row in rows}
+    assert ("sampler, on Kafka", "kafka-consumer-groups --describe --all-groups, on Kafka") in works
