@@ -5,6 +5,7 @@ Both run against Apache Kafka and against our broker, Apache's tool for all case
 
 import functools
 import random
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -441,6 +442,14 @@ USAGE = [
 @pytest.mark.parametrize("line", USAGE)
 def test_wrong_uses_are_told_the_same(apache: JavaTools, line: str) -> None:
     assert of_apache(apache.run(CONSUMER_GROUPS, *words(line))) == of_ours(run_ours(*words(line)))
+
+
+def test_the_help_names_the_same_options_and_ours_behind_them(apache: JavaTools) -> None:
+    theirs, ours = (
+        re.findall(r"^(--[\w-]+(?: [<\[]\w+)?)", text, re.MULTILINE)
+        for text in (apache.run(CONSUMER_GROUPS, "--help").stderr, run_ours("--help").stderr)
+    )
+    assert [*theirs, "--context <String", "--install-shim <String", "--read-only", "--strict"] == ours
 
 
 class Consumers:

@@ -16,6 +16,9 @@ _NO_EXECUTE = (
     "either --dry-run or --execute to be specified. You should add the --dry-run option explicitly if you are "
     "scripting this command and want to keep the current default behavior without prompting."
 )
+_EXAMPLE = """
+Example: logmark kafka-consumer-groups --bootstrap-server 127.0.0.1:9092 --describe --all-groups
+"""
 _LEFT_WIDTH, _RIGHT_WIDTH = 39, 79
 
 
@@ -81,7 +84,7 @@ def help_text() -> str:
     rows += [(_shown(one), _described(one)) for one in OPTIONS.values() if not one.is_ours]
     rows += [("", ""), ("Logmark's own", ""), ("-------------", "")]
     rows += [(_shown(one), _described(one)) for one in OPTIONS.values() if one.is_ours]
-    return "".join(line + "\n" for left, right in rows for line in _in_columns(left, right))
+    return "".join(line + "\n" for left, right in rows for line in _in_columns(left, right)) + _EXAMPLE
 
 
 def _shown(option: Option) -> str:
