@@ -174,6 +174,7 @@ MISTAKES: list[tuple[list[str], str, int]] = [
     (["{orders}", "--to-topic", "no/name", "--yes"], "not a legal topic name", 1),
     (["{orders}", "--to-topic", "{sandbox}", "--read-only", "--yes"], "forbidden here", 1),
     (["--resume", "r-123456789abc", "--yes"], "There is no replay r-123456789abc", 1),
+    (["{orders}", "--to-topic", "{sandbox}", "--id", "../x", "--yes"], "no name for a replay", 2),
     (["--forget", "nonsense"], "There is no replay nonsense", 1),
     ([], "Name the topic to read", 2),
     (["{orders}", "--to-topic", "{sandbox}", "--from", "@now", "--yes"], "There is nothing to copy.", 3),
@@ -235,10 +236,14 @@ def test_missing_rights_are_sentences_and_a_run_that_lacked_them_goes_on(state: 
     unreadable = run("replay", orders, servers=broker.bootstrap_servers)
     _deny(broker, orders, AclOperation.DESCRIBE)
     unseen = run("replay", orders, servers=broker.bootstrap_servers)
-    everything = AclBindingFilter(
-        ResourceType.TOPIC, None, ResourcePatternType.LITERAL, None, None, AclOperation.ANY, AclPermissionType.ANY
-    )
-    for gone in broker.admin.delete_acls([everything]).values():
+    # Only these topics' rules: other tests have theirs on the same node.
+    rules = [
+        AclBindingFilter(
+            ResourceType.TOPIC, name, ResourcePatternType.LITERAL, None, None, AclOperation.ANY, AclPermissionType.ANY
+        )
+        for name in (orders, sandbox)
+    ]
+    for gone in broker.admin.delete_acls(rules).values():
         gone.result(30)
     wait_until(lambda: run("replay", orders, servers=broker.bootstrap_servers).exit_code == 0, "the rights are back")
     went_on = replay()
@@ -319,6 +324,38 @@ def test_dead_letters_are_counted_by_their_topics_and_sent_back_without_the_head
     sent = records_of(broker, orders, 3)
     assert ["a", "c", "b"] == values_of(sent)
     assert ["n", "logmark.replay.id"] == [name for name, _ in sent[0].headers()][:2]
+
+
+def test_a_named_replay_copies_once_however_often_it_is_run(
+    broker: BrokerUnderTest, replay: Command, orders: str
+) -> None:
+    sandbox = broker.create_topic("sandbox", 1, FOREVER)
+    wanted = [orders, "--to-topic", sandbox, "--from", "9", "--yes", "--id", "nightly.1"]
+    done = [replay(*wanted) for _ in range(2)]
+    other = replay(*wanted, "--limit", "1")
+
+    assert [0, 0] == [one.exit_code for one in done], done[1].error
+    assert [f"Copied 2 records from {orders} to {sandbox} (replay nightly.1)."] * 2 == [one.lines[-1] for one in done]
+    assert (1, True) == (other.exit_code, "was begun with another command. Nothing was copied" in other.error)
+    assert 2 == broker.end_offset(sandbox)
+
+
+def test_a_copy_that_was_killed_before_it_could_tell_its_end_is_told_and_not_made_again(
+    broker: BrokerUnderTest, replay: Command, state: Path, orders: str
+) -> None:
+    sandbox = broker.create_topic("sandbox", 1, FOREVER)
+    wanted = [orders, "--to-topic", sandbox, "--from", "9", "--yes"]
+    copied = replay(*wanted).lines[-1]
+    told = [copied]
+    for again in (wanted, ["--resume", next(state.glob("*.json")).stem, "--yes"]):
+        path = next(state.glob("*.json"))
+        path.write_text(path.read_text().replace('"is_told": true', '"is_told": false'))
+        told.append(replay(*again).lines[-1])
+
+    assert [copied] * 3 == told
+    assert 2 == broker.end_offset(sandbox)
+    replay(*wanted)
+    assert 4 == broker.end_offset(sandbox), "what was told is over, and the next one is a replay of its own"
 
 
 @pytest.mark.parametrize(("answer", "exit_code", "copied"), [(b"y\n", 0, 3), (b"\n", 1, 0)])
@@ -411,7 +448,7 @@ def test_a_copy_that_is_killed_many_times_copies_each_record_once(
 
     def go_on(until: int) -> int | None:
         """Copies until so much is written and is killed then; its exit code if it came to its end before."""
-        process = copying(broker, topic, "--to-topic", sandbox, "--rate", "20k/s")
+        process = copying(broker, topic, "--to-topic", sandbox, "--rate", "20k/s", "--id", "many")
         wait_until(lambda: written() >= until or process.poll() is not None, "more is written", deadline_s=60)
         ended = process.poll()
         process.kill()

@@ -55,17 +55,19 @@ def test_a_save_that_dies_before_its_end_leaves_the_run_as_it_was(
     assert ["r-000000000001.json"] == [path.name for path in tmp_path.iterdir()]
 
 
-def test_only_an_unfinished_run_of_the_same_command_on_the_same_clusters_is_found(tmp_path: Path) -> None:
+def test_only_a_run_of_the_same_command_on_the_same_clusters_is_found_until_its_end_was_told(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
-    mine, other = make_run(), make_run("r-000000000002", topic="clicks")
+    mine, other = make_run(), make_run("nightly.2026-11-16", topic="clicks")
     store.save(mine)
     store.save(other)
 
-    assert mine == store.unfinished(mine.digest)
-    assert store.unfinished(mine.request.digest("a", "c")) is None
-    assert store.unfinished(replace(mine.request, limit=8).digest("a", "b")) is None
+    assert mine == store.untold(mine.digest)
+    assert store.untold(mine.request.digest("a", "c")) is None
+    assert store.untold(replace(mine.request, limit=8).digest("a", "b")) is None
     store.finish(mine)
-    assert store.unfinished(mine.digest) is None
+    assert replace(mine, is_finished=True) == store.untold(mine.digest), "killed before it could say so"
+    store.tell(mine)
+    assert store.untold(mine.digest) is None
     store.forget(other.id)
     assert ["r-000000000001"] == [run.id for run in store.runs()]
 
@@ -74,7 +76,7 @@ def test_old_finished_runs_are_forgotten_and_unfinished_ones_are_not(tmp_path: P
     store = RunStore(tmp_path)
     store.save(make_run("r-00000000ffff", started_ms=0))
     for number in range(55):
-        store.finish(replace(make_run(f"r-{number:012x}", started_ms=number), is_finished=True))
+        store.tell(make_run(f"r-{number:012x}", started_ms=number))
 
     assert ["r-00000000ffff", *(f"r-{number:012x}" for number in range(5, 55))] == [run.id for run in store.runs()]
 
@@ -100,7 +102,7 @@ def test_a_file_that_cannot_be_read_is_a_sentence_and_stays(tmp_path: Path, text
     assert text == path.read_text()
 
 
-@pytest.mark.parametrize("name", ["", "r-1", "../r-000000000001", "r-000000000009"])
+@pytest.mark.parametrize("name", ["", ".", "../r-000000000001", "r-000000000009", "a/b"])
 def test_an_unknown_run_is_a_sentence_that_names_the_unfinished_ones(tmp_path: Path, name: str) -> None:
     store = RunStore(tmp_path / "replays")
     store.save(make_run())

@@ -126,6 +126,16 @@ def replay(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read and count what would be copied; write nothing.")
     ] = False,
+    run_id: Annotated[
+        str | None,
+        typer.Option(
+            "--id",
+            metavar="ID",
+            help="A name for this replay, for scripts: the same command with the same name copies once, however often "
+            "it is run.",
+            show_default=False,
+        ),
+    ] = None,
     resume: Annotated[
         str | None, typer.Option(metavar="ID", help="Go on with an interrupted replay.", show_default=False)
     ] = None,
@@ -165,7 +175,7 @@ def replay(
     from logmark.offsets.folders import state_folder
     from logmark.offsets.rate import Rate, parse_rate
     from logmark.offsets.replay import ORIGINAL_TOPIC_HEADERS, parse_headers, parse_keys
-    from logmark.offsets.replays import Request, RunStore
+    from logmark.offsets.replays import Request, RunStore, check_id
 
     store = RunStore(state_folder() / "replays")
     if runs:
@@ -213,7 +223,13 @@ def replay(
     elif not request.is_copy:
         session.show(request, with_offsets=with_offsets)
     else:
-        session.copy(request, create=create_topic, allow_same_topic=allow_same_topic, start_over=start_over)
+        session.copy(
+            request,
+            create=create_topic,
+            allow_same_topic=allow_same_topic,
+            start_over=start_over,
+            run_id=check_id(run_id) if run_id is not None else None,
+        )
 
 
 def _other_cluster(

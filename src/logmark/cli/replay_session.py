@@ -93,19 +93,17 @@ class Session:
         if not any(one.records for one in counts.values()):
             raise typer.Exit(NOTHING)
 
-    def copy(self, request: Request, *, create: bool, allow_same_topic: bool, start_over: bool) -> None:
-        """Shows the plan, asks, and copies; goes on with an interrupted run of the same command."""
+    def copy(
+        self, request: Request, *, create: bool, allow_same_topic: bool, start_over: bool, run_id: str | None
+    ) -> None:
+        """Shows the plan, asks, and copies; takes up a run of the same command, or of the same id."""
         self._target.refuse_writing()
         with self._source.connect() as client, self._target.connect() as target:
             # Before the places are looked up: what is left of an interrupted run may have no first record any more.
             target_cluster = target.metadata([]).cluster_id
-            known = self._store.unfinished(request.digest(client.metadata([]).cluster_id, target_cluster))
+            known = self._known(request.digest(client.metadata([]).cluster_id, target_cluster), run_id)
             if known is not None and not start_over:
-                say(
-                    f"The same command was interrupted before: replay {known.id}, begun {show_time(known.started_ms)}. "
-                    "It goes on where it stopped; --start-over would begin anew."
-                )
-                self._go_on(client, target, known)
+                self._take_up(client, target, known)
                 return
             sought = seek(client, request, now_ms=_now_ms())
             times = times_of(client, request.topic, sought.spans)
@@ -131,15 +129,44 @@ class Session:
                 )
                 say(f"Created topic {goal.topic}.")
                 _say_all(retention_warnings(target, request, oldest_ms=oldest, now_ms=_now_ms()))
-            run = begin(target, request, sought, goal, target_cluster=target_cluster, now_ms=_now_ms())
             if known is not None:
                 self._store.forget(known.id)
+            run = begin(
+                target, request, sought, goal, target_cluster=target_cluster, now_ms=_now_ms(), run_id=run_id
+            )  # fmt: skip
             self._run(client, target, run, is_resumed=False)
+
+    def _known(self, digest: str, run_id: str | None) -> Run | None:
+        if run_id is None:
+            return self._store.untold(digest)
+        if not self._store.has(run_id):
+            return None
+        run = self._store.load(run_id)
+        if run.digest != digest:
+            raise UserError(
+                f"Replay {run_id} was begun with another command. Nothing was copied; choose another --id, or go on "
+                f"with that one: logmark replay --resume {run_id}"
+            )
+        return run
+
+    def _take_up(self, client: Client, target: Client, run: Run) -> None:
+        if run.is_finished:
+            say(f"Replay {run.id} of the same command has come to its end already; --start-over would begin anew.")
+            self._report(run)
+            return
+        say(
+            f"The same command was interrupted before: replay {run.id}, begun {show_time(run.started_ms)}. "
+            "It goes on where it stopped; --start-over would begin anew."
+        )
+        self._go_on(client, target, run)
 
     def resume(self, run_id: str) -> None:
         """Goes on with an interrupted run."""
         self._target.refuse_writing()
         run = self._store.load(run_id)
+        if run.is_finished and not run.is_told:
+            self._report(run)
+            return
         if run.is_finished:
             say(f"Replay {run.id} is finished: {counted(run.copied, 'record')} copied. There is nothing to go on with.")
             raise typer.Exit(NOTHING)
@@ -157,9 +184,11 @@ class Session:
     def _run(self, client: Client, target: Client, run: Run, *, is_resumed: bool) -> None:
         client.timeout_s = target.timeout_s = _COPY_TIMEOUT_S
         with self._store.held(run.id):
+            # Another process may have had it meanwhile.
             if is_resumed:
-                # It may have been finished while the question stood.
                 run = self._store.load(run.id)
+            elif self._store.has(run.id):
+                raise UserError(f"Replay {run.id} was begun by another process meanwhile. Nothing was copied.")
             try:
                 with bar("Copying", is_bytes=False) as shown:
                     shown.expect(run.offsets_left)
@@ -195,6 +224,8 @@ class Session:
             )
         if run.unaddressed:
             say(f"{counted(run.unaddressed, 'record')} left out, because no header names their topic.")
+        sys.stdout.flush()
+        self._store.tell(run)
         if run.expired:
             raise UserError(
                 f"{run.expired} offsets of {request.topic} were deleted before they could be read; their records are "

@@ -319,12 +319,19 @@ def retention_warnings(target: Client, request: Request, *, oldest_ms: int | Non
 
 
 def begin(
-    target: Client, request: Request, sought: Sought, goal: Goal | None, *, target_cluster: str, now_ms: int
+    target: Client,
+    request: Request,
+    sought: Sought,
+    goal: Goal | None,
+    *,
+    target_cluster: str,
+    now_ms: int,
+    run_id: str | None = None,
 ) -> Run:
     """A run that has written nothing yet; it must be saved before it does."""
     producer_id, producer_epoch = target.init_producer_id()
     run = Run(
-        id=new_id(),
+        id=run_id or new_id(),
         request=request,
         source_cluster=sought.cluster_id,
         target_cluster=target_cluster,

@@ -22,6 +22,7 @@ from logmark.names import TopicPartition
 from logmark.offsets.replay import Selection, Span
 
 VERSION = 1
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KEPT = 50  # finished runs; unfinished ones stay until they are finished or given up
 
 
@@ -114,6 +115,7 @@ class Run:
     started_ms: int
     updated_ms: int
     is_finished: bool = False
+    is_told: bool = False  # whoever asked for it has heard that it is finished
     sources: Mapping[int, Source] = field(default_factory=dict)
     topics: Mapping[str, TargetTopic] = field(default_factory=dict)
     targets: Mapping[TopicPartition, Target] = field(default_factory=dict)
@@ -163,6 +165,17 @@ def new_id() -> str:
     return f"r-{uuid.uuid4().hex[:12]}"
 
 
+def check_id(name: str) -> str:
+    """A name for a run that was chosen by whoever asks for it, if it is one for a file too."""
+    if not _NAME.fullmatch(name):
+        raise UserError(
+            f"{name!r} is no name for a replay: use up to 64 letters, digits, dots, underscores and hyphens, with a "
+            "letter or a digit first.",
+            exit_code=2,
+        )
+    return name
+
+
 def sources_of(spans: list[Span]) -> dict[int, Source]:
     """The ranges of a run that has read nothing yet."""
     return {span.partition: Source(start=span.start, stop=span.stop, next=span.start) for span in spans}
@@ -196,10 +209,14 @@ class RunStore:
                 "that folder, or name another by XDG_STATE_HOME."
             ) from None
 
+    def has(self, run_id: str) -> bool:
+        """Whether a run of this name was begun and not forgotten."""
+        return _NAME.fullmatch(run_id) is not None and self._path(run_id).exists()
+
     def load(self, run_id: str) -> Run:
         """The run of this name."""
         path = self._path(run_id)
-        if not re.fullmatch(r"r-[0-9a-f]{12}", run_id) or not path.exists():
+        if not self.has(run_id):
             known = ", ".join(run.id for run in self.runs() if not run.is_finished)
             raise UserError(
                 f"There is no replay {run_id} in {self._folder}. "
@@ -216,14 +233,14 @@ class RunStore:
     def runs(self) -> list[Run]:
         """Every run that can be read, the newest last."""
         found = []
-        for path in self._folder.glob("r-*.json"):
+        for path in self._folder.glob("[!.]*.json"):
             with contextlib.suppress(UserError):
                 found.append(self.load(path.stem))
         return sorted(found, key=lambda run: (run.started_ms, run.id))
 
-    def unfinished(self, digest: str) -> Run | None:
-        """The newest unfinished run of the same command."""
-        return next((run for run in reversed(self.runs()) if run.digest == digest and not run.is_finished), None)
+    def untold(self, digest: str) -> Run | None:
+        """The newest run of the same command that is not finished, or whose end nobody has heard of."""
+        return next((run for run in reversed(self.runs()) if run.digest == digest and not run.is_told), None)
 
     def forget(self, run_id: str) -> None:
         """Gives a run up: it cannot be resumed any more; what it has copied stays."""
@@ -231,11 +248,15 @@ class RunStore:
         self._remove(run_id)
 
     def finish(self, run: Run) -> None:
-        """Remembers that a run is at its end, and forgets the oldest of those that are."""
+        """Remembers that a run is at its end, and forgets the oldest of those that are and of which it was told."""
         self.save(replace(run, is_finished=True))
-        others = [known for known in self.runs() if known.is_finished and known.id != run.id]
+        others = [known for known in self.runs() if known.is_told and known.id != run.id]
         for old in others[: max(0, len(others) + 1 - _KEPT)]:
             self._remove(old.id)
+
+    def tell(self, run: Run) -> None:
+        """Remembers that whoever asked for a run has heard of its end."""
+        self.finish(replace(run, is_told=True))
 
     @contextlib.contextmanager
     def held(self, run_id: str) -> Iterator[None]:
