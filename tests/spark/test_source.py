@@ -15,6 +15,7 @@ from logmark.spark.position import Position
 from logmark.spark.ranges import Range
 from logmark.spark.source import DefaultSource, StreamReader
 from logmark.testing import Broker
+from tests.harness.brokers import BrokerUnderTest
 from tests.spark.test_following import FakeCluster
 
 P0 = TopicPartition("clicks", 0)
@@ -193,3 +194,42 @@ def test_what_does_not_pass_ends_the_query_at_once(cluster: FakeCluster, failure
 
     with pytest.raises(type(failure)):
         stream.latestOffset(start, ReadAllAvailable())
+
+
+def said(broker: BrokerUnderTest, topic: str, **given: str) -> str:
+    """What ends a stream before it has begun."""
+    named = {"bootstrap.servers": broker.bootstrap_servers, "subscribe": topic, "group.id": broker.group("g"), **given}
+    with pytest.raises(UserError) as failure:
+        StreamReader(parse(named, is_stream=True)).initialOffset()
+    return str(failure.value)
+
+
+def test_bad_input_is_a_sentence_and_commits_nothing(broker: BrokerUnderTest) -> None:
+    topic, other = broker.create_topic("clicks"), broker.create_topic("orders")
+    broker.produce(topic, ["a"] * 50)
+    broker.delete_records(topic, 30)
+    broker.commit(broker.group("g"), {(topic, 0): 20})
+    broker.commit(broker.group("far"), {(topic, 0): 70})
+    none = {"auto.offset.reset": "none"}
+    sentences = {
+        "There is no topic nowhere at": said(broker, "nowhere"),
+        "There is no partition": said(broker, topic, **{"subscribe": "", "assign": f'{{"{topic}": [3]}}'}),
+        f"At most 10 records were deleted before this query read them: 10 records of {topic}-0 (": said(broker, topic),
+        f"Positions are not in their logs: offset 70 of {topic}-0 lies beyond": said(
+            broker, topic, **{"group.id": broker.group("far")}
+        ),
+        f"Group {broker.group('g')} has no committed offset for {other}-0": said(broker, other, **none),
+        "The option startingOffsets must say something": said(broker, other, startingOffsets='{"x": {"0": 1}}'),
+        "startingTimestamp asks for 2096-10-02": said(broker, other, startingTimestamp="4000000000000"),
+    }
+
+    assert [] == [(begin, text) for begin, text in sentences.items() if not text.startswith(begin)]
+    assert {(topic, 0): 20} == broker.committed(broker.group("g"))
+
+
+def test_a_broker_that_was_never_there_is_a_sentence_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    monkeypatch.setattr(source, "FIRST_CONTACT_S", 0.2)
+
+    with pytest.raises(BrokerUnreachable, match=r"The broker at 127\.0\.0\.1:1 refused the connection"):
+        StreamReader(parse(STREAM | {"bootstrap.servers": "127.0.0.1:1"}, is_stream=True)).initialOffset()
