@@ -1,5 +1,6 @@
 """Apache Kafka's command-line tools, many calls in one JVM: a call takes milliseconds instead of half a second."""
 
+import logging
 import os
 from types import TracebackType
 from typing import Any, Self
@@ -38,6 +39,8 @@ class JavaTools:
     """One JVM that runs the main method of Kafka's tools, one after the other, each with streams of its own."""
 
     def __init__(self) -> None:
+        # It reports every exception that Python throws into Java, and that is how a tool is ended here.
+        logging.getLogger("py4j.java_gateway").setLevel(logging.CRITICAL)
         self._port, self._process = launch_gateway(
             classpath=distribution.class_path(),
             javaopts=[*QUICK_JVM, *class_sharing(_MAIN, archive_owner=os.getpid())],
