@@ -5,6 +5,13 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from logmark.client.client import Client
 from logmark.offsets.checkpoints.folder import LocalFolder
@@ -14,7 +21,9 @@ from logmark.offsets.journal import open_journal
 from logmark.offsets.targets import ToEarliest
 from logmark.offsets.undo import undo
 from tests.cli.conftest import Ran, run
+from tests.harness import shared
 from tests.harness.brokers import BrokerUnderTest
+from tests.harness.node import wait_until
 from tests.offsets.checkpoints.made import FIRST_MS, QUERY, Made, ends, kafka
 
 HOUR_MS = 3_600_000
@@ -248,6 +257,46 @@ def test_a_cluster_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
 
     assert 1 == refused.exit_code
     assert "127.0.0.1:1" in refused.error
+
+
+@pytest.mark.kafka
+def test_missing_rights_are_left_out_or_are_sentences_and_change_nothing(tmp_path: Path) -> None:
+    node = shared.node(
+        "rights",
+        {
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found": "true",
+        },
+    )
+    broker = BrokerUnderTest("kafka", node.bootstrap_servers, node)
+    query = Query(broker, tmp_path)
+    before = query.made.files()
+
+    def rule(operation: AclOperation, kind: AclPermissionType) -> None:
+        one = AclBinding(
+            ResourceType.TOPIC, query.topic, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", operation, kind
+        )
+        broker.admin.create_acls([one])[one].result(30)
+
+    def method() -> str:
+        return query.spark("-o", "json").json["places"][0]["seconds_method"]
+
+    rule(AclOperation.DESCRIBE, AclPermissionType.ALLOW)
+    wait_until(lambda: "times" == method(), "the records cannot be read")
+    planned = query.spark("--to-earliest", "--sink", "noop", "--dry-run", "-o", "json")
+    assert (0, [10, 3], [None, None]) == (
+        planned.exit_code,
+        [move["read_again"] for move in planned.json["moves"]],
+        [move["first_record"] for move in planned.json["moves"]],
+    )
+
+    rule(AclOperation.DESCRIBE, AclPermissionType.DENY)
+    wait_until(lambda: "not allowed to see" in query.spark().out, "the topic cannot be seen")
+    for arguments in (["--to-earliest", "--sink", "noop"], ["--to-group", broker.group("clicks")]):
+        refused = query.spark(*arguments, "--yes")
+        assert (1, True) == (refused.exit_code, f"not allowed to see topic {query.topic}" in refused.error)
+    assert before == query.made.files()
+    broker.close()
 
 
 def test_a_group_is_seeded_from_a_checkpoint_and_given_back_what_it_had(query: Query) -> None:

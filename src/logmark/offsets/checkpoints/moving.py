@@ -101,7 +101,8 @@ def before(folder: Folder, batch_id: int) -> ToPlaces:
             f"{folder.url} does not say where batch {batch_id} began: Spark keeps only the last batches "
             "(spark.sql.streaming.minBatchesToRetain, 100). Nothing was changed; --batches 100 shows those it has."
         )
-    return ToPlaces({one: Committed(offset=offset) for one, offset in offsets.items()}, f"the start of batch {batch_id}")
+    places = {one: Committed(offset=offset) for one, offset in offsets.items()}
+    return ToPlaces(places, f"the start of batch {batch_id}")
 
 
 def append(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from logmark.client.client import Client
-from logmark.errors import UserError
+from logmark.errors import ErrorCode, UserError
 from logmark.offsets.checkpoints.reading import Checkpoint
 from logmark.offsets.checkpoints.sinks import KINDS, Sink
 from logmark.offsets.journal import Change
@@ -102,6 +102,8 @@ def refuse_other_cluster(client: Client, checkpoint: Checkpoint) -> None:
     topics = sorted({one.topic for one in checkpoint.offsets})
     existing = client.metadata(topics)
     for topic in topics:
+        if existing.errors.get(topic) == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            raise UserError(f"You are not allowed to see topic {topic}, if there is one. Nothing was changed.")
         if not existing.partitions(topic):
             raise UserError(
                 f"The query of {checkpoint.url} reads topic {topic}, which this cluster does not have. Is it the right "

@@ -6,6 +6,8 @@ from itertools import pairwise
 
 from logmark.client.answers import Committed
 from logmark.client.client import Client
+from logmark.client.metadata import ClusterMetadata
+from logmark.errors import ErrorCode
 from logmark.names import TopicPartition
 from logmark.offsets.ages import CAUGHT_UP, UNKNOWN, Age, ages_of
 from logmark.offsets.checkpoints.reading import Batch, Checkpoint
@@ -68,11 +70,7 @@ def view_checkpoint(
     existing = client.metadata(sorted({one.topic for one in checkpoint.offsets}))
     there = [one for one in sorted(checkpoint.offsets) if one in existing.partitions(one.topic)]
     bounds = Bounds.of(client, there)
-    missing = {
-        one: f"This cluster has no {f'partition {one}' if existing.partitions(one.topic) else f'topic {one.topic}'}."
-        for one in checkpoint.offsets
-        if one not in there
-    }
+    missing = {one: _why_missing(existing, one) for one in checkpoint.offsets if one not in there}
     bounds = Bounds(bounds.starts, bounds.ends, {**bounds.problems, **missing})
     stands = {one: Committed(offset=offset) for one, offset in checkpoint.offsets.items()}
     group = GroupSample(group=checkpoint.url, state="Empty", committed=stands)
@@ -97,6 +95,12 @@ def view_checkpoint(
             if one not in stands
         ],
     )
+
+
+def _why_missing(existing: ClusterMetadata, one: TopicPartition) -> str:
+    if existing.errors.get(one.topic) == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return f"You are not allowed to see topic {one.topic}, if there is one."
+    return f"This cluster has no {f'partition {one}' if existing.partitions(one.topic) else f'topic {one.topic}'}."
 
 
 def _batches(checkpoint: Checkpoint, changes: Sequence[Change]) -> list[BatchView]:
