@@ -92,8 +92,8 @@ def replay(
         list[str] | None,
         typer.Option(
             metavar="HEADER",
-            help="With --to-original: the header that names the topic; may be repeated, the first one found counts.  "
-            "[default: Spring's, Kafka Connect's, our own]",
+            help="With --to-original: the header that names the topic; may be repeated, the first one found counts; by "
+            "default Spring's, Kafka Connect's and our own.",
             show_default=False,
         ),
     ] = None,
