@@ -2,11 +2,15 @@
 
 import pytest
 
-from logmark.errors import UserError
+from logmark.client.client import Client
+from logmark.client.errors import BrokerUnreachable, ClientError, RefusedByBroker, UnknownTopic
+from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.spark.options import Options, parse
 from logmark.spark.ranges import Range
 from logmark.spark.reading import read_range
+from logmark.testing import Broker
+from logmark.wire.batches import build
 from tests.harness.brokers import BrokerUnderTest
 
 
@@ -55,3 +59,95 @@ def test_records_that_expired_after_the_batch_was_planned_are_a_sentence_otherwi
 
     with pytest.raises(UserError, match=r"At most 30 records were deleted .* have expired since\. Nothing was skipped"):
         offsets(options(broker, topic, reset), topic, 10, 60)
+
+
+def test_a_broker_that_goes_away_in_the_middle_of_a_range_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Broker() as broker:
+        topic = "clicks"
+        broker.create_topic(topic)
+        with Client(broker.bootstrap_servers) as client:
+            for first in range(0, 200, 10):
+                batch = build([(None, b"x" * 1000)] * 10, timestamp_ms=first)
+                client.produce(TopicPartition(topic, 0), batch)
+        given = {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "subscribe": topic,
+            "max.partition.fetch.bytes": "20000",
+        }
+        reading = read_range(parse(given, is_stream=False), Range(TopicPartition(topic, 0), 0, 200))
+        found = next(reading).column("offset").to_pylist()
+        broker.stop()
+        monkeypatch.setattr("logmark.spark.reading.TIMEOUT_S", 0.5)
+        pauses: list[float] = []
+
+        def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 8:
+                broker.start()
+
+        monkeypatch.setattr("time.sleep", pause)
+
+        found += [offset for batch in reading for offset in batch.column("offset").to_pylist()]
+
+    assert list(range(200)) == found
+    assert len(pauses) >= 8
+
+
+@pytest.mark.parametrize(
+    ("failure", "patience_s"),
+    [
+        (BrokerUnreachable("away"), 120.0),
+        (RefusedByBroker(ErrorCode.LEADER_NOT_AVAILABLE, "no leader"), 120.0),
+        (UnknownTopic("no such topic"), 30.0),
+        (RefusedByBroker(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "not yours"), 0.0),
+        (RefusedByBroker(ErrorCode.CORRUPT_MESSAGE, "damaged"), 0.0),
+    ],
+)
+def test_what_may_pass_is_waited_for_and_what_may_not_is_said_at_once(
+    failure: ClientError, patience_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+
+    def fail(options: Options) -> Client:
+        raise failure
+
+    monkeypatch.setattr("logmark.spark.reading.connect", fail)
+    wanted = parse({"bootstrap.servers": "b:1", "subscribe": "clicks"}, is_stream=False)
+
+    with pytest.raises(type(failure), match=str(failure)):
+        list(read_range(wanted, Range(TopicPartition("clicks", 0), 0, 10)))
+    assert patience_s == now[0]
+
+
+@pytest.mark.kafka
+def test_transactions_are_read_as_the_isolation_level_says(apache_kafka: BrokerUnderTest) -> None:
+    topic = apache_kafka.create_topic("clicks")
+    kept: list[int] = []
+    producers = [apache_kafka.producer(transactional_id=f"{topic}-{name}", linger_ms=0) for name in "ab"]
+    for producer in producers:
+        producer.init_transactions(30)
+    for turn in range(4):
+        for producer in producers:
+            producer.begin_transaction()
+        places: list[list[int]] = [[], []]
+        for _ in range(5):
+            for producer, told in zip(producers, places, strict=True):
+                producer.produce(topic, "v", partition=0, on_delivery=lambda _, at, to=told: to.append(at.offset()))
+                producer.flush(30)
+        for index, producer in enumerate(producers):
+            if (turn + index) % 2:
+                producer.abort_transaction(30)
+            else:
+                producer.commit_transaction(30)
+                kept += places[index]
+    end = apache_kafka.end_offset(topic)
+    given = {"bootstrap.servers": apache_kafka.bootstrap_servers, "subscribe": topic}
+    committed = parse(given | {"isolation.level": "read_committed"}, is_stream=False)
+
+    assert 40 == len(offsets(parse(given, is_stream=False), topic, 0, end))
+    assert sorted(kept) == offsets(committed, topic, 0, end)
+    # A range may begin and end in the middle of a transaction.
+    for first, stop in ((3, 9), (7, 8), (12, end - 1)):
+        assert [offset for offset in sorted(kept) if first <= offset < stop] == offsets(committed, topic, first, stop)

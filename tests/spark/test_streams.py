@@ -114,8 +114,8 @@ def test_streams_and_batches_read_what_a_consumer_reads(
         "kafka.group.id": broker.group("reader"),
         "kafka.isolation.level": "read_committed",
         "partition.metadata.cache.ttl.ms": "500",
-        "maxOffsetsPerTrigger": "150",
-        "minPartitions": "7",
+        "maxOffsetsPerTrigger": "300",
+        "minPartitions": "3",
     }
     stream = spark.readStream.format("logmark").options(**options).load()
     to = stream.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
