@@ -185,6 +185,9 @@ def test_newer_formats_of_the_logs_are_moved_as_well(ours: Query) -> None:
         ours.moved("--shift-by", "-2", "--topic", f"{ours.topic}:1")
 
         assert [[(1, 4), (1, 5)]] == ours.run()
+        ours.produce(2)
+        ours.moved("--to-latest")
+        assert [] == ours.run()
 
 
 def test_spark_stops_at_a_move_that_was_killed_half_way_and_goes_on_when_it_is_finished(ours: Query) -> None:

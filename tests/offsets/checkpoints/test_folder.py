@@ -25,7 +25,8 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Folder]:
             yield open_folder("memory://bucket/checkpoint")
         else:
             # As the libraries of object stores are: asynchronous inside, and able to make an object that must be new.
-            yield RemoteFolder(AsyncFileSystemWrapper(files, asynchronous=False), "/bucket/checkpoint", "memory")
+            objects = AsyncFileSystemWrapper(files, asynchronous=False)
+            yield RemoteFolder(objects, "/bucket/checkpoint", "memory://bucket/checkpoint")
         files.rm("/bucket", recursive=True)
     else:
         (tmp_path / "checkpoint" / "offsets").mkdir(parents=True)
@@ -57,6 +58,27 @@ def test_a_files_time_is_known(folder: Folder) -> None:
 
     assert entry.changed_ms is not None
     assert entry.changed_ms > 1_600_000_000_000
+
+
+def test_a_folder_is_opened_again_by_its_url(folder: Folder) -> None:
+    folder.create("offsets/1", b"one")
+
+    assert b"one" == open_folder(folder.url).read("offsets/1")
+    assert b"one" == open_folder(folder.parent().url).read("checkpoint/offsets/1")
+
+
+def test_the_host_stays_in_the_url() -> None:
+    folder = RemoteFolder(object(), "/checkpoints/clicks", "hdfs://namenode:8020/checkpoints/clicks/")
+
+    assert ("hdfs://namenode:8020/checkpoints/clicks", "hdfs://namenode:8020/checkpoints") == (
+        folder.url,
+        folder.parent().url,
+    )
+
+
+@pytest.mark.parametrize(("path", "url"), [("bucket", "s3://bucket"), ("/", "hdfs://namenode")])
+def test_a_bucket_lies_in_nothing(path: str, url: str) -> None:
+    assert url == RemoteFolder(object(), path, url).parent().url
 
 
 def test_the_folder_around_it_is_found(folder: Folder) -> None:
@@ -146,7 +168,7 @@ def test_what_a_library_raises_is_an_error_of_the_disk() -> None:
 
         ls = cat_file = invalidate_cache = exists
 
-    folder = RemoteFolder(Broken(), "bucket/x", "s3")
+    folder = RemoteFolder(Broken(), "bucket/x", "s3://bucket/x")
 
     with pytest.raises(OSError, match="RuntimeError: token expired"):
         folder.create("offsets/1", b"")
@@ -175,6 +197,6 @@ def test_times_are_understood_in_every_librarys_way(info: dict[str, Any], change
         def ls(self, path: str, detail: bool) -> list[dict[str, Any]]:
             return [{"name": "bucket/x/1", "type": "file", **info}]
 
-    (entry,) = RemoteFolder(One(), "bucket/x", "s3").entries()
+    (entry,) = RemoteFolder(One(), "bucket/x", "s3://bucket/x").entries()
 
     assert ("1", changed_ms) == (entry.name, entry.changed_ms)

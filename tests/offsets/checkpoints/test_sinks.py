@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from logmark.errors import UserError
-from logmark.offsets.checkpoints.folder import open_folder
+from logmark.offsets.checkpoints.folder import Entry, LocalFolder, open_folder
 from logmark.offsets.checkpoints.reading import read_checkpoint
 from logmark.offsets.checkpoints.sinks import Sink, find_sink, named_sink
 from tests.offsets.checkpoints.made import FIRST_MS, Made, ends, kafka
@@ -74,6 +74,20 @@ def test_a_manifest_beside_the_checkpoint_with_other_times_is_another_querys(
     manifest(made.path.parent / "table", **written)
 
     assert None is found(made)
+
+
+def test_neighbours_that_may_not_be_seen_are_no_obstacle(made: Made) -> None:
+    class Closed(LocalFolder):
+        def parent(self) -> LocalFolder:
+            return Unreadable(self._path.parent)
+
+    class Unreadable(LocalFolder):
+        def entries(self, path: str = "") -> list[Entry]:
+            raise UserError("Permission denied")
+
+    folder = Closed(made.path)
+
+    assert None is find_sink(read_checkpoint(folder), folder)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ class Folder(Protocol):
         ...
 
     def parent(self) -> "Folder":
-        """The folder around it."""
+        """The folder around it; the outermost is its own."""
         ...
 
 
@@ -128,15 +128,15 @@ class LocalFolder:
 class RemoteFolder:
     """A folder of any file system that fsspec has."""
 
-    def __init__(self, files: Any, path: str, scheme: str) -> None:
+    def __init__(self, files: Any, path: str, url: str) -> None:
         self._files = files
         self._path = path.rstrip("/")
-        self._scheme = scheme
+        self._url = url.rstrip("/")  # the path alone may lack the host
 
     @property
     def url(self) -> str:
-        """The folder's URL as fsspec writes it."""
-        return f"{self._scheme}://{self._path.lstrip('/')}"
+        """The folder's URL, which opens it again."""
+        return self._url
 
     def entries(self, path: str = "") -> list[Entry]:
         """What lies in a folder of it, or nothing where there is none."""
@@ -147,7 +147,7 @@ class RemoteFolder:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except Exception as error:  # noqa: BLE001 (every file system raises what its library raises)
-            raise _unreadable(f"{self._scheme}://{folder}", error) from None
+            raise _unreadable(f"{self._url}/{path}", error) from None
         return [
             Entry(
                 name=posixpath.basename(one["name"].rstrip("/")),
@@ -165,7 +165,7 @@ class RemoteFolder:
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return None
         except Exception as error:  # noqa: BLE001 (every file system raises what its library raises)
-            raise _unreadable(f"{self._scheme}://{self._full(path)}", error) from None
+            raise _unreadable(f"{self._url}/{path}", error) from None
 
     def create(self, path: str, content: bytes) -> None:
         """Makes a file that appears as a whole; raises FileExistsError where there is one already."""
@@ -195,8 +195,9 @@ class RemoteFolder:
             raise
 
     def parent(self) -> "RemoteFolder":
-        """The folder around it."""
-        return RemoteFolder(self._files, posixpath.dirname(self._path), self._scheme)
+        """The folder around it; a bucket, or the root, is its own."""
+        outer = posixpath.dirname(self._path)
+        return RemoteFolder(self._files, outer, posixpath.dirname(self._url)) if outer.strip("/") else self
 
     def _full(self, path: str) -> str:
         return f"{self._path}/{path}" if path else self._path
@@ -210,12 +211,12 @@ def _remote(location: str, scheme: str) -> RemoteFolder:
             f"{location} is not on this machine, and what reaches it is not installed. Nothing was changed; install it "
             f"with: pip install 'logmark[remote]' and what fsspec needs for {scheme}: (s3fs, gcsfs, adlfs, …)."
         ) from None
-    known = _SCHEMES.get(scheme, scheme)
+    url = f"{_SCHEMES.get(scheme, scheme)}:{location.partition(':')[2]}"
     try:
-        files, path = fsspec.core.url_to_fs(f"{known}:{location.partition(':')[2]}")
+        files, path = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError) as error:
         raise UserError(f"{location} cannot be reached: {error} Nothing was changed.") from None
-    return RemoteFolder(files, path, known)
+    return RemoteFolder(files, path, url)
 
 
 def _belong(descriptor: int, folder: Path) -> None:

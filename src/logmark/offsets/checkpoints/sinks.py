@@ -41,17 +41,25 @@ def find_sink(checkpoint: Checkpoint, folder: Folder) -> Sink | None:
     around = folder
     for _ in range(_PARENTS):
         around = around.parent()
-        if around.entries(MANIFEST):
+        if _seen(around, MANIFEST):
             return Sink(name=around.url, known_by=f"the checkpoint lies in a folder with {MANIFEST}", is_files=True)
     beside = folder.parent()
-    for entry in beside.entries()[:_SIBLINGS_MAX]:
-        if entry.is_folder and is_manifest_of(beside.entries(f"{entry.name}/{MANIFEST}"), checkpoint.batches):
+    for entry in _seen(beside, "")[:_SIBLINGS_MAX]:
+        if entry.is_folder and is_manifest_of(_seen(beside, f"{entry.name}/{MANIFEST}"), checkpoint.batches):
             return Sink(
                 name=f"{beside.url}/{entry.name}",
                 known_by=f"its {MANIFEST} was written batch by batch with this checkpoint",
                 is_files=True,
             )
     return None
+
+
+def _seen(folder: Folder, path: str) -> list[Entry]:
+    """What lies there; nothing where we may not look, for whoever may use a checkpoint need not see its neighbours."""
+    try:
+        return folder.entries(path)
+    except UserError:
+        return []
 
 
 def named_sink(text: str) -> Sink:
