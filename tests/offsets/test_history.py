@@ -189,6 +189,31 @@ def test_who_reads_sees_what_is_written_meanwhile(tmp_path: Path) -> None:
             assert [7] == [moment.lag for moment in reader.series("young")[other]]
 
 
+def test_two_writers_share_a_file_and_its_names(tmp_path: Path) -> None:
+    path = tmp_path / "h.sqlite"
+    other = TopicPartition("clicks", 0)
+    with History(path) as one, History(path) as two:
+        one.add(sample(T0, {"a": {PLACE: 1}}, {PLACE: 5}))
+        two.add(sample(T0 + 1, {"b": {other: 2}, "a": {PLACE: 1}}, {other: 9, PLACE: 5}))
+        one.add(sample(T0 + 2, {"b": {other: 3}, "c": {PLACE: 0}}, {other: 9, PLACE: 5}))
+        two.add(sample(T0 + 3, {"c": {PLACE: 1}}, {PLACE: 5}))
+
+        for history in (one, two):
+            assert {
+                "a": [(T0, 4), (T0 + 1, 4)], "b": [(T0 + 1, 7), (T0 + 2, 6)], "c": [(T0 + 2, 5), (T0 + 3, 4)]
+            } == history.totals()  # fmt: skip
+
+
+def test_names_of_groups_that_no_sample_has_any_more_are_forgotten() -> None:
+    with History(None, tiers=SMALL) as history:
+        for day in range(3):
+            history.add(sample(T0 + day * DAY, {f"g{day}": {PLACE: 1}}, {PLACE: 5}))
+            history.thin(T0 + day * DAY)
+        assert {"g2": T0 + 2 * DAY} == history.groups()
+        (names,) = history._db.execute("SELECT COUNT(*) FROM names WHERE kind = 'group'").fetchone()
+        assert 1 == names
+
+
 def test_a_file_of_another_cluster_another_version_or_another_kind_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "h.sqlite"
     History(path, cluster_id="c1").close()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_EVERY = "2s"
 _DEFAULT_SINCE = "1h"
+_FRESH_MS = 120_000  # a history without a sample as young as this is not being kept
 
 
 @on_cluster
@@ -134,7 +135,8 @@ class _Looker:
 
             def look(sample: "Sample") -> None:
                 shown = self._narrowed(sample)
-                known = ages.of(shown, kept or own, self._client)
+                past = kept if kept is not None and kept.times(since_ms=sample.at_ms - _FRESH_MS) else own
+                known = ages.of(shown, past, self._client)
                 standing = standing_of(shown, history=own, ages=known, own_changes=self._own_changes)
                 own.add(sample)
                 board.show(standing, own)

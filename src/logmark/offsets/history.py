@@ -42,7 +42,7 @@ _CACHED_NUMBERS_MAX = 4_000_000
 
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE names (id INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, UNIQUE (kind, name));
+CREATE TABLE names (id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, name TEXT NOT NULL, UNIQUE (kind, name));
 CREATE TABLE samples (at_ms INTEGER PRIMARY KEY, ends BLOB NOT NULL);
 CREATE TABLE positions (
     at_ms INTEGER NOT NULL, group_id INTEGER NOT NULL, state TEXT NOT NULL, members INTEGER NOT NULL,
@@ -95,6 +95,8 @@ class History:
         self._thinned_ms: int | None = None
         self._ends: OrderedDict[int, Ends] = OrderedDict()
         self._cached = 0
+        self._data_version = 0
+        self._forgot_ms: int | None = None
         self._last_ends: dict[tuple[int, int], int] | None = None  # also of partitions that the last sample lacks
         if path is not None and not read_only:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -163,26 +165,35 @@ class History:
 
         Samples that are not older than this one are dropped: they come from a clock that has been set back.
         """
-        ends = pack_ends(sample.starts, sample.ends, self._names)
-        rows = [
-            (
-                sample.at_ms,
-                self._names.of("group", one.group),
-                one.state,
-                len(one.members),
-                sign_of_life(commit.metadata for commit in one.committed.values()),
-                pack_positions(one.committed, sample.ends, self._names),
-            )
-            for one in sample.groups.values()
-            if not one.problem and not one.is_unknown
-        ]
         with self._change():
+            self._notice_others()
+            rows = [
+                (
+                    sample.at_ms,
+                    self._names.of("group", one.group),
+                    one.state,
+                    len(one.members),
+                    sign_of_life(commit.metadata for commit in one.committed.values()),
+                    pack_positions(one.committed, sample.ends, self._names),
+                )
+                for one in sample.groups.values()
+                if not one.problem and not one.is_unknown
+            ]
             self._drop(self.times(since_ms=sample.at_ms))
             self._mark_breaks(sample)
+            ends = pack_ends(sample.starts, sample.ends, self._names)
             self._db.execute("INSERT INTO samples VALUES (?, ?)", (sample.at_ms, ends))
             self._db.executemany("INSERT INTO positions VALUES (?, ?, ?, ?, ?, ?)", rows)
         if self._thinned_ms is None or not 0 <= sample.at_ms - self._thinned_ms < _THIN_EVERY_MS:
             self.thin(sample.at_ms)
+
+    def _notice_others(self) -> None:
+        """Another writer may have given names, or dropped some, since we last looked."""
+        (version,) = self._db.execute("PRAGMA data_version").fetchone()
+        if version != self._data_version:
+            self._data_version = version
+            self._names = self._known_names()
+            self._last_ends = None
 
     def _mark_breaks(self, sample: Sample) -> None:
         """Notes where an end has gone back: offsets before that are of another log of the same name."""
@@ -353,7 +364,7 @@ class History:
             self._db.execute("DELETE FROM breaks WHERE at_ms < ?", (oldest,))
             while self.bytes_used > self._bytes_max and len(times := self.times()) > 1:
                 self._drop(times[: max(1, len(times) // 20)])
-            self._forget_names()
+            self._forget_names(now_ms)
         self._db.execute("PRAGMA incremental_vacuum")
 
     def _drop(self, times: Sequence[int]) -> None:
@@ -364,8 +375,12 @@ class History:
         self._ends.clear()
         self._cached = 0
 
-    def _forget_names(self) -> None:
-        """Drops the names of groups that no sample has any more."""
+    def _forget_names(self, now_ms: int) -> None:
+        """Drops the names of groups that no sample has any more; once a day, for it looks at every row."""
+        if self._forgot_ms is None or now_ms - self._forgot_ms < _DAY:
+            self._forgot_ms = self._forgot_ms or now_ms
+            return
+        self._forgot_ms = now_ms
         self._db.execute(
             "DELETE FROM names WHERE kind = 'group' AND id NOT IN (SELECT DISTINCT group_id FROM positions)"
         )
@@ -403,6 +418,7 @@ class History:
             yield
         except BaseException:
             self._db.execute("ROLLBACK")
+            self._names, self._last_ends = self._known_names(), None
             raise
         self._db.execute("COMMIT")
 

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from logmark.client.answers import EARLIEST, LATEST, Committed, GroupDescription, GroupListing, GroupMember
 from logmark.client.client import Client
-from logmark.client.errors import ClientError
+from logmark.client.errors import ClientError, RefusedByBroker
 from logmark.clock import SystemClock
 from logmark.names import TopicPartition
 from logmark.offsets.inspect import Bounds, GroupView, Place
@@ -186,7 +186,13 @@ def take_sample(
 
 
 def _listed(client: Client, groups: Sequence[str] | None) -> tuple[list[GroupListing], list[str]]:
-    listed, notes = client.try_list_groups()
+    try:
+        listed, notes = client.try_list_groups()
+    except RefusedByBroker as refused:
+        if groups is None or any(is_pattern(name) for name in groups):
+            raise
+        # Who may not list groups may still be allowed to look at these.
+        listed, notes = [], [str(refused)]
     if groups is None:
         return [one for one in listed if one.type.lower() in _WITH_OFFSETS], notes
     known = {one.group: one for one in listed}

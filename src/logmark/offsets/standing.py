@@ -16,6 +16,7 @@ from logmark.offsets.trends import Trend, trend_of
 from logmark.offsets.verdicts import WINDOW_MS, WINDOW_POINTS, Finding, Verdict, judge_group, judge_partition
 
 Windows = dict[TopicPartition, list[Moment]]
+_TOGETHER = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,23 +72,30 @@ def standing_of(
     """
     ages = ages or ages_of(sample, history=history, client=client)
     since_ms = sample.at_ms - WINDOW_MS
-    windows: dict[str, Windows] = {}
-    annotations: list[Annotation] = []
-    if history is not None:
-        windows = history.windows(list(sample.groups), since_ms=since_ms, points_max=WINDOW_POINTS - 1)
-        annotations = history.annotations(since_ms=since_ms)
-        for group in sample.groups.values():
-            _extend(windows.setdefault(group.group, {}), sample, group)
-    standings = [_group(sample, ages, one, windows.get(one), annotations, allowed_lag) for one in sample.groups]
-    if own_changes is not None and any(_is_rewound(one) for one in standings):
-        annotations += own_changes(since_ms)
-        standings = [
-            _group(sample, ages, one.group.group, windows.get(one.group.group), annotations, allowed_lag)
-            if _is_rewound(one)
-            else one
-            for one in standings
+    annotations = history.annotations(since_ms=since_ms) if history is not None else []
+
+    def judged(names: Sequence[str]) -> list[GroupStanding]:
+        windows = _windows(sample, history, names, since_ms) if history is not None else None
+        return [
+            _group(sample, ages, name, windows[name] if windows is not None else None, annotations, allowed_lag)
+            for name in names
         ]
+
+    # A few groups at a time: the windows of all of them together would take much more room than what is made of them.
+    names = list(sample.groups)
+    standings = [one for at in range(0, len(names), _TOGETHER) for one in judged(names[at : at + _TOGETHER])]
+    if own_changes is not None and any(_is_rewound(one) for one in standings):
+        annotations = [*annotations, *own_changes(since_ms)]
+        standings = [judged([one.group.group])[0] if _is_rewound(one) else one for one in standings]
     return Standing(sample=sample, ages=ages, groups=standings)
+
+
+def _windows(sample: Sample, history: History, names: Sequence[str], since_ms: int) -> dict[str, Windows]:
+    """What was seen of these groups lately, and now."""
+    found = history.windows(names, since_ms=since_ms, points_max=WINDOW_POINTS - 1)
+    for name in names:
+        _extend(found.setdefault(name, {}), sample, sample.groups[name])
+    return found
 
 
 def _is_rewound(one: GroupStanding) -> bool:
