@@ -531,7 +531,29 @@ def test_groups_with_members_are_shown_and_refused_the_same(stage: Stage) -> Non
         verbose = stage.ours("--describe", "--group", consumers.group, "--members", "--verbose").stdout
         assert (name == "both") == ("UPGRADED" in verbose)
         consumers.leave(stage)
+        compare_left_group(stage, consumers)
         stage.restore()
+
+
+LEFT = [
+    "--describe --group <group> --verbose",
+    "--describe --group <group> --members --verbose",
+    "--describe --group <group> --state --verbose",
+    "--list --type --state",
+    "--reset-offsets --group <group> --all-topics --to-latest --dry-run",
+]
+
+
+def compare_left_group(stage: Stage, consumers: Consumers) -> None:
+    """A group that its members have left is shown the same, and both tools move and delete it."""
+    for line in LEFT:
+        stage.same(*words(line.replace("<group>", consumers.group)), in_any_order=True)
+    to = ("--reset-offsets", "--group", consumers.group, "--topic", f"{consumers.topic}:0", "--execute", "--to-offset")
+    given = ("--bootstrap-server", stage.broker.bootstrap_servers)
+    for number, reset in enumerate((lambda *args: stage.apache.run(CONSUMER_GROUPS, *given, *args), stage.ours)):
+        assert 0 == reset(*to, str(11 + number)).exit_code
+        assert 11 + number == stage.broker.committed(consumers.group)[consumers.topic, 0]
+    assert "was successful" in stage.ours("--delete", "--group", consumers.group).stdout
 
 
 EVERYTHING = AclBindingFilter(
