@@ -188,6 +188,15 @@ def test_a_rule_sees_only_its_groups_and_topics() -> None:
     assert 1 == len(watch.see(1, group(at(topic="refunds", lag=0), at(lag=500))))
 
 
+def test_a_topic_that_a_group_does_not_read_any_more_is_resolved() -> None:
+    watch = Watch(replace(LAG, for_ms=0, per="topic"))
+    watch.see(0, group(at(lag=500)))
+
+    assert [("resolved", "Group billing in orders is not watched for this any more.")] == watch.said(
+        1, group(at(topic="refunds", lag=0))
+    )
+
+
 @pytest.mark.parametrize(
     ("reading", "holds"),
     [

@@ -145,6 +145,7 @@ LOOKUPS: list[tuple[str, list[tuple[int, int]], int, int, float]] = [
     ("the end of a flat run counts, not its beginning", [(0, 0), (100, 100), (100, 900), (200, 1000)], 100, 1000, 0.1),
     ("a flat run keeps two points", [(100, 100), (100, 200), (100, 300), (110, 400)], 105, 400, 0.05),
     ("an end that goes back is not taken", [(100, 100), (200, 200), (50, 300)], 150, 300, 0.15),
+    ("nor does it bend the line before it", [(100, 100), (200, 200), (50, 300)], 40, 300, 0.26),
     ("a time that goes back is not taken", [(100, 100), (200, 200), (300, 200)], 200, 300, 0),
 ]  # fmt: skip
 

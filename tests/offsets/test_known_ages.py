@@ -4,11 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.clock import ManualClock, SystemClock
 from logmark.names import TopicPartition
+from logmark.offsets import known_ages
+from logmark.offsets.ages import Ages
 from logmark.offsets.known_ages import KnownAges
-from logmark.offsets.sampling import Sample, take_sample
+from logmark.offsets.sampling import GroupSample, Sample, take_sample
 from tests.harness.brokers import BrokerUnderTest
 
 
@@ -43,6 +46,25 @@ def test_a_record_is_looked_up_once_and_ages_from_then_on(our_broker: BrokerUnde
     moved = ages.of(taken(1, 2), None, client)
     assert (25_000, 0) == (moved.of(group, at).ms, moved.of(other, at).ms)
     assert (0, 0) == (moved.records_read, moved.requests), "another group has stood there before"
+
+
+def test_what_nobody_could_tell_is_asked_again_after_five_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def nobody_knows(sample: Sample, *, client: Client | None = None, **_: object) -> Ages:
+        if client is not None:
+            asked.append(sample.at_ms)
+        return Ages(sample=sample)
+
+    monkeypatch.setattr(known_ages, "ages_of", nobody_knows)
+    at, ages = TopicPartition("t", 0), KnownAges()
+    group = GroupSample(group="g", state="Empty", committed={at: Committed(offset=0)})
+
+    for now_ms in (0, 10_000, 299_999, 300_000, 310_000):
+        sample = Sample(at_ms=now_ms, cluster_id="c", groups={"g": group}, starts={at: 0}, ends={at: 5})
+        assert ages.of(sample, None, Client("127.0.0.1:9")).of("g", at).ms is None
+
+    assert [0, 300_000] == asked
 
 
 def test_of_very_many_places_the_deepest_are_looked_up_first_and_the_others_in_turn(

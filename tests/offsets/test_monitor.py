@@ -402,3 +402,12 @@ def test_two_monitors_do_not_share_a_history(our_broker: BrokerUnderTest, watch:
     with pytest.raises(UserError, match="Another monitor writes the history"):
         watch(our_broker)
     first.restart()
+
+
+def test_another_cluster_at_the_same_address_ends_it(our_broker: BrokerUnderTest, watch: Any) -> None:
+    watched = watch(our_broker)
+    watched.step()
+    watched.lookout.cluster_id = "another"
+
+    with pytest.raises(UserError, match="answers where cluster another was"):
+        watched.step()

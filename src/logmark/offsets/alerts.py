@@ -204,6 +204,8 @@ def _cleared(
 def _missing(subject: Subject, reading: Reading | None) -> Finding:
     if reading is None or not reading.is_complete:
         return Finding(None, None, "")
+    if any(one.group == subject.group and _is_there(one) for one in reading.groups):
+        return Finding(False, None, f"{_named(subject)} is not watched for this any more.")
     return Finding(False, None, f"{_named(subject)} is not there any more.")
 
 

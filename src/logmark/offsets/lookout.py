@@ -97,6 +97,7 @@ class Lookout:
             before = client.requests_sent
             history = self.open()
             sample = take_sample(client, self._wanted.groups, self._wanted.topics, now_ms=self._clock.now_ms)
+            self._refuse_another(sample)
             for note in sample.notes:
                 self._say_once(note)
             seen = self._seen(client, sample)
@@ -139,6 +140,13 @@ class Lookout:
         if self._client is None:
             self._client = self._connect()
         return self._client
+
+    def _refuse_another(self, sample: Sample) -> None:
+        if sample.cluster_id != self.cluster_id:
+            raise UserError(
+                f"Cluster {sample.cluster_id} answers where cluster {self.cluster_id} was. Their histories are not mixed: "
+                "start the monitor anew."
+            )
 
     def _seen(self, client: Client, sample: Sample) -> Seen:
         metadata = _NO_METADATA

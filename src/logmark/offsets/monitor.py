@@ -73,6 +73,7 @@ class Monitor:
         self._lag_exporter = LagExporter()
         self._memory = Memory()
         self._written = ""
+        self._is_kept = True
         self._failures_in_a_row = 0
         self._down_since_ms: int | None = None
         self._began_ms = clock.now_ms()
@@ -236,9 +237,11 @@ class Monitor:
             return
         try:
             history.remember(_STATE_KEY, text)
-            self._written = text
+            self._written, self._is_kept = text, True
         except sqlite3.Error as error:
-            self._say(f"What the alerts are is not kept: {error}.")
+            if self._is_kept:
+                self._say(f"What is firing cannot be kept ({error}): a restart would tell it again.")
+            self._is_kept = False
 
     def _publish(self, look: Look | None) -> None:
         firing = Counter(one.rule for one in self._memory.firing)
