@@ -144,8 +144,8 @@ class Lookout:
     def _refuse_another(self, sample: Sample) -> None:
         if sample.cluster_id != self.cluster_id:
             raise UserError(
-                f"Cluster {sample.cluster_id} answers where cluster {self.cluster_id} was. Their histories are not mixed: "
-                "start the monitor anew."
+                f"Cluster {sample.cluster_id} answers where cluster {self.cluster_id} was. "
+                "Their histories are kept apart: start the monitor anew."
             )
 
     def _seen(self, client: Client, sample: Sample) -> Seen:
