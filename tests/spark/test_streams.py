@@ -258,3 +258,48 @@ def test_what_stops_a_stream_is_one_sentence_and_commits_nothing(
     assert said is not None
     assert said.startswith(f"At most 10 records were deleted before this query read them: 10 records of {topic}-0 ")
     assert {(topic, 0): 20} == broker.committed(group)
+
+
+@pytest.mark.kafka
+def test_code_for_sparks_connector_moves_by_one_word(
+    apache_kafka: BrokerUnderTest, spark: "SparkSession", tmp_path: Path
+) -> None:
+    broker = apache_kafka
+    topic = broker.create_topic("clicks", partitions=2, config={"retention.ms": "-1"})
+    for number in range(50):
+        broker.produce(topic, numbers(1, start=number), partition=number % 2, timestamp_ms=1_700_000_000_000 + number)
+    common = {
+        "kafka.bootstrap.servers": broker.bootstrap_servers,
+        "subscribe": topic,
+        "failOnDataLoss": "true",
+        "kafkaConsumer.pollTimeoutMs": "60000",
+        "fetchOffset.numRetries": "3",
+        "kafka.max.poll.records": "500",
+        "kafka.isolation.level": "read_committed",
+    }
+    reads = [
+        {
+            "startingOffsets": f'{{"{topic}": {{"0": 3, "1": -2}}}}',
+            "endingOffsets": f'{{"{topic}": {{"0": -1, "1": 9}}}}',
+        },
+        {"startingTimestamp": "1700000000010", "endingTimestamp": "1700000000040", "minPartitions": "5"},
+        {
+            "startingOffsetsByTimestamp": f'{{"{topic}": {{"0": 1700000000011, "1": 1700000009999}}}}',
+            "startingOffsetsByTimestampStrategy": "latest",
+            "maxRecordsPerPartition": "4",
+            "includeHeaders": "true",
+        },
+    ]
+
+    def stream(word: str) -> Counter[Row]:
+        options = common | {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "40", "groupIdPrefix": "moved"}
+        to = spark.readStream.format(word).options(**options).load().writeStream.format("parquet")
+        to = to.option("checkpointLocation", str(tmp_path / word / "checkpoint"))
+        assert to.trigger(availableNow=True).start(str(tmp_path / word / "rows")).awaitTermination(DEADLINE_S)
+        return rows(spark.read.parquet(str(tmp_path / word / "rows")))
+
+    for more in reads:
+        theirs, ours = (spark.read.format(word).options(**common, **more).load() for word in ("kafka", "logmark"))
+        assert theirs.schema == ours.schema
+        assert rows(theirs) == rows(ours) != Counter()
+    assert stream("kafka") == stream("logmark")
