@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -102,7 +103,7 @@ def monitor(
     clock = SystemClock()
     talk = _Talk(output)
     lookout = Lookout(
-        lambda: cluster.connect(timeout_s=max(8.0, min(interval_ms / 1000, 60.0))),
+        lambda: replace(cluster, is_read_only=True).connect(timeout_s=max(8.0, min(interval_ms / 1000, 60.0))),
         wanted=_wanted(group, topic, file, name, every_partition=KAFKA_EXPORTER in wanted_families and not once),
         clock=clock,
         say=talk.say,
