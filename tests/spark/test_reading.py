@@ -1,5 +1,7 @@
 """What an executor reads of a range, on our broker and on Apache Kafka."""
 
+import random
+
 import pytest
 
 from logmark.client.client import Client
@@ -8,8 +10,9 @@ from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.spark.options import Options, parse
 from logmark.spark.ranges import Range
-from logmark.spark.reading import read_range
+from logmark.spark.reading import COMPRESSED_BYTES_MAX, read_range, windows
 from logmark.testing import Broker
+from logmark.wire import codecs, columns
 from logmark.wire.batches import build
 from tests.harness.brokers import BrokerUnderTest
 
@@ -151,3 +154,23 @@ def test_transactions_are_read_as_the_isolation_level_says(apache_kafka: BrokerU
     # A range may begin and end in the middle of a transaction.
     for first, stop in ((3, 9), (7, 8), (12, end - 1)):
         assert [offset for offset in sorted(kept) if first <= offset < stop] == offsets(committed, topic, first, stop)
+
+
+def test_compressed_answers_are_unpacked_in_small_parts_and_others_at_once() -> None:
+    def answer(codec: int) -> memoryview:
+        value = random.Random(1).randbytes(100_000)
+        batches = [
+            build([(None, value)] * 2, timestamp_ms=0, base_offset=2 * number, codec=codec) for number in range(12)
+        ]
+        return memoryview(b"".join(batches) + b"cut off")
+
+    def decoded(part: memoryview) -> list[int]:
+        return list(columns.decode(part, start=0, stop=100, decompressed_bytes_max=1 << 20).offsets)
+
+    plain, packed = answer(codecs.NONE), answer(codecs.GZIP)
+
+    assert [plain] == list(windows(plain))
+    parts = list(windows(packed))
+    assert list(range(24)) == [offset for part in parts for offset in decoded(part)]
+    assert bytes(packed) == b"".join(parts)
+    assert all(len(part) <= COMPRESSED_BYTES_MAX for part in parts) and len(parts) > 3

@@ -62,6 +62,8 @@ class GroupFollower:
         places = self._partitions()
         check_covers(options.starting, places, name=options.starting_name)
         check_covers(options.ending, places, name=options.ending_name)
+        if not places:
+            log.warning("no topic fits the pattern yet; group %s waits for the first one", self._group)
         bounds = self._bounds(places)
         found: dict[TopicPartition, Found] = {}
         if self._group:
@@ -102,7 +104,8 @@ class GroupFollower:
         lost = self._settled_losses(here, bounds)
         if lost:
             return start.seek(self._back_in_range(lost, bounds), now_ms=self._clock.now_ms())
-        first = here | self._new(places, here, bounds, found or {})
+        # Where the group stands in a new partition must be known before anything of it is read.
+        first = here if found is None else here | self._new(places, here, bounds, found)
         ends = {place: bounds[place].end for place in first}
         if self._until is not None:
             ends = {place: min(end, self._until.get(place, first[place])) for place, end in ends.items()}

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DECOMPRESSED_BYTES_MAX = 1 << 30
+COMPRESSED_BYTES_MAX = 512 << 10  # decompressed at once: an answer of 4 MiB may stand for half a gigabyte
+_HEADER_BYTES, _CODEC_AT, _CODEC_BITS = 61, 22, 7
 TIMEOUT_S = 30.0
 PAUSE_S = 1.0
 UNKNOWN_TOPIC_PATIENCE_S = 30.0
@@ -111,18 +113,34 @@ def _read(fetcher: Fetcher, wanted: Range, progress: _Progress, options: Options
         records = answer.records
         if options.read_committed and answer.aborted_transactions:
             records = without_aborted(records, answer.aborted_transactions)
-        # One call may stop early, where the values would no longer fit into one Arrow array.
-        while progress.at < end:
-            part = columns.decode(
-                records,
-                start=progress.at,
-                stop=wanted.stop,
-                with_headers=options.with_headers,
-                decompressed_bytes_max=DECOMPRESSED_BYTES_MAX,
-            )
-            if part.next_offset <= progress.at:
-                break  # what is left is not to be seen: aborted, or beyond the range in a compacted log
-            progress.at = part.next_offset
-            if part.count:
-                yield from pieces(to_arrow(part, wanted.place))
+        for window in windows(records):
+            # One call may stop early, where the values would no longer fit into one Arrow array.
+            while progress.at < end:
+                part = columns.decode(
+                    window,
+                    start=progress.at,
+                    stop=wanted.stop,
+                    with_headers=options.with_headers,
+                    decompressed_bytes_max=DECOMPRESSED_BYTES_MAX,
+                )
+                if part.next_offset <= progress.at:
+                    break  # what is left is not to be seen: aborted, or beyond the range in a compacted log
+                progress.at = part.next_offset
+                if part.count:
+                    yield from pieces(to_arrow(part, wanted.place))
         progress.at = max(progress.at, end)
+
+
+def windows(records: memoryview) -> Iterator[memoryview]:
+    """An answer in parts of whole batches that stay small when they are decompressed; one part if nothing is."""
+    size = len(records)
+    at = begin = 0
+    while size - at >= _HEADER_BYTES and records[_CODEC_AT] & _CODEC_BITS:
+        end = at + 12 + int.from_bytes(records[at + 8 : at + 12], "big")
+        if end > size:
+            break
+        if end - begin > COMPRESSED_BYTES_MAX and at > begin:
+            yield records[begin:at]
+            begin = at
+        at = end
+    yield records[begin:]
