@@ -130,7 +130,8 @@ class Session:
                 say(f"Created topic {goal.topic}.")
                 _say_all(retention_warnings(target, request, oldest_ms=oldest, now_ms=_now_ms()))
             if known is not None:
-                self._store.forget(known.id)
+                with self._store.held(known.id):
+                    self._store.forget(known.id)
             run = begin(
                 target, request, sought, goal, target_cluster=target_cluster, now_ms=_now_ms(), run_id=run_id
             )  # fmt: skip
