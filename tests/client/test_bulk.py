@@ -1,5 +1,6 @@
 """Calls about many groups and partitions when brokers load, move, refuse or break off."""
 
+import socket
 from collections.abc import Sequence
 from types import ModuleType
 
@@ -58,11 +59,11 @@ class Here:
     def metadata(self, *topics: str, highest: dict[ModuleType, int] = HIGHEST) -> Reply:
         return lambda request: reply(metadata, brokers(self.address, topics), highest)(request)
 
-    def coordinators(self, *groups: str) -> Reply:
+    def coordinators(self, *groups: str, at: str = "") -> Reply:
         def answer(request: bytes) -> bytes | None:
-            host, _, port = self.address.partition(":")
+            host, _, port = (at or self.address).partition(":")
             found = [
-                find_coordinator.ResponseCoordinator(key=group, node_id=1, host=host, port=int(port))
+                find_coordinator.ResponseCoordinator(key=group, node_id=2 if at else 1, host=host, port=int(port))
                 for group in groups
             ]
             return reply(find_coordinator, find_coordinator.Response(coordinators=found))(request)
@@ -194,6 +195,16 @@ def test_a_group_whose_coordinator_moved_is_asked_again_and_the_others_are_not()
         found = client.try_committed_of(["a", "b"])
 
     assert {"a": {PLACE: Committed(offset=5)}, "b": {PLACE: Committed(offset=7)}} == found
+
+
+def test_a_group_whose_coordinator_is_gone_is_asked_at_the_next_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        gone = f"127.0.0.1:{taken.getsockname()[1]}"
+    here = Here()
+    script = [KEYS, here.metadata(), here.coordinators("a", at=gone), here.coordinators("a"), commits(("a", 0, 5))]
+    with scripted(script) as here.address, Client(here.address, patience_s=0) as client:
+        client.metadata([])
+        assert {"a": {PLACE: Committed(offset=5)}} == client.try_committed_of(["a"])
 
 
 def test_what_was_on_its_way_when_a_connection_broke_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

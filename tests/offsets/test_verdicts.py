@@ -70,6 +70,8 @@ TABLE = [
     Row("neither members nor a token", STOPPED, 5, [10] * 4, [30, 40, 50, 60], says="the group has no members"),
     Row("moved, then stopped", STOPPED, 5, [10, 20, 20, 20, 20], [60] * 5),
     Row("a pause like the ones before is none", OK, 8, [10, 10, 10, 50, 50, 50], [90] * 6),
+    Row("a pause somewhat longer than the ones before", OK, 8, [10, 10, 10, 50, 50, 50, 50], [90] * 7),
+    Row("more than twice as long as ever before", STOPPED, 5, [10] * 3 + [50] * 6, [90] * 9, says="2 min 30 s"),
     Row("stands below the log start, and something is left", STOPPED, 5, [5] * 3, [90] * 3, start=50,
         says="40 records behind"),
     Row("reads, and falls behind", SLOW, 7, [10, 20, 30, 40], [20, 40, 60, 80], says="lag grew from 10 to 40"),

@@ -107,4 +107,4 @@ class _Search:
             above = self._above[partition] if index == len(series) else (times[index], series[index])
             self.found[partition, offset] = between(offset, (times[index - 1], series[index - 1]), above)
         self._above[partition] = (times[0], series[0])
-        return [] if is_broken else left
+        return left
