@@ -45,6 +45,8 @@ class GroupFollower:
         self._cluster = cluster
         self._clock = clock
         self._ours: dict[TopicPartition, set[int]] | None = None  # None: this process has not committed yet
+        self._begun: Position | None = None
+        self._is_first_query_known = False
         self._known: dict[TopicPartition, int] = {}
         self._renewed_ms: int | None = None
         self._places: list[TopicPartition] = []
@@ -76,6 +78,7 @@ class GroupFollower:
         query = f"{socket.gethostname().replace(' ', '-')}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         position = begin(group=self._group, query=query, now_ms=self._clock.now_ms(), found=found, starts=starts)
         self._ours = {}
+        self._begun = position
         self._commit(position, starts)
         return position
 
@@ -94,6 +97,7 @@ class GroupFollower:
         self._check_group(start)
         found = self._try_found(start)
         if found is not None:
+            found = self._as_begun(start, found)
             moved = self._settle(start, found)
             if moved is not None:
                 return moved
@@ -145,6 +149,26 @@ class GroupFollower:
             return share(first, ends, records_max=records_max)
         sizes = self._sizes.of({place: first[place] for place in waiting}, waiting)
         return share(first, ends, records_max=records_max, bytes_max=bytes_max, record_bytes=sizes)
+
+    def _as_begun(self, start: Position, found: dict[TopicPartition, Found]) -> dict[TopicPartition, Found]:
+        """The commits of the query that goes on, where this process has made them under another token.
+
+        A driver that died in the first batch of a query begins anew, because Spark asks where it starts once more; but
+        then Spark repeats the batch as it was planned, under the first token, and the query goes on from there.
+        """
+        if self._begun is None or self._begun.query == start.query:
+            return found
+        if not self._is_first_query_known:
+            self._is_first_query_known = True
+            self._ours = {place: set(offsets) for place, offsets in start.committed_before().items()}
+        known = self._ours or {}
+        anew = {place for place, one in found.items() if one.mark and one.mark.query == self._begun.query}
+        for place in anew:
+            offset = found[place].offset
+            mark = Mark(query=start.query, generation=start.generation, offset=offset)
+            # Begun elsewhere than the first time: somebody has moved the group meanwhile.
+            found[place] = Found(offset=offset, mark=mark if offset in known.get(place, ()) else None)
+        return found
 
     def _settle(self, start: Position, found: Mapping[TopicPartition, Found]) -> Position | None:
         """Commits what is to be committed; the position to seek to if somebody moved the group."""
