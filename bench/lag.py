@@ -10,6 +10,7 @@ answers takes says how long a sample holds a broker up.
 
 import argparse
 import json
+import os
 import random
 import resource
 import subprocess
@@ -110,7 +111,7 @@ def make_history(path: Path, sample: Sample, plan: Plan) -> None:
 
 def look(address: str, history: Path) -> dict[str, float]:
     """One full sample with ages from history, as a fresh process takes it; what it took and what it used."""
-    began = time.perf_counter()
+    began, cpu_began = time.perf_counter(), time.process_time()
     with Client(address, timeout_s=60) as client:
         sample = take_sample(client)
     sampled = time.perf_counter()
@@ -123,6 +124,7 @@ def look(address: str, history: Path) -> dict[str, float]:
         "sample_s": sampled - began,
         "ages_s": ended - sampled,
         "total_s": ended - began,
+        "cpu_s": time.process_time() - cpu_began,
         "requests": sample.requests,
         "pairs": sample.pairs,
         "partitions": len(sample.ends),
@@ -196,6 +198,7 @@ class Seen:
     looks: list[dict[str, float]]
     slowest_ms: list[float]
     tool_s: list[float]
+    broker_s: list[float]
 
     def of(self, name: str) -> float:
         return middle(look[name] for look in self.looks)
@@ -211,10 +214,12 @@ def side(running: Running, plan: Plan, folder: Path, tell: Callable[[str], None]
     history = folder / f"{running.name.split()[0]}.sqlite"
     make_history(history, sample, plan)
     tell(f"  history of {plan.samples} samples: {history.stat().st_size / 1e6:.1f} MB")
-    seen = Seen([], [], [])
+    seen = Seen([], [], [], [])
     for number in range(plan.rounds):
+        used_s = running.cpu_seconds()
         with Beside(running.address) as beside:
             seen.looks.append(looked(running.address, history))
+        seen.broker_s.append(running.cpu_seconds() - used_s)
         seen.slowest_ms.append(beside.slowest_ms)
         seen.tool_s.append(described(running.address, plan))
         tell(f"  round {number + 1}: {seen.looks[-1]}, tool {seen.tool_s[-1]:.2f} s, beside {beside.slowest_ms:.1f} ms")
@@ -223,12 +228,13 @@ def side(running: Running, plan: Plan, folder: Path, tell: Callable[[str], None]
 
 def measure(plan: Plan, folder: Path, tell: Callable[[str], None]) -> tuple[list[Row], list[str]]:
     """Both sides, one after the other."""
+    load = os.getloadavg()[0]
     with logmark(folder / "logmark", durability="sync") as ours:
         on_ours = side(ours, plan, folder, tell)
         memory_mb = ours.memory_mb()
     with kafka(folder / "kafka") as theirs:
         on_kafka = side(theirs, plan, folder, tell)
-    return rows(on_ours, on_kafka), notes(on_ours, on_kafka, memory_mb, plan)
+    return rows(on_ours, on_kafka), notes(on_ours, on_kafka, memory_mb, load, plan)
 
 
 def rows(on_ours: Seen, on_kafka: Seen) -> list[Row]:
@@ -251,7 +257,7 @@ def rows(on_ours: Seen, on_kafka: Seen) -> list[Row]:
     ]
 
 
-def notes(on_ours: Seen, on_kafka: Seen, broker_mb: float, plan: Plan) -> list[str]:
+def notes(on_ours: Seen, on_kafka: Seen, broker_mb: float, load: float, plan: Plan) -> list[str]:
     """What the table has no room for."""
     return [
         f"{plan.topics * plan.partitions:,} partitions, {plan.groups:,} groups, {plan.pairs:,} pairs; "
@@ -260,6 +266,9 @@ def notes(on_ours: Seen, on_kafka: Seen, broker_mb: float, plan: Plan) -> list[s
         f"{on_ours.of('requests'):.0f} requests, {on_ours.of('ages_s'):.2f} s for the ages; "
         f"on Kafka {on_kafka.of('sample_s'):.2f} s in "
         f"{on_kafka.of('requests'):.0f} requests, {on_kafka.of('ages_s'):.2f} s.",
+        f"Processor time of one sample on Logmark: {on_ours.of('cpu_s'):.2f} s of the sampler and "
+        f"{middle(on_ours.broker_s):.2f} s of the broker; on Kafka {on_kafka.of('cpu_s'):.2f} s and "
+        f"{middle(on_kafka.broker_s):.2f} s. The machine's load was {load:.1f} on {os.cpu_count()} cores at the start.",
         f"Peak memory of the sampling process: {on_ours.of('memory_mb'):.0f} MB on Logmark, "
         f"{on_kafka.of('memory_mb'):.0f} MB on Kafka; of Logmark's broker {broker_mb:.0f} MB.",
         f"One full sample on Logmark: at most 5 s was the goal, {on_ours.of('total_s'):.2f} s is the figure: "
