@@ -20,11 +20,11 @@ from logmark.spark.transactions import transactions
 from logmark.spark.versions import (
     current_version,
     drop_version,
+    list_versions,
     next_version,
     swap_in,
     take_back,
     version_path,
-    versions,
 )
 from tests.spark.staging import P0, P1, batch, rows, write
 
@@ -130,9 +130,9 @@ def test_a_version_may_have_other_columns(table: Path) -> None:
 
 
 def test_versions_are_listed_with_what_they_hold(table: Path) -> None:
-    assert [(1, True, 2), (2, False, 2)] == [(one.number, one.is_current, one.records) for one in versions(table)]
+    assert [(1, True, 2), (2, False, 2)] == [(one.number, one.is_current, one.records) for one in list_versions(table)]
     swap_in(table, 2)
-    listed = versions(table)
+    listed = list_versions(table)
     assert [(1, False, 2), (2, True, 2)] == [(one.number, one.is_current, one.records) for one in listed]
     assert [table / "_versions" / "v1", table] == [one.path for one in listed]
     assert [{"clicks": {"0": 30}}] * 2 == [one.standing["end"] for one in listed]

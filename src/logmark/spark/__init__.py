@@ -11,11 +11,29 @@
     read_table("tables/billing")                    # a pyarrow.Table
 
 `session` starts a local Spark. `Pipeline` joins a stream, a function of DataFrame to DataFrame and a Delta table.
-`write_table` writes any stream of `format("logmark")` into a Delta table, each offset once. `read_table` reads one.
+`write_table` writes any stream of `format("logmark")` into a Delta table, each offset once, in one of four modes, as
+`format("logmark.delta")` does. `read_table` reads one with Arrow, `load_table` with Spark. `optimize_table` and
+`vacuum_table` keep its files few. `version_path`, `swap_in` and `take_back` build a table anew beside the old one.
 """
 
+from logmark.spark.compaction import optimize_table, vacuum_table
 from logmark.spark.pipeline import Pipeline
 from logmark.spark.sessions import session
-from logmark.spark.tables import read_table, write_table
+from logmark.spark.tables import load_table, read_table, write_table
+from logmark.spark.versions import drop_version, list_versions, next_version, swap_in, take_back, version_path
 
-__all__ = ["Pipeline", "read_table", "session", "write_table"]
+__all__ = [
+    "Pipeline",
+    "drop_version",
+    "list_versions",
+    "load_table",
+    "next_version",
+    "optimize_table",
+    "read_table",
+    "session",
+    "swap_in",
+    "take_back",
+    "vacuum_table",
+    "version_path",
+    "write_table",
+]

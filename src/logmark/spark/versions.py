@@ -64,7 +64,7 @@ def next_version(table: str | Path) -> int:
     return max([current_version(table), *_numbers(Path(table).absolute())]) + 1
 
 
-def versions(table: str | Path) -> list[Version]:
+def list_versions(table: str | Path) -> list[Version]:
     """The versions that there are, in order: the current one and those that are built or kept beside it."""
     root = Path(table).absolute()
     current = current_version(root)
