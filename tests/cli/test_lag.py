@@ -343,3 +343,13 @@ def test_a_wrong_interval_is_a_sentence(lag: Command) -> None:
     for every in ("0s", "2h"):
         refused = lag("--watch", "--every", every)
         assert 1 == refused.exit_code and "every 0.1 s to 1 h" in refused.error
+
+
+def test_a_cluster_that_is_not_there_is_a_sentence_within_ten_seconds() -> None:
+    for how in ((), ("--watch",), ("--plot", "lag.svg")):
+        began = time.monotonic()
+        refused = run("lag", *how, servers="127.0.0.1:1")
+        assert (1, "") == (refused.exit_code, refused.out)
+        assert "127.0.0.1:1 refused the connection" in refused.error
+        assert time.monotonic() - began < 10
+    assert not Path("lag.svg").exists()

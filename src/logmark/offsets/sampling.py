@@ -18,6 +18,7 @@ from logmark.offsets.lag import Lag, lag_of
 
 # Groups of these kinds commit offsets; share groups keep theirs elsewhere.
 _WITH_OFFSETS = ("", "classic", "consumer", "streams")
+_WITH_MEMBERS = ("", "classic", "consumer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,8 +219,8 @@ def matches(name: str, patterns: Collection[str] | None) -> bool:
 
 
 def _described(client: Client, listings: Sequence[GroupListing]) -> dict[str, GroupDescription | ClientError]:
-    # Who is Empty has no members to ask for, and of a streams group the list says all that can be had here.
-    asked = [one.group for one in listings if one.state != "Empty" and one.type.lower() != "streams"]
+    # Who is Empty has no members to ask for, and of a streams or share group the list says all that can be had here.
+    asked = [one.group for one in listings if one.state != "Empty" and one.type.lower() in _WITH_MEMBERS]
     return client.try_describe_groups(asked, types={one.group: one.type for one in listings})
 
 
