@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
+from logmark.cli import clusters
 from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.names import TopicPartition
 from logmark.offsets import applying
 from logmark.offsets.journal import FileJournal
 from tests.cli.conftest import Ran, run
+from tests.conftest import BOTH
 from tests.harness import shared
 from tests.harness.brokers import BrokerUnderTest, read
 from tests.harness.node import wait_until
@@ -66,7 +68,7 @@ class Stage:
         return self.run("reset", self.group, "--topic", self.topic, *arguments)
 
     def changes(self) -> list[tuple[str, str]]:
-        return [(one["action"], one["state"]) for one in self.done("history", self.group, "-o", "json").json]
+        return [(one.action, one.state) for one in FileJournal().changes(name=self.group)]
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +76,18 @@ def _at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nobody else is in these groups, and every test has a journal of its own."""
     monkeypatch.setattr(applying, "QUIET_WATCH_S", 0.0)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture(scope="module", params=BOTH)
+def one_stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """A stage for many tests: each leaves the group where it stood."""
+    kind = request.param
+    control = request.getfixturevalue("_our_broker") if kind == "logmark" else shared.node("kafka")
+    broker = BrokerUnderTest(kind, control.bootstrap_servers, control)
+    stage = Stage(broker)
+    yield stage
+    stage.client.close()
+    broker.close()
 
 
 @pytest.fixture
@@ -141,7 +155,10 @@ def test_a_reset_is_shown_made_told_and_taken_back(stage: Stage) -> None:
     ],
     ids=str,
 )
-def test_every_scenario_leads_to_the_same_place_on_any_kafka(stage: Stage, scenario: list[str], to: list[int]) -> None:
+def test_every_scenario_leads_to_the_same_place_on_any_kafka(
+    one_stage: Stage, scenario: list[str], to: list[int]
+) -> None:
+    stage = one_stage
     planned = stage.reset(*scenario, "--dry-run", "--output", "json")
 
     assert (0, "This was a dry run: nothing was changed.\n") == (planned.exit_code, planned.error)
@@ -151,6 +168,7 @@ def test_every_scenario_leads_to_the_same_place_on_any_kafka(stage: Stage, scena
     assert (0, True) == (done.exit_code, done.json["applied"])
     assert to == stage.offsets()
     assert "kept" == stage.stands()[stage.places[0]].metadata
+    stage.client.commit(stage.group, stage.begin)
 
 
 def test_the_places_of_another_group_and_of_a_file_are_taken(stage: Stage, tmp_path: Path) -> None:
@@ -253,7 +271,8 @@ def test_the_journal_moves_into_a_topic_that_a_whole_team_sees(stage: Stage, tmp
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody else"))
     monkeypatch.setenv("LOGMARK_JOURNAL_TOPIC", topic)
-    assert [("reset", "done"), ("reset", "done")] == stage.changes()
+    seen = stage.done("history", stage.group, "-o", "json").json
+    assert [("reset", "done"), ("reset", "done")] == [(one["action"], one["state"]) for one in seen]
     stage.done("undo", "--yes")
     stage.done("undo", "--yes")
     assert stage.begin == stage.stands()
@@ -264,6 +283,7 @@ def test_the_journal_moves_into_a_topic_that_a_whole_team_sees(stage: Stage, tmp
 
 WRONG = [
     (["--to-earliest"], 2, "there is no terminal to ask in. Add --yes"),
+    (["--to-earliest", "-o", "json"], 2, "nobody can be asked about a plan that is not shown. Add --yes or --dry-run."),
     (["--yes"], 2, "Say where the group shall go"),
     (["--to-earliest", "--to-latest", "--yes"], 2, "Say where the group shall go"),
     (["--to-earliest", "--all-topics", "--yes"], 2, "not both"),
@@ -285,13 +305,13 @@ WRONG = [
     ("arguments", "exit_code", "sentence"), WRONG, ids=[" ".join(arguments) for arguments, *_ in WRONG]
 )
 def test_what_is_typed_wrong_is_a_sentence_and_changes_nothing(
-    our_stage: Stage, arguments: list[str], exit_code: int, sentence: str
+    one_stage: Stage, arguments: list[str], exit_code: int, sentence: str
 ) -> None:
-    refused = our_stage.reset(*arguments)
+    refused = one_stage.reset(*arguments)
 
     assert exit_code == refused.exit_code, refused.error
     assert sentence in " ".join(refused.error.replace("│", " ").split())
-    assert (our_stage.begin, []) == (our_stage.stands(), our_stage.changes())
+    assert (one_stage.begin, []) == (one_stage.stands(), one_stage.changes())
 
 
 def test_misspelt_names_are_told_with_what_was_meant(stage: Stage) -> None:
@@ -405,7 +425,7 @@ def test_missing_rights_on_apache_kafka_are_sentences_and_change_nothing() -> No
     broker.close()
 
 
-def test_a_cluster_that_is_not_there_is_a_sentence_within_ten_seconds() -> None:
+def test_a_cluster_that_is_not_there_is_a_sentence_within_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
     for command in (
@@ -415,6 +435,7 @@ def test_a_cluster_that_is_not_there_is_a_sentence_within_ten_seconds() -> None:
         refused = run("offsets", *command, servers=address)
         assert (1, True) == (refused.exit_code, f"The broker at {address} refused the connection" in refused.error)
         assert time.monotonic() - began < 10
+        monkeypatch.setattr(clusters, "PATIENCE_S", 0.0)  # one real wait is enough
 
 
 def test_an_interrupted_change_is_told_and_finished_or_taken_back(our_stage: Stage) -> None:

@@ -322,3 +322,25 @@ class TestKilled:
         process.start()
         process.join(30)
         assert -signal.SIGKILL == process.exitcode
+
+
+@pytest.mark.kafka
+def test_a_group_of_the_newer_protocol_is_moved_and_put_back(apache_kafka: BrokerUnderTest, tmp_path: Path) -> None:
+    with Client(apache_kafka.bootstrap_servers) as client:
+        desk = Desk(apache_kafka, client, tmp_path)
+        consumer = apache_kafka.consumer(desk.group, group_protocol="consumer")
+        consumer.subscribe([desk.topic])
+        read(consumer, 3 * RECORDS)
+        consumer.commit(asynchronous=False)
+        with pytest.raises(UserError, match="is active"):
+            desk.reset(ToOffset(2))
+        consumer.close()
+        before = desk.stands()
+        assert "consumer" == client.describe_groups([desk.group])[desk.group].type
+
+        desk.reset(ToOffset(2))
+        desk.apply(plan_delete(client, desk.group, {desk.topic: [0]}))
+        assert [2, 2] == [one.offset for one in desk.stands().values()]
+        desk.undo()
+        desk.undo()
+        assert before == desk.stands()

@@ -87,6 +87,12 @@ class Act:
     def _ask(self, plan: "ResetPlan") -> None:
         if self._yes:
             return
+        if self._output is OutputFormat.JSON:
+            raise UserError(
+                "Nothing was changed: JSON is for programs, and nobody can be asked about a plan that is not shown. Add "
+                "--yes or --dry-run.",
+                exit_code=2,
+            )
         ask(f"Apply this to group {plan.group}?")
 
     def _write_json(self, plan: "ResetPlan", applied: "Applied | None") -> None:
