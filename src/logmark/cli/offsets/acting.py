@@ -89,8 +89,8 @@ class Act:
             return
         if self._output is OutputFormat.JSON:
             raise UserError(
-                "Nothing was changed: JSON is for programs, and nobody can be asked about a plan that is not shown. Add "
-                "--yes or --dry-run.",
+                "Nothing was changed: JSON is for programs, and nobody can be asked about a plan that is not shown. "
+                "Add --yes or --dry-run.",
                 exit_code=2,
             )
         ask(f"Apply this to group {plan.group}?")
