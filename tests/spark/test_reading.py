@@ -1,6 +1,8 @@
 """What an executor reads of a range, on our broker and on Apache Kafka."""
 
 import random
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -122,6 +124,25 @@ def test_what_may_pass_is_waited_for_and_what_may_not_is_said_at_once(
     with pytest.raises(type(failure), match=str(failure)):
         list(read_range(wanted, Range(TopicPartition("clicks", 0), 0, 10)))
     assert patience_s == now[0]
+
+
+def test_a_read_that_moves_on_is_not_given_up_however_often_its_broker_goes_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+
+    def one_more(fetcher: object, wanted: Range, progress: Any, options: Options) -> Iterator[int]:
+        now[0] += 100
+        progress.at += 1
+        yield progress.at
+        raise BrokerUnreachable("away")
+
+    monkeypatch.setattr("logmark.spark.reading._read", one_more)
+    wanted = parse({"bootstrap.servers": "b:1", "subscribe": "clicks"}, is_stream=False)
+
+    assert [1, 2, 3, 4] == list(read_range(wanted, Range(TopicPartition("clicks", 0), 0, 4)))
 
 
 @pytest.mark.kafka

@@ -40,7 +40,6 @@ def with_stores_read(tls: Mapping[str, str]) -> dict[str, str]:
         found["ssl.keystore.key"] = blocks["KEY"]
         others = _read(path, password, "others", "ssl.keystore")
         found["ssl.keystore.certificate.chain"] = f"{blocks['CERTIFICATE']}\n{others}"
-        found.pop("ssl.key.password", None)  # what came out of the store is not encrypted any more
     return found
 
 

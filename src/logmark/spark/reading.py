@@ -128,7 +128,6 @@ def _read(fetcher: Fetcher, wanted: Range, progress: _Progress, options: Options
                 progress.at = part.next_offset
                 if part.count:
                     yield from pieces(to_arrow(part, wanted.place))
-        progress.at = max(progress.at, end)
 
 
 def windows(records: memoryview) -> Iterator[memoryview]:
