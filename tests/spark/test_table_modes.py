@@ -7,8 +7,9 @@ import pytest
 from deltalake import DeltaTable
 
 from logmark.errors import UserError
+from logmark.spark.commits import put
 from logmark.spark.modes import Rules
-from tests.spark.staging import P0, P1, WHERE, Row, batch, rows, write
+from tests.spark.staging import P0, P1, WHERE, Row, batch, rows, spark_schema, write
 
 CLICKS = {**WHERE, "value": "string"}
 USERS = {**WHERE, "user": "string", "city": "string"}
@@ -307,6 +308,20 @@ def test_a_column_of_another_type_is_a_sentence_that_names_both(tmp_path: Path) 
 
     with pytest.raises(UserError, match=r"value \(long, in the table string\).* Nothing was written"):
         write(tmp_path, batch({P0: 1}, {P0: 2}, growing), growing, {**WHERE, "value": "long"}, numbers)
+
+
+@pytest.mark.parametrize("kind", ["void", "interval day to second"])
+def test_a_type_that_delta_does_not_have_is_a_sentence_before_anything_is_computed(tmp_path: Path, kind: str) -> None:
+    one = batch({P0: 0}, {P0: 1}, APPEND)
+    with pytest.raises(UserError, match=f"The column price has the type {kind}, which Delta tables do not have"):
+        put(tmp_path, one, spark_schema({**CLICKS, "price": kind}), pytest.fail, APPEND)
+
+
+def test_rows_that_do_not_say_where_they_came_from_are_not_appended(tmp_path: Path) -> None:
+    lost = [{"topic": None, "partition": 0, "offset": 0, "value": "a"}]
+
+    with pytest.raises(UserError, match="Some rows have no topic, partition or offset"):
+        write(tmp_path, batch({P0: 0}, {P0: 1}, APPEND), APPEND, CLICKS, lost)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from logmark.errors import UserError
 from logmark.spark.files import DataFile, Replacement, describe, listed, replace
 from logmark.spark.ledger import Batch, Ledger, entries, note, read_ledger, takes
 from logmark.spark.modes import APPEND, COMPLETE, REPLACE, UPSERT, Rules, is_located
-from logmark.spark.schemas import arrow_of, check_fit, columns_of, grow, schema_of, types_of
+from logmark.spark.schemas import arrow_of, check_fit, check_types, columns_of, grow, schema_of, types_of
 from logmark.spark.spans import common_of, layers
 from logmark.spark.upserts import merge
 
@@ -49,7 +49,7 @@ def put(table: Path, batch: Batch, schema: str, stage: Callable[[Path], None], r
     if (not batch.is_stateful and not batch.position.ranges) or not takes(ledger, batch, table=str(table)):
         return False
     given = types_of(columns_of(schema))
-    rules.check(given)
+    check_rows(schema, rules)
     columns = columns_of(schema, without=rules.delete_by if rules.marks_deletes(given) else None)
     if delta is not None:
         check_fit(delta, columns, table, may_grow=rules.merge_schema)
@@ -60,12 +60,20 @@ def put(table: Path, batch: Batch, schema: str, stage: Callable[[Path], None], r
     folder = table / "data" / uuid.uuid4().hex
     try:
         stage(folder)
-        work.staged = _staged_files(table, folder, rules.keys, is_located=is_located(given) and rules.mode == REPLACE)
+        must_locate = is_located(given) and rules.mode in (REPLACE, APPEND)
+        work.staged = _staged_files(table, folder, rules.keys, is_located=must_locate)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     work.commit_until_done()
     return True
+
+
+def check_rows(schema: str, rules: Rules) -> None:
+    """Raises a sentence if rows of this schema cannot enter any table by these rules."""
+    columns = columns_of(schema)
+    check_types(columns)
+    rules.check(types_of(columns))
 
 
 class _Work:
@@ -116,7 +124,7 @@ class _Work:
                 with suppress_lost_race():
                     grow(delta, new)
                 return False
-        changes = self._changes(ledger, files_of(delta) if delta is not None else [], self._schema(delta))
+        changes = self._changes(ledger, delta)
         is_idle = self._batch.is_stateful and ledger.generation is not None and ledger.has_read(self._batch)
         if is_idle and not changes.removed and not changes.rewritten:
             return True
@@ -128,24 +136,23 @@ class _Work:
                 (self._table / file.path).unlink()
         return True
 
-    def _schema(self, delta: "DeltaTable | None") -> "pyarrow.Schema":
-        return arrow_of(self._columns) if delta is None else schema_of(delta)
-
-    def _changes(self, ledger: Ledger, files: Sequence[DataFile], schema: "pyarrow.Schema") -> Replacement:
-        """What the batch does to these files of the table."""
-        if self._rules.mode == COMPLETE:
-            return Replacement(removed=list(files), rewritten=self.staged)
-        if self._rules.mode == UPSERT:
-            return merge(self._table, files, self._staged_rows(schema), self._rules, schema)
-        if self._batch.is_stateful:
-            return Replacement(removed=[], rewritten=self.staged)
+    def _changes(self, ledger: Ledger, delta: "DeltaTable | None") -> Replacement:
+        """What the batch does to the files of the table."""
+        schema = arrow_of(self._columns) if delta is None else schema_of(delta)
         ranges = self._batch.position.ranges
-        if self._rules.mode == APPEND:
+        if self._rules.mode == APPEND and not self._batch.is_stateful:
             left = self.staged
             for known in layers(common_of(ranges, ledger.read)):
                 gone = replace(self._table, left, known, schema)
                 left = [file for file in left if file not in gone.removed] + gone.rewritten
             return Replacement(removed=[], rewritten=left)
+        if self._rules.mode == APPEND or (self._rules.mode == REPLACE and self._batch.is_stateful):
+            return Replacement(removed=[], rewritten=self.staged)
+        files = files_of(delta) if delta is not None else []
+        if self._rules.mode == COMPLETE:
+            return Replacement(removed=files, rewritten=self.staged)
+        if self._rules.mode == UPSERT:
+            return merge(self._table, files, self._staged_rows(schema), self._rules, schema)
         gone = replace(self._table, files, ranges, schema)
         return Replacement(removed=gone.removed, rewritten=[*self.staged, *gone.rewritten])
 

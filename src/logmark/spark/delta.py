@@ -18,10 +18,10 @@ from pyspark.sql.datasource import WriterCommitMessage as Message
 from pyspark.sql.types import StructType
 
 from logmark.errors import UserError
-from logmark.spark.commits import put
+from logmark.spark.commits import check_rows, put
 from logmark.spark.compaction import optimize_when_due
 from logmark.spark.modes import COMPLETE, REPLACE, Rules
-from logmark.spark.schemas import arrow_of, columns_of, types_of
+from logmark.spark.schemas import arrow_of, columns_of
 from logmark.spark.tables import local_path, read_batch
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Writer(DataSourceStreamArrowWriter):
     def __init__(self, settings: Settings, schema: StructType) -> None:
         self._settings = settings
         self._schema = schema.json()
-        settings.rules.check(types_of(columns_of(self._schema)))
+        check_rows(self._schema, settings.rules)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Staged:
         """Runs in a task: its rows as one file."""

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _KNOWN_FEATURES = {"timestampNtz"}
+_PLAIN = {"string", "binary", "boolean", "byte", "short", "integer", "long", "float", "double", "date"}
+_PLAIN |= {"timestamp", "timestamp_ntz"}
 _NULLABLE = ("nullable", "containsNull", "valueContainsNull")
 
 
@@ -31,6 +33,28 @@ def arrow_of(columns: Any) -> "pyarrow.Schema":
     from deltalake import Schema
 
     return pyarrow.schema(Schema.from_json(json.dumps(columns)).to_arrow())
+
+
+def check_types(columns: Any) -> None:
+    """Raises a sentence if a column has a type that Delta does not know."""
+    for field in columns["fields"]:
+        unknown = _unknown(field["type"])
+        if unknown is not None:
+            raise UserError(
+                f"The column {field['name']} has the type {unknown}, which Delta tables do not have. Nothing was "
+                "written. Cast it to another type, or leave it out."
+            )
+
+
+def _unknown(kind: Any) -> str | None:
+    """The first type in it that Delta does not know."""
+    if isinstance(kind, str):
+        return None if kind in _PLAIN or kind.startswith("decimal(") else kind
+    inner = {"struct": "fields", "array": "elementType", "map": "valueType"}.get(kind["type"])
+    if inner is None:
+        return str(kind["type"])
+    parts = [field["type"] for field in kind["fields"]] if inner == "fields" else [kind[inner], kind.get("keyType")]
+    return next((found for part in parts if part is not None and (found := _unknown(part)) is not None), None)
 
 
 def table_columns(delta: "DeltaTable") -> Any:

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from logmark.errors import UserError
-from logmark.spark.commits import files_of, open_table, put
+from logmark.spark.commits import check_rows, files_of, open_table, put
 from logmark.spark.compaction import optimize_when_due
 from logmark.spark.ledger import Batch
 from logmark.spark.modes import COMPLETE, REPLACE, UPSERT, Rules
 from logmark.spark.position import Position
-from logmark.spark.schemas import check_kind, columns_of, schema_of, types_of
+from logmark.spark.schemas import check_kind, columns_of, schema_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -69,7 +69,7 @@ def write_table(
     kept = local_path(checkpoint, "checkpoint") if checkpoint is not None else table / "_checkpoint"
     if not frame.isStreaming:
         raise UserError("write_table takes a stream: load it with spark.readStream and not with spark.read.")
-    rules.check(types_of(columns_of(frame.schema.json())))
+    check_rows(frame.schema.json(), rules)
 
     def write(rows: "DataFrame", batch_id: int) -> None:
         batch = read_batch(kept, batch_id, rules)
