@@ -23,6 +23,7 @@ _ARROW = {
     "long": pa.int64(),
     "boolean": pa.bool_(),
     "double": pa.float64(),
+    "timestamp_ntz": pa.timestamp("us"),
 }
 Columns = Mapping[str, str]
 Row = Mapping[str, Any]

@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -125,6 +126,19 @@ def test_a_version_may_have_other_columns(table: Path) -> None:
 
     swap_in(table, 3)
     assert [("a", 1, "EUR")] == rows(table)
+    take_back(table)
+    assert OLD == rows(table)
+
+
+def test_a_version_may_have_a_type_that_the_tables_protocol_does_not_know(table: Path) -> None:
+    wide = {**TOTALS, "at": "timestamp_ntz"}
+    noon = datetime(2026, 11, 16, 12)
+    one = batch({P0: 0}, {P0: 30}, UPSERT, is_stateful=True, query="wide", number=0, generation=9)
+    write(version_path(table, 3), one, UPSERT, wide, [{"campaign": "a", "total": 1, "at": noon}])
+
+    swap_in(table, 3)
+    assert [("a", 1, noon)] == rows(table)
+    assert ["timestampNtz"] == DeltaTable(str(table)).protocol().reader_features
     take_back(table)
     assert OLD == rows(table)
 

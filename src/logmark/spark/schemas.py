@@ -106,6 +106,22 @@ def grow(delta: "DeltaTable", fields: list[Any]) -> None:
     delta.alter.add_columns([Field.from_json(json.dumps(field)) for field in fields], commit_properties=properties)
 
 
+def widen_protocol(delta: "DeltaTable", like: "DeltaTable") -> bool:
+    """True if the table knows every type that the other one has; False if it had to learn one first, in a commit."""
+    from deltalake import TableFeatures
+    from deltalake.transaction import CommitProperties
+
+    if set(like.protocol().reader_features or ()) <= set(delta.protocol().reader_features or ()):
+        return True
+    # It is the one feature that check_kind lets pass.
+    delta.alter.add_feature(
+        TableFeatures.TimestampWithoutTimezone,
+        allow_protocol_versions_increase=True,
+        commit_properties=CommitProperties(max_commit_retries=0),
+    )
+    return False
+
+
 def _told(kind: Any) -> str:
     return kind if isinstance(kind, str) else str(kind.get("type"))
 

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logmark.errors import UserError
-from logmark.spark.commits import ATTEMPTS_MAX, commit, files_of, open_table, too_busy
+from logmark.spark.commits import ATTEMPTS_MAX, commit, files_of, open_table, suppress_lost_race, too_busy
 from logmark.spark.files import DataFile, Replacement
 from logmark.spark.ledger import closing, handed_over, standing
-from logmark.spark.schemas import check_kind, table_columns
+from logmark.spark.schemas import check_kind, table_columns, widen_protocol
 from logmark.spark.transactions import transactions
 
 if TYPE_CHECKING:
@@ -105,6 +105,11 @@ def swap_in(table: str | Path, number: int, *, group: str | None = None, keep: b
         staged = _closed(path, root, number)
         if delta is not None:
             check_kind(delta, root)
+            is_fit = False
+            with suppress_lost_race():
+                is_fit = widen_protocol(delta, staged)
+            if not is_fit:
+                continue
             if keep:
                 _keep(delta, root, current)
         files = [_linked(path, root, file) for file in files_of(staged)]
