@@ -3,7 +3,7 @@
 import multiprocessing
 import signal
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,13 +105,15 @@ def take(desk: Desk, target: Target | list[Committed] | str, partitions: list[in
         desk.apply(plan)
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "many", [pytest.param(False, id="some"), pytest.param(True, id="many", marks=pytest.mark.soak)]
 )
 def test_undoing_any_sequence_of_changes_in_reverse_restores_offset_metadata_and_epoch_exactly(
-    desk: Desk, many: bool
+    desk: Desk, many: bool, record_property: Callable[[str, object], None]
 ) -> None:
     examples = (8 if desk.broker.kind == "kafka" else 40) * (25 if many else 1)
+    undone: list[int] = []
 
     @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.dictionaries(st.sampled_from(desk.places), places), steps)
@@ -125,6 +127,7 @@ def test_undoing_any_sequence_of_changes_in_reverse_restores_offset_metadata_and
         changes = [one.id for one in desk.journal.changes()]
         for _ in changes:
             desk.undo()
+        undone.append(len(changes))
         assert before == desk.stands()
         assert ["undone"] * len(changes) == [one.state for one in desk.journal.changes() if one.undoes is None]
         with pytest.raises(UserError, match="no change of this cluster that could be undone"):
@@ -136,6 +139,8 @@ def test_undoing_any_sequence_of_changes_in_reverse_restores_offset_metadata_and
         assert after[-1] == desk.stands()
 
     holds()
+    record_property("sequences", len(undone))
+    record_property("changes undone and redone", sum(undone))
 
 
 def test_an_undo_is_journaled_and_can_be_undone(desk: Desk) -> None:
