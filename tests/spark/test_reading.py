@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
+from logmark.client.answers import FetchedPartition
 from logmark.client.client import Client
-from logmark.client.errors import BrokerUnreachable, ClientError, RefusedByBroker, UnknownTopic
+from logmark.client.errors import BrokerUnreachable, ClientError, OffsetOutOfRange, RefusedByBroker, UnknownTopic
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.spark.options import Options, parse
 from logmark.spark.ranges import Range
 from logmark.spark.reading import COMPRESSED_BYTES_MAX, read_range, windows
+from logmark.spark.stripes import read_stripes
 from logmark.testing import Broker
 from logmark.wire import codecs, columns
 from logmark.wire.batches import build
@@ -133,7 +135,7 @@ def test_a_read_that_moves_on_is_not_given_up_however_often_its_broker_goes_away
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     monkeypatch.setattr("time.sleep", lambda seconds: None)
 
-    def one_more(fetcher: object, wanted: Range, progress: Any, options: Options) -> Iterator[int]:
+    def one_more(fetchers: object, wanted: Range, progress: Any, options: Options) -> Iterator[int]:
         now[0] += 100
         progress.at += 1
         yield progress.at
@@ -195,3 +197,62 @@ def test_compressed_answers_are_unpacked_in_small_parts_and_others_at_once() -> 
     assert list(range(24)) == [offset for part in parts for offset in decoded(part)]
     assert bytes(packed) == b"".join(parts)
     assert all(len(part) <= COMPRESSED_BYTES_MAX for part in parts) and len(parts) > 3
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 5])
+def test_several_fetches_in_flight_read_the_same_in_the_same_order(broker: BrokerUnderTest, in_flight: int) -> None:
+    topic = broker.create_topic("clicks")
+    sizes = random.Random(in_flight)
+    for _ in range(12):
+        broker.produce(topic, ["x" * sizes.randrange(2000)] * 50, linger_ms=50)
+    given = {"bootstrap.servers": broker.bootstrap_servers, "subscribe": topic, "fetchesInFlight": str(in_flight)}
+    wanted = parse(given | {"max.partition.fetch.bytes": "20000"}, is_stream=False)
+
+    for first, stop in ((0, 600), (17, 583), (300, 301)):
+        assert list(range(first, stop)) == offsets(wanted, topic, first, stop)
+
+
+class ScriptedFetcher:
+    """Answers with whole batches of ten offsets each, as many as it is told, and remembers what was asked."""
+
+    partition = TopicPartition("clicks", 0)
+
+    def __init__(self, batches: list[int], asked: list[int], per_answer: int) -> None:
+        self._batches, self._asked, self._per_answer = batches, asked, per_answer
+
+    def send(self, offset: int) -> None:
+        self._asked.append(offset)
+        self._at = offset
+
+    def receive(self) -> FetchedPartition:
+        bases = [base for base in self._batches if base + 10 > self._at][: self._per_answer]
+        data = b"".join(build([(None, b"")] * 10, timestamp_ms=0, base_offset=base) for base in bases)
+        return FetchedPartition(
+            records=memoryview(data), high_watermark=1000, last_stable_offset=1000, log_start_offset=0
+        )
+
+
+@pytest.mark.parametrize("gap", [0, 30, 400])
+def test_stripes_are_cut_by_what_answers_hold_and_sent_ahead(gap: int) -> None:
+    batches = [*range(0, 300, 10), *range(300 + gap, 1000, 10)]
+    asked: list[int] = []
+    fetchers: list[Any] = [ScriptedFetcher(batches, asked, per_answer=5) for _ in range(3)]
+    read: list[int] = []
+    sent_before_answer: list[int] = []
+    for answer, stop in read_stripes(fetchers, 0, 1000, timeout_s=1):
+        part = columns.decode(answer.records, start=read[-1] + 1 if read else 0, stop=stop, decompressed_bytes_max=999)
+        read += part.offsets
+        sent_before_answer.append(len(asked))
+
+    assert [offset for base in batches for offset in range(base, base + 10)] == read
+    assert [0, 50, 95, 140] == asked[:4]
+    assert 4 == sent_before_answer[0], "three more are under way while the first answer is read"
+
+
+def test_a_range_beyond_the_log_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now.__setitem__(0, now[0] + 1) or now[0])
+    fetcher: Any = ScriptedFetcher([0, 10], [], per_answer=5)
+
+    with pytest.raises(OffsetOutOfRange):
+        list(read_stripes([fetcher], 0, 100, timeout_s=5))

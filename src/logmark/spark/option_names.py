@@ -13,7 +13,7 @@ NAMES = (
     "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "failOnDataLoss", "maxOffsetsPerTrigger",
     "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition",
     "includeHeaders", "isolation.level", "waitForBroker", "partition.metadata.cache.ttl.ms", "metadata.max.age.ms",
-    "client.id", "max.partition.fetch.bytes", "fetch.max.bytes",
+    "client.id", "max.partition.fetch.bytes", "fetch.max.bytes", "fetchesInFlight",
 )  # fmt: skip
 # Of these Spark's connector has the name without kafka. before it, and Kafka's clients the one with it.
 _KAFKAS = frozenset(

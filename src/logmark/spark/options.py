@@ -66,6 +66,7 @@ class Options:
     patience_s: float = STREAM_PATIENCE_S
     new_partitions_after_ms: int = NEW_PARTITIONS_AFTER_MS
     fetch_bytes_max: int = FETCH_BYTES_MAX
+    fetches_in_flight: int = 1
     client_id: str = "logmark-spark"
     client: Mapping[str, str] = field(default_factory=dict)
 
@@ -113,6 +114,7 @@ def parse(given: Mapping[str, str], *, is_stream: bool) -> Options:
         patience_s=duration(ours, "waitForBroker", STREAM_PATIENCE_S if is_stream else BATCH_PATIENCE_S),
         new_partitions_after_ms=_refresh_ms(ours),
         fetch_bytes_max=_fetch_bytes(ours),
+        fetches_in_flight=count(ours, "fetchesInFlight") or 1,
         client_id=ours.get("client.id") or "logmark-spark",
         client=client,
     )

@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from logmark.client.aborted import without_aborted
@@ -13,6 +14,7 @@ from logmark.errors import ErrorCode, UserError
 from logmark.spark.losses import Loss, told
 from logmark.spark.options import Options
 from logmark.spark.ranges import Bounds, Range
+from logmark.spark.stripes import read_stripes
 from logmark.wire import columns
 
 if TYPE_CHECKING:
@@ -51,13 +53,17 @@ def read_range(options: Options, wanted: Range) -> Iterator["pa.RecordBatch"]:
     while progress.at < wanted.stop:
         before = progress.at
         try:
-            with (
-                connect(options) as client,
-                client.fetcher(
-                    wanted.place, bytes_max=options.fetch_bytes_max, read_committed=options.read_committed
-                ) as fetcher,
-            ):
-                yield from _read(fetcher, wanted, progress, options)
+            with ExitStack() as opened:
+                client = opened.enter_context(connect(options))
+                fetchers = [
+                    opened.enter_context(
+                        client.fetcher(
+                            wanted.place, bytes_max=options.fetch_bytes_max, read_committed=options.read_committed
+                        )
+                    )
+                    for _ in range(options.fetches_in_flight)
+                ]
+                yield from _read(fetchers, wanted, progress, options)
             return
         except OffsetOutOfRange as error:
             progress.at = _skipped(options, wanted, progress.at, error)
@@ -105,11 +111,13 @@ def _skipped(options: Options, wanted: Range, at: int, error: OffsetOutOfRange) 
     return min(error.log_start, wanted.stop)
 
 
-def _read(fetcher: Fetcher, wanted: Range, progress: _Progress, options: Options) -> Iterator["pa.RecordBatch"]:
+def _read(
+    fetchers: Sequence[Fetcher], wanted: Range, progress: _Progress, options: Options
+) -> Iterator["pa.RecordBatch"]:
     from logmark.spark.arrow import pieces, to_arrow
 
-    for answer in fetcher.read(progress.at, wanted.stop):
-        end = min(wanted.stop, next_offset(answer.records, progress.at))
+    for answer, stop in read_stripes(fetchers, progress.at, wanted.stop, timeout_s=TIMEOUT_S):
+        end = min(stop, next_offset(answer.records, progress.at))
         records = answer.records
         if options.read_committed and answer.aborted_transactions:
             records = without_aborted(records, answer.aborted_transactions)
@@ -119,7 +127,7 @@ def _read(fetcher: Fetcher, wanted: Range, progress: _Progress, options: Options
                 part = columns.decode(
                     window,
                     start=progress.at,
-                    stop=wanted.stop,
+                    stop=stop,
                     with_headers=options.with_headers,
                     decompressed_bytes_max=DECOMPRESSED_BYTES_MAX,
                 )
