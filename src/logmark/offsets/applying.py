@@ -66,7 +66,8 @@ class Patience:
     sleep: Callable[[float], None] = time.sleep
 
 
-def _never(plan: ResetPlan) -> None:
+def disagree(plan: ResetPlan) -> None:
+    """Refuses a plan that is not the one that was agreed to."""
     raise MovedMeanwhile(plan)
 
 
@@ -77,7 +78,7 @@ def apply(
     journal: Journal | None = None,
     reason: str = "",
     who: Who | None = None,
-    agree: Callable[[ResetPlan], None] = _never,
+    agree: Callable[[ResetPlan], None] = disagree,
     patience: Patience | None = None,
     pending: Change | None = None,
     details: Mapping[str, str] | None = None,

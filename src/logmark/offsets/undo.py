@@ -7,7 +7,7 @@ from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.applying import TOPIC_ID, Applied, MovedMeanwhile, Patience, apply
+from logmark.offsets.applying import TOPIC_ID, Applied, Patience, apply, disagree
 from logmark.offsets.changes import CHECKPOINT, GROUP, Change, Who, who_am_i
 from logmark.offsets.checkpoints.undoing import undo_checkpoint
 from logmark.offsets.inspect import Bounds
@@ -58,7 +58,7 @@ def undo(
     if not plan.changes:
         close(journal, change)
         return None
-    return apply(client, plan, journal=journal, reason=reason, patience=patience, agree=_forced if force else _never)
+    return apply(client, plan, journal=journal, reason=reason, patience=patience, agree=_forced if force else disagree)
 
 
 def finish(
@@ -76,7 +76,7 @@ def finish(
     if not plan.changes:
         journal.finish(change.id, "done")
         return None
-    agree = _forced if force else _never
+    agree = _forced if force else disagree
     return apply(client, plan, journal=journal, patience=patience, pending=change, agree=agree)
 
 
@@ -232,10 +232,6 @@ def _told(move: Move, expected: Committed | None) -> str:
 def _refuse_other_subjects(change: Change) -> None:
     if change.subject != GROUP:
         raise UserError(f"The change {change.id} is one of a {change.subject} and not of a group. Nothing was changed.")
-
-
-def _never(plan: ResetPlan) -> None:
-    raise MovedMeanwhile(plan)
 
 
 def _forced(plan: ResetPlan) -> None:
