@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
 from logmark.cli import clusters
+from logmark.cli.offsets.past import complete_change
 from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.names import TopicPartition
@@ -478,9 +479,11 @@ def test_the_python_example_of_the_page_does_what_it_says(our_stage: Stage, caps
     assert our_stage.begin == our_stage.stands()
 
 
-def test_history_is_limited_to_the_newest(our_stage: Stage) -> None:
+def test_history_is_limited_to_the_newest_and_its_ids_are_completed(our_stage: Stage) -> None:
     for offset in (1, 2, 3):
         our_stage.reset("--to-offset", str(offset), "--yes")
+    known = [one.id for one in FileJournal().changes()]
+    assert (known[::-1], [known[0]]) == (complete_change(""), complete_change(known[0].upper()[:-1]))
     shown = json.loads(our_stage.done("history", "--limit", "2", "-o", "json").out)
     assert ["to offset 2", "to offset 3"] == [one["how"] for one in shown]
     none = our_stage.done("history", "nobody")

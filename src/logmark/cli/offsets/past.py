@@ -1,5 +1,6 @@
 """`logmark offsets history`, `show`, `undo` and `finish`: what was changed, and taking it back."""
 
+import contextlib
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,11 +12,25 @@ from logmark.cli.offsets.showing import print_change, print_changes
 from logmark.cli.offsets.spark import Mover
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.tables import print_json, say
+from logmark.errors import LogmarkError
 
 if TYPE_CHECKING:
     from logmark.offsets.changes import Change
 
-ChangeId = Annotated[str, typer.Argument(metavar="ID", help="The change, or the beginning of its id.")]
+
+def complete_change(incomplete: str) -> list[str]:
+    """The ids in the user's own journal, the newest first."""
+    from logmark.offsets.journal_file import FileJournal
+
+    with contextlib.suppress(LogmarkError):
+        return [one.id for one in reversed(FileJournal().changes()) if one.id.startswith(incomplete.lower())]
+    return []
+
+
+ChangeId = Annotated[
+    str,
+    typer.Argument(metavar="ID", help="The change, or the beginning of its id.", autocompletion=complete_change),
+]
 
 
 @app.command("history", epilog=example("logmark offsets history fraud"))
@@ -74,7 +89,11 @@ def undo(
     cluster: Cluster,
     id: Annotated[
         str | None,
-        typer.Argument(metavar="[ID]", help="The change; by default your last one that is done and not undone."),
+        typer.Argument(
+            metavar="[ID]",
+            help="The change; by default your last one that is done and not undone.",
+            autocompletion=complete_change,
+        ),
     ] = None,
     yes: Yes = False,
     dry_run: DryRun = False,
