@@ -9,8 +9,9 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from logmark.errors import UserError
 from logmark.spark import commits, read_table
@@ -235,6 +236,24 @@ def test_a_swap_that_a_batch_overtook_keeps_that_batch_in_the_old_version(
     assert NEW == rows(table)
     take_back(table)
     assert [("a", 3), ("b", 3)] == rows(table)
+
+
+def test_a_swap_that_another_writer_overtook_leaves_nothing_of_it_in_the_new_version(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep, races = module._keep, [1]
+
+    def overtaken(*arguments: Any) -> None:
+        keep(*arguments)
+        if races:
+            races.clear()
+            write_deltalake(str(table), pa.table({"campaign": ["c"], "total": [7]}), mode="append")
+
+    monkeypatch.setattr(module, "_keep", overtaken)
+    swap_in(table, 2)
+    assert NEW == rows(table)
+    take_back(table)
+    assert [*OLD, ("c", 7)] == rows(table)
 
 
 def test_what_cannot_be_swapped_is_a_sentence(table: Path) -> None:
