@@ -1,0 +1,163 @@
+"""Once per batch, without transactions: how what was written of a batch before is recognised.
+
+Query, batch, Spark partition and row travel in the header of every record batch, in the fields of Kafka's idempotent
+producers: the producer id is made from the query and the Spark partition, the epoch is the batch, and the sequence is
+the number of the row among those that this task has for this partition of the topic. It costs no byte, consumers see
+nothing of it, and the leader of the partition itself refuses what does not follow: a row that is there already, a row
+that another attempt of the task was quicker to write, and a late attempt of an older batch.
+
+A leader forgets producers that are silent for a day (`producer.id.expiration.ms`), and a query may be down for longer.
+So before the tasks of a batch write, the tail of the topic is looked at: from where it ended when the last batch was
+committed. That place is the committed offset of a group, `logmark-sink-<id>`, whose metadata names the query and the
+batch.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from logmark.client.answers import Committed
+from logmark.client.client import Client
+from logmark.client.errors import UnknownTopic
+from logmark.errors import ErrorCode
+from logmark.names import TopicPartition
+from logmark.offsets.spelling import unknown_topic
+from logmark.wire import batches
+
+# Brokers give out small numbers: these are never theirs.
+FIRST_ID = 1 << 62
+EPOCHS = 1 << 15
+SEQUENCE_MAX = (1 << 31) - 1
+
+
+class Sender(NamedTuple):
+    """One task of one batch, as a producer."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+def sender_of(query: str, batch: int, task: int) -> Sender:
+    """The same for every attempt; a later batch has a higher epoch, or another id when the epochs are used up."""
+    text = f"{query}\n{task}\n{batch // EPOCHS}"
+    number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+    return Sender(FIRST_ID | number & (FIRST_ID - 1), batch % EPOCHS)
+
+
+Written = dict[Sender, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What tasks are told before they write.
+
+    counts  how many partitions keys are spread over, by topic
+    starts  where the rows of this batch can begin in a partition, at the earliest
+    written the rows that are there already: the next row by partition and sender
+    done    the last batch that was committed, by query
+    """
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    written: Mapping[TopicPartition, Written] = field(default_factory=dict)
+    done: Mapping[str, int] = field(default_factory=dict)
+
+    def is_done(self, query: str, batch: int) -> bool:
+        """Whether the batch was committed as a whole before."""
+        return self.done.get(query, -1) >= batch
+
+
+def group_of(id: str, *, is_stream: bool) -> str:
+    """The group whose committed offsets say where the next batch begins."""
+    return f"logmark-{'sink' if is_stream else 'write'}-{id}"
+
+
+def partitions_of(client: Client, topic: str) -> list[TopicPartition]:
+    """The topic's partitions; one that is not there is a sentence."""
+    metadata = client.metadata([topic])
+    found = metadata.partitions(topic)
+    if found:
+        return found
+    code = metadata.errors.get(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        raise UnknownTopic(f"You are not allowed to see topic {topic}. Nothing was written.")
+    raise UnknownTopic(
+        f"{unknown_topic(client, topic)} Nothing was written. `logmark topics create {topic}` creates it."
+    )
+
+
+def plan(client: Client, *, topic: str | None, group: str | None) -> Plan:
+    """Where the batch begins in its topics, and what of it is there; the first batch begins at the present ends."""
+    kept = client.committed(group) if group is not None else {}
+    if topic is not None:
+        kept = {place: one for place, one in kept.items() if place.topic == topic}
+        if not kept:
+            ends = client.latest(partitions_of(client, topic))
+            kept = {place: Committed(offset=end) for place, end in ends.items()}
+            if group is not None:
+                client.commit(group, kept)
+    starts = {place: one.offset for place, one in kept.items()}
+    return Plan(
+        counts=_counts(starts),
+        starts=starts,
+        written=look(client, starts) if group is not None else {},
+        done=_done(one.metadata for one in kept.values()),
+    )
+
+
+def _counts(places: Iterable[TopicPartition]) -> dict[str, int]:
+    # A topic that has got more partitions uses them from the next batch on: a repeated batch must spread its keys as
+    # it did before.
+    counts: dict[str, int] = {}
+    for place in places:
+        counts[place.topic] = max(counts.get(place.topic, 0), place.partition + 1)
+    return counts
+
+
+def _done(notes: Iterable[str]) -> dict[str, int]:
+    done: dict[str, int] = {}
+    for note in notes:
+        query, _, batch = note.rpartition(" ")
+        if query and batch.isdecimal():
+            done[query] = max(done.get(query, -1), int(batch))
+    return done
+
+
+def finish(client: Client, *, topics: Iterable[str], group: str, query: str, batch: int) -> None:
+    """The group says that this batch is written, and that the next one begins at the present ends."""
+    known = {place.topic for place in client.committed(group)}
+    metadata = client.metadata(sorted(known | set(topics)))
+    places = [place for topic in metadata.topics for place in metadata.partitions(topic)]
+    if not places:
+        return
+    note = f"{query} {batch}"
+    # One request, which brokers keep as a whole or not at all.
+    client.commit(group, {place: Committed(offset=end, metadata=note) for place, end in client.latest(places).items()})
+
+
+def look(client: Client, starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, Written]:
+    """What sinks have written since these offsets: the next row by partition and sender."""
+    ends = client.latest(starts) if starts else {}
+    behind = {place: offset for place, offset in starts.items() if offset < ends[place]}
+    firsts = client.earliest(behind) if behind else {}
+    found: dict[TopicPartition, Written] = {}
+    for place, offset in behind.items():
+        with client.fetcher(place) as fetcher:
+            rows: Written = {}
+            for answer in fetcher.read(max(offset, firsts[place]), ends[place]):
+                for sender, following in senders(answer.records):
+                    rows[sender] = max(rows.get(sender, 0), following)
+            if rows:
+                found[place] = rows
+    return found
+
+
+def senders(records: memoryview) -> Iterator[tuple[Sender, int]]:
+    """The sender of each of a sink's record batches, and the row that follows."""
+    at = 0
+    while len(records) - at >= batches.HEADER_BYTES:
+        header = batches.read_header(records, at)
+        if header.producer_id >= FIRST_ID and not header.is_control:
+            yield Sender(header.producer_id, header.producer_epoch), header.last_sequence + 1
+        at += header.size

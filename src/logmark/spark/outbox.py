@@ -1,0 +1,276 @@
+"""The rows of one task on their way into partitions: routed, gathered into record batches, sent, each once."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from logmark.client.client import Client
+from logmark.client.errors import ClientError, RefusedByBroker, UnknownTopic
+from logmark.errors import ErrorCode, UserError
+from logmark.names import TopicPartition
+from logmark.offsets.partitioning import partition_of_key
+from logmark.spark.delivery import SEQUENCE_MAX, Plan, Sender, look, partitions_of, sender_of
+from logmark.spark.reading import is_passing
+from logmark.spark.sink_options import SinkOptions
+from logmark.wire import batches
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Headers = Sequence[tuple[str | bytes, bytes | None]]
+
+TIMEOUT_S = 30.0
+PAUSE_S = 1.0
+UNKNOWN_TOPIC_PATIENCE_S = 30.0
+ROWS_PER_STICK = 1000
+LOOKS_MAX = 10
+RECORD_OVERHEAD_BYTES = 32  # lengths, deltas and counts, which are mostly smaller
+DEFAULT_MESSAGE_BYTES_MAX = 1_048_588
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """Which task of which batch of which query this is; the same for all of its attempts."""
+
+    query: str
+    batch: int
+    task: int
+
+    def __str__(self) -> str:
+        return f"Spark partition {self.task} of batch {self.batch}"
+
+
+def connect(options: SinkOptions) -> Client:
+    """A client for the cluster that the options name."""
+    return Client(options.bootstrap_servers, config=options.client, client_id=options.client_id, timeout_s=TIMEOUT_S)
+
+
+def patiently(call: Callable[[], T], options: SinkOptions, what: str) -> T:
+    """What the call returns, made again while a broker is away for less than the patience."""
+    began = time.monotonic()
+    while True:
+        try:
+            return call()
+        except ClientError as error:
+            waited_s = time.monotonic() - began
+            limit_s = min(options.patience_s, UNKNOWN_TOPIC_PATIENCE_S if is_unknown(error) else 1e9)
+            if not is_passing(error) or isinstance(error, UnknownTopic) or waited_s >= limit_s:
+                raise
+            log.warning("%s %s is tried again for up to %.0f s.", error, what, limit_s - waited_s)
+            time.sleep(PAUSE_S)
+
+
+def is_unknown(error: ClientError) -> bool:
+    """Whether a broker says that there is no such topic or partition."""
+    return isinstance(error, RefusedByBroker) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class Outbox:
+    """What one task writes; `close` sends what is left, and without it nothing more is sent."""
+
+    def __init__(self, client: Client, options: SinkOptions, plan: Plan, attempt: Attempt) -> None:
+        self._client = client
+        self._options = options
+        self._plan = plan
+        self._attempt = attempt
+        self._sender: Sender | None = None
+        self._counts = dict(plan.counts)
+        self._boxes: dict[TopicPartition, _Box] = {}
+        self._without_key: dict[str, int] = {}
+        self._size_max: dict[str, int] = {}
+        self.rows = 0
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics that rows were for."""
+        return frozenset(self._counts)
+
+    def put(
+        self, topic: str | None, partition: int | None, key: bytes | None, value: bytes | None, headers: Headers,
+        timestamp_ms: int,
+    ) -> None:  # fmt: skip
+        """Takes one row, and sends the batch that is full with it."""
+        self.rows += 1
+        place = self._place(topic, partition, key)
+        box = self._boxes.get(place) or self._open(place)
+        size = len(key or b"") + len(value or b"") + RECORD_OVERHEAD_BYTES
+        for name, content in headers:
+            size += len(name) + len(content or b"") + 10
+        if box.records and box.size + size > box.size_max:
+            self._send(box)
+        box.row += 1
+        if box.row <= box.written:
+            return
+        box.records.append((key, value))
+        box.timestamps.append(timestamp_ms)
+        box.headers.append(headers)
+        box.has_headers = box.has_headers or bool(headers)
+        box.size += size
+
+    def close(self) -> None:
+        """Sends what is left."""
+        for box in self._boxes.values():
+            if box.records:
+                self._send(box)
+
+    def _place(self, topic: str | None, partition: int | None, key: bytes | None) -> TopicPartition:
+        topic = self._options.topic or topic
+        if not topic:
+            raise UserError(
+                f"Row {self.rows} of {self._attempt} names no topic. Fill the column topic in every row, or give the "
+                "option topic."
+            )
+        count = self._counts.get(topic) or self._count(topic)
+        if partition is not None:
+            if not 0 <= partition < count and not 0 <= partition < self._count(topic):
+                raise UserError(
+                    f"Row {self.rows} of {self._attempt} is for partition {partition} of topic {topic}, which has "
+                    f"partitions 0 to {self._counts[topic] - 1}."
+                )
+            return TopicPartition(topic, partition)
+        if key is not None:
+            return TopicPartition(topic, partition_of_key(key, count))
+        # By the row's number alone, so that a repeated batch sends it to the same partition.
+        number = self._without_key.get(topic, 0)
+        self._without_key[topic] = number + 1
+        stick = self._attempt.batch + self._attempt.task + number // ROWS_PER_STICK
+        return TopicPartition(topic, stick % count)
+
+    def _count(self, topic: str) -> int:
+        """How many partitions the topic has now; those that keys are spread over stay as they were planned."""
+        there = len(patiently(lambda: partitions_of(self._client, topic), self._options, f"Topic {topic}"))
+        self._counts.setdefault(topic, there)
+        return there
+
+    def _open(self, place: TopicPartition) -> "_Box":
+        if self._sender is None:
+            self._sender = (
+                sender_of(self._attempt.query, self._attempt.batch, self._attempt.task)
+                if self._options.is_once
+                else Sender(*patiently(self._client.init_producer_id, self._options, "Asking for a producer id"))
+            )
+        size_max = self._message_bytes_max(place.topic)
+        box = self._boxes[place] = _Box(
+            place,
+            written=self._plan.written.get(place, {}).get(self._sender, 0),
+            # Less than the broker takes: the sizes are estimates.
+            size_max=min(self._options.batch_bytes_max, size_max * 15 // 16),
+        )
+        return box
+
+    def _message_bytes_max(self, topic: str) -> int:
+        if topic not in self._size_max:
+            name = "max.message.bytes"
+
+            def ask() -> str | None:
+                return self._client.topic_settings([topic], [name]).get(topic, {}).get(name)
+
+            found = patiently(ask, self._options, f"Topic {topic}")
+            self._size_max[topic] = int(found) if found and found.isdecimal() else DEFAULT_MESSAGE_BYTES_MAX
+        return self._size_max[topic]
+
+    def _send(self, box: "_Box") -> None:
+        """The batch is in the log, written now or by another attempt."""
+        looks = 0
+        while box.records:
+            batch = self._sealed(box)
+            try:
+                patiently(lambda: self._client.produce(box.place, batch), self._options, f"Writing to {box.place}")  # noqa: B023
+            except RefusedByBroker as error:
+                if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._options.is_once and looks < LOOKS_MAX:
+                    # Another attempt of this task has written rows since the batch was planned, or writes them now.
+                    looks += 1
+                    self._skip(box, is_patient=looks > 1)
+                    continue
+                raise self._refusal(error, box, batch) from None
+            box.clear()
+
+    def _sealed(self, box: "_Box") -> bytearray:
+        assert self._sender is not None
+        if box.row > SEQUENCE_MAX:
+            raise UserError(f"{self._attempt} has more rows for {box.place} than can be told apart. Use more tasks.")
+        batch = batches.build(
+            box.records,
+            timestamp_ms=box.timestamps,
+            codec=self._options.codec,
+            headers=box.headers if box.has_headers else None,
+            producer_id=self._sender.producer_id,
+            producer_epoch=self._sender.producer_epoch,
+            base_sequence=box.first,
+        )
+        if len(batch) > self._size_max[box.place.topic]:
+            raise self._too_large(box, len(batch))
+        return batch
+
+    def _skip(self, box: "_Box", *, is_patient: bool) -> None:
+        """Leaves out the rows that the log holds by now."""
+        if is_patient:
+            time.sleep(PAUSE_S)  # what was written may not be visible yet
+        start = self._plan.starts.get(box.place, 0)
+        found = patiently(lambda: look(self._client, {box.place: start}), self._options, f"Looking at {box.place}")
+        assert self._sender is not None
+        box.leave_out(found.get(box.place, {}).get(self._sender, 0))
+
+    def _too_large(self, box: "_Box", size: int) -> UserError:
+        return UserError(
+            f"A row of {self._attempt} makes a record of {size} bytes (row {box.first} of those for {box.place}), more "
+            f"than max.message.bytes of topic {box.place.topic}, {self._size_max[box.place.topic]}. It was not "
+            "written. Make the row smaller, compress with compression.type, or raise the topic's setting."
+        )
+
+    def _refusal(self, error: RefusedByBroker, box: "_Box", batch: bytearray) -> ClientError | UserError:
+        match error.code:
+            case ErrorCode.MESSAGE_TOO_LARGE:
+                return self._too_large(box, len(batch))
+            case ErrorCode.INVALID_PRODUCER_EPOCH:
+                return UserError(
+                    f"A later batch of this query has written to {box.place} already, so this late attempt of "
+                    f"{self._attempt} ends. It wrote nothing more."
+                )
+            case ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                return UserError(
+                    f"{box.place} refuses row {box.first} of {self._attempt} as out of order, and the rows before it "
+                    "are not in the log: records were deleted there while the batch was written. Nothing more was "
+                    "written. Start the query again with delivery=at-least-once for this one batch."
+                )
+            case ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                return UserError(f"You are not allowed to write to topic {box.place.topic}. Nothing was written.")
+            case ErrorCode.INVALID_RECORD:
+                return UserError(
+                    f"{error} A compacted topic takes no row without a key, and a topic may refuse rows that are too "
+                    "old or too far in the future. The rows were not written."
+                )
+        return error
+
+
+class _Box:
+    """The rows for one partition of a topic that are not sent yet."""
+
+    __slots__ = ("has_headers", "headers", "place", "records", "row", "size", "size_max", "timestamps", "written")
+
+    def __init__(self, place: TopicPartition, *, written: int, size_max: int) -> None:
+        self.place = place
+        self.written = written  # rows below this one are in the log
+        self.row = 0  # the row that comes next
+        self.size_max = size_max
+        self.clear()
+
+    @property
+    def first(self) -> int:
+        """The number of the first row that is held here."""
+        return self.row - len(self.records)
+
+    def clear(self) -> None:
+        self.records: list[tuple[bytes | None, bytes | None]] = []
+        self.timestamps: list[int] = []
+        self.headers: list[Headers] = []
+        self.has_headers = False
+        self.size = 0
+
+    def leave_out(self, written: int) -> None:
+        """Rows below this one are in the log by now."""
+        count = max(0, written - self.first)
+        self.written = max(self.written, written)
+        del self.records[:count], self.timestamps[:count], self.headers[:count]

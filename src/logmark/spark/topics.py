@@ -1,0 +1,107 @@
+"""Topics as the end of a pipeline: `write_topic`, the keys of dead letters, and which ids a topic holds already."""
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from logmark.client.client import Client
+from logmark.errors import UserError
+from logmark.names import TopicPartition
+from logmark.wire import columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+ID_HEADER = "logmark.id"
+DECOMPRESSED_BYTES_MAX = 1 << 30
+
+
+def write_topic(
+    frame: "DataFrame",
+    topic: str | None = None,
+    *,
+    bootstrap_servers: str,
+    checkpoint: str | Path | None = None,
+    every: str | None = None,
+    available_now: bool = False,
+    name: str | None = None,
+    output_mode: str = "append",
+    options: Mapping[str, str] | None = None,
+) -> "StreamingQuery | None":
+    """Writes the rows of a DataFrame to a topic and returns, or starts a query that writes those of a stream.
+
+    Rows have the columns value, and where they are wanted key, headers, topic, partition, timestamp and id; see
+    docs/spark-sink.md for them and for the `options`. A stream needs a `checkpoint`.
+    """
+    given = {"bootstrap.servers": bootstrap_servers, **({"topic": topic} if topic else {}), **(options or {})}
+    if not frame.isStreaming:
+        frame.write.format("logmark").mode("append").options(**given).save()
+        return None
+    if checkpoint is None:
+        raise UserError("A stream needs a checkpoint, by which it goes on after a restart. Nothing was written.")
+    writer = frame.writeStream.format("logmark").outputMode(output_mode).options(**given)
+    writer = writer.option("checkpointLocation", str(checkpoint))
+    if name is not None:
+        writer = writer.queryName(name)
+    if available_now:
+        writer = writer.trigger(availableNow=True)
+    elif every is not None:
+        writer = writer.trigger(processingTime=every)
+    return writer.start()
+
+
+def origin_key(topic: str, partition: int, offset: int) -> str:
+    """The key of a record that was made from another one, such as a dead letter: where that one is."""
+    return json.dumps([topic, partition, offset], ensure_ascii=False, separators=(",", ":"))
+
+
+def origin_of(key: str | bytes) -> tuple[TopicPartition, int]:
+    """Where the record is that `origin_key` named."""
+    try:
+        topic, partition, offset = json.loads(key)
+        return TopicPartition(str(topic), int(partition)), int(offset)
+    except (ValueError, TypeError):
+        raise UserError(f'{key!r} does not name a record. Such a key looks like ["clicks",0,42].') from None
+
+
+def ids_in_topic(
+    client: Client,
+    ids: Collection[str],
+    *,
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int] | None = None,
+) -> set[str]:
+    """Which of these ids the records between these offsets have, as the sink writes them from a column `id`.
+
+    A bound below the log start means the log start, and one that is not given the present end.
+    """
+    firsts = client.earliest(starts) if starts else {}
+    lasts = client.latest(starts) if starts else {}
+    wanted = {one.encode() for one in ids}
+    found: set[bytes] = set()
+    for place, start in starts.items():
+        end = min(lasts[place], (ends or {}).get(place, lasts[place]))
+        begin = max(start, firsts[place])
+        if begin >= end or not wanted - found:
+            continue
+        with client.fetcher(place) as fetcher:
+            for answer in fetcher.read(begin, end):
+                found |= _ids(answer.records, begin, end) & wanted
+    return {one.decode() for one in found}
+
+
+def _ids(records: memoryview, begin: int, end: int) -> set[bytes]:
+    found: set[bytes] = set()
+    at = begin
+    while at < end:
+        part = columns.decode(
+            records, start=at, stop=end, with_headers=True, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX
+        )
+        for headers in part.headers():
+            found |= {value for name, value in headers if name == ID_HEADER.encode() and value is not None}
+        if part.next_offset <= at:
+            break
+        at = part.next_offset
+    return found
