@@ -149,8 +149,9 @@ def _without(rows: "pa.Table", numbers: "pa.Array") -> "pa.Table":
 
 def _numbers(rows: "pa.Table") -> "pa.Array":
     import pyarrow as pa
+    import pyarrow.compute as compute
 
-    return pa.array(range(rows.num_rows), pa.int64())
+    return compute.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows), start=-1)
 
 
 def _is_located(rows: "pa.Table") -> bool:
