@@ -295,6 +295,12 @@ def test_what_was_deleted_unread_is_counted_and_never_skipped_in_silence(
         seek = step(follower, end)
 
     assert {P0: goes_on_at} == seek.next
+    cluster.logs[P0] = (40, 130)
+    after = step(follower, seek)
+    assert (seek.generation, {P0: (goes_on_at, 130)}) == (after.generation, after.ranges), "one seek is enough"
+    assert {P0: (goes_on_at, 130)} == step(follow(cluster, clock, **given), seek).ranges, "also after a restart"
+    died = follow(cluster, clock, **given)
+    assert {P0: (goes_on_at, 130)} == step(died, step(died, end)).ranges, "also if Spark never knew of the seek"
     assert "At most 30 records were deleted before this query read them: 30 records of clicks-0" in caplog.text
     assert f"Group billing goes on at {words}" in caplog.text
 
@@ -320,6 +326,38 @@ def test_a_new_partition_whose_commit_lies_below_the_log_start_is_not_skipped_in
 
     with pytest.raises(UserError, match="37 records of clicks-1"):
         step(follower, step(follower, end))
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_topic_that_was_deleted_and_made_again_is_not_taken_for_the_old_one(restarted: bool) -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    follower = follow(cluster, clock, startingOffsets="earliest")
+    end = step(follower, follower.begin(), 60)
+    cluster.logs[P0], cluster.topic_id = (0, 500), b"\2" * 16
+    cluster.offsets.clear()
+    clock.advance(seconds=10)
+    again = Position.from_json(end.to_json())
+    follower = follow(cluster, clock) if restarted else follower
+
+    with pytest.raises(UserError, match=r"offset 60 of clicks-0 belongs to a topic of that name that was deleted"):
+        step(follower, again)
+    # A reset gives it the new topic, and so does the leave to lose records.
+    cluster.reset(p0=7)
+    seek = step(follower, again)
+    assert {P0: (7, 500)} == step(follower, seek).ranges
+    cluster.offsets.clear()
+    lenient = follow(cluster, clock, failOnDataLoss="false")
+    assert {P0: (0, 500)} == step(lenient, step(lenient, again)).ranges
+
+
+def test_brokers_that_give_no_ids_are_believed() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    cluster.topic_id = bytes(16)
+    follower = follow(cluster, clock, **EARLY)
+    end = step(follower, follower.begin(), 60)
+
+    assert "i" not in end.to_json()
+    assert {P0: (60, 100)} == step(follower, end).ranges
 
 
 def test_a_deleted_topic_is_left_out_where_losses_are_allowed(caplog: pytest.LogCaptureFixture) -> None:

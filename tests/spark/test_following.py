@@ -27,6 +27,7 @@ class FakeCluster:
     def __init__(self, **logs: tuple[int, int]) -> None:
         self.logs = {TopicPartition("clicks", int(name[1:])): ends for name, ends in logs.items()}
         self.stable: dict[TopicPartition, int] = {}  # where the oldest open transaction begins
+        self.topic_id = b"\1" * 16
         self.is_away = False
         self.value_bytes = 100
         self.fetches: list[tuple[TopicPartition, int]] = []
@@ -46,7 +47,9 @@ class FakeCluster:
             controller=1,
             brokers={1: Address("h", 1)},
             topics={
-                name: TopicMetadata(name=name, topic_id=b"", is_internal=name.startswith("__"), partitions=partitions)
+                name: TopicMetadata(
+                    name=name, topic_id=self.topic_id, is_internal=name.startswith("__"), partitions=partitions
+                )
                 for name, partitions in numbers.items()
             },
             errors={},

@@ -16,6 +16,7 @@ from logmark.spark.ranges import Range
 from logmark.spark.source import DefaultSource, StreamReader
 from logmark.testing import Broker
 from tests.harness.brokers import BrokerUnderTest
+from tests.harness.node import wait_until
 from tests.spark.test_following import FakeCluster
 
 P0 = TopicPartition("clicks", 0)
@@ -226,6 +227,22 @@ def test_bad_input_is_a_sentence_and_commits_nothing(broker: BrokerUnderTest) ->
 
     assert [] == [(begin, text) for begin, text in sentences.items() if not text.startswith(begin)]
     assert {(topic, 0): 20} == broker.committed(broker.group("g"))
+
+
+def test_a_topic_that_was_made_anew_behind_a_running_stream_is_noticed(broker: BrokerUnderTest) -> None:
+    topic = broker.create_topic("clicks")
+    broker.produce(topic, ["old"] * 5)
+    named = {"bootstrap.servers": broker.bootstrap_servers, "subscribe": topic, "group.id": broker.group("g")}
+    stream = StreamReader(parse(named | {"partition.metadata.cache.ttl.ms": "1"}, is_stream=True))
+    start = stream.initialOffset()
+    broker.admin.delete_topics([topic])[topic].result(30)
+    wait_until(lambda: topic not in broker.admin.list_topics(timeout=30).topics, "the topic is gone")
+    broker.create_topic("clicks")
+    broker.produce(topic, ["new"] * 9)
+
+    with pytest.raises(UserError, match=f"offset 5 of {topic}-0 belongs to a topic of that name that was deleted"):
+        stream.latestOffset(start, ReadAllAvailable())
+    stream.stop()
 
 
 def test_a_broker_that_was_never_there_is_a_sentence_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 def ranges_of(cluster: Cluster, options: Options, *, now_ms: int) -> dict[TopicPartition, tuple[int, int]]:
     """From the starting to the ending offset of every partition; leaves no trace in any group."""
-    places = partitions_of(cluster, options)
+    places = partitions_of(cluster, options).places
     if options.pattern is not None and not places:
         raise UserError(
             f"No topic at {options.bootstrap_servers} has a name that fits {options.pattern.pattern!r}, or you may not "

@@ -1,7 +1,7 @@
 """What a reader asks of a cluster: which partitions there are, what they hold, and where a time lies."""
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from logmark.client.answers import EARLIEST, LATEST, Committed, FetchedPartition, OffsetAndTimestamp
 from logmark.client.errors import RefusedByBroker
@@ -28,12 +28,19 @@ class Cluster(Protocol):
     def commit(self, group: str, offsets: Mapping[TopicPartition, Committed | int]) -> None: ...
 
 
-def partitions_of(cluster: Cluster, options: Options, *, is_strict: bool = True) -> list[TopicPartition]:
+class Known(NamedTuple):
+    """The partitions to read, and the ids of their topics where brokers give them."""
+
+    places: list[TopicPartition]
+    ids: dict[str, str]
+
+
+def partitions_of(cluster: Cluster, options: Options, *, is_strict: bool = True) -> Known:
     """The partitions that the options ask for; if it is strict, one that they name and is not there is a sentence."""
     if options.pattern is not None:
         metadata = cluster.metadata()
         topics = sorted(name for name, topic in metadata.topics.items() if not topic.is_internal)
-        return [place for name in topics for place in metadata.partitions(name) if options.wants(place)]
+        return _known(metadata, topics, options)
     metadata = cluster.metadata(list(options.topics))
     missing = [topic for topic in options.topics if not metadata.partitions(topic)]
     for topic in missing:
@@ -45,11 +52,17 @@ def partitions_of(cluster: Cluster, options: Options, *, is_strict: bool = True)
             f"There is no topic {' and no topic '.join(missing)} at {options.bootstrap_servers}, or you may not see "
             "it. Nothing was read. `logmark topics list` shows the topics that are there."
         )
-    places = [place for topic in options.topics for place in metadata.partitions(topic)]
-    absent = sorted(options.assigned - set(places))
+    known = _known(metadata, options.topics, options)
+    absent = sorted(options.assigned - set(known.places))
     if absent and is_strict:
         raise UserError(f"There is no partition {names(absent)}. Nothing was read.")
-    return [place for place in places if options.wants(place)]
+    return known
+
+
+def _known(metadata: ClusterMetadata, topics: Iterable[str], options: Options) -> Known:
+    places = [place for topic in topics for place in metadata.partitions(topic) if options.wants(place)]
+    ids = {place.topic: metadata.topics[place.topic].topic_id for place in places}
+    return Known(places, {topic: number.hex() for topic, number in ids.items() if any(number)})
 
 
 def bounds_of(

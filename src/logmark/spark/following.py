@@ -50,6 +50,7 @@ class GroupFollower:
         self._known: dict[TopicPartition, int] = {}
         self._renewed_ms: int | None = None
         self._places: list[TopicPartition] = []
+        self._ids: dict[str, str] = {}
         self._looked_ms: int | None = None
         self._planned_ms: int | None = None
         self._until: Offsets | None = None
@@ -76,7 +77,8 @@ class GroupFollower:
         starts |= self._first_starts([place for place in places if place not in starts], found, bounds)
         starts |= self._back_in_range(self._losses(starts, bounds), bounds)
         query = f"{socket.gethostname().replace(' ', '-')}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        position = begin(group=self._group, query=query, now_ms=self._clock.now_ms(), found=found, starts=starts)
+        now_ms = self._clock.now_ms()
+        position = begin(group=self._group, query=query, now_ms=now_ms, found=found, starts=starts, ids=self._ids)
         self._ours = {}
         self._begun = position
         self._commit(position, starts)
@@ -95,19 +97,23 @@ class GroupFollower:
     def advance(self, start: Position, *, records_max: int | None) -> Position:
         """Commits `start` to the group and says where the next batch ends: at `start` if there is nothing to read."""
         self._check_group(start)
+        places = self._partitions()
         found = self._try_found(start)
         if found is not None:
             found = self._as_begun(start, found)
             moved = self._settle(start, found)
             if moved is not None:
                 return moved
-        places = self._partitions()
         kept = self._not_gone_yet(start, places)
         bounds = self._bounds(places)
         here = {place: offset for place, offset in start.next.items() if place in bounds}
-        lost = self._settled_losses(here, bounds)
+        lost = self._made_anew(start, here, bounds) or self._settled_losses(here, bounds)
         if lost:
-            return start.seek(self._back_in_range(lost, bounds), now_ms=self._clock.now_ms())
+            back = self._back_in_range(lost, bounds)
+            seek = self._seek(start, back)
+            # At once: what the group has now belongs to the old generation, and would be taken for somebody's move.
+            self._commit(seek, back)
+            return seek
         # Where the group stands in a new partition must be known before anything of it is read.
         first = here if found is None else here | self._new(places, here, bounds, found)
         ends = {place: bounds[place].end for place in first}
@@ -123,7 +129,8 @@ class GroupFollower:
             return start
         self._planned_ms = self._clock.now_ms()
         known = self._known or {**start.first, **start.behind}
-        return start.batch(first={**first, **kept}, next={**following, **kept}, known=known)
+        ids = {**start.ids, **self._ids}
+        return start.batch(first={**first, **kept}, next={**following, **kept}, known=known, ids=ids)
 
     def ends(self) -> Offsets:
         """The ends of the partitions as they were seen last."""
@@ -186,8 +193,11 @@ class GroupFollower:
         self._commit(start, offsets)
         if isinstance(verdict, Moved):
             log.warning("group %s was moved to %s: reading goes on there", self._group, _shown(verdict.to))
-            return start.seek(verdict.to, now_ms=self._clock.now_ms())
+            return self._seek(start, verdict.to)
         return None
+
+    def _seek(self, start: Position, to: Offsets) -> Position:
+        return start.seek(to, now_ms=self._clock.now_ms(), ids={**start.ids, **self._ids})
 
     def _commit(self, position: Position, offsets: Offsets) -> None:
         """Tries to commit; a failure is remembered, and mended at the next trigger."""
@@ -235,7 +245,7 @@ class GroupFollower:
         if self._looked_ms is None or now_ms - self._looked_ms >= self._options.new_partitions_after_ms:
             # Once it runs, a query does not end because one answer misses a topic.
             is_strict = self._looked_ms is None and not self._options.skips_deleted_topics
-            self._places = partitions_of(self._cluster, self._options, is_strict=is_strict)
+            self._places, self._ids = partitions_of(self._cluster, self._options, is_strict=is_strict)
             self._looked_ms = now_ms
         return self._places
 
@@ -320,6 +330,15 @@ class GroupFollower:
         beyond = {one.place for one in lost if not one.count}
         settled = self._beyond.outlasted(beyond, now_ms=self._clock.now_ms())
         return [one for one in lost if one.count or one.place in settled]
+
+    def _made_anew(self, start: Position, here: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> list[Loss]:
+        """The positions in topics that were deleted and made again: the same numbers, other records."""
+        anew = {topic for topic, known in start.ids.items() if self._ids.get(topic, known) != known}
+        return [
+            Loss(place=place, offset=offset, bounds=bounds[place], is_anew=True)
+            for place, offset in sorted(here.items())
+            if place.topic in anew
+        ]
 
     def _back_in_range(self, lost: list[Loss], bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:
         """Where to go on from positions that the logs no longer have, as the options say; never without a word."""

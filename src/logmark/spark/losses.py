@@ -19,14 +19,20 @@ class Loss:
     place: TopicPartition
     offset: int
     bounds: Bounds
+    is_anew: bool = False  # its topic was deleted and made again
 
     @property
     def count(self) -> int:
         """How many records were deleted unread, at most: offsets are counted, and not each has a record."""
-        return max(0, self.bounds.start - self.offset)
+        return 0 if self.is_anew else max(0, self.bounds.start - self.offset)
 
     def __str__(self) -> str:
         start, end = self.bounds
+        if self.is_anew:
+            return (
+                f"offset {self.offset} of {self.place} belongs to a topic of that name that was deleted; the one that "
+                f"is there now holds {start} to {end}"
+            )
         if self.count:
             records = "1 record" if self.count == 1 else f"{self.count:,} records"
             return f"{records} of {self.place} (offsets {self.offset} to {start - 1}; the log holds {start} to {end})"

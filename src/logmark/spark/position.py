@@ -11,6 +11,7 @@ query must know:
     f           the first offset of the batch, per partition
     t           the next offset after the batch, per partition
     c           what the group really had when the batch was planned, where that was not `f` (a commit had failed)
+    i           the ids of the topics, where brokers give them: one that was made anew has another
 
 and the metadata of each committed offset carries token, generation and the offset itself.
 
@@ -28,7 +29,7 @@ refuse the rows of a query that has lost its group.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from logmark.errors import UserError
@@ -56,12 +57,15 @@ class Position:
     first: Offsets
     next: Offsets
     behind: Offsets = field(default_factory=dict)
+    ids: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """What Spark keeps; the keys are sorted, because Spark compares offsets as text."""
-        fields: dict[str, Any] = {"f": _nested(self.first), "g": self.generation, "group": self.group}
-        fields |= {"q": self.query, "t": _nested(self.next)}
-        return {"c": _nested(self.behind), **fields} if self.behind else fields
+        fields: dict[str, Any] = {"c": _nested(self.behind)} if self.behind else {}
+        fields |= {"f": _nested(self.first), "g": self.generation, "group": self.group}
+        if self.ids:
+            fields["i"] = dict(sorted(self.ids.items()))
+        return fields | {"q": self.query, "t": _nested(self.next)}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "Position":
@@ -74,6 +78,7 @@ class Position:
                 first=_flat(fields["f"]),
                 next=_flat(fields["t"]),
                 behind=_flat(fields.get("c", {})),
+                ids=dict(fields.get("i", {})),
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise UserError(
@@ -91,18 +96,19 @@ class Position:
         """What the commit of this position carries."""
         return Mark(query=self.query, generation=self.generation, offset=self.next[place])
 
-    def seek(self, to: Offsets, *, now_ms: int) -> "Position":
+    def seek(self, to: Offsets, *, now_ms: int, ids: Mapping[str, str] | None = None) -> "Position":
         """The position after a seek: other offsets, a new generation, nothing read."""
         places = {**self.next, **to}
         generation = max(self.generation + 1, now_ms)
-        return Position(group=self.group, query=self.query, generation=generation, first=places, next=places)
+        known = self.ids if ids is None else ids
+        return replace(self, generation=generation, first=places, next=places, behind={}, ids=known)
 
-    def batch(self, *, first: Offsets, next: Offsets, known: Offsets) -> "Position":
+    def batch(
+        self, *, first: Offsets, next: Offsets, known: Offsets, ids: Mapping[str, str] | None = None
+    ) -> "Position":
         """The position after a batch that was planned while the group had the offsets in `known`."""
         behind = {place: known[place] for place, offset in first.items() if known.get(place, offset) != offset}
-        return Position(
-            group=self.group, query=self.query, generation=self.generation, first=first, next=next, behind=behind
-        )
+        return replace(self, first=first, next=next, behind=behind, ids=self.ids if ids is None else ids)
 
     def committed_before(self) -> dict[TopicPartition, frozenset[int]]:
         """Which offsets the group may have if nobody else moved it, as far as a restarted query can know."""
@@ -169,11 +175,19 @@ def _is_ours(there: Found, start: Position, ours: Collection[int]) -> bool:
     return there.mark == expected and there.offset in ours
 
 
-def begin(*, group: str, query: str, now_ms: int, found: Mapping[TopicPartition, Found], starts: Offsets) -> Position:
+def begin(
+    *,
+    group: str,
+    query: str,
+    now_ms: int,
+    found: Mapping[TopicPartition, Found],
+    starts: Offsets,
+    ids: Mapping[str, str] | None = None,
+) -> Position:
     """The first position of a query with a new checkpoint, above every generation that the group shows."""
     seen = [commit.mark.generation + 1 for commit in found.values() if commit.mark]
     generation = max([now_ms, *seen])
-    return Position(group=group, query=query, generation=generation, first=starts, next=starts)
+    return Position(group=group, query=query, generation=generation, first=starts, next=starts, ids=ids or {})
 
 
 def _nested(offsets: Offsets) -> dict[str, dict[str, int]]:
