@@ -260,6 +260,25 @@ def test_what_stops_a_stream_is_one_sentence_and_commits_nothing(
     assert {(topic, 0): 20} == broker.committed(group)
 
 
+def test_a_stream_that_may_lose_records_goes_on_at_the_first_that_is_left(
+    broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path
+) -> None:
+    topic = broker.create_topic("clicks")
+    run = Run(spark, broker, topic, tmp_path / "checkpoint", startingOffsets="earliest", failOnDataLoss="false")
+    broker.produce(topic, numbers(50))
+    assert 1 == run.to_the_end()
+    broker.produce(topic, numbers(50))
+    broker.delete_records(topic, 80)
+
+    assert 1 == run.to_the_end()
+    assert {(topic, 0): 100} == broker.committed(broker.group("weekly"))
+    assert 80 == _first_offset(tmp_path / "checkpoint", _last_batch(tmp_path / "checkpoint"), topic)
+
+
+def _last_batch(checkpoint: Path) -> int:
+    return max(int(file.name) for file in (checkpoint / "offsets").iterdir() if file.name.isdecimal())
+
+
 @pytest.mark.kafka
 def test_code_for_sparks_connector_moves_by_one_word(
     apache_kafka: BrokerUnderTest, spark: "SparkSession", tmp_path: Path
