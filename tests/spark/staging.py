@@ -58,10 +58,19 @@ def batch(
     generation: int = 1,
     group: str = "billing",
     is_stateful: bool = False,
+    topic_id: str = "the first",
 ) -> Batch:
     """A batch of these offsets."""
-    position = Position(group=group, query=query, generation=generation, first=first, next=end)
-    return Batch(position=position, number=number, is_stateful=is_stateful, mode=rules.mode, keys=rules.keys)
+    ids = {"clicks": topic_id}
+    position = Position(group=group, query=query, generation=generation, first=first, next=end, ids=ids)
+    return Batch(
+        position=position,
+        number=number,
+        is_stateful=is_stateful,
+        mode=rules.mode,
+        keys=rules.keys,
+        has_sequence=rules.sequence is not None,
+    )
 
 
 def write(table: Path, one: Batch, rules: Rules, columns: Columns, *files: Sequence[Row]) -> bool:

@@ -12,6 +12,9 @@ from logmark.spark.position import Position
 P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 
 
+EVERYWHERE = Position(group="billing", query="q", generation=5, first={}, next={P0: 0, P1: 0})
+
+
 def batch(first: int, end: int, *, generation: int = 5, group: str = "billing", **more: Any) -> Batch:
     return of(Position(group=group, query="q", generation=generation, first={P0: first}, next={P0: end}), **more)
 
@@ -24,8 +27,8 @@ def after(*batches: Batch) -> Ledger:
     """The ledger of a table that took these batches."""
     numbers: dict[str, int] = {}
     for one in batches:
-        numbers |= entries(one, read_ledger(numbers.get, [P0, P1]))
-    return read_ledger(numbers.get, [P0, P1])
+        numbers |= entries(one, read_ledger(numbers.get, one.position))
+    return read_ledger(numbers.get, EVERYWHERE)
 
 
 def test_a_table_without_batches_takes_any() -> None:

@@ -92,6 +92,35 @@ def test_an_append_of_rows_without_offsets_takes_only_what_is_new_as_a_whole(tmp
     assert [("0",), ("1",), ("2",), ("3",)] == rows(tmp_path)
 
 
+def test_records_of_a_topic_that_was_made_anew_are_others_also_at_old_offsets(tmp_path: Path) -> None:
+    append(tmp_path, 0, 4, "a")
+    append(tmp_path, 0, 2, "b", generation=2, topic_id="the second")
+    append(tmp_path, 2, 6, "c", generation=2, topic_id="the second")
+    append(tmp_path, 1, 3, "d", generation=3, topic_id="the second")
+
+    assert ["a"] * 4 + ["b"] * 2 + ["c"] * 4 == sorted(value for (value,) in rows(tmp_path, "value"))
+
+
+@pytest.mark.parametrize("rules", [Rules(), Rules.of("upsert", keys="value")])
+def test_rows_of_a_topic_that_was_made_anew_do_not_replace_those_of_the_old_one(tmp_path: Path, rules: Rules) -> None:
+    write(tmp_path, batch({P0: 0}, {P0: 4}, rules), rules, CLICKS, clicks(0, 4))
+
+    with pytest.raises(UserError, match=r"The topic clicks was deleted and made again .* Nothing was written"):
+        anew = batch({P0: 0}, {P0: 4}, rules, generation=2, topic_id="the second")
+        write(tmp_path, anew, rules, CLICKS, clicks(0, 4, "b"))
+    assert len(rows(tmp_path)) == (4 if rules.mode == "replace" else 1)
+
+
+def test_a_query_with_state_goes_on_with_a_topic_that_was_made_anew(tmp_path: Path) -> None:
+    totals(tmp_path, 0, 10, {"a": 1}, number=0)
+    totals(tmp_path, 0, 0, {}, number=1, generation=2, topic_id="the second")
+    totals(tmp_path, 0, 5, {"b": 2}, number=2, generation=2, topic_id="the second")
+    with pytest.raises(UserError, match="was moved back"):
+        totals(tmp_path, 3, 8, {"c": 2}, number=3, generation=3, topic_id="the second")
+
+    assert [("a", 1), ("b", 2)] == rows(tmp_path)
+
+
 # Upsert: one row for each key, the newest.
 
 

@@ -238,7 +238,7 @@ def open_table(table: Path) -> "DeltaTable | None":
 
 def ledger_of(delta: "DeltaTable | None", batch: Batch) -> Ledger:
     """What the table knows of the partitions of the batch."""
-    return read_ledger(delta.transaction_version if delta is not None else lambda name: None, batch.position.next)
+    return read_ledger(delta.transaction_version if delta is not None else lambda name: None, batch.position)
 
 
 def files_of(delta: "DeltaTable") -> list[DataFile]:

@@ -167,7 +167,7 @@ def _join(table: Path, bunch: list[DataFile]) -> bool:
         if not all(file.path in paths for file in bunch):
             break
         if joined is None:
-            is_keyed = read_ledger(delta.transaction_version, ()).mode == UPSERT
+            is_keyed = read_ledger(delta.transaction_version).mode == UPSERT
             keys = sorted({name for file in bunch for name in file.bounds}) if is_keyed else []
             rows = _sorted([table / file.path for file in bunch], schema_of(delta), keys)
             joined = write(table, rows, keys=keys, is_located=False)

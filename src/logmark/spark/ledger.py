@@ -15,13 +15,13 @@ nothing in the middle, is refused.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.spark.modes import APPEND, MODES, REPLACE
+from logmark.spark.modes import APPEND, MODES, REPLACE, UPSERT
 from logmark.spark.position import Offsets, Position
 from logmark.spark.spans import Spans, joined
 
@@ -45,11 +45,21 @@ class Batch:
     is_stateful: bool = False
     mode: str = REPLACE
     keys: tuple[str, ...] = ()
+    has_sequence: bool = False
+
+    @property
+    def goes_by_offset(self) -> bool:
+        """True if offsets decide which rows of the table make way for those of the batch."""
+        return self.mode == REPLACE or (self.mode == UPSERT and not self.is_stateful and not self.has_sequence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """The last batch that a table holds: None everywhere for a table without one."""
+    """The last batch that a table holds: None everywhere for a table without one.
+
+    Topics in `anew` were deleted and made again since: what the table knows of their offsets is of other records, and
+    stands no longer here.
+    """
 
     group_number: int | None
     generation: int | None
@@ -60,6 +70,7 @@ class Ledger:
     keys_number: int | None = None
     is_closed: bool = False
     read: Mapping[TopicPartition, Spans] = field(default_factory=dict)
+    anew: frozenset[str] = frozenset()
 
     def has_read(self, batch: Batch) -> bool:
         """True if the batch reads no record beyond those of the last batch."""
@@ -67,15 +78,17 @@ class Ledger:
         return not position.ranges or (self.generation == position.generation and self.ends == position.next)
 
 
-def read_ledger(number_of: Callable[[str], int | None], places: Iterable[TopicPartition]) -> Ledger:
-    """The ledger of a table, as far as these partitions are concerned."""
+def read_ledger(number_of: Callable[[str], int | None], batch: Position | None = None) -> Ledger:
+    """The ledger of a table, as far as the partitions of the batch are concerned."""
 
     def number(name: str) -> int | None:
         found = number_of(name)
         return None if found == GONE else found
 
-    wanted = list(places)
-    ends = {place: number(_next(place)) for place in wanted}
+    ids = {topic: number_of_name(name) for topic, name in batch.ids.items()} if batch is not None else {}
+    anew = frozenset(topic for topic, one in ids.items() if number(_id(topic)) not in (None, one))
+    places = [place for place in batch.next if place.topic not in anew] if batch is not None else []
+    ends = {place: number(_next(place)) for place in places}
     return Ledger(
         group_number=number(_GROUP),
         generation=number(_GENERATION),
@@ -85,7 +98,8 @@ def read_ledger(number_of: Callable[[str], int | None], places: Iterable[TopicPa
         mode=MODES[number(_MODE) or 0],
         keys_number=number(_KEYS),
         is_closed=bool(number(_CLOSED)),
-        read={place: _read_spans(number, place) for place in wanted},
+        read={place: _read_spans(number, place) for place in places},
+        anew=anew,
     )
 
 
@@ -105,6 +119,7 @@ def entries(batch: Batch, before: Ledger) -> dict[str, int]:
         return numbers
     numbers |= {_GENERATION: position.generation}
     numbers |= {_next(place): end for place, end in position.next.items()}
+    numbers |= {_id(topic): number_of_name(name) for topic, name in position.ids.items()}
     if batch.mode == APPEND and not batch.is_stateful:
         for place, span in position.ranges.items():
             numbers |= _span_entries(place, joined((*before.read.get(place, ()), span)))
@@ -168,6 +183,13 @@ def takes(ledger: Ledger, batch: Batch, *, table: str) -> bool:
         raise UserError(
             f"The table {table} has other keys than {', '.join(batch.keys)}, one row for each. Nothing was written. "
             "Keep the keys that the table was made with, or give these a table of their own."
+        )
+    anew = sorted({place.topic for place in position.ranges} & ledger.anew)
+    if anew and batch.goes_by_offset:
+        raise UserError(
+            f"The topic {anew[0]} was deleted and made again since the table {table} was written: its offsets are of "
+            "other records now, and their rows would replace those of the old ones. Nothing was written. Give the new "
+            "topic a table of its own, or take the old table away."
         )
     return _takes_of_state(ledger, batch, table) if batch.is_stateful else _takes_of_records(ledger, position, table)
 
@@ -245,6 +267,10 @@ def _span_entries(place: TopicPartition, spans: Spans) -> dict[str, int]:
 
 def _next(place: TopicPartition) -> str:
     return f"logmark/next/{place.topic}/{place.partition}"
+
+
+def _id(topic: str) -> str:
+    return f"logmark/topic/{topic}"
 
 
 def _read(place: TopicPartition) -> str:

@@ -126,9 +126,14 @@ def _files(path: str | Path) -> "tuple[DeltaTable, list[str]]":
 
 def read_batch(checkpoint: Path, batch_id: int, rules: Rules) -> Batch:
     """The batch that runs now, as the checkpoint of the query knows it."""
-    position = read_position(checkpoint, batch_id)
-    is_stateful = (checkpoint / "state").is_dir()
-    return Batch(position=position, number=batch_id, is_stateful=is_stateful, mode=rules.mode, keys=rules.keys)
+    return Batch(
+        position=read_position(checkpoint, batch_id),
+        number=batch_id,
+        is_stateful=(checkpoint / "state").is_dir(),
+        mode=rules.mode,
+        keys=rules.keys,
+        has_sequence=rules.sequence is not None,
+    )
 
 
 def read_position(checkpoint: Path, batch_id: int) -> Position:
