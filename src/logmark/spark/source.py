@@ -5,7 +5,14 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import (
     ArrayType,
@@ -23,11 +30,14 @@ from logmark.client.errors import ClientError
 from logmark.clock import SystemClock
 from logmark.errors import UserError
 from logmark.spark.batches import ranges_of
+from logmark.spark.ddl import parse_fields
 from logmark.spark.following import GroupFollower
-from logmark.spark.options import Options, check_names, parse
+from logmark.spark.option_names import is_true, sorted_out
+from logmark.spark.options import Options, parse, value_schema
 from logmark.spark.position import Position
 from logmark.spark.ranges import Range, split
 from logmark.spark.reading import connect, is_passing, read_range
+from logmark.spark.typed import typed_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,16 +63,17 @@ SCHEMA_WITH_HEADERS = StructType([*SCHEMA.fields, StructField("headers", ArrayTy
 
 
 class DefaultSource(DataSource):
-    """Reads Kafka topics, from Logmark or from Apache Kafka, as batches and as a consumer group's stream."""
+    """Kafka topics, of Logmark or of Apache Kafka: read as batches and as a consumer group's stream, and written."""
 
     @classmethod
     def name(cls) -> str:
         return "logmark"
 
     def schema(self) -> StructType:
-        check_names(self.options)  # at load() already, not when the query runs
-        with_headers = str(self.options.get("includeHeaders", "false")).lower() == "true"
-        return SCHEMA_WITH_HEADERS if with_headers else SCHEMA
+        ours, _ = sorted_out(self.options)  # at load() already, not when the query runs
+        plain = SCHEMA_WITH_HEADERS if is_true(ours, "includeHeaders") else SCHEMA
+        fields = value_schema(ours)
+        return plain if fields is None else typed_schema(plain, parse_fields(fields, name="value.schema"))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         _check_schema(schema, self.schema())
@@ -71,6 +82,16 @@ class DefaultSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         _check_schema(schema, self.schema())
         return StreamReader(parse(self.options, is_stream=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from logmark.spark.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        from logmark.spark.sink import stream_writer
+
+        return stream_writer(self.options, schema)
 
 
 class Task(InputPartition):
@@ -200,5 +221,5 @@ def _check_schema(schema: StructType, wanted: StructType) -> None:
     if [(one.name, one.dataType) for one in schema.fields] != [(one.name, one.dataType) for one in wanted.fields]:
         raise UserError(
             f'format("logmark") always gives the columns {", ".join(wanted.names)}. Nothing was read. Leave out '
-            ".schema(...) and turn the value into columns of your own afterwards, for example with from_json."
+            ".schema(...); the columns of a JSON value are given by the options value.format=json and value.schema."
         )
