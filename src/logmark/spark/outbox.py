@@ -238,9 +238,12 @@ class Outbox:
             case ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 return UserError(f"You are not allowed to write to topic {box.place.topic}. Nothing was written.")
             case ErrorCode.INVALID_RECORD:
+                return UserError(f"{error} A compacted topic takes no row without a key. The rows were not written.")
+            case ErrorCode.INVALID_TIMESTAMP:
                 return UserError(
-                    f"{error} A compacted topic takes no row without a key, and a topic may refuse rows that are too "
-                    "old or too far in the future. The rows were not written."
+                    f"Topic {box.place.topic} refuses the timestamp of a row of {self._attempt}: it is too old or too "
+                    "far in the future (message.timestamp.before.max.ms and message.timestamp.after.max.ms of the "
+                    "topic). The rows were not written."
                 )
         return error
 
