@@ -1,6 +1,10 @@
 """Tables that Spark writes: aggregations, windows and changes, exactly once, and read again by Spark."""
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +18,9 @@ from logmark.spark.pipeline import sentence_in
 from logmark.spark.tables import load_table, write_table
 from logmark.spark.versions import swap_in, version_path
 from tests.harness.brokers import BrokerUnderTest
+from tests.harness.node import wait_until
 from tests.spark.staging import rows
+from tests.spark.totals_driver import totals, write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -192,3 +198,48 @@ def test_a_complete_result_is_written_without_foreach_batch_and_what_does_not_fi
         run(owed(frame), "complete", mode="upsert", keys="campaign")
     with pytest.raises(UserError, match="There is no mode 'merge'"):
         write_table(frame, tmp_path, mode="merge")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("mode", ["complete", "upsert"])
+def test_totals_are_exact_however_often_the_driver_is_killed(
+    broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path, mode: str
+) -> None:
+    rounds, table = 6, tmp_path / "table"
+    topic, group = broker.create_topic("numbers", partitions=2), broker.group("totals")
+    for partition in (0, 1):
+        broker.produce(topic, [str(number) for number in range(1000)], partition=partition)
+    for number in range(rounds):
+        arguments = [broker.bootstrap_servers, topic, group, str(table), mode]
+        killed_after(commits=1 + number % 3, table=table, arguments=arguments)
+
+    finish(write(totals(spark, broker.bootstrap_servers, topic, group), str(table), mode, available_now=True))
+
+    sums: Counter[int] = Counter()
+    for number in range(1000):
+        sums[number % 7] += 2 * number
+    assert sorted(sums.items()) == rows(table)
+
+
+def killed_after(*, commits: int, table: Path, arguments: list[str]) -> None:
+    """Runs the totals in a process of their own and kills it when the table has got so many commits more."""
+
+    def seen() -> int:
+        return len(list((table / "_delta_log").glob("*.json")))
+
+    enough = seen() + commits
+    driver = subprocess.Popen(
+        [sys.executable, "-m", "tests.spark.totals_driver", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        wait_until(lambda: driver.poll() is not None or seen() >= enough, "a few commits", deadline_s=240)
+        assert driver.poll() is None, driver.communicate()[0]
+    finally:
+        # The whole session: Python, the Java machine that it started, and the workers.
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.communicate()
