@@ -7,8 +7,9 @@ from typing import NamedTuple
 from logmark.names import TopicPartition
 from logmark.offsets.history import History
 
-# Samples are looked at so many together, the newest first: most groups are not far behind.
+# Samples are looked at so many together, the newest first: most groups are not far behind. Further back more at once.
 _BLOCK = 64
+_BLOCK_MAX = 256
 
 Point = tuple[int, int]  # a time in milliseconds, and the end of the log then
 
@@ -35,11 +36,11 @@ def when_passed(
     search = _Search(history, now_ms, ends)
     for partition, offset in wanted:
         search.want(partition, offset)
-    high = len(times)
+    high, size = len(times), _BLOCK
     while high > 0 and search.is_open:
-        low = max(0, high - _BLOCK)
+        low = max(0, high - size)
         search.look(times[low:high])
-        high = low
+        high, size = low, min(2 * size, _BLOCK_MAX)
     return search.found
 
 
@@ -52,7 +53,7 @@ class _Search:
         self._now_ms = now_ms
         self._ends = ends
         self._breaks = history.breaks()
-        self._open: dict[str, dict[int, list[int]]] = {}
+        self._open: dict[str, dict[TopicPartition, list[int]]] = {}
         self._above: dict[TopicPartition, Point] = {}
 
     @property
@@ -62,7 +63,7 @@ class _Search:
     def want(self, partition: TopicPartition, offset: int) -> None:
         """Adds an offset; one that no end has passed yet is not looked for."""
         if offset < self._ends[partition] and self._history.topic_id(partition.topic) is not None:
-            self._open.setdefault(partition.topic, {}).setdefault(partition.partition, []).append(offset)
+            self._open.setdefault(partition.topic, {}).setdefault(partition, []).append(offset)
             self._above[partition] = (self._now_ms, self._ends[partition])
 
     def look(self, times: Sequence[int]) -> None:
@@ -71,15 +72,15 @@ class _Search:
         for topic, partitions in list(self._open.items()):
             number = self._history.topic_id(topic)
             assert number is not None
-            count = max(partitions) + 1
+            count = max(one.partition for one in partitions) + 1
             # One series for each partition, made by one call: there may be ten thousand of them.
             columns = list(zip(*(sample.ends(number, count) for sample in samples), strict=True))
-            for index in list(partitions):
-                left = self._through(TopicPartition(topic, index), partitions[index], times, columns[index])
+            for one in list(partitions):
+                left = self._through(one, partitions[one], times, columns[one.partition])
                 if left:
-                    partitions[index] = left
+                    partitions[one] = left
                 else:
-                    del partitions[index]
+                    del partitions[one]
             if not partitions:
                 del self._open[topic]
 
