@@ -305,6 +305,19 @@ def test_what_was_deleted_unread_is_counted_and_never_skipped_in_silence(
     assert f"Group billing goes on at {words}" in caplog.text
 
 
+def test_a_loss_is_judged_only_when_it_is_known_where_the_group_stands() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    end = step(follower := follow(cluster, **EARLY), follower.begin(), 10)
+    cluster.logs[P0] = (40, 100)
+    again = follow(cluster)
+    cluster.failure = BrokerUnreachable("The coordinator is away.")
+    assert end is step(again, end)
+    cluster.failure = None
+    cluster.reset(p0=50)
+
+    assert {P0: (50, 100)} == step(again, step(again, end)).ranges
+
+
 @pytest.mark.parametrize("given", [{}, {"failOnDataLoss": "true", "auto.offset.reset": "earliest"}])
 def test_a_commit_below_the_log_start_ends_a_query_that_was_not_told_to_go_on(given: dict[str, str]) -> None:
     cluster = FakeCluster(p0=(0, 100))

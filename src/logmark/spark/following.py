@@ -108,6 +108,8 @@ class GroupFollower:
         bounds = self._bounds(places)
         here = {place: offset for place, offset in start.next.items() if place in bounds}
         lost = self._made_anew(start, here, bounds) or self._settled_losses(here, bounds)
+        if lost and found is None:
+            return start  # somebody may have moved the group to where there is something to read
         if lost:
             back = self._back_in_range(lost, bounds)
             seek = self._seek(start, back)
