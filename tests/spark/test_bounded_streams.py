@@ -305,6 +305,19 @@ def test_what_was_deleted_unread_is_counted_and_never_skipped_in_silence(
     assert f"Group billing goes on at {words}" in caplog.text
 
 
+def test_available_now_waits_for_the_coordinator_and_does_not_end_without_it() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **EARLY)
+    follower.fix_end()
+    begun = follower.begin()
+    cluster.failure = BrokerUnreachable("The coordinator is away.")
+
+    with pytest.raises(BrokerUnreachable):
+        step(follower, begun)
+    cluster.failure = None
+    assert {P0: (0, 100)} == step(follower, begun).ranges
+
+
 def test_a_loss_is_judged_only_when_it_is_known_where_the_group_stands() -> None:
     cluster = FakeCluster(p0=(0, 100))
     end = step(follower := follow(cluster, **EARLY), follower.begin(), 10)

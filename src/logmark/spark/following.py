@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from logmark.client.answers import LATEST, Committed
-from logmark.client.errors import ClientError, CommitRefused
+from logmark.client.errors import BrokerUnreachable, ClientError, CommitRefused
 from logmark.clock import Clock
 from logmark.errors import UserError
 from logmark.names import TopicPartition
@@ -234,6 +234,8 @@ class GroupFollower:
         try:
             return self._found([*start.next, *(place for place in self._places if place not in start.next)])
         except ClientError as error:
+            if self._until is not None and isinstance(error, BrokerUnreachable):
+                raise  # a run that ends has no next time: it waits
             log.warning("%s The query goes on and looks again.", error)
             return None
 
