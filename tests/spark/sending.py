@@ -43,11 +43,11 @@ class Query:
         with connect(self.options) as client:
             return plan(client, topic=self.options.topic, group=self.group)
 
-    def attempt(self, batch: int, task: int = 0) -> Attempt:
-        return Attempt(query=self.query, batch=batch, task=task)
+    def attempt(self, batch: int, task: int = 0, *, is_first: bool = True) -> Attempt:
+        return Attempt(query=self.query, batch=batch, task=task, is_first=is_first)
 
-    def task(self, planned: Plan, batch: int, rows: Sequence[Row], *, task: int = 0) -> Sent:
-        return send(self.options, planned, self.attempt(batch, task), arrow(rows))
+    def task(self, planned: Plan, batch: int, rows: Sequence[Row], *, task: int = 0, is_first: bool = True) -> Sent:
+        return send(self.options, planned, self.attempt(batch, task, is_first=is_first), arrow(rows))
 
     def commit(self, batch: int, *sent: Sent) -> None:
         topics = {topic for one in sent for topic in one.topics} | ({self.options.topic} - {None})  # type: ignore[arg-type]

@@ -209,6 +209,25 @@ def test_a_batch_is_recognised_when_its_broker_has_forgotten_the_producer(monkey
         broker.close()
 
 
+@pytest.mark.parametrize("is_planned", [True, False])
+def test_a_batch_that_is_repeated_with_other_rows_is_a_sentence_and_loses_none(
+    broker: BrokerUnderTest, monkeypatch: pytest.MonkeyPatch, is_planned: bool
+) -> None:
+    topic = broker.create_topic("other")
+    query = small(broker, topic, **{"compression.type": "lz4"})
+    before = query.plan()
+    with monkeypatch.context() as patch:
+        kill_after(Client, patch, 2)
+        with pytest.raises(Killed):
+            query.task(before, 0, numbered(20))
+    there = values(broker, topic)
+
+    with pytest.raises(UserError, match=r"Spark partition 0 of batch 0 is repeated with other rows than before: row 0"):
+        query.task(query.plan() if is_planned else before, 0, numbered(20, 50), is_first=is_planned)
+
+    assert there == values(broker, topic)
+
+
 def test_new_partitions_are_used_from_the_next_batch_on(
     our_broker: BrokerUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ batch.
 """
 
 import hashlib
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -138,26 +139,47 @@ def finish(client: Client, *, topics: Iterable[str], group: str, query: str, bat
 
 def look(client: Client, starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, Written]:
     """What sinks have written since these offsets: the next row by partition and sender."""
-    ends = client.latest(starts) if starts else {}
-    behind = {place: offset for place, offset in starts.items() if offset < ends[place]}
-    firsts = client.earliest(behind) if behind else {}
     found: dict[TopicPartition, Written] = {}
-    for place, offset in behind.items():
-        with client.fetcher(place) as fetcher:
-            rows: Written = {}
-            for answer in fetcher.read(max(offset, firsts[place]), ends[place]):
-                for sender, following in senders(answer.records):
-                    rows[sender] = max(rows.get(sender, 0), following)
-            if rows:
-                found[place] = rows
+    for place, records in _since(client, starts):
+        for header, _ in _sinks(records):
+            sender = Sender(header.producer_id, header.producer_epoch)
+            rows = found.setdefault(place, {})
+            rows[sender] = max(rows.get(sender, 0), header.last_sequence + 1)
     return found
 
 
-def senders(records: memoryview) -> Iterator[tuple[Sender, int]]:
-    """The sender of each of a sink's record batches, and the row that follows."""
+def print_of(key: bytes | None, value: bytes | None) -> int:
+    """By what rows are compared."""
+    return zlib.crc32(value or b"", zlib.crc32(key or b""))
+
+
+def prints_of(client: Client, place: TopicPartition, start: int, sender: Sender) -> dict[int, int]:
+    """The rows that this sender has written since this offset, as far as the log still has them, by their numbers."""
+    found: dict[int, int] = {}
+    for _, records in _since(client, {place: start}):
+        for header, batch in _sinks(records):
+            if (header.producer_id, header.producer_epoch) == sender and len(batch) == header.size:
+                for one in batches.unpack(batch):
+                    found[header.base_sequence + one.offset - header.base_offset] = print_of(one.key, one.value)
+    return found
+
+
+def _since(client: Client, starts: Mapping[TopicPartition, int]) -> Iterator[tuple[TopicPartition, memoryview]]:
+    """What the partitions hold from these offsets to their present ends."""
+    ends = client.latest(starts) if starts else {}
+    behind = {place: offset for place, offset in starts.items() if offset < ends[place]}
+    firsts = client.earliest(behind) if behind else {}
+    for place, offset in behind.items():
+        with client.fetcher(place) as fetcher:
+            for answer in fetcher.read(max(offset, firsts[place]), ends[place]):
+                yield place, answer.records
+
+
+def _sinks(records: memoryview) -> Iterator[tuple[batches.BatchHeader, memoryview]]:
+    """The record batches of sinks."""
     at = 0
     while len(records) - at >= batches.HEADER_BYTES:
         header = batches.read_header(records, at)
         if header.producer_id >= FIRST_ID and not header.is_control:
-            yield Sender(header.producer_id, header.producer_epoch), header.last_sequence + 1
+            yield header, records[at : at + header.size]
         at += header.size

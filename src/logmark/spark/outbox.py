@@ -11,7 +11,16 @@ from logmark.client.errors import ClientError, RefusedByBroker, UnknownTopic
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.offsets.partitioning import partition_of_key
-from logmark.spark.delivery import SEQUENCE_MAX, Plan, Sender, look, partitions_of, sender_of
+from logmark.spark.delivery import (
+    SEQUENCE_MAX,
+    Plan,
+    Sender,
+    look,
+    partitions_of,
+    print_of,
+    prints_of,
+    sender_of,
+)
 from logmark.spark.reading import is_passing
 from logmark.spark.sink_options import SinkOptions
 from logmark.wire import batches
@@ -32,11 +41,12 @@ DEFAULT_MESSAGE_BYTES_MAX = 1_048_588
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """Which task of which batch of which query this is; the same for all of its attempts."""
+    """Which task of which batch of which query this is, and whether it is tried for the first time."""
 
     query: str
     batch: int
     task: int
+    is_first: bool = True
 
     def __str__(self) -> str:
         return f"Spark partition {self.task} of batch {self.batch}"
@@ -100,9 +110,11 @@ class Outbox:
             size += len(name) + len(content or b"") + 10
         if box.records and box.size + size > box.size_max:
             self._send(box)
-        box.row += 1
-        if box.row <= box.written:
+        if box.row < box.written:
+            self._compare(box, box.row, key, value)
+            box.row += 1
             return
+        box.row += 1
         box.records.append((key, value))
         box.timestamps.append(timestamp_ms)
         box.headers.append(headers)
@@ -151,14 +163,42 @@ class Outbox:
                 if self._options.is_once
                 else Sender(*patiently(self._client.init_producer_id, self._options, "Asking for a producer id"))
             )
+        written = self._plan.written.get(place, {}).get(self._sender, 0)
+        if self._options.is_once and not self._attempt.is_first:
+            written = self._written(place)
         size_max = self._message_bytes_max(place.topic)
         box = self._boxes[place] = _Box(
             place,
-            written=self._plan.written.get(place, {}).get(self._sender, 0),
+            written=written,
             # Less than the broker takes: the sizes are estimates.
             size_max=min(self._options.batch_bytes_max, size_max * 15 // 16),
         )
+        if written:
+            self._read_back(box)
         return box
+
+    def _written(self, place: TopicPartition) -> int:
+        """How many rows of this task the log holds by now."""
+        assert self._sender is not None
+        start = self._plan.starts.get(place, 0)
+        found = patiently(lambda: look(self._client, {place: start}), self._options, f"Looking at {place}")
+        return found.get(place, {}).get(self._sender, 0)
+
+    def _read_back(self, box: "_Box") -> None:
+        assert self._sender is not None
+        start, sender = self._plan.starts.get(box.place, 0), self._sender
+        box.there = patiently(
+            lambda: prints_of(self._client, box.place, start, sender), self._options, f"Reading {box.place}"
+        )
+
+    def _compare(self, box: "_Box", number: int, key: bytes | None, value: bytes | None) -> None:
+        """Rows are told apart by their numbers, so one that is another now would be lost without a word."""
+        if box.there.pop(number, print_of(key, value)) != print_of(key, value):
+            raise UserError(
+                f"{self._attempt} is repeated with other rows than before: row {number} of those for {box.place} is "
+                "not the one that was written. Nothing more was written. Make the query deterministic, or finish this "
+                "batch with delivery=at-least-once."
+            )
 
     def _message_bytes_max(self, topic: str) -> int:
         if topic not in self._size_max:
@@ -208,10 +248,12 @@ class Outbox:
         """Leaves out the rows that the log holds by now."""
         if is_patient:
             time.sleep(PAUSE_S)  # what was written may not be visible yet
-        start = self._plan.starts.get(box.place, 0)
-        found = patiently(lambda: look(self._client, {box.place: start}), self._options, f"Looking at {box.place}")
-        assert self._sender is not None
-        box.leave_out(found.get(box.place, {}).get(self._sender, 0))
+        written = self._written(box.place)
+        if written > box.first:
+            self._read_back(box)
+            for number, (key, value) in enumerate(box.records[: written - box.first], box.first):
+                self._compare(box, number, key, value)
+            box.leave_out(written)
 
     def _too_large(self, box: "_Box", size: int) -> UserError:
         return UserError(
@@ -251,12 +293,15 @@ class Outbox:
 class _Box:
     """The rows for one partition of a topic that are not sent yet."""
 
-    __slots__ = ("has_headers", "headers", "place", "records", "row", "size", "size_max", "timestamps", "written")
+    __slots__ = (
+        "has_headers", "headers", "place", "records", "row", "size", "size_max", "there", "timestamps", "written"
+    )  # fmt: skip
 
     def __init__(self, place: TopicPartition, *, written: int, size_max: int) -> None:
         self.place = place
         self.written = written  # rows below this one are in the log
         self.row = 0  # the row that comes next
+        self.there: dict[int, int] = {}  # the rows that the log holds, to be compared
         self.size_max = size_max
         self.clear()
 
@@ -274,6 +319,6 @@ class _Box:
 
     def leave_out(self, written: int) -> None:
         """Rows below this one are in the log by now."""
-        count = max(0, written - self.first)
+        count = written - self.first
         self.written = max(self.written, written)
         del self.records[:count], self.timestamps[:count], self.headers[:count]

@@ -219,6 +219,7 @@ def _attempt(query: str | None = None, batch: int | None = None) -> Attempt:
         query=query or told("sql.streaming.queryId") or "",
         batch=int(told("streaming.sql.batchId") or 0) if batch is None else batch,
         task=context.partitionId(),
+        is_first=context.attemptNumber() == 0,
     )
 
 
