@@ -12,6 +12,7 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import NewPartitions
 
 from logmark.spark.pipeline import sentence_in
+from logmark.testing import Broker
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
 from tests.harness.own import OwnBroker
@@ -322,3 +323,21 @@ def test_code_for_sparks_connector_moves_by_one_word(
         assert theirs.schema == ours.schema
         assert rows(theirs) == rows(ours) != Counter()
     assert stream("kafka") == stream("logmark")
+
+
+@pytest.mark.parametrize("away_s", [0, pytest.param(600, marks=[pytest.mark.soak, pytest.mark.timeout(1200)])])
+def test_a_running_query_outlives_the_absence_of_its_broker(spark: "SparkSession", tmp_path: Path, away_s: int) -> None:
+    with Broker(subprocess=True) as own:
+        broker = BrokerUnderTest("logmark", own.bootstrap_servers, own)
+        topic, group = broker.create_topic("clicks"), broker.group("weekly")
+        broker.produce(topic, numbers(10))
+        query = Run(spark, broker, topic, tmp_path / "checkpoint", startingOffsets="earliest").start()
+        wait_for(query, stands_at(broker, group, topic, 10), "the query has caught up")
+        own.stop()
+        time.sleep(away_s)
+        assert query.isActive, query.exception()
+        own.start()
+        broker.produce(topic, numbers(10))
+        wait_for(query, stands_at(broker, group, topic, 20), "the query has caught up again")
+        query.stop()
+        broker.close()
