@@ -316,12 +316,12 @@ def drive(machine: type[QueryMachine], mode: str, *, examples: int) -> None:
 
 @pytest.mark.parametrize("mode", ["replace", "append", "upsert"])
 def test_each_record_counts_once_whatever_happens_to_a_query_without_state(mode: str) -> None:
-    drive(StatelessMachine, mode, examples=15)
+    drive(StatelessMachine, mode, examples=10)
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert", "complete"])
 def test_each_record_counts_once_whatever_happens_to_a_query_with_state(mode: str) -> None:
-    drive(CountingMachine, mode, examples=15)
+    drive(CountingMachine, mode, examples=10)
 
 
 @pytest.mark.soak

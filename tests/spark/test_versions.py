@@ -317,7 +317,7 @@ def test_readers_that_poll_during_swaps_see_the_old_or_the_new(table: Path) -> N
         polls = {name: threads.submit(poll, read) for name, read in readers.items()}
         try:
             swap_in(table, 2)
-            for _ in range(9):
+            for _ in range(5):
                 take_back(table)
         finally:
             done.set()
