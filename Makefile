@@ -48,7 +48,7 @@ $(PACKAGES): constraints.txt pyproject.toml setup.py | system
 	@touch $@
 
 # The editable install has compiled them; this compiles them again when a source has changed.
-$(COMPILED): $(addprefix src/logmark/wire/,columns.py columns.pxd sieve.py sieve.pxd usual.py) setup.py $(PACKAGES)
+$(COMPILED): $(addprefix src/logmark/wire/,columns.py columns.pxd sieve.py sieve.pxd usual.py json_columns.py) setup.py $(PACKAGES)
 	$(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 

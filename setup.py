@@ -1,4 +1,4 @@
-"""Compiles the compiled modules: the walk over record batches, what compaction keeps, the usual Produce request."""
+"""Compiles the compiled modules: the walks over record batches and JSON, what compaction keeps, the usual Produce."""
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
@@ -20,6 +20,7 @@ setup(
                 depends=["src/logmark/wire/sieve.pxd", "src/logmark/wire/columns.pxd"],
                 **COMPILE,
             ),
+            Extension("logmark.wire.json_columns", ["src/logmark/wire/json_columns.py"], **COMPILE),
             Extension("logmark.wire.usual", ["src/logmark/wire/usual.py"], **COMPILE),
         ],
         language_level=3,

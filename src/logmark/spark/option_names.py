@@ -13,7 +13,8 @@ NAMES = (
     "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "failOnDataLoss", "maxOffsetsPerTrigger",
     "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition",
     "includeHeaders", "isolation.level", "waitForBroker", "partition.metadata.cache.ttl.ms", "metadata.max.age.ms",
-    "client.id", "max.partition.fetch.bytes", "fetch.max.bytes", "fetchesInFlight",
+    "client.id", "max.partition.fetch.bytes", "fetch.max.bytes", "fetchesInFlight", "value.format",
+    "value.schema",
 )  # fmt: skip
 # Of these Spark's connector has the name without kafka. before it, and Kafka's clients the one with it.
 _KAFKAS = frozenset(
@@ -50,7 +51,7 @@ REFUSED = {
     ),
     "kafka.value.deserializer": (
         "The option kafka.value.deserializer cannot be set: value is a binary column, which you cast or decode "
-        "yourself."
+        "yourself, or columns of your own with value.format=json."
     ),
     "kafka.interceptor.classes": (
         "The option kafka.interceptor.classes cannot be set: records are read without Kafka's Java consumer."

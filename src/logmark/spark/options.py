@@ -62,6 +62,7 @@ class Options:
     records_per_task_max: int | None = None
     tasks_min: int | None = None
     with_headers: bool = False
+    value_schema: str | None = None  # of values that are JSON; None for bytes
     read_committed: bool = False
     patience_s: float = STREAM_PATIENCE_S
     new_partitions_after_ms: int = NEW_PARTITIONS_AFTER_MS
@@ -110,6 +111,7 @@ def parse(given: Mapping[str, str], *, is_stream: bool) -> Options:
         records_per_task_max=count(ours, "maxRecordsPerPartition"),
         tasks_min=count(ours, "minPartitions"),
         with_headers=is_true(ours, "includeHeaders"),
+        value_schema=value_schema(ours),
         read_committed=choice(ours, "isolation.level", ("read_uncommitted", "read_committed")) == "read_committed",
         patience_s=duration(ours, "waitForBroker", STREAM_PATIENCE_S if is_stream else BATCH_PATIENCE_S),
         new_partitions_after_ms=_refresh_ms(ours),
@@ -120,9 +122,22 @@ def parse(given: Mapping[str, str], *, is_stream: bool) -> Options:
     )
 
 
-def check_names(given: Mapping[str, str]) -> None:
-    """Raises a sentence for an option that neither a batch read nor a stream has."""
-    sorted_out(given)
+def value_schema(ours: Mapping[str, str]) -> str | None:
+    """The schema that values are decoded by, None if they stay bytes."""
+    schema = ours.get("value.schema")
+    if choice(ours, "value.format", ("binary", "json")) != "json":
+        if schema is not None:
+            raise UserError(
+                "The option value.schema needs value.format=json beside it. Without it value is a binary column. "
+                "Nothing was read."
+            )
+        return None
+    if not schema:
+        raise UserError(
+            "value.format is json, but the option value.schema is missing, which says the columns and their types. Add "
+            'for example .option("value.schema", "id STRING, price DECIMAL(10,2)"). Nothing was read.'
+        )
+    return schema
 
 
 def _check_place(ours: Mapping[str, str], *, is_stream: bool) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from logmark.client.client import Client
 from logmark.client.errors import BrokerUnreachable, ClientError, OffsetOutOfRange, RefusedByBroker, UnknownTopic
 from logmark.client.fetcher import Fetcher, next_offset
 from logmark.errors import ErrorCode, UserError
+from logmark.names import TopicPartition
 from logmark.spark.losses import Loss, told
 from logmark.spark.options import Options
 from logmark.spark.ranges import Bounds, Range
@@ -114,8 +115,9 @@ def _skipped(options: Options, wanted: Range, at: int, error: OffsetOutOfRange) 
 def _read(
     fetchers: Sequence[Fetcher], wanted: Range, progress: _Progress, options: Options
 ) -> Iterator["pa.RecordBatch"]:
-    from logmark.spark.arrow import pieces, to_arrow
+    from logmark.spark.arrow import pieces
 
+    laid_out = _layout(options)
     for answer, stop in read_stripes(fetchers, progress.at, wanted.stop, timeout_s=TIMEOUT_S):
         end = min(stop, next_offset(answer.records, progress.at))
         records = answer.records
@@ -135,7 +137,18 @@ def _read(
                     break  # what is left is not to be seen: aborted, or beyond the range in a compacted log
                 progress.at = part.next_offset
                 if part.count:
-                    yield from pieces(to_arrow(part, wanted.place))
+                    yield from pieces(laid_out(part, wanted.place))
+
+
+def _layout(options: Options) -> Callable[[columns.Columns, TopicPartition], "pa.RecordBatch"]:
+    """What makes records the columns that were asked for."""
+    if options.value_schema is not None:
+        from logmark.spark.typed import JsonValues
+
+        return JsonValues(options.value_schema).to_arrow
+    from logmark.spark.arrow import to_arrow
+
+    return to_arrow
 
 
 def windows(records: memoryview) -> Iterator[memoryview]:

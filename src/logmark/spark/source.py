@@ -30,11 +30,14 @@ from logmark.client.errors import ClientError
 from logmark.clock import SystemClock
 from logmark.errors import UserError
 from logmark.spark.batches import ranges_of
+from logmark.spark.ddl import parse_fields
 from logmark.spark.following import GroupFollower
-from logmark.spark.options import Options, check_names, parse
+from logmark.spark.option_names import is_true, sorted_out
+from logmark.spark.options import Options, parse, value_schema
 from logmark.spark.position import Position
 from logmark.spark.ranges import Range, split
 from logmark.spark.reading import connect, is_passing, read_range
+from logmark.spark.typed import typed_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,9 +70,10 @@ class DefaultSource(DataSource):
         return "logmark"
 
     def schema(self) -> StructType:
-        check_names(self.options)  # at load() already, not when the query runs
-        with_headers = str(self.options.get("includeHeaders", "false")).lower() == "true"
-        return SCHEMA_WITH_HEADERS if with_headers else SCHEMA
+        ours, _ = sorted_out(self.options)  # at load() already, not when the query runs
+        plain = SCHEMA_WITH_HEADERS if is_true(ours, "includeHeaders") else SCHEMA
+        fields = value_schema(ours)
+        return plain if fields is None else typed_schema(plain, parse_fields(fields, name="value.schema"))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         _check_schema(schema, self.schema())
@@ -217,5 +221,5 @@ def _check_schema(schema: StructType, wanted: StructType) -> None:
     if [(one.name, one.dataType) for one in schema.fields] != [(one.name, one.dataType) for one in wanted.fields]:
         raise UserError(
             f'format("logmark") always gives the columns {", ".join(wanted.names)}. Nothing was read. Leave out '
-            ".schema(...) and turn the value into columns of your own afterwards, for example with from_json."
+            ".schema(...); the columns of a JSON value are given by the options value.format=json and value.schema."
         )
