@@ -14,12 +14,14 @@
 `write_table` writes any stream of `format("logmark")` into a Delta table, each offset once, in one of four modes, as
 `format("logmark.delta")` does. `read_table` reads one with Arrow, `load_table` with Spark. `optimize_table` and
 `vacuum_table` keep its files few. `version_path`, `swap_in` and `take_back` build a table anew beside the old one.
+`write_topic` writes rows to a topic, each batch once, as `format("logmark")` does.
 """
 
 from logmark.spark.compaction import optimize_table, vacuum_table
 from logmark.spark.pipeline import Pipeline
 from logmark.spark.sessions import session
 from logmark.spark.tables import load_table, read_table, write_table
+from logmark.spark.topics import write_topic
 from logmark.spark.versions import drop_version, list_versions, next_version, swap_in, take_back, version_path
 
 __all__ = [
@@ -36,4 +38,5 @@ __all__ = [
     "vacuum_table",
     "version_path",
     "write_table",
+    "write_topic",
 ]
