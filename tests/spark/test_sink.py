@@ -204,8 +204,14 @@ def test_a_batch_is_recognised_when_its_broker_has_forgotten_the_producer(monkey
         running.restart()
 
         query.run(1, numbered(20))
-
         assert [[row["value"] for row in [*numbered(3, 1000), *numbered(20)]]] == values(broker, topic)
+
+        with Client(broker.bootstrap_servers) as client:
+            client.delete_records({TopicPartition(topic, 0): 23})
+        running.advance(3 * 86_400)
+        running.restart()
+        query.run(1, numbered(20))  # it is committed, though nothing else is left to tell of it
+        assert [[]] == values(broker, topic)
         broker.close()
 
 
@@ -245,6 +251,10 @@ def test_new_partitions_are_used_from_the_next_batch_on(
     assert [[row["value"] for row in given], [], []] == values(broker, topic, 3)
 
     query.run(1, [{"key": f"k{number}", "value": "later"} for number in range(20)])
+    named = query.plan()
+    broker.admin.create_partitions([NewPartitions(topic, 4)])[topic].result(30)
+    query.task(named, 2, [{"value": "named", "partition": 3}, *({"key": f"k{at}", "value": "x"} for at in range(20))])
+    assert ["named"] == values(broker, topic, 4)[3]
     assert [True, True, True] == ["later" in part for part in values(broker, topic, 3)]
 
 
