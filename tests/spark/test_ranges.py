@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from logmark.names import TopicPartition
 from logmark.spark.limits import Limits, share
-from logmark.spark.losses import losses, told
+from logmark.spark.losses import Loss, losses, told
 from logmark.spark.ranges import RECORDS_PER_TASK_MAX, Bounds, Range, split
 
 P0, P1, P2 = (TopicPartition("clicks", number) for number in range(3))
@@ -81,6 +81,12 @@ def test_what_is_lost_is_counted_partition_by_partition() -> None:
         "log holds 10 to 20); 2,000 records of clicks-1 (offsets 0 to 1999; the log holds 2000 to 9000); offset 50 of "
         "clicks-2 lies beyond the log, which holds 0 to 30 (made anew?)" == told(lost)
     )
+
+
+def test_records_of_a_topic_that_was_deleted_are_not_counted_by_the_offsets_of_the_new_one() -> None:
+    lost = [Loss(place=P0, offset=5, bounds=Bounds(20, 30), is_anew=True)]
+
+    assert told(lost).startswith("Positions are not in their logs: offset 5 of clicks-0 belongs to a topic of that")
 
 
 def test_bytes_are_shared_in_proportion_to_what_waits_there_in_bytes() -> None:
