@@ -33,9 +33,9 @@ from bench.wire import metadata_request
 from logmark.client.answers import NewTopic
 from logmark.client.client import Client
 from logmark.names import TopicPartition
-from logmark.offsets.ages import Method, ages_of
-from logmark.offsets.history import History
-from logmark.offsets.sampling import Sample, take_sample
+from logmark.offsets.lags.ages import Method, ages_of
+from logmark.offsets.lags.history import History
+from logmark.offsets.lags.sampling import Sample, take_sample
 from tests.harness import distribution
 from tests.harness.tools import CONSUMER_GROUPS, java_command
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from bench import sides
 from logmark.client.client import Client
 from logmark.names import TopicPartition
-from logmark.offsets.copying import Copier
-from logmark.offsets.replaying import aim, begin, seek
-from logmark.offsets.replays import Request, RunStore
+from logmark.offsets.replays.copying import Copier
+from logmark.offsets.replays.replaying import aim, begin, seek
+from logmark.offsets.replays.runs import Request, RunStore
 from logmark.wire import batches, codecs
 
 VALUE_BYTES = 100

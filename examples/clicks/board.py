@@ -18,7 +18,7 @@ from rich.text import Text
 from logmark.client import Client
 from logmark.client.errors import ClientError
 from logmark.names import TopicPartition
-from logmark.offsets.lag import lag_of
+from logmark.offsets.lags.lag import lag_of
 
 LOOK_EVERY_S = 0.4
 PLAIN_LINE_EVERY_S = 3.0

@@ -14,10 +14,10 @@ from examples.clicks.parsing import clicks
 from examples.clicks.topic import publish
 from examples.clicks.truth import Place, Truth
 from logmark.client import Client
-from logmark.offsets.applying import apply
-from logmark.offsets.journal import FileJournal
-from logmark.offsets.reset import plan_reset
-from logmark.offsets.targets import ToEarliest, ToTime
+from logmark.offsets.moves.applying import apply
+from logmark.offsets.moves.journal import FileJournal
+from logmark.offsets.moves.reset import plan_reset
+from logmark.offsets.moves.targets import ToEarliest, ToTime
 from logmark.spark import Pipeline, read_table
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.names import TopicPartition
 from logmark.offsets.folders import state_folder
-from logmark.offsets.journal import open_journal
-from logmark.offsets.undo import undo
+from logmark.offsets.moves.journal import open_journal
+from logmark.offsets.moves.undo import undo
 from tests.cli.conftest import Ran, run
 from tests.harness.brokers import BrokerUnderTest
 

@@ -20,10 +20,10 @@ from logmark.client.client import Client
 from logmark.client.errors import RefusedByBroker
 from logmark.errors import ErrorCode
 from logmark.names import TopicPartition
-from logmark.offsets.history import History, default_path
-from logmark.offsets.journal import Change, new_id, open_journal
-from logmark.offsets.sampling import take_sample
-from logmark.offsets.standing import standing_of
+from logmark.offsets.lags.history import History, default_path
+from logmark.offsets.lags.sampling import take_sample
+from logmark.offsets.lags.standing import standing_of
+from logmark.offsets.moves.journal import Change, new_id, open_journal
 from tests.cli.conftest import Ran, run
 from tests.harness.brokers import BrokerUnderTest, read
 

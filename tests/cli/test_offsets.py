@@ -15,8 +15,8 @@ from logmark.cli.offsets.past import complete_change
 from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.names import TopicPartition
-from logmark.offsets import applying
-from logmark.offsets.journal import FileJournal
+from logmark.offsets.moves import applying
+from logmark.offsets.moves.journal import FileJournal
 from tests.cli.conftest import Ran, run
 from tests.conftest import BOTH
 from tests.harness import shared

@@ -17,9 +17,9 @@ from logmark.client.client import Client
 from logmark.offsets.checkpoints.folder import LocalFolder
 from logmark.offsets.checkpoints.moving import append, plan_rewind
 from logmark.offsets.checkpoints.sinks import named_sink
-from logmark.offsets.journal import open_journal
-from logmark.offsets.targets import ToEarliest
-from logmark.offsets.undo import undo
+from logmark.offsets.moves.journal import open_journal
+from logmark.offsets.moves.targets import ToEarliest
+from logmark.offsets.moves.undo import undo
 from tests.cli.conftest import Ran, run
 from tests.harness import shared
 from tests.harness.brokers import BrokerUnderTest

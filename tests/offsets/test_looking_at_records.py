@@ -7,11 +7,11 @@ import pytest
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.keys import find_key
-from logmark.offsets.plan import Span
-from logmark.offsets.preview import with_spans
-from logmark.offsets.reset import plan_reset
-from logmark.offsets.targets import FoundRecord, Target, ToEarliest, ToLatest, ToOffset
+from logmark.offsets.moves.keys import find_key
+from logmark.offsets.moves.plan import Span
+from logmark.offsets.moves.preview import with_spans
+from logmark.offsets.moves.reset import plan_reset
+from logmark.offsets.moves.targets import FoundRecord, Target, ToEarliest, ToLatest, ToOffset
 from logmark.wire import batches
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until

@@ -1,8 +1,8 @@
 import pytest
 
 from logmark.errors import UserError
+from logmark.offsets.moves.reset import parse_topics
 from logmark.offsets.positions import Position, parse_position
-from logmark.offsets.reset import parse_topics
 
 NOW = 1_709_600_000_000
 

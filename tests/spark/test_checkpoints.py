@@ -11,7 +11,7 @@ from logmark.client.client import Client
 from logmark.offsets.checkpoints.folder import LocalFolder
 from logmark.offsets.checkpoints.moving import plan_moves, rewind_of
 from logmark.offsets.checkpoints.reading import read_checkpoint
-from logmark.offsets.targets import ToEarliest
+from logmark.offsets.moves.targets import ToEarliest
 from tests.cli.conftest import Ran, run
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until

@@ -11,12 +11,12 @@ import pytest
 
 from logmark.client.client import Client
 from logmark.names import TopicPartition
-from logmark.offsets.applying import Applied, apply
-from logmark.offsets.journal import FileJournal
 from logmark.offsets.marks import Mark
-from logmark.offsets.reset import plan_reset
-from logmark.offsets.targets import ToOffset
-from logmark.offsets.undo import MovedOn, history, undo
+from logmark.offsets.moves.applying import Applied, apply
+from logmark.offsets.moves.journal import FileJournal
+from logmark.offsets.moves.reset import plan_reset
+from logmark.offsets.moves.targets import ToOffset
+from logmark.offsets.moves.undo import MovedOn, history, undo
 from logmark.spark.position import Position
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.gateway import JavaTools

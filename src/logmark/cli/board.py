@@ -11,15 +11,15 @@ import typer
 from logmark.cli.lagtables import By, age_text, print_standing, rate_text, rows
 from logmark.cli.tables import count, say
 from logmark.errors import LogmarkError
-from logmark.offsets.verdicts import Verdict
+from logmark.offsets.lags.verdicts import Verdict
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-    from logmark.offsets.history import History
-    from logmark.offsets.sampling import Sample
-    from logmark.offsets.standing import GroupStanding, Standing
+    from logmark.offsets.lags.history import History
+    from logmark.offsets.lags.sampling import Sample
+    from logmark.offsets.lags.standing import GroupStanding, Standing
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 24

@@ -228,7 +228,7 @@ class _Reader:
     def _begin(self, partitions: list[TopicPartition], places: dict[TopicPartition, int]) -> None:
         from confluent_kafka import TopicPartition as Assigned
 
-        from logmark.offsets.inspect import Bounds
+        from logmark.offsets.lags.inspect import Bounds
         from logmark.offsets.positions import resolve
 
         without = [one for one in partitions if one not in places]

@@ -12,7 +12,7 @@ from logmark.cli.tables import Column, count, print_json, print_table, say
 from logmark.errors import UserError
 
 if TYPE_CHECKING:
-    from logmark.offsets.inspect import GroupView
+    from logmark.offsets.lags.inspect import GroupView
 
 app = typer.Typer(help="List, describe and delete consumer groups.", no_args_is_help=True)
 
@@ -56,7 +56,7 @@ def describe_groups(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Shows the state, the members and the places of groups."""
-    from logmark.offsets.inspect import inspect
+    from logmark.offsets.lags.inspect import inspect
 
     with cluster.connect() as client:
         views = inspect(client, names)

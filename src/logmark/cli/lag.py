@@ -15,9 +15,9 @@ from logmark.errors import LogmarkError, UserError
 
 if TYPE_CHECKING:
     from logmark.client.client import Client
-    from logmark.offsets.annotations import Annotation
-    from logmark.offsets.history import History
-    from logmark.offsets.sampling import Sample
+    from logmark.offsets.lags.annotations import Annotation
+    from logmark.offsets.lags.history import History
+    from logmark.offsets.lags.sampling import Sample
 
 _DEFAULT_EVERY = "2s"
 _DEFAULT_SINCE = "1h"
@@ -100,7 +100,7 @@ class _Looker:
 
     def look(self, by: By, output: OutputFormat, *, only_with_lag: bool) -> None:
         """One sample, written once."""
-        from logmark.offsets.standing import standing_of
+        from logmark.offsets.lags.standing import standing_of
 
         sample = self._sample()
         with self._history(sample.cluster_id) as history:
@@ -118,9 +118,9 @@ class _Looker:
     def watch(self, every: str, by: By, output: OutputFormat, *, only_with_lag: bool) -> None:
         """One sample after the other, until Ctrl-C."""
         from logmark.cli.board import Board, JsonLines
-        from logmark.offsets.history import History, Tier
-        from logmark.offsets.known_ages import KnownAges
-        from logmark.offsets.standing import standing_of
+        from logmark.offsets.lags.history import History, Tier
+        from logmark.offsets.lags.standing import standing_of
+        from logmark.offsets.monitoring.known_ages import KnownAges
         from logmark.offsets.times import parse_duration
 
         pause_s = parse_duration(every if not every.isdecimal() else f"{every}s") / 1000
@@ -147,8 +147,8 @@ class _Looker:
         """A picture of the kept history."""
         from logmark.cli.plots import draw_lag
         from logmark.clock import SystemClock
-        from logmark.offsets.history import open_history
-        from logmark.offsets.sampling import matches
+        from logmark.offsets.lags.history import open_history
+        from logmark.offsets.lags.sampling import matches
         from logmark.offsets.times import parse_duration, parse_moment
 
         now_ms = SystemClock().now_ms()
@@ -170,7 +170,7 @@ class _Looker:
         say(f"Drew {drawn} into {path}.")
 
     def _sample(self) -> "Sample":
-        from logmark.offsets.sampling import take_sample
+        from logmark.offsets.lags.sampling import take_sample
 
         # What is kept is the whole cluster; what is shown may be less.
         groups, topics = (None, None) if self._keep else (self._groups, self._topics)
@@ -181,7 +181,7 @@ class _Looker:
 
     @contextmanager
     def _history(self, cluster_id: str) -> "Iterator[History | None]":
-        from logmark.offsets.history import History, default_path, open_history
+        from logmark.offsets.lags.history import History, default_path, open_history
 
         if self._keep:
             path = self._path or default_path(cluster_id, read_committed=self._read_committed)
@@ -195,8 +195,8 @@ class _Looker:
                 found.close()
 
     def _own_changes(self, since_ms: int) -> "Iterable[Annotation]":
-        from logmark.offsets.annotations import annotations_of
-        from logmark.offsets.journal import open_journal
+        from logmark.offsets.lags.annotations import annotations_of
+        from logmark.offsets.moves.journal import open_journal
 
         try:
             cluster_id = self._client.metadata([]).cluster_id
@@ -207,7 +207,7 @@ class _Looker:
         return annotations_of(changes)
 
     def _refuse_unknown(self, sample: "Sample") -> None:
-        from logmark.offsets.sampling import is_pattern
+        from logmark.offsets.lags.sampling import is_pattern
         from logmark.offsets.spelling import unknown_group, unknown_topic
 
         for one in sample.groups.values():

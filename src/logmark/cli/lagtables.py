@@ -9,11 +9,11 @@ import typer
 from logmark.cli.tables import Column, count, place, print_table, say
 
 if TYPE_CHECKING:
-    from logmark.offsets.ages import Age
-    from logmark.offsets.inspect import GroupView, Place
-    from logmark.offsets.sampling import Total
-    from logmark.offsets.standing import GroupStanding, PartitionStanding, Standing
-    from logmark.offsets.verdicts import Finding
+    from logmark.offsets.lags.ages import Age
+    from logmark.offsets.lags.inspect import GroupView, Place
+    from logmark.offsets.lags.sampling import Total
+    from logmark.offsets.lags.standing import GroupStanding, PartitionStanding, Standing
+    from logmark.offsets.lags.verdicts import Finding
 
 _PLACES = [
     Column("GROUP"), Column("TOPIC"), Column("PARTITION", True), Column("PLACE"), Column("START", True),
@@ -77,7 +77,7 @@ def _place_cells(one: "Place") -> tuple[object, ...]:
 
 def age_text(age: "Age") -> str | None:
     """An age with its bound and the way it was found; None where it is not known."""
-    from logmark.offsets.ages import Method
+    from logmark.offsets.lags.ages import Method
     from logmark.offsets.times import show_duration
 
     if age.ms is None:

@@ -18,8 +18,8 @@ from logmark.cli.tables import count, say
 from logmark.errors import UserError
 
 if TYPE_CHECKING:
-    from logmark.offsets.alert_file import AlertFile
-    from logmark.offsets.monitor import Monitor
+    from logmark.offsets.monitoring.alert_file import AlertFile
+    from logmark.offsets.monitoring.monitor import Monitor
 
 _INTERVAL_MIN_MS = 1000
 _FLUSH_S = 30.0
@@ -85,12 +85,12 @@ def monitor(
 ) -> None:  # fmt: skip
     """Watches a cluster until it is told to stop: keeps the history of lag, serves metrics, sends alerts."""
     from logmark.clock import SystemClock
-    from logmark.offsets.alert_file import read_alert_file
-    from logmark.offsets.lookout import Lookout
-    from logmark.offsets.metrics import KAFKA_EXPORTER
-    from logmark.offsets.monitor import Monitor, MonitorSettings
-    from logmark.offsets.notifying import Post
-    from logmark.offsets.serving import parse_listen
+    from logmark.offsets.monitoring.alert_file import read_alert_file
+    from logmark.offsets.monitoring.lookout import Lookout
+    from logmark.offsets.monitoring.metrics import KAFKA_EXPORTER
+    from logmark.offsets.monitoring.monitor import Monitor, MonitorSettings
+    from logmark.offsets.monitoring.notifying import Post
+    from logmark.offsets.monitoring.serving import parse_listen
 
     if check_alerts is not None:
         _check(check_alerts, read_alert_file(check_alerts))
@@ -144,7 +144,7 @@ def _run_once(watching: "Monitor", post: Any) -> None:
 
 
 def _run(watching: "Monitor", address: tuple[str, int] | None, stop: "_Stop", talk: "_Talk", cluster: Cluster) -> None:
-    from logmark.offsets.serving import MetricsServer
+    from logmark.offsets.monitoring.serving import MetricsServer
 
     server = None
     try:
@@ -225,7 +225,7 @@ class _Talk:
 
     def write(self, message: Mapping[str, Any]) -> None:
         """An alert, on standard output."""
-        from logmark.offsets.notifying import line_of
+        from logmark.offsets.monitoring.notifying import line_of
 
         is_json = self._output is OutputFormat.JSON
         line = json.dumps(message, ensure_ascii=False) if is_json else line_of(message)
@@ -277,7 +277,7 @@ def _interval_ms(text: str) -> int:
 
 
 def _families(text: str) -> Sequence[str]:
-    from logmark.offsets.metrics import FAMILIES
+    from logmark.offsets.monitoring.metrics import FAMILIES
     from logmark.offsets.spelling import did_you_mean
 
     names = [one.strip() for one in text.split(",") if one.strip()]
@@ -293,8 +293,8 @@ def _families(text: str) -> Sequence[str]:
 def _wanted(
     groups: list[str] | None, topics: list[str] | None, file: "AlertFile | None", name: str, *, every_partition: bool
 ) -> Any:
-    from logmark.offsets.alerts import EXPIRING, FALLING_OFF
-    from logmark.offsets.lookout import Wanted
+    from logmark.offsets.monitoring.alerts import EXPIRING, FALLING_OFF
+    from logmark.offsets.monitoring.lookout import Wanted
 
     kinds = {rule.when for rule in file.rules} if file else set()
     return Wanted(

@@ -9,8 +9,8 @@ from logmark.cli.tables import count
 from logmark.errors import UserError
 
 if TYPE_CHECKING:
-    from logmark.offsets.annotations import Annotation
-    from logmark.offsets.history import History
+    from logmark.offsets.lags.annotations import Annotation
+    from logmark.offsets.lags.history import History
 
 _POINTS_MAX = 600
 _NAMED_MAX = 20

@@ -173,9 +173,9 @@ def replay(
     """Shows a range of a topic, or copies it to another one beside the live groups, which do not notice."""
     from logmark.cli.replay_session import Session, print_runs
     from logmark.offsets.folders import state_folder
-    from logmark.offsets.rate import Rate, parse_rate
-    from logmark.offsets.replay import ORIGINAL_TOPIC_HEADERS, parse_headers, parse_keys
-    from logmark.offsets.replays import Request, RunStore, check_id
+    from logmark.offsets.replays.rate import Rate, parse_rate
+    from logmark.offsets.replays.replay import ORIGINAL_TOPIC_HEADERS, parse_headers, parse_keys
+    from logmark.offsets.replays.runs import Request, RunStore, check_id
 
     store = RunStore(state_folder() / "replays")
     if runs:

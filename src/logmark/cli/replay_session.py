@@ -16,9 +16,9 @@ from logmark.cli.tables import Column, count, counted, print_json, print_table, 
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.copying import Copier
-from logmark.offsets.rate import Rate
-from logmark.offsets.replaying import (
+from logmark.offsets.replays.copying import Copier
+from logmark.offsets.replays.rate import Rate
+from logmark.offsets.replays.replaying import (
     Count,
     Goal,
     Sought,
@@ -31,7 +31,7 @@ from logmark.offsets.replaying import (
     survey,
     times_of,
 )
-from logmark.offsets.replays import Request, Run, RunStore
+from logmark.offsets.replays.runs import Request, Run, RunStore
 from logmark.offsets.times import show_time
 from logmark.wire.batches import Record
 

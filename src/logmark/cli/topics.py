@@ -74,7 +74,7 @@ def describe_topics(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Shows the partitions of topics, what they hold, and the settings that were changed."""
-    from logmark.offsets.inspect import Bounds
+    from logmark.offsets.lags.inspect import Bounds
 
     with cluster.connect() as client:
         found = client.metadata(names)

@@ -9,7 +9,7 @@ from logmark.client.client import Client
 from logmark.client.errors import OffsetOutOfRange
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.inspect import Bounds
+from logmark.offsets.lags.inspect import Bounds
 from logmark.offsets.times import parse_moment
 
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from logmark.offsets.lag import lag_of
+from logmark.offsets.lags.lag import lag_of
 
 WIDTH = 84
 CELLS_MAX = 12

@@ -16,8 +16,8 @@ from logmark.offsets.checkpoints import moving, undoing
 from logmark.offsets.checkpoints.folder import Folder, LocalFolder
 from logmark.offsets.checkpoints.reading import read_checkpoint
 from logmark.offsets.checkpoints.sinks import named_sink
-from logmark.offsets.journal import Change, FileJournal, State
-from logmark.offsets.plan import ShiftBy, Target, ToEarliest, ToLatest, ToOffset, ToTime
+from logmark.offsets.moves.journal import Change, FileJournal, State
+from logmark.offsets.moves.plan import ShiftBy, Target, ToEarliest, ToLatest, ToOffset, ToTime
 from tests.harness.brokers import BrokerUnderTest
 from tests.offsets.checkpoints.made import FIRST_MS, Made, commit_file, dumped, kafka, plan_file
 

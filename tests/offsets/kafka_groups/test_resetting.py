@@ -12,9 +12,9 @@ from logmark.client.errors import BrokerUnreachable, ClientError, CommitRefused
 from logmark.client.metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
 from logmark.errors import ErrorCode
 from logmark.names import TopicPartition
-from logmark.offsets.journal import FileJournal
 from logmark.offsets.kafka_groups.command import run
 from logmark.offsets.kafka_groups.printing import Printer
+from logmark.offsets.moves.journal import FileJournal
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 WORDS = ["--bootstrap-server", "127.0.0.1:9092", "--reset-offsets", "--group", "g", "--topic", "t", "--to-latest"]

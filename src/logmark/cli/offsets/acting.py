@@ -15,9 +15,9 @@ from logmark.errors import UserError
 
 if TYPE_CHECKING:
     from logmark.client.client import Client
-    from logmark.offsets.applying import Applied
-    from logmark.offsets.changes import Change
-    from logmark.offsets.plan import ResetPlan
+    from logmark.offsets.moves.applying import Applied
+    from logmark.offsets.moves.changes import Change
+    from logmark.offsets.moves.plan import ResetPlan
 
 NOTHING_TO_DO = 3
 
@@ -65,7 +65,7 @@ class Act:
             print_plan(plan)
 
     def _apply(self, client: "Client", plan: "ResetPlan", pending: "Change | None") -> "Applied":
-        from logmark.offsets.applying import apply
+        from logmark.offsets.moves.applying import apply
 
         details = {"context": self._cluster.context} if self._cluster.context else {}
         with spinner(f"Moving group {plan.group} and watching whether it stays") as stop:
@@ -126,7 +126,7 @@ def wait_empty(client: "Client", group: str, wait: str | None) -> None:
     """Waits until the group has no members, if that was asked for."""
     if wait is None:
         return
-    from logmark.offsets.members import wait_until_empty
+    from logmark.offsets.moves.members import wait_until_empty
     from logmark.offsets.times import parse_duration
 
     with spinner(f"Waiting for the members of group {group} to stop"):

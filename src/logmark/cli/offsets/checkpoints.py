@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from logmark.names import TopicPartition
-    from logmark.offsets.changes import Change
     from logmark.offsets.checkpoints.moving import Rewind
     from logmark.offsets.checkpoints.viewing import BatchView, CheckpointView
+    from logmark.offsets.moves.changes import Change
 
 _PARTITIONS_SHOWN = 8
 

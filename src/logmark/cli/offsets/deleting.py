@@ -21,8 +21,8 @@ def delete(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Forgets what a group has committed in topics; planned, journaled, and undone like any other change."""
-    from logmark.offsets.deleting import plan_delete
-    from logmark.offsets.reset import parse_topics
+    from logmark.offsets.moves.deleting import plan_delete
+    from logmark.offsets.moves.reset import parse_topics
 
     if bool(topic) == all_topics:
         raise typer.BadParameter("Say which topics are meant: --topic NAME or --topic NAME:0,1, or --all-topics.")

@@ -44,8 +44,8 @@ def export_offsets(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Write over a file that is there.")] = False,
 ) -> None:
     """Writes a group's committed offsets down, as kafka-consumer-groups.sh --export does."""
-    from logmark.offsets.exporting import export
-    from logmark.offsets.reset import parse_topics
+    from logmark.offsets.moves.exporting import export
+    from logmark.offsets.moves.reset import parse_topics
 
     is_json = format is FileFormat.JSON or (format is None and file is not None and file.suffix.lower() == ".json")
     with cluster.connect() as client:
@@ -81,8 +81,8 @@ def import_offsets(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Moves a group to the offsets in a file: shows the plan, asks, journals it, applies it and reads it back."""
-    from logmark.offsets.exporting import parse_offsets
-    from logmark.offsets.reset import parse_topics, plan_reset
+    from logmark.offsets.moves.exporting import parse_offsets
+    from logmark.offsets.moves.reset import parse_topics, plan_reset
 
     target = parse_offsets(read_text(file), group, "standard input" if str(file) == "-" else str(file))
     act = Act(cluster, yes=yes, dry_run=dry_run, output=output, reason=reason)

@@ -44,7 +44,7 @@ def journal(
     yes: Yes = False,
 ) -> None:
     """Says where the journal of this cluster is, or moves it into a topic of the cluster."""
-    from logmark.offsets.journal import open_journal
+    from logmark.offsets.moves.journal import open_journal
 
     with cluster.connect() as client:
         if topic is not None:
@@ -58,8 +58,8 @@ def journal(
 def _move(client: "Client", topic: str, replication_factor: int | None, *, yes: bool) -> None:
     from dataclasses import replace
 
-    from logmark.offsets.journal import FileJournal, TopicJournal, remember_topic
-    from logmark.offsets.journal_topic import create_topic, plan_topic, refuse_other_topic
+    from logmark.offsets.moves.journal import FileJournal, TopicJournal, remember_topic
+    from logmark.offsets.moves.journal_topic import create_topic, plan_topic, refuse_other_topic
 
     if topic in client.metadata([topic]).topics:
         refuse_other_topic(client, topic)

@@ -15,12 +15,12 @@ from logmark.cli.tables import print_json, say
 from logmark.errors import LogmarkError
 
 if TYPE_CHECKING:
-    from logmark.offsets.changes import Change
+    from logmark.offsets.moves.changes import Change
 
 
 def complete_change(incomplete: str) -> list[str]:
     """The ids in the user's own journal, the newest first."""
-    from logmark.offsets.journal_file import FileJournal
+    from logmark.offsets.moves.journal_file import FileJournal
 
     with contextlib.suppress(LogmarkError):
         return [one.id for one in reversed(FileJournal().changes()) if one.id.startswith(incomplete.lower())]
@@ -47,8 +47,8 @@ def history_of(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Lists who moved what in this cluster, when and why: the newest last."""
-    from logmark.offsets.journal import open_journal
-    from logmark.offsets.undo import history
+    from logmark.offsets.moves.journal import open_journal
+    from logmark.offsets.moves.undo import history
 
     with cluster.connect() as client:
         journal = open_journal(client)
@@ -72,8 +72,8 @@ def history_of(
 @on_cluster
 def show(cluster: Cluster, id: ChangeId, output: Output = OutputFormat.TABLE) -> None:
     """Shows a change: who, when, why, and every partition before and after."""
-    from logmark.offsets.journal import find_change
-    from logmark.offsets.undo import history
+    from logmark.offsets.moves.journal import find_change
+    from logmark.offsets.moves.undo import history
 
     with cluster.connect() as client:
         change = find_change(history(client), id)
@@ -103,10 +103,10 @@ def undo(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Takes a change back: offsets, metadata and leader epochs as they were, and no commit where there was none."""
-    from logmark.offsets.changes import CHECKPOINT
-    from logmark.offsets.journal import open_journal
-    from logmark.offsets.preview import with_spans
-    from logmark.offsets.undo import MovedOn, chosen, close, history, plan_undo
+    from logmark.offsets.moves.changes import CHECKPOINT
+    from logmark.offsets.moves.journal import open_journal
+    from logmark.offsets.moves.preview import with_spans
+    from logmark.offsets.moves.undo import MovedOn, chosen, close, history, plan_undo
 
     act = Act(cluster, yes=yes, dry_run=dry_run, output=output, reason=reason)
     with cluster.connect() as client:
@@ -140,10 +140,10 @@ def finish(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Brings a change to its end that was interrupted; `undo` takes it back instead."""
-    from logmark.offsets.changes import CHECKPOINT
-    from logmark.offsets.journal import find_change, open_journal
-    from logmark.offsets.preview import with_spans
-    from logmark.offsets.undo import MovedOn, history, plan_finish
+    from logmark.offsets.moves.changes import CHECKPOINT
+    from logmark.offsets.moves.journal import find_change, open_journal
+    from logmark.offsets.moves.preview import with_spans
+    from logmark.offsets.moves.undo import MovedOn, history, plan_finish
 
     act = Act(cluster, yes=yes, dry_run=dry_run, output=output)
     with cluster.connect() as client:

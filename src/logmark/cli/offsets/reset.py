@@ -18,8 +18,8 @@ from logmark.errors import UserError
 
 if TYPE_CHECKING:
     from logmark.client.client import Client
-    from logmark.offsets.reset import Topics
-    from logmark.offsets.targets import Target
+    from logmark.offsets.moves.reset import Topics
+    from logmark.offsets.moves.targets import Target
 
 _WHERE_TO = "Where to: one of these"
 _MOMENT = "2024-03-05T00:00:00, seconds, milliseconds, '3d ago'; without a zone UTC."
@@ -110,7 +110,7 @@ def reset(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Moves a group's committed offsets: shows the plan, asks, journals it, applies it and reads it back."""
-    from logmark.offsets.reset import parse_topics, plan_reset
+    from logmark.offsets.moves.reset import parse_topics, plan_reset
 
     scenarios = _Scenarios(
         to_earliest=to_earliest, to_latest=to_latest, to_offset=to_offset, to_datetime=to_datetime,
@@ -184,9 +184,9 @@ class _Scenarios:
 
     def target(self, client: "Client", group: str, topics: "Topics | None") -> "Target":
         """Where the group shall go; a file is read, another group asked and a key looked for."""
-        from logmark.offsets import targets
-        from logmark.offsets.exporting import parse_offsets
-        from logmark.offsets.reset import copied_from
+        from logmark.offsets.moves import targets
+        from logmark.offsets.moves.exporting import parse_offsets
+        from logmark.offsets.moves.reset import copied_from
         from logmark.offsets.times import parse_duration, parse_moment
 
         now_ms = time.time_ns() // 1_000_000
@@ -209,9 +209,9 @@ class _Scenarios:
         return targets.ToEarliest() if self.to_earliest else targets.ToLatest()
 
     def _key(self, client: "Client", group: str, topics: "Topics | None", now_ms: int) -> "Target":
-        from logmark.offsets.keys import find_key
-        from logmark.offsets.reset import select
-        from logmark.offsets.targets import ToEarliest
+        from logmark.offsets.moves.keys import find_key
+        from logmark.offsets.moves.reset import select
+        from logmark.offsets.moves.targets import ToEarliest
         from logmark.offsets.times import parse_moment
 
         text = self.before_key if self.before_key is not None else self.after_key

@@ -9,9 +9,9 @@ from logmark.cli.tables import Column, count, place, print_table, say
 
 if TYPE_CHECKING:
     from logmark.client.answers import Committed
-    from logmark.offsets.applying import Applied
-    from logmark.offsets.changes import Change
-    from logmark.offsets.plan import Move, ResetPlan
+    from logmark.offsets.moves.applying import Applied
+    from logmark.offsets.moves.changes import Change
+    from logmark.offsets.moves.plan import Move, ResetPlan
 
 
 def print_plan(plan: "ResetPlan", *, of: str = "group") -> None:

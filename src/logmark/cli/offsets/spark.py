@@ -16,11 +16,11 @@ from logmark.errors import UserError
 
 if TYPE_CHECKING:
     from logmark.client.client import Client
-    from logmark.offsets.changes import Change
     from logmark.offsets.checkpoints.folder import Folder
     from logmark.offsets.checkpoints.moving import Rewind
-    from logmark.offsets.journal import Journal
-    from logmark.offsets.plan import Target
+    from logmark.offsets.moves.changes import Change
+    from logmark.offsets.moves.journal import Journal
+    from logmark.offsets.moves.plan import Target
 
 _EXAMPLES = example(
     "logmark offsets spark /data/checkpoints/clicks",
@@ -143,8 +143,8 @@ class Mover:
         """Plans a move of a query, shows it, asks, and adds the batch."""
         from logmark.offsets.checkpoints.moving import append, plan_rewind
         from logmark.offsets.checkpoints.sinks import named_sink
-        from logmark.offsets.journal import open_journal
-        from logmark.offsets.reset import parse_topics
+        from logmark.offsets.moves.journal import open_journal
+        from logmark.offsets.moves.reset import parse_topics
 
         with self._cluster.connect() as client:
             journal = open_journal(client)
@@ -210,7 +210,7 @@ class Mover:
         """Shows the plan and asks; false for a dry run. Leaves with exit code 3 where it would change nothing."""
         from dataclasses import replace
 
-        from logmark.offsets.preview import with_spans
+        from logmark.offsets.moves.preview import with_spans
 
         shown = replace(rewind, plan=with_spans(client, rewind.plan))
         if self._output is OutputFormat.TABLE:
@@ -239,7 +239,7 @@ class Mover:
 def _show(cluster: Cluster, folder: "Folder", *, batches: int, is_alone: bool, output: OutputFormat) -> None:
     from logmark.offsets.checkpoints.reading import read_checkpoint
     from logmark.offsets.checkpoints.viewing import view_alone, view_checkpoint
-    from logmark.offsets.journal import FileJournal, open_journal
+    from logmark.offsets.moves.journal import FileJournal, open_journal
 
     checkpoint = read_checkpoint(folder, batches=batches)
     if is_alone:
@@ -258,8 +258,8 @@ def _seed(
     cluster: Cluster, folder: "Folder", group: str, act: Act, *, topic: list[str] | None, clamp: bool, is_stopped: bool
 ) -> None:
     from logmark.offsets.checkpoints.seeding import plan_seed
-    from logmark.offsets.journal import open_journal
-    from logmark.offsets.reset import parse_topics
+    from logmark.offsets.moves.journal import open_journal
+    from logmark.offsets.moves.reset import parse_topics
 
     with cluster.connect() as client:
         with spinner("Looking at the checkpoint, the group and their logs"):
@@ -282,8 +282,8 @@ def _target(
     folder: "Folder", *, to_earliest: bool, to_latest: bool, to_offset: int | None, to_datetime: str | None,
     by_duration: str | None, shift_by: int | None, before_batch: int | None,
 ) -> "Target | None":  # fmt: skip
-    from logmark.offsets import targets
     from logmark.offsets.checkpoints.moving import before
+    from logmark.offsets.moves import targets
     from logmark.offsets.times import parse_duration, parse_moment
 
     chosen: list[targets.Target] = []

@@ -28,9 +28,9 @@ from logmark.offsets.checkpoints.refusals import (
     refuse_unmovable,
 )
 from logmark.offsets.checkpoints.sinks import Sink, find_sink
-from logmark.offsets.inspect import Bounds
-from logmark.offsets.journal import Change, Journal, new_id, who_am_i
-from logmark.offsets.plan import ResetPlan, Target, ToPlaces, ToTime, make_plan
+from logmark.offsets.lags.inspect import Bounds
+from logmark.offsets.moves.journal import Change, Journal, new_id, who_am_i
+from logmark.offsets.moves.plan import ResetPlan, Target, ToPlaces, ToTime, make_plan
 from logmark.offsets.spelling import did_you_mean
 
 

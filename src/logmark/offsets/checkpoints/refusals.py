@@ -6,7 +6,7 @@ from logmark.client.client import Client
 from logmark.errors import ErrorCode, UserError
 from logmark.offsets.checkpoints.reading import Checkpoint
 from logmark.offsets.checkpoints.sinks import KINDS, Sink
-from logmark.offsets.journal import Change
+from logmark.offsets.moves.journal import Change
 from logmark.offsets.times import show_duration, show_time
 
 QUIET_MS = 60_000

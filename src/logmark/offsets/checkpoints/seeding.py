@@ -11,11 +11,11 @@ from logmark.offsets.checkpoints.folder import Folder
 from logmark.offsets.checkpoints.moving import is_last_batch_of
 from logmark.offsets.checkpoints.reading import Checkpoint, read_checkpoint
 from logmark.offsets.checkpoints.refusals import refuse_other_cluster, refuse_running
-from logmark.offsets.inspect import Bounds
-from logmark.offsets.journal import Change
-from logmark.offsets.plan import Move, ResetPlan
-from logmark.offsets.reset import plan_reset
-from logmark.offsets.targets import ToPlaces
+from logmark.offsets.lags.inspect import Bounds
+from logmark.offsets.moves.journal import Change
+from logmark.offsets.moves.plan import Move, ResetPlan
+from logmark.offsets.moves.reset import plan_reset
+from logmark.offsets.moves.targets import ToPlaces
 
 NEW_TO_QUERY = "new to the query: from its start, where Spark would begin"
 
@@ -41,7 +41,7 @@ def plan_seed(
     looked: Callable[[int, int], None] = lambda *_: None,
     now_ms: int,
 ) -> Seed:
-    """What it would do to give a group the place of a query; `apply` of logmark.offsets.applying does it.
+    """What it would do to give a group the place of a query; `apply` of logmark.offsets.moves.applying does it.
 
     The group stands at the end of the last committed batch. A partition that the query has not seen yet gets its log
     start, because that is where Spark would begin. Refuses a query that may still run, unless `is_stopped`.

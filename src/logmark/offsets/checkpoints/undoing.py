@@ -19,8 +19,8 @@ from logmark.offsets.checkpoints.moving import (
 )
 from logmark.offsets.checkpoints.reading import Checkpoint, read_checkpoint
 from logmark.offsets.checkpoints.refusals import refuse_other_query, refuse_running, refuse_unfinished, refuse_unmovable
-from logmark.offsets.journal import Change, Journal
-from logmark.offsets.targets import ToPlaces
+from logmark.offsets.moves.journal import Change, Journal
+from logmark.offsets.moves.targets import ToPlaces
 
 
 def undo_checkpoint(

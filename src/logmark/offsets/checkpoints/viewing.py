@@ -9,11 +9,11 @@ from logmark.client.client import Client
 from logmark.client.metadata import ClusterMetadata
 from logmark.errors import ErrorCode
 from logmark.names import TopicPartition
-from logmark.offsets.ages import CAUGHT_UP, UNKNOWN, Age, ages_of
 from logmark.offsets.checkpoints.reading import Batch, Checkpoint
-from logmark.offsets.inspect import Bounds, Place
-from logmark.offsets.journal import Change
-from logmark.offsets.sampling import GroupSample, Sample
+from logmark.offsets.lags.ages import CAUGHT_UP, UNKNOWN, Age, ages_of
+from logmark.offsets.lags.inspect import Bounds, Place
+from logmark.offsets.lags.sampling import GroupSample, Sample
+from logmark.offsets.moves.journal import Change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from logmark.offsets.kafka_groups.listing import consumer_groups, state_of
 from logmark.offsets.kafka_groups.options import SCENARIOS
 from logmark.offsets.kafka_groups.printing import Printer, row, width
 from logmark.offsets.kafka_groups.writing_down import WrittenDown
-from logmark.offsets.plan import kept
+from logmark.offsets.moves.plan import kept
 
 _LIST_CALL = "listOffsets(api=METADATA)"
 _COMMIT_CALL = "alterConsumerGroupOffsets(api=FIND_COORDINATOR)"

@@ -8,11 +8,11 @@ from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.errors import LogmarkError
 from logmark.names import TopicPartition
-from logmark.offsets.applying import TOPIC_ID
-from logmark.offsets.changes import Change, State, new_id, who_am_i
-from logmark.offsets.journal import Journal, open_journal
 from logmark.offsets.kafka_groups.printing import Printer
-from logmark.offsets.reset import topic_ids
+from logmark.offsets.moves.applying import TOPIC_ID
+from logmark.offsets.moves.changes import Change, State, new_id, who_am_i
+from logmark.offsets.moves.journal import Journal, open_journal
+from logmark.offsets.moves.reset import topic_ids
 
 Places = Mapping[TopicPartition, Committed | None]
 

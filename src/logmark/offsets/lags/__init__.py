@@ -1,0 +1,1 @@
+"""Lag: where groups stand, how far they are behind, and what their past says."""

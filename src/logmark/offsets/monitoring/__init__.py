@@ -1,0 +1,1 @@
+"""The monitor: samples on an interval, metrics, alerts."""

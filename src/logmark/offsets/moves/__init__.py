@@ -1,0 +1,1 @@
+"""Moves of committed offsets: planned, shown, journaled, applied, undone."""

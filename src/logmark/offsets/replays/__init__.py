@@ -1,0 +1,1 @@
+"""Replays: a bounded, filtered range of a topic, copied beside the live groups."""
