@@ -77,4 +77,4 @@ dist: setup
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info src/logmark/wire/*.so $(addprefix src/logmark/wire/,columns.c sieve.c usual.c) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist src/*.egg-info src/logmark/wire/*.so $(addprefix src/logmark/wire/,columns.c sieve.c usual.c json_columns.c) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
