@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from logmark.client.answers import Committed
 from logmark.client.client import Client
-from logmark.client.errors import UnknownTopic
+from logmark.client.errors import RefusedByBroker, UnknownTopic
 from logmark.errors import ErrorCode
 from logmark.names import TopicPartition
 from logmark.offsets.spelling import unknown_topic
@@ -82,7 +82,9 @@ def partitions_of(client: Client, topic: str) -> list[TopicPartition]:
         return found
     code = metadata.errors.get(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        raise UnknownTopic(f"You are not allowed to see topic {topic}. Nothing was written.")
+        raise RefusedByBroker(code, f"You are not allowed to see topic {topic}. Nothing was written.")
+    if code.is_retriable and code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise RefusedByBroker(code, f"Topic {topic} cannot be written at the moment: the broker answered {code.name}.")
     raise UnknownTopic(
         f"{unknown_topic(client, topic)} Nothing was written. `logmark topics create {topic}` creates it."
     )

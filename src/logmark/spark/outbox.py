@@ -28,11 +28,11 @@ from logmark.wire import batches
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Record = tuple[bytes | None, bytes | None]
 Headers = Sequence[tuple[str | bytes, bytes | None]]
 
 TIMEOUT_S = 30.0
 PAUSE_S = 1.0
-UNKNOWN_TOPIC_PATIENCE_S = 30.0
 ROWS_PER_STICK = 1000
 LOOKS_MAX = 10
 RECORD_OVERHEAD_BYTES = 32  # lengths, deltas and counts, which are mostly smaller
@@ -65,16 +65,11 @@ def patiently(call: Callable[[], T], options: SinkOptions, what: str) -> T:
             return call()
         except ClientError as error:
             waited_s = time.monotonic() - began
-            limit_s = min(options.patience_s, UNKNOWN_TOPIC_PATIENCE_S if is_unknown(error) else 1e9)
-            if not is_passing(error) or isinstance(error, UnknownTopic) or waited_s >= limit_s:
+            # The client has asked for half a minute already before it says that there is no such topic.
+            if not is_passing(error) or isinstance(error, UnknownTopic) or waited_s >= options.patience_s:
                 raise
-            log.warning("%s %s is tried again for up to %.0f s.", error, what, limit_s - waited_s)
+            log.warning("%s %s is tried again for up to %.0f s.", error, what, options.patience_s - waited_s)
             time.sleep(PAUSE_S)
-
-
-def is_unknown(error: ClientError) -> bool:
-    """Whether a broker says that there is no such topic or partition."""
-    return isinstance(error, RefusedByBroker) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class Outbox:
@@ -105,21 +100,54 @@ class Outbox:
         self.rows += 1
         place = self._place(topic, partition, key)
         box = self._boxes.get(place) or self._open(place)
-        size = len(key or b"") + len(value or b"") + RECORD_OVERHEAD_BYTES
-        for name, content in headers:
-            size += len(name) + len(content or b"") + 10
-        if box.records and box.size + size > box.size_max:
-            self._send(box)
-        if box.row < box.written:
-            self._compare(box, box.row, key, value)
-            box.row += 1
-            return
-        box.row += 1
-        box.records.append((key, value))
-        box.timestamps.append(timestamp_ms)
-        box.headers.append(headers)
-        box.has_headers = box.has_headers or bool(headers)
-        box.size += size
+        self._fill(box, [(key, value)], [headers], [timestamp_ms])
+
+    def put_all(
+        self, topic: str, keys: Sequence[bytes | None] | None, values: Sequence[bytes | None],
+        headers: Sequence[Headers], timestamps: Sequence[int],
+    ) -> None:  # fmt: skip
+        """Takes rows for one topic at once: what a row costs here is what the sink costs."""
+        self.rows += 1
+        count = self._counts.get(topic) or self._count(topic)
+        by_partition: dict[int, list[int]] = {}
+        for row, key in enumerate(keys or [None] * len(values)):
+            number = self._stick(topic, count) if key is None else partition_of_key(key, count)
+            if number in by_partition:
+                by_partition[number].append(row)
+            else:
+                by_partition[number] = [row]
+        for number, rows in by_partition.items():
+            place = TopicPartition(topic, number)
+            box = self._boxes.get(place) or self._open(place)
+            records: list[Record] = [(keys[row] if keys else None, values[row]) for row in rows]
+            self._fill(box, records, [headers[row] for row in rows], [timestamps[row] for row in rows])
+        self.rows += len(values) - 1
+
+    def _fill(self, box: "_Box", records: list[Record], headers: list[Headers], timestamps: list[int]) -> None:
+        """Adds the rows that are not in the log, in order; a batch goes out when no other row fits into it."""
+        done = min(len(records), max(0, box.written - box.row))
+        for number, (key, value) in enumerate(records[:done], box.row):
+            self._compare(box, number, key, value)
+        box.row += done
+        size, at = box.size, done
+        for index in range(done, len(records)):
+            key, value = records[index]
+            more = RECORD_OVERHEAD_BYTES
+            if key:
+                more += len(key)
+            if value:
+                more += len(value)
+            for name, content in headers[index]:
+                more += len(name) + len(content or b"") + 10
+            if size + more > box.size_max and (box.records or index > at):
+                box.add(records[at:index], headers[at:index], timestamps[at:index], size)
+                self._send(box)
+                if box.row < box.written:  # another attempt is ahead by now
+                    self._fill(box, records[index:], headers[index:], timestamps[index:])
+                    return
+                size, at = 0, index
+            size += more
+        box.add(records[at:], headers[at:], timestamps[at:], size)
 
     def close(self) -> None:
         """Sends what is left."""
@@ -144,11 +172,13 @@ class Outbox:
             return TopicPartition(topic, partition)
         if key is not None:
             return TopicPartition(topic, partition_of_key(key, count))
-        # By the row's number alone, so that a repeated batch sends it to the same partition.
+        return TopicPartition(topic, self._stick(topic, count))
+
+    def _stick(self, topic: str, count: int) -> int:
+        """The partition of the next row without a key: by its number alone, so that a repeated batch finds it again."""
         number = self._without_key.get(topic, 0)
         self._without_key[topic] = number + 1
-        stick = self._attempt.batch + self._attempt.task + number // ROWS_PER_STICK
-        return TopicPartition(topic, stick % count)
+        return (self._attempt.batch + self._attempt.task + number // ROWS_PER_STICK) % count
 
     def _count(self, topic: str) -> int:
         """How many partitions the topic has now; those that keys are spread over stay as they were planned."""
@@ -235,7 +265,7 @@ class Outbox:
             box.records,
             timestamp_ms=box.timestamps,
             codec=self._options.codec,
-            headers=box.headers if box.has_headers else None,
+            headers=box.headers if any(box.headers) else None,
             producer_id=self._sender.producer_id,
             producer_epoch=self._sender.producer_epoch,
             base_sequence=box.first,
@@ -294,7 +324,7 @@ class _Box:
     """The rows for one partition of a topic that are not sent yet."""
 
     __slots__ = (
-        "has_headers", "headers", "place", "records", "row", "size", "size_max", "there", "timestamps", "written"
+        "headers", "place", "records", "row", "size", "size_max", "there", "timestamps", "written"
     )  # fmt: skip
 
     def __init__(self, place: TopicPartition, *, written: int, size_max: int) -> None:
@@ -311,11 +341,18 @@ class _Box:
         return self.row - len(self.records)
 
     def clear(self) -> None:
-        self.records: list[tuple[bytes | None, bytes | None]] = []
+        self.records: list[Record] = []
         self.timestamps: list[int] = []
         self.headers: list[Headers] = []
-        self.has_headers = False
         self.size = 0
+
+    def add(self, records: list[Record], headers: list[Headers], timestamps: list[int], size: int) -> None:
+        """Holds these rows too, which makes all of them so large."""
+        self.records += records
+        self.headers += headers
+        self.timestamps += timestamps
+        self.row += len(records)
+        self.size = size
 
     def leave_out(self, written: int) -> None:
         """Rows below this one are in the log by now."""

@@ -93,26 +93,32 @@ def send(options: SinkOptions, planned: Plan, attempt: Attempt, rows: "Iterator[
         outbox = Outbox(client, options, planned, attempt)
         now_ms = time.time_ns() // 1_000_000
         for some in rows:
-            _put(outbox, some, now_ms)
+            if some.num_rows:
+                _put(outbox, some, now_ms, options.topic)
         outbox.close()
         return Sent(attempt.query, outbox.topics, outbox.rows)
 
 
-def _put(outbox: Outbox, rows: "pa.RecordBatch", now_ms: int) -> None:
+def _put(outbox: Outbox, rows: "pa.RecordBatch", now_ms: int, topic: str | None) -> None:
     columns = {name: _listed(name, rows.column(name)) for name in rows.schema.names}
-    nothing: list[Any] = [None] * rows.num_rows
+    count = rows.num_rows
+    nothing: list[Any] = [None] * count
+    headers: list[Headers] = [()] * count
+    if "headers" in columns or "id" in columns:
+        pairs, ids = (columns.get(name, nothing) for name in ("headers", "id"))
+        headers = [_headers(some, own_id) for some, own_id in zip(pairs, ids, strict=True)]
+    times = [now_ms if at_ms is None else at_ms for at_ms in columns.get("timestamp", nothing)]
+    if topic is not None and "partition" not in columns:
+        outbox.put_all(topic, columns.get("key"), columns["value"], headers, times)
+        return
     topics, partitions, keys = (columns.get(name, nothing) for name in ("topic", "partition", "key"))
-    times, ids, headers = (columns.get(name, nothing) for name in ("timestamp", "id", "headers"))
-    for topic, partition, key, value, at_ms, own_id, pairs in zip(
-        topics, partitions, keys, columns["value"], times, ids, headers, strict=True
-    ):
-        extra: Headers = ()
-        if pairs or own_id is not None:
-            extra = _headers(pairs, own_id)
-        outbox.put(topic, partition, key, value, extra, now_ms if at_ms is None else at_ms)
+    for row in zip(topics, partitions, keys, columns["value"], headers, times, strict=True):
+        outbox.put(*row)
 
 
 def _headers(pairs: Any, own_id: str | None) -> Headers:
+    if not pairs and own_id is None:
+        return ()
     found: list[tuple[str | bytes, bytes | None]] = []
     for pair in pairs or ():
         name, value = pair.values()
