@@ -133,6 +133,20 @@ def test_a_partition_without_a_commit_is_shown_as_such(broker: BrokerUnderTest, 
     assert "1 partition without a commit" in lag(group, "--by", "group").out
 
 
+def test_records_that_nobody_has_ever_read_are_shown_though_no_lag_counts_them(
+    broker: BrokerUnderTest, lag: Command
+) -> None:
+    topic, group = broker.create_topic("fresh", partitions=3), broker.group("fresh")
+    broker.produce(topic, ["x"] * 3)
+    broker.produce(topic, ["x"] * 2, partition=1)
+    broker.commit(group, {(topic, 0): 1})
+
+    rows = lag(group, "-o", "json").json
+
+    assert [(0, 1, 2), (1, None, None)] == [(row["partition"], row["committed"], row["lag"]) for row in rows]
+    assert [0, 2] == [rows[1]["start"], rows[1]["end"]]
+
+
 def test_names_that_are_not_there_are_sentences_with_a_suggestion(lag: Command, scene: Scene) -> None:
     wrong_group = lag(scene.billing.replace("billing", "biling"))
     wrong_topic = lag("--topic", scene.orders.replace("orders", "order"))

@@ -100,12 +100,14 @@ class _Looker:
 
     def look(self, by: By, output: OutputFormat, *, only_with_lag: bool) -> None:
         """One sample, written once."""
+        from logmark.offsets.lags.sampling import with_untouched
         from logmark.offsets.lags.standing import standing_of
 
         sample = self._sample()
         with self._history(sample.cluster_id) as history:
             shown = self._narrowed(sample)
             self._refuse_unknown(shown)
+            shown = with_untouched(self._client, shown)
             standing = standing_of(shown, client=self._client, history=history, own_changes=self._own_changes)
             if history is not None and self._keep:
                 history.add(sample)

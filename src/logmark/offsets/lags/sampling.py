@@ -18,18 +18,25 @@ from logmark.offsets.lags.lag import Lag, lag_of
 
 # Groups of these kinds commit offsets; share groups keep theirs elsewhere.
 _WITH_OFFSETS = ("", "classic", "consumer", "streams")
+_UNTOUCHED_TOPICS_MAX = 500
+_UNTOUCHED_MAX = 10_000
 _WITH_MEMBERS = ("", "classic", "consumer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSample:
-    """A group at one moment; `problem` says why its members or its commits could not be read."""
+    """A group at one moment; `problem` says why its members or its commits could not be read.
+
+    `untouched` are partitions of its topics that hold records, without a commit and without a reader; they are looked
+    up where somebody asks (`with_untouched`).
+    """
 
     group: str
     state: str
     type: str = "classic"
     members: Sequence[GroupMember] = ()
     committed: Mapping[TopicPartition, Committed] = field(default_factory=dict)
+    untouched: Sequence[TopicPartition] = ()
     problem: str = ""
 
     @property
@@ -44,8 +51,9 @@ class GroupSample:
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """The partitions with a commit or with a reader, in order."""
-        return sorted({*self.committed, *(one for member in self.members for one in member.partitions)})
+        """The partitions with a commit or with a reader, and those that are known to be untouched, in order."""
+        held = (one for member in self.members for one in member.partitions)
+        return sorted({*self.committed, *held, *self.untouched})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +192,32 @@ def take_sample(
         requests=client.requests_sent - requests_before,
         took_ms=at_ms - began_ms,
     )
+
+
+def with_untouched(client: Client, sample: Sample) -> Sample:
+    """The sample with what no lag counts: records in partitions of a group's topics where it has committed nothing.
+
+    In a cluster where that would be very many the sample stays as it is.
+    """
+    topics = sorted({one.topic for group in sample.groups.values() for one in group.committed})
+    if not topics or len(topics) > _UNTOUCHED_TOPICS_MAX:
+        return sample
+    cluster = client.metadata(topics)
+    found: dict[str, list[TopicPartition]] = {}
+    for name, group in sample.groups.items():
+        known = {*group.committed, *group.owners}
+        siblings = [one for topic in {place.topic for place in group.committed} for one in cluster.partitions(topic)]
+        found[name] = [one for one in siblings if one not in known]
+    if sum(map(len, found.values())) > _UNTOUCHED_MAX:
+        return sample
+    missing = sorted({one for partitions in found.values() for one in partitions} - sample.ends.keys())
+    bounds = bounds_of(client, missing, read_committed=sample.read_committed)
+    starts, ends = {**sample.starts, **bounds.starts}, {**sample.ends, **bounds.ends}
+    groups = {
+        name: replace(group, untouched=[one for one in found[name] if one in ends and starts[one] < ends[one]])
+        for name, group in sample.groups.items()
+    }
+    return replace(sample, groups=groups, starts=starts, ends=ends)
 
 
 def _listed(client: Client, groups: Sequence[str] | None) -> tuple[list[GroupListing], list[str]]:
