@@ -124,17 +124,22 @@ def test_a_worker_that_is_killed_while_it_writes_leaves_nothing_twice_and_nothin
     assert expected(100) == Counter(values(broker, target)[0])
 
 
-def test_a_driver_that_is_killed_between_write_and_commit_leaves_nothing_twice_and_nothing_out(
+def test_a_driver_that_is_killed_in_a_batch_and_before_its_commit_leaves_nothing_twice_and_nothing_out(
     our_broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path
 ) -> None:
     broker = our_broker
     topic, target = broker.create_topic("clicks"), broker.create_topic("target")
     broker.produce(topic, [f"v{number}" for number in range(100)])
     arguments = (broker.bootstrap_servers, topic, broker.group("g"), target, tmp_path / "c")
+    broker.control.delay("Produce", 0.05)
     with driver(*map(str, arguments)):
-        wait_until(lambda: ends(broker, target) > 0, "tasks write", deadline_s=DEADLINE_S)
+        wait_until(lambda: ends(broker, target) > 10, "a batch is half written", deadline_s=DEADLINE_S)
+    assert ends(broker, target) < ROWS_PER_BATCH, "the kill came too late"
+    with driver(*map(str, arguments)):
+        wait_until(lambda: ends(broker, target) > 20, "the batch is repeated", deadline_s=DEADLINE_S)
         broker.control.delay("OffsetCommit", 600)
-        wait_until(lambda: ends(broker, target) >= ROWS_PER_BATCH, "a batch is written", deadline_s=DEADLINE_S)
+        wait_until(lambda: ends(broker, target) >= ROWS_PER_BATCH, "the batch is written", deadline_s=DEADLINE_S)
+    assert not Path(tmp_path, "c", "commits", "0").exists(), "the kill came too late"
     broker.control.clear_faults()
 
     start(spark, *arguments, available_now=True).awaitTermination()
