@@ -1,7 +1,9 @@
 """`format("logmark")` side by side with Spark's own Kafka connector: `python bench/spark.py [--output json] [--tiny]`.
 
 Both read the same topics of the same broker in the same Spark session, in turn, all columns into a sink that drops
-them; the first round is not counted. The brokers are Apache Kafka and Logmark.
+them; the first round is not counted. The brokers are Apache Kafka and Logmark. JSON: values as typed columns, here by
+`value.format=json`, there by `from_json`. Trickle: one record at a time, until Spark has written the batch's commit.
+Pipelines: the functions of examples/clicks into Parquet.
 """
 
 import argparse
@@ -17,12 +19,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/spark.py` finds its neighbours
 
-from bench import connector, load, report, sides
+from bench import connector, load, report, sides, topics
 from bench.report import Row, middle
 from tests.harness import distribution
 
 PARTITIONS = 4
 SIZES = {100: "100 B", 1024: "1 KiB"}
+SOURCES = ("kafka", "logmark")
+CODECS = ("gzip", "snappy", "lz4", "zstd")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,17 +36,42 @@ class Plan:
     rounds: int
     warm_ups: int = 1
     records: dict[int, int]
+    clicks: int
+    trickled: int
+    codecs: tuple[str, ...] = CODECS
+    pipelines: tuple[str, ...] = ("billing", "fraud", "features")
     brokers: tuple[str, ...] = ("Apache Kafka", "Logmark")
 
     @classmethod
     def full(cls, rounds: int) -> "Plan":
         """What `make bench` runs."""
-        return cls(rounds=rounds, records={100: 4_000_000, 1024: 800_000})
+        return cls(rounds=rounds, records={100: 4_000_000, 1024: 800_000}, clicks=2_000_000, trickled=15)
 
     @classmethod
     def tiny(cls) -> "Plan":
         """Only enough to see that everything runs; its figures mean nothing."""
-        return cls(rounds=1, warm_ups=0, records={100: 4_000}, brokers=("Logmark",))
+        return cls(
+            rounds=1,
+            warm_ups=0,
+            records={100: 4_000},
+            clicks=4_000,
+            trickled=1,
+            codecs=("zstd",),
+            pipelines=("billing",),
+            brokers=("Logmark",),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One work that both sources do on one topic; what it measures is records a second unless it says seconds."""
+
+    work: str
+    topic: str
+    records: int
+    run: Callable[["Bench", str, str], float]
+    kind: str = "scan"
+    unit: str = "records/s"
 
 
 def session() -> Any:
@@ -53,85 +82,201 @@ def session() -> Any:
     return session("logmark-bench", master="local[2]", memory="2g", config={"spark.jars": jars})
 
 
-def options(source: str, address: str, topic: str, *, is_stream: bool) -> dict[str, str]:
-    """What each source needs to read a topic from its beginning."""
+class Bench:
+    """One Spark beside one broker."""
+
+    def __init__(self, spark: Any, address: str, folder: Path) -> None:
+        self.spark = spark
+        self.address = address
+        self.folder = folder
+
+    def options(self, source: str, topic: str, *, is_stream: bool) -> dict[str, str]:
+        """What each source needs to read a topic from its beginning."""
+        if source == "kafka":
+            return {"kafka.bootstrap.servers": self.address, "subscribe": topic, "startingOffsets": "earliest"}
+        where = {"bootstrap.servers": self.address, "subscribe": topic}
+        if not is_stream:
+            return {**where, "startingOffsets": "earliest"}
+        return {**where, "group.id": f"bench-{uuid.uuid4().hex[:8]}", "auto.offset.reset": "earliest"}
+
+    def batch(self, source: str, topic: str, **more: str) -> Any:
+        """The whole topic as a data frame."""
+        return self.spark.read.format(source).options(**self.options(source, topic, is_stream=False), **more).load()
+
+    def stream(self, source: str, topic: str) -> Any:
+        """The topic as a stream from its beginning."""
+        return self.spark.readStream.format(source).options(**self.options(source, topic, is_stream=True)).load()
+
+    def place(self) -> str:
+        """A folder that is not there yet."""
+        return str(self.folder / uuid.uuid4().hex[:8])
+
+
+def timed(work: Callable[[], None]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def scan_batch(bench: Bench, source: str, topic: str) -> float:
+    """Seconds to read the whole topic as a batch."""
+    frame = bench.batch(source, topic)
+    return timed(lambda: frame.write.format("noop").mode("overwrite").save())
+
+
+def scan_stream(bench: Bench, source: str, topic: str) -> float:
+    """Seconds to read the whole topic as a stream that ends when it has caught up."""
+    writer = bench.stream(source, topic).writeStream.format("noop").trigger(availableNow=True)
+    return timed(lambda: writer.option("checkpointLocation", bench.place()).start().awaitTermination())
+
+
+def scan_json(bench: Bench, source: str, topic: str) -> float:
+    """Seconds to read the whole topic as typed columns."""
     if source == "kafka":
-        return {"kafka.bootstrap.servers": address, "subscribe": topic, "startingOffsets": "earliest"}
-    where = {"bootstrap.servers": address, "subscribe": topic}
-    if not is_stream:
-        return {**where, "startingOffsets": "earliest"}
-    return {**where, "group.id": f"bench-{uuid.uuid4().hex[:8]}", "auto.offset.reset": "earliest"}
+        text = f"from_json(cast(value as string), '{topics.CLICKS_SCHEMA}') as value"
+        frame = bench.batch(source, topic).selectExpr("topic", "partition", "offset", text)
+    else:
+        frame = bench.batch(source, topic, **{"value.format": "json", "value.schema": topics.CLICKS_SCHEMA})
+    typed = frame.select("topic", "partition", "offset", "value.*")
+    return timed(lambda: typed.write.format("noop").mode("overwrite").save())
 
 
-def scan_batch(spark: Any, source: str, address: str, topic: str, folder: Path) -> None:
-    """Reads the whole topic as a batch."""
-    frame = spark.read.format(source).options(**options(source, address, topic, is_stream=False)).load()
-    frame.write.format("noop").mode("overwrite").save()
+def piped(name: str) -> Callable[[Bench, str, str], float]:
+    """Seconds that a pipeline of examples/clicks takes for the whole topic, into Parquet."""
+
+    def run(bench: Bench, source: str, topic: str) -> float:
+        from examples.clicks import billing, features, fraud
+
+        work = {"billing": billing.charges, "fraud": fraud.alerts, "features": features.observations}[name]
+        writer = work(bench.stream(source, topic)).writeStream.format("parquet").trigger(availableNow=True)
+        writer = writer.option("path", bench.place()).option("checkpointLocation", bench.place())
+        return timed(lambda: writer.start().awaitTermination())
+
+    return run
 
 
-def scan_stream(spark: Any, source: str, address: str, topic: str, folder: Path) -> None:
-    """Reads the whole topic as a stream that ends when it has caught up."""
-    frame = spark.readStream.format(source).options(**options(source, address, topic, is_stream=True)).load()
-    checkpoint = folder / f"checkpoint-{uuid.uuid4().hex[:8]}"
-    query = (
-        frame.writeStream.format("noop")
-        .trigger(availableNow=True)
-        .option("checkpointLocation", str(checkpoint))
-        .start()
+def trickle(trickled: int) -> Callable[[Bench, str, str], float]:
+    """Seconds, in the middle, from a record's acknowledgement to the commit of the micro-batch that has it."""
+
+    def run(bench: Bench, source: str, topic: str) -> float:
+        checkpoint = bench.place()
+        query = bench.stream(source, topic).writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+        commits = Path(checkpoint, "commits")
+        samples = []
+        try:
+            for number in range(trickled + 2):
+                done = _commits(commits)
+                topics.fill(bench.address, topic, [b"{}"], partitions=1, records=1, codec="none")
+                begin = time.perf_counter()
+                while _commits(commits) == done:
+                    if query.exception() is not None or time.perf_counter() - begin > 60:
+                        raise RuntimeError(f"the query of {source} did not see a record: {query.exception()}")
+                    time.sleep(0.002)
+                if number >= 2:  # the first batches of a query set it up
+                    samples.append(time.perf_counter() - begin)
+        finally:
+            query.stop()
+        return middle(samples)
+
+    return run
+
+
+def _commits(folder: Path) -> int:
+    return sum(path.name.isdigit() for path in folder.iterdir()) if folder.is_dir() else 0
+
+
+def cases(plan: Plan, bench: Bench) -> list[Case]:
+    """Makes the topics and says what is measured on them."""
+    found = []
+    for size, records in plan.records.items():
+        topic = f"scan-{size}"
+        sides.create_topic(bench.address, topic, PARTITIONS)
+        load.run(
+            "produce", address=bench.address, topic=topic, partitions=PARTITIONS, records=records, value_bytes=size
+        )
+        for name, scan in (("batch", scan_batch), ("availableNow", scan_stream)):
+            found.append(Case(work=f"{name} of {SIZES[size]} records", topic=topic, records=records, run=scan))
+        for codec in plan.codecs:
+            packed = f"scan-{size}-{codec}"
+            part = records // 4
+            _fill(bench, packed, topics.lines(size), part, codec)
+            work = f"batch of {SIZES[size]} records in {codec}"
+            found.append(Case(work=work, topic=packed, records=part, run=scan_batch))
+    _fill(bench, "clicks", topics.clicks(), plan.clicks, "none")
+    found.append(
+        Case(work="JSON clicks to typed columns", topic="clicks", records=plan.clicks, run=scan_json, kind="json")
     )
-    query.awaitTermination()
+    _fill(bench, "examples", topics.example_clicks(), plan.clicks, "lz4")
+    for name in plan.pipelines:
+        work = f"{name}, availableNow into Parquet"
+        found.append(Case(work=work, topic="examples", records=plan.clicks, run=piped(name), kind="pipeline"))
+    sides.create_topic(bench.address, "trickle", 1)
+    run = trickle(plan.trickled)
+    found.append(Case(work="micro-batch of one record", topic="trickle", records=1, run=run, kind="latency", unit="ms"))
+    return found
 
 
-SCANS = {"batch": scan_batch, "availableNow": scan_stream}
-Samples = dict[tuple[str, int, str, str], list[float]]
+def _fill(bench: Bench, topic: str, values: list[bytes], records: int, codec: str) -> None:
+    sides.create_topic(bench.address, topic, PARTITIONS)
+    topics.fill(bench.address, topic, values, partitions=PARTITIONS, records=records, codec=codec)
 
 
 def measure(plan: Plan, folder: Path, say: Callable[[str], None]) -> list[Row]:
-    """Every scan of every topic of every broker by both sources."""
-    samples: Samples = defaultdict(list)
+    """Every case on every broker by both sources."""
+    rows: list[Row] = []
     spark = session()
     try:
         for broker in plan.brokers:
             data = folder / "broker"
             with sides.logmark(data, durability="os") if broker == "Logmark" else sides.kafka(data) as side:
-                _scans(plan, spark, broker, side.address, folder, samples, say)
+                bench = Bench(spark, side.address, folder)
+                made = cases(plan, bench)
+                _check(bench, made, broker)
+                rows += [_row(plan, bench, broker, case, say) for case in made]
     finally:
         spark.stop()
-    return [
-        Row(
-            work=f"{scan} of {SIZES[size]} records from {broker}",
-            logmark_as='format("logmark")',
-            against=f"connector {connector.VERSION}",
-            unit="records/s",
-            logmark=middle(samples[broker, size, scan, "logmark"]),
-            other=middle(samples[broker, size, scan, "kafka"]),
-            kind="scan",
-        )
-        for broker in plan.brokers
-        for size in plan.records
-        for scan in SCANS
-    ]
+    return rows
 
 
-def _scans(
-    plan: Plan, spark: Any, broker: str, address: str, folder: Path, samples: Samples, say: Callable[[str], None]
-) -> None:
-    for size, records in plan.records.items():
-        topic = f"scan-{size}"
-        sides.create_topic(address, topic, PARTITIONS)
-        load.run("produce", address=address, topic=topic, partitions=PARTITIONS, records=records, value_bytes=size)
-        for source in ("kafka", "logmark"):
-            seen = spark.read.format(source).options(**options(source, address, topic, is_stream=False)).load().count()
+def _check(bench: Bench, made: list[Case], broker: str) -> None:
+    """Both sources see every record."""
+    for topic, records in {case.topic: case.records for case in made if case.kind != "latency"}.items():
+        for source in SOURCES:
+            seen = bench.batch(source, topic).count()
             if seen != records:
-                raise RuntimeError(f"{source} read {seen} of {records} records from {broker}")
-        for number in range(1 - plan.warm_ups, plan.rounds + 1):
-            say(f"{broker}, {SIZES[size]}: {'warm-up' if number < 1 else f'round {number} of {plan.rounds}'}")
-            for scan, work in SCANS.items():
-                for source in ("kafka", "logmark"):
-                    begin = time.perf_counter()
-                    work(spark, source, address, topic, folder)
-                    if number >= 1:
-                        samples[broker, size, scan, source].append(records / (time.perf_counter() - begin))
+                raise RuntimeError(f"{source} read {seen} of {records} records of {topic} from {broker}")
+
+
+def _row(plan: Plan, bench: Bench, broker: str, case: Case, say: Callable[[str], None]) -> Row:
+    samples: dict[str, list[float]] = defaultdict(list)
+    for number in range(1 - plan.warm_ups, plan.rounds + 1):
+        say(f"{broker}, {case.work}: {'warm-up' if number < 1 else f'round {number} of {plan.rounds}'}")
+        for source in SOURCES if number % 2 else SOURCES[::-1]:
+            seconds = case.run(bench, source, case.topic)
+            if number >= 1:
+                samples[source].append(seconds * 1000 if case.unit == "ms" else case.records / seconds)
+    return Row(
+        work=f"{case.work} from {broker}",
+        logmark_as='format("logmark")',
+        against=f"connector {connector.VERSION}",
+        unit=case.unit,
+        logmark=middle(samples["logmark"]),
+        other=middle(samples["kafka"]),
+        kind=case.kind,
+        is_higher_better=case.unit != "ms",
+    )
+
+
+def megabytes(rows: list[Row]) -> list[str]:
+    """The plain scans in megabytes of values a second."""
+    sizes = {text: size for size, text in SIZES.items()}
+    plain = [row for row in rows if row.kind == "scan" and " in " not in row.work]
+    return [
+        f"{row.work}: {row.logmark * size / 1e6:,.0f} MB/s beside {row.other * size / 1e6:,.0f} MB/s"
+        for row in plain
+        for text, size in sizes.items()
+        if text in row.work
+    ]
 
 
 def main() -> int:
@@ -154,7 +299,12 @@ def main() -> int:
         rows = measure(plan, Path(folder), lambda line: print(line, file=sys.stderr, flush=True))
     about = {"rounds": plan.rounds, "partitions": PARTITIONS, "pyspark": pyspark.__version__, "master": "local[2]"}
     report.show(
-        rows, about=about, title="Logmark's Spark source beside Spark's connector", bench="spark", options=chosen
+        rows,
+        about=about,
+        title="Logmark's Spark source beside Spark's connector",
+        bench="spark",
+        options=chosen,
+        notes=megabytes(rows),
     )
     return 0
 

@@ -29,6 +29,11 @@ def rows_of(bench: str) -> list[dict[str, Any]]:
     return rows
 
 
+def ratios(rows: list[dict[str, Any]]) -> set[str]:
+    """The names of all ratios."""
+    return {name for row in rows for name in row if "ratio" in name}
+
+
 @pytest.mark.kafka
 def test_the_broker_bench_runs() -> None:
     rows = rows_of("broker")
@@ -45,9 +50,11 @@ def test_the_broker_bench_runs() -> None:
 def test_the_spark_bench_runs() -> None:
     rows = rows_of("spark")
 
-    assert all("scan_ratio" in row for row in rows)
-    works = " ".join(row["work"] for row in rows)
-    assert "batch" in works and "availableNow" in works
+    works = {name: [row["work"] for row in rows if name in row] for name in ratios(rows)}
+    assert {"scan_ratio", "json_ratio", "pipeline_ratio", "latency_ratio"} == works.keys()
+    scans = " ".join(works["scan_ratio"])
+    assert "batch" in scans and "availableNow" in scans and "zstd" in scans
+    assert ["billing, availableNow into Parquet from Logmark"] == works["pipeline_ratio"]
 
 
 @pytest.mark.kafka
