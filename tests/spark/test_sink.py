@@ -1,6 +1,7 @@
 """What the sink writes, task by task, without Spark: on our broker and on Apache Kafka."""
 
 import datetime
+import sys
 import time
 
 import pytest
@@ -63,7 +64,12 @@ def test_rows_without_a_timestamp_have_the_time_of_writing(broker: BrokerUnderTe
     assert before <= rows(broker, topic)[0]["timestamp"] <= time.time_ns() // 1_000_000
 
 
-def test_keys_go_where_librdkafka_sends_them_by_javas_rule(broker: BrokerUnderTest) -> None:
+@pytest.mark.parametrize("has_numpy", [True, False])
+def test_keys_go_where_librdkafka_sends_them_by_javas_rule(
+    broker: BrokerUnderTest, monkeypatch: pytest.MonkeyPatch, has_numpy: bool
+) -> None:
+    if not has_numpy:
+        monkeypatch.setitem(sys.modules, "logmark.spark.keyed", None)
     ours, theirs = broker.create_topic("ours", partitions=7), broker.create_topic("theirs", partitions=7)
     keys = ["", "a", "ab", "abc", "abcd", "größe", "🙂", *(f"user-{number}" for number in range(200))]
     producer = broker.producer(partitioner="murmur2_random")

@@ -104,14 +104,18 @@ class Outbox:
 
     def put_all(
         self, topic: str, keys: Sequence[bytes | None] | None, values: Sequence[bytes | None],
-        headers: Sequence[Headers], timestamps: Sequence[int],
+        headers: Sequence[Headers], timestamps: Sequence[int], spread: Callable[[int], Sequence[int]],
     ) -> None:  # fmt: skip
-        """Takes rows for one topic at once: what a row costs here is what the sink costs."""
+        """Takes rows for one topic at once; `spread` gives the partitions of the keys among so many.
+
+        What a row costs here is what the sink costs.
+        """
         self.rows += 1
         count = self._counts.get(topic) or self._count(topic)
         by_partition: dict[int, list[int]] = {}
+        numbers = spread(count) if keys else ()
         for row, key in enumerate(keys or [None] * len(values)):
-            number = self._stick(topic, count) if key is None else partition_of_key(key, count)
+            number = self._stick(topic, count) if key is None else numbers[row]
             if number in by_partition:
                 by_partition[number].append(row)
             else:

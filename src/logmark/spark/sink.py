@@ -19,6 +19,7 @@ from pyspark.sql.types import (
 )
 
 from logmark.errors import UserError
+from logmark.offsets.partitioning import partition_of_key
 from logmark.spark.delivery import Plan, finish, group_of, plan
 from logmark.spark.outbox import Attempt, Headers, Outbox, connect, patiently
 from logmark.spark.sink_options import SinkOptions, parse
@@ -109,11 +110,25 @@ def _put(outbox: Outbox, rows: "pa.RecordBatch", now_ms: int, topic: str | None)
         headers = [_headers(some, own_id) for some, own_id in zip(pairs, ids, strict=True)]
     times = [now_ms if at_ms is None else at_ms for at_ms in columns.get("timestamp", nothing)]
     if topic is not None and "partition" not in columns:
-        outbox.put_all(topic, columns.get("key"), columns["value"], headers, times)
+        keys = rows.column("key") if "key" in columns else None
+        outbox.put_all(
+            topic, columns.get("key"), columns["value"], headers, times, lambda count: _partitions(keys, count)
+        )
         return
     topics, partitions, keys = (columns.get(name, nothing) for name in ("topic", "partition", "key"))
     for row in zip(topics, partitions, keys, columns["value"], headers, times, strict=True):
         outbox.put(*row)
+
+
+def _partitions(keys: "pa.Array", count: int) -> list[int]:
+    import pyarrow as pa
+
+    column = keys.cast(pa.binary())
+    try:
+        from logmark.spark.keyed import partitions_of_keys
+    except ImportError:  # numpy comes with pandas, which Spark recommends and does not need
+        return [0 if key is None else partition_of_key(key, count) for key in column.to_pylist()]
+    return partitions_of_keys(column, count)
 
 
 def _headers(pairs: Any, own_id: str | None) -> Headers:
