@@ -131,7 +131,22 @@ def test_a_reader_that_never_looks_is_named_and_the_change_is_not_called_done(ou
 
     with pytest.raises(UserError, match=r"was moved, and somebody has written over it .*stands at 9.*stop it"):
         our_desk.apply(our_desk.plan(ToOffset(2)))
-    assert (["overwritten"], True) == (our_desk.states(), sum(our_desk.slept) <= 10.2)
+    assert (["overwritten"], True) == (our_desk.states(), sum(our_desk.slept) <= 11)
+
+
+def test_what_was_set_at_the_last_moment_is_watched_before_it_is_called_done(our_desk: Desk) -> None:
+    desk = our_desk
+    desk.commit(8)
+    again = iter([True])
+
+    def reader(step: int) -> None:
+        if sum(desk.slept) < 9.8 or (sum(desk.slept) > 11 and next(again, False)):
+            desk.commit(9)
+
+    desk.meanwhile = reader
+    with pytest.raises(UserError, match="has written over it"):
+        desk.apply(desk.plan(ToOffset(2)))
+    assert ["overwritten"] == desk.states()
 
 
 def test_two_people_who_move_a_group_at_once_do_not_fight(our_desk: Desk) -> None:

@@ -1,5 +1,6 @@
 """Applies a plan: written down first, then committed, then read back until it stays."""
 
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -267,7 +268,8 @@ class _Watch:
         )
         begun = patience.monotonic()
         self._until = begun + (patience.watch_s if has_reader else patience.quiet_watch_s)
-        self._at_the_latest = begun + 2 * patience.watch_s
+        # A query of ours does look at its group, so that trying on is worth while.
+        self._set_until = begun + (4 if has_reader else 2) * patience.watch_s
         self.lost: list[TopicPartition] = []
         self.repeats = 0
         self.overwritten_by = self.taken_up_by = self.why_lost = ""
@@ -282,13 +284,14 @@ class _Watch:
             }
             self.lost = [one for one, what in seen.items() if what is Seen.OVERWRITTEN]
             at = self._patience.monotonic()
-            if self.lost and at >= self._at_the_latest:
+            if self.lost and at >= self._set_until:
                 self.why_lost = self._sentence()
                 return
             if self.lost:
                 if not self._set_again():
                     return
-                self._until = min(max(self._until, at + self._patience.watch_s / 2), self._at_the_latest)
+                # What was set last is watched as well, or it could be written over as soon as nobody looks.
+                self._until = max(self._until, self._patience.monotonic() + self._patience.watch_s / 2)
             elif at >= self._until or all(what is Seen.TAKEN_UP for what in seen.values()):
                 taken_up = [self._now[one] for one, what in seen.items() if what is Seen.TAKEN_UP]
                 self.taken_up_by = committer(taken_up) if taken_up else ""
@@ -304,6 +307,10 @@ class _Watch:
             )
             return False
         self.repeats += 1
+        if self.repeats > 1:
+            # The reader and we go round at about the same pace: without chance every commit could come at the moment
+            # in which it is written over.
+            self._patience.sleep(self._patience.watch_s * random.uniform(0, 0.1))  # noqa: S311
         self.overwritten_by = committer(self._now.get(one) for one in self.lost)
         self._moves |= {one: _again(self._moves[one], self._now.get(one)) for one in self.lost}
         try:
