@@ -11,7 +11,7 @@ import pytest
 # A program of its own, because what other tests have used of this process would count.
 PROGRAM = textwrap.dedent(
     """
-    import json, resource, sys
+    import dataclasses, json, resource, sys
     from pathlib import Path
     from logmark.client.answers import Committed
     from logmark.clock import ManualClock
@@ -43,7 +43,7 @@ PROGRAM = textwrap.dedent(
 
     class Nobody:
         requests_sent, cluster_id = 0, "c"
-        def metadata(self, topics=None): return lookout._NO_METADATA
+        def metadata(self, topics=None): return dataclasses.replace(lookout._NO_METADATA, cluster_id="c")
         def close(self): pass
         def changes(self, **asked): return []
 
