@@ -125,7 +125,7 @@ def test_a_wrong_password_is_refused_at_once_with_the_name(secure: SecureNode, m
 def test_a_listener_that_wants_a_login_is_recognised(secure: SecureNode) -> None:
     with (
         pytest.raises(BrokerUnreachable, match="may want TLS or a login"),
-        Client(secure.sasl, patience_s=0) as client,
+        Client(secure.sasl, patience_s=0, timeout_s=3, connect_timeout_s=3) as client,
     ):
         client.metadata()
 

@@ -45,6 +45,7 @@ def test_the_broker_bench_runs() -> None:
     assert {("os", "kafka default"), ("sync", "kafka default"), ("sync", "kafka flush.messages=1")} <= pairs
 
 
+@pytest.mark.soak
 @pytest.mark.kafka
 @pytest.mark.spark
 def test_the_spark_bench_runs() -> None:
