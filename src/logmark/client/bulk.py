@@ -10,7 +10,7 @@ from logmark.client.answers import Committed, GroupDescription, GroupListing
 from logmark.client.connection import Address, Connection
 from logmark.client.errors import BrokerUnreachable, ClientError, RefusedByBroker, error_code
 from logmark.client.groups import read_classic, read_newer
-from logmark.client.logs import by_topic, partition_refusal
+from logmark.client.logs import by_topic, offsets_request, partition_refusal
 from logmark.client.router import ANY, Answer, Router, group_sentence, no_leader, seconds_left
 from logmark.errors import ErrorCode, Malformed
 from logmark.names import TopicPartition
@@ -108,8 +108,9 @@ class BulkCalls(Router):
         for round_number in range(_ROUNDS):
             grouped, failures = self._leaders_now(left_over, deadline)
             found |= failures
+            timeout_ms = max(int(seconds_left(deadline) * 1000), 1)
             requests = [
-                (leader, self._offsets_request(chunk, wanted, read_committed=read_committed, deadline=deadline))
+                (leader, offsets_request(chunk, wanted, read_committed=read_committed, timeout_ms=timeout_ms))
                 for leader, partitions in grouped.items()
                 for chunk in chunks(partitions, PARTITIONS_MAX)
             ]
@@ -133,28 +134,6 @@ class BulkCalls(Router):
                     ErrorCode.NETWORK_EXCEPTION, f"The leader of {place} cannot be reached at the moment."
                 )
         return found
-
-    def _offsets_request(
-        self, partitions: Sequence[TopicPartition], wanted: Mapping[TopicPartition, int], *, read_committed: bool,
-        deadline: float,
-    ) -> list_offsets.Request:  # fmt: skip
-        return list_offsets.Request(
-            replica_id=-1,
-            isolation_level=int(read_committed),
-            topics=[
-                list_offsets.RequestTopic(
-                    name=topic,
-                    partitions=[
-                        list_offsets.RequestPartition(
-                            partition_index=number, timestamp=wanted[TopicPartition(topic, number)]
-                        )
-                        for number in numbers
-                    ],
-                )
-                for topic, numbers in by_topic(partitions).items()
-            ],
-            timeout_ms=max(int(seconds_left(deadline) * 1000), 1),
-        )
 
     def _leaders_now(
         self, partitions: Sequence[TopicPartition], deadline: float

@@ -68,22 +68,8 @@ class LogCalls(Router):
             located, failures = self._located(left, deadline)
             found |= failures
             for leader, partitions in located.items():
-                request = list_offsets.Request(
-                    replica_id=-1,
-                    isolation_level=int(read_committed),
-                    topics=[
-                        list_offsets.RequestTopic(
-                            name=topic,
-                            partitions=[
-                                list_offsets.RequestPartition(
-                                    partition_index=number, timestamp=left[TopicPartition(topic, number)]
-                                )
-                                for number in numbers
-                            ],
-                        )
-                        for topic, numbers in by_topic(partitions).items()
-                    ],
-                    timeout_ms=self._timeout_ms(deadline),
+                request = offsets_request(
+                    partitions, left, read_committed=read_committed, timeout_ms=self._timeout_ms(deadline)
                 )
                 answer = self._ask(list_offsets, request, list_offsets.Response, to=leader, deadline=deadline)
                 for topic in answer.topics:
@@ -177,6 +163,29 @@ class LogCalls(Router):
 
     def _timeout_ms(self, deadline: float) -> int:
         return max(int((deadline - time.monotonic()) * 1000), 1)
+
+
+def offsets_request(
+    partitions: Iterable[TopicPartition], wanted: Mapping[TopicPartition, int], *, read_committed: bool, timeout_ms: int
+) -> list_offsets.Request:
+    """Asks one leader for the offsets of these partitions, each at its timestamp."""
+    return list_offsets.Request(
+        replica_id=-1,
+        isolation_level=int(read_committed),
+        topics=[
+            list_offsets.RequestTopic(
+                name=topic,
+                partitions=[
+                    list_offsets.RequestPartition(
+                        partition_index=number, timestamp=wanted[TopicPartition(topic, number)]
+                    )
+                    for number in numbers
+                ],
+            )
+            for topic, numbers in by_topic(partitions).items()
+        ],
+        timeout_ms=timeout_ms,
+    )
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
