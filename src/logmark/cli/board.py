@@ -2,6 +2,7 @@
 
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -38,18 +39,18 @@ def sparkline(values: Sequence[int], width: int = _SPARK_WIDTH) -> str:
     return "".join(_BLOCKS[-(-value * (len(_BLOCKS) - 1) // top)] for value in shown)
 
 
-class _Watcher:
+class _Watcher(ABC):
     """Looks again and again; a cluster that does not answer is said, and looked at again."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        pass
+        return
 
+    @abstractmethod
     def show(self, standing: "Standing", history: "History") -> None:
         """Shows what was seen."""
-        raise NotImplementedError
 
     def trouble(self, sentence: str) -> None:
         """Says why nothing was seen this time."""
