@@ -1,15 +1,20 @@
-"""Fixtures for tests that run on our broker and on Apache Kafka."""
+"""Fixtures for tests that run on our broker, on Apache Kafka and on Spark."""
 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.harness import distribution, shared
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.own import OUR_SETTINGS, OwnBroker, own_broker
+from tests.harness.sparks import spark_of_tests
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 BOTH = ["logmark", pytest.param("kafka", marks=pytest.mark.kafka)]
 
@@ -92,6 +97,14 @@ def start_own(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callab
     """Starts a broker that belongs to the test: ours, then Apache Kafka; takes settings by server.properties names."""
     with ExitStack() as started:
         yield lambda settings=None: started.enter_context(own_broker(request.param, tmp_path, settings or {}))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator["SparkSession"]:
+    """The one Spark of this process."""
+    spark = spark_of_tests()
+    yield spark
+    spark.stop()
 
 
 def _under_test(request: pytest.FixtureRequest, kind: str) -> Iterator[BrokerUnderTest]:

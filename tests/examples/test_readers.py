@@ -1,6 +1,5 @@
 """What the readers make of clicks: plain functions of DataFrames, on a table of a few rows."""
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow
@@ -14,15 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COUNT = 3_000
-QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 RECORD = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT"
-
-
-@pytest.fixture(scope="module")
-def spark() -> "Iterator[SparkSession]":
-    from logmark.spark import session
-
-    yield session("tests", master="local[2]", config=QUICK_JAVA)
 
 
 @pytest.fixture(scope="module")

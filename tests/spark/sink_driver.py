@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from logmark.spark import session
 from logmark.spark.topics import write_topic
-from tests.spark.conftest import QUICK_JAVA
+from tests.harness.sparks import QUICK_JAVA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

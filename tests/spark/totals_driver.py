@@ -4,7 +4,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from logmark.spark import session, write_table
-from tests.spark.conftest import QUICK_JAVA
+from tests.harness.sparks import QUICK_JAVA
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

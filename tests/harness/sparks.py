@@ -1,10 +1,7 @@
-"""One Spark for all tests of a process."""
+"""The Spark of the tests: one for all of a process, because a second session would get the first one's settings."""
 
 import contextlib
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
-
-import pytest
 
 from bench import connector
 from tests.harness import distribution
@@ -19,14 +16,11 @@ QUICK_JAVA = {
 }
 
 
-@pytest.fixture(scope="session")
-def spark() -> Iterator["SparkSession"]:
+def spark_of_tests() -> "SparkSession":
     """A local Spark with two threads and a small heap, and with Spark's own connector where it can be had."""
     from logmark.spark import session
 
     config = dict(QUICK_JAVA)
     with contextlib.suppress(distribution.KafkaUnavailable):
         config["spark.jars"] = ",".join(map(str, connector.jars()))
-    spark = session("tests", master="local[2]", config=config)
-    yield spark
-    spark.stop()
+    return session("tests", master="local[2]", config=config)
