@@ -1,0 +1,94 @@
+"""A pipeline, as its file declares it: a consumer group, a function of DataFrame to DataFrame, and where rows go."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from logmark.errors import UserError
+from logmark.spark.modes import REPLACE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows go into a Delta table, each batch by one commit; the fields are those of `write_table`."""
+
+    path: str | Path
+    mode: str = field(default=REPLACE, kw_only=True)
+    keys: str | Sequence[str] | None = field(default=None, kw_only=True)
+    sequence: str | None = field(default=None, kw_only=True)
+    delete_by: str | None = field(default=None, kw_only=True)
+    merge_schema: bool = field(default=False, kw_only=True)
+    output_mode: str | None = field(default=None, kw_only=True)
+    optimize_every: int | None = field(default=100, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """Rows go to a topic, each batch once; they have the columns of `format("logmark")`.
+
+    A column `id`, the same whenever the same records are read, is what lets a replay send only what was not sent.
+    """
+
+    name: str
+    options: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+
+
+Sink = Table | Topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """One version of a pipeline: whose group it is, where its checkpoint is, and where its rows go.
+
+    `group_before` is the group under which the checkpoint was made, where that was another: a version is built under a
+    group of its own and takes the pipeline's over when it is swapped in.
+    """
+
+    number: int
+    group: str
+    checkpoint: Path
+    sink: Sink
+    group_before: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """Reads topics as a consumer group, and sends what `transform` makes of the records into a table or a topic.
+
+    name            names the pipeline; also its group, unless `group` is given
+    topics          one topic, several, or none where `options` subscribe or assign by themselves
+    transform       gets the columns of Spark's Kafka source (key, value, topic, partition, offset, timestamp,
+                    timestampType); rows that keep topic, partition and offset say which records they came from
+    schema          the values are JSON of this schema (Spark's DDL): `value` is then a struct, see docs/spark-json.md,
+                    and `transform` gets the records that fit it
+    dead_letters    the topic of what does not fit the schema, and of rows whose column `error` is not null
+    options         further options of `format("logmark")`
+    every           a batch once an interval ("5 seconds"), and not whenever there is something to read
+    """
+
+    name: str
+    topics: str | Sequence[str] = ()
+    transform: Callable[["DataFrame"], "DataFrame"]
+    sink: Sink
+    group: str = ""
+    schema: str | None = None
+    dead_letters: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    every: str | None = None
+    bootstrap_servers: str | None = None
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise UserError(
+                f"{self.name!r} cannot name a pipeline: take at most 100 letters, digits, '-' and '_', beginning with "
+                "a letter or a digit."
+            )
+        if not self.group:
+            object.__setattr__(self, "group", self.name)

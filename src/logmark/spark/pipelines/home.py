@@ -1,0 +1,144 @@
+"""What is remembered of pipelines between runs: a folder for each, with its record, its checkpoints and two locks.
+
+    <root>/<name>/record.json     which version is live, which one is being built, where its file and its cluster are
+    <root>/<name>/v<n>/           the checkpoint of version n: of Spark, and never edited by anybody else
+    <root>/<name>/status.json     how the last run is doing, renewed by whoever runs it
+    <root>/<name>/live.lock       held while the live version runs: by one process at a time
+    <root>/<name>/replay.lock     held while another version is built
+
+Executors keep state below the checkpoints, so on a cluster the root must be a folder that all its machines share.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from logmark.errors import UserError
+from logmark.offsets.folders import state_folder
+
+_FORMAT = 1
+
+
+def default_root() -> Path:
+    """Where pipelines are remembered unless somebody says otherwise."""
+    named = os.environ.get("LOGMARK_PIPELINES")
+    return Path(named) if named else state_folder() / "pipelines"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What outlives a run: the live version, and the one that is being built beside it."""
+
+    live: int = 1
+    building: int | None = None
+    last: int = 1
+    file: str | None = None
+    bootstrap_servers: str | None = None
+    group: str | None = None
+
+    def next_number(self) -> int:
+        """A number that no version ever had."""
+        return self.last + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The folder of one pipeline."""
+
+    root: Path
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        """Where everything of this pipeline is."""
+        return self.root / self.name
+
+    @property
+    def status_file(self) -> Path:
+        """How the last run is doing."""
+        return self.folder / "status.json"
+
+    def checkpoint(self, version: int) -> Path:
+        """The checkpoint of a version."""
+        return (self.folder / f"v{version}").absolute()
+
+    def record(self) -> Record:
+        """What is remembered; of a pipeline that never ran, nothing but that version 1 comes first."""
+        try:
+            fields = json.loads((self.folder / "record.json").read_text())
+            if fields.pop("format") != _FORMAT:
+                raise UserError(
+                    f"{self.folder} was written by a newer Logmark. Nothing was changed. Use that version of it."
+                )
+            return Record(**fields)
+        except FileNotFoundError:
+            return Record()
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise UserError(
+                f"{self.folder / 'record.json'} cannot be read, so nobody knows which version of {self.name} is live. "
+                "Nothing was changed. Restore the file from a backup, or take the whole folder away to begin anew."
+            ) from None
+
+    def remember(self, record: Record) -> None:
+        """The record is on disk, whole: a crash leaves the old one or the new."""
+        write_whole(self.folder / "record.json", json.dumps({"format": _FORMAT, **asdict(record)}, indent=1) + "\n")
+
+    @contextlib.contextmanager
+    def live(self) -> Iterator[None]:
+        """Holds the right to run the live version; raises a sentence if another process has it."""
+        with self._lock("live.lock", f"The pipeline {self.name} runs already"):
+            yield
+
+    @contextlib.contextmanager
+    def replaying(self) -> Iterator[None]:
+        """Holds the right to build a version; raises a sentence if another process has it."""
+        with self._lock("replay.lock", f"The pipeline {self.name} is being replayed already"):
+            yield
+
+    def is_live(self) -> bool:
+        """Whether a process runs the live version now."""
+        try:
+            with self.live():
+                return False
+        except UserError:
+            return True
+
+    @contextlib.contextmanager
+    def _lock(self, name: str, what: str) -> Iterator[None]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / name).open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UserError(f"{what}, in the process {_holder(file)}. Nothing was changed.") from None
+            file.seek(0)
+            file.truncate()
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
+
+
+def homes(root: Path) -> list[Home]:
+    """The pipelines that are remembered, by name."""
+    return [Home(root, path.parent.name) for path in sorted(root.glob("*/record.json"))]
+
+
+def write_whole(path: Path, text: str) -> None:
+    """The file has this text; nobody ever reads a part of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    with part.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def _holder(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read().strip() or "unknown"
