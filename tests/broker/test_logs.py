@@ -37,7 +37,9 @@ def test_groups_work_once_a_full_disk_has_space_again() -> None:
         broker.create_topic("t")
         send(broker, "t", "v")
         files.fail_writes("logmark.catalog", errno.ENOSPC)
-        consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
+        # librdkafka looks for the coordinator of a commit for as long as a session lasts.
+        patience = {"session.timeout.ms": 500, "heartbeat.interval.ms": 100}
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", **patience})
         with pytest.raises(KafkaException):
             consumer.commit(offsets=[TopicPartition("t", 0, 1)], asynchronous=False)
 
