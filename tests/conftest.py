@@ -1,6 +1,7 @@
 """Fixtures for tests that run on our broker, on Apache Kafka and on Spark."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -36,6 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    if gateway := sys.modules.get("tests.harness.gateway"):
+        gateway.end()
     shared.end()
 
 

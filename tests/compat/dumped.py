@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.harness.tools import DUMP_LOG, run_tool
+from tests.harness.gateway import call_tool
+from tests.harness.tools import DUMP_LOG
 
 # Said of every gap; and of every segment that begins above 0, because the tool takes -1 for the offset before it.
 GAPS = "Non-consecutive offsets"
@@ -80,7 +81,7 @@ def complaints(text: str, *, is_compacted: bool = False) -> list[str]:
 def dump(files: Iterable[Path], *extra: str, is_compacted: bool = False) -> dict[Path, Dumped]:
     """What is in the files, none of which may give reason to complain."""
     wanted = list(files)
-    done = run_tool(
+    done = call_tool(
         DUMP_LOG, "--deep-iteration", "--print-data-log", *extra, "--files", ",".join(map(str, wanted))
     ).check()
     told = complaints(done.stdout + done.stderr, is_compacted=is_compacted)

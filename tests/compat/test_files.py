@@ -14,8 +14,9 @@ from tests.cli.conftest import run
 from tests.compat import dumped
 from tests.compat.clients import CLIENTS, CODECS, Record
 from tests.harness.brokers import BrokerUnderTest
+from tests.harness.gateway import call_tool
 from tests.harness.own import OUR_SETTINGS
-from tests.harness.tools import DUMP_LOG, run_tool
+from tests.harness.tools import DUMP_LOG
 from tests.log.lab import NOW_MS, PRODUCER_ID, Lab, settings
 
 pytestmark = pytest.mark.kafka
@@ -65,7 +66,7 @@ def test_dump_log_segments_finds_nothing_wrong_in_logs_and_indexes(tmp_path: Pat
     assert any(file.stat().st_size for file in time_indexes)
 
     files = ",".join(str(file) for file in (*logs, *indexes, *time_indexes))
-    shown = run_tool(DUMP_LOG, "--deep-iteration", "--print-data-log", "--files", files).check()
+    shown = call_tool(DUMP_LOG, "--deep-iteration", "--print-data-log", "--files", files).check()
     assert [] == dumped.complaints(shown.stdout + shown.stderr)
     assert list(range(count)) == [
         int(offset) for offset in re.findall(r"^\| offset: (\d+)", shown.stdout, re.MULTILINE)
@@ -85,7 +86,7 @@ def test_producer_snapshots_are_read_and_hold_ids_from_our_own_range(tmp_path: P
 
     snapshots = sorted((tmp_path / f"{topic}-0").glob("*.snapshot"))
     assert snapshots
-    shown = run_tool(DUMP_LOG, "--files", ",".join(map(str, snapshots))).check().stdout
+    shown = call_tool(DUMP_LOG, "--files", ",".join(map(str, snapshots))).check().stdout
     found = re.findall(r"producerId: (\d+) producerEpoch: 0 coordinatorEpoch: -1 .*lastSequence: 2", shown)
     assert 1 == len(found), shown
     # A fresh Kafka cluster hands out ids from 0: ours must never be mistaken for those.
@@ -108,7 +109,7 @@ def test_the_offsets_decoder_reads_our_offsets_topic(tmp_path: Path) -> None:
         broker.close()
 
     logs = [file for file in sorted(tmp_path.glob("__consumer_offsets-*/*.log")) if file.stat().st_size]
-    shown = run_tool(DUMP_LOG, "--offsets-decoder", "--files", ",".join(map(str, logs))).check()
+    shown = call_tool(DUMP_LOG, "--offsets-decoder", "--files", ",".join(map(str, logs))).check()
     assert [] == dumped.complaints(shown.stdout + shown.stderr)
     assert f'"group":"{group}"' in shown.stdout
     assert re.search(rf'"group":"{broker.group("analytics-team")}".*"offset":142', shown.stdout)
@@ -138,10 +139,10 @@ def test_every_folder_is_a_partition_and_every_batch_has_leader_epoch_0(tmp_path
 def check_indexes(files: Sequence[Path]) -> None:
     """Kafka's own two checks of indexes find nothing; one without entries is called empty."""
     named = ",".join(map(str, files))
-    checked = run_tool(DUMP_LOG, "--index-sanity-check", "--files", named).check()
+    checked = call_tool(DUMP_LOG, "--index-sanity-check", "--files", named).check()
     assert [] == dumped.complaints(checked.stdout + checked.stderr)
     assert len(files) == checked.stdout.count(" passed sanity check.") + checked.stdout.count("index is empty.")
-    verified = run_tool(DUMP_LOG, "--verify-index-only", "--files", named).check()
+    verified = call_tool(DUMP_LOG, "--verify-index-only", "--files", named).check()
     assert [] == dumped.complaints(verified.stdout + verified.stderr)
 
 

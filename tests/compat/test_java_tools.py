@@ -7,6 +7,7 @@ import pytest
 
 from tests.compat.clients import CODECS
 from tests.harness.brokers import BrokerUnderTest
+from tests.harness.gateway import call_tool
 from tests.harness.tools import (
     CLIENT_COMPATIBILITY,
     CONFIGS,
@@ -26,16 +27,16 @@ pytestmark = pytest.mark.kafka
 def test_topic_command_creates_lists_describes_alters_and_deletes(our_broker: BrokerUnderTest) -> None:
     topic = our_broker.unique("orders")
     named = ("--topic", topic)
-    made = run_tool(
+    made = call_tool(
         *(TOPICS, "--create", *named, "--partitions", "3", "--replication-factor", "1"),
         *("--config", "retention.ms=86400000"),
         broker=our_broker,
     ).check()
     assert f"Created topic {topic}.\n" == made.stdout
 
-    assert topic in run_tool(TOPICS, "--list", broker=our_broker).check().stdout.split()
-    run_tool(TOPICS, "--alter", *named, "--partitions", "4", broker=our_broker).check()
-    described = run_tool(TOPICS, "--describe", *named, broker=our_broker).check().stdout.splitlines()
+    assert topic in call_tool(TOPICS, "--list", broker=our_broker).check().stdout.split()
+    call_tool(TOPICS, "--alter", *named, "--partitions", "4", broker=our_broker).check()
+    described = call_tool(TOPICS, "--describe", *named, broker=our_broker).check().stdout.splitlines()
     head = dict(part.split(": ", 1) for part in described[0].split("\t"))
     assert (topic, "4", "1", "retention.ms=86400000") == (
         head["Topic"],
@@ -48,11 +49,11 @@ def test_topic_command_creates_lists_describes_alters_and_deletes(our_broker: Br
         for number in range(4)
     ] == [line.replace("N/A", "") for line in described[1:]]
 
-    again = run_tool(TOPICS, "--create", *named, broker=our_broker)
+    again = call_tool(TOPICS, "--create", *named, broker=our_broker)
     assert 1 == again.exit_code
     assert f"Topic '{topic}' already exists." in again.stdout
-    assert "" == run_tool(TOPICS, "--delete", *named, broker=our_broker).check().stdout
-    missing = run_tool(TOPICS, "--describe", *named, broker=our_broker)
+    assert "" == call_tool(TOPICS, "--delete", *named, broker=our_broker).check().stdout
+    missing = call_tool(TOPICS, "--describe", *named, broker=our_broker)
     assert 1 == missing.exit_code
     assert f"Error while executing topic command : Topic '{topic}' does not exist as expected" in missing.stdout
 
@@ -100,7 +101,7 @@ def test_get_offset_shell_answers_by_end_start_and_time(our_broker: BrokerUnderT
         "1700000001001": (20,),
         "1800000000000": (),
     }.items():
-        printed = run_tool(GET_OFFSETS, "--topic", topic, "--time", when, broker=our_broker).check().stdout
+        printed = call_tool(GET_OFFSETS, "--topic", topic, "--time", when, broker=our_broker).check().stdout
         if len(offsets) < 2:  # a partition without an answer is left out or shown without an offset
             printed = "".join(line + "\n" for line in printed.splitlines() if not line.endswith(":"))
         assert [f"{topic}:{at}:{offset}" for at, offset in enumerate(offsets)] == printed.split(), when
@@ -113,7 +114,7 @@ def test_delete_records_command_moves_the_log_start(our_broker: BrokerUnderTest,
     file = tmp_path / "offsets.json"
     file.write_text(json.dumps({"partitions": wanted, "version": 1}))
 
-    printed = run_tool(DELETE_RECORDS, "--offset-json-file", str(file), broker=our_broker).check().stdout
+    printed = call_tool(DELETE_RECORDS, "--offset-json-file", str(file), broker=our_broker).check().stdout
     assert {f"partition: {topic}-0\tlow_watermark: 4", f"partition: {topic}-1\tlow_watermark: 0"} <= set(
         printed.splitlines()
     )
@@ -125,21 +126,21 @@ def test_config_command_describes_and_alters_a_topic_and_describes_the_broker(ou
     entity = ("--entity-type", "topics", "--entity-name", topic)
 
     def dynamic() -> list[str]:
-        printed = run_tool(CONFIGS, "--describe", *entity, broker=our_broker).check().stdout.splitlines()
+        printed = call_tool(CONFIGS, "--describe", *entity, broker=our_broker).check().stdout.splitlines()
         assert f"Dynamic configs for topic {topic} are:" == printed[0]
         return [line.split()[0] for line in printed[1:]]
 
     change = ("--add-config", "retention.ms=1000000,cleanup.policy=[compact,delete]")
-    done = run_tool(CONFIGS, "--alter", *entity, *change, broker=our_broker).check().stdout
+    done = call_tool(CONFIGS, "--alter", *entity, *change, broker=our_broker).check().stdout
     assert f"Completed updating config for topic {topic}.\n" == done
     assert {"retention.ms=1000000", "cleanup.policy=compact,delete"} == set(dynamic())
-    run_tool(CONFIGS, "--alter", *entity, "--delete-config", "retention.ms", broker=our_broker).check()
+    call_tool(CONFIGS, "--alter", *entity, "--delete-config", "retention.ms", broker=our_broker).check()
     assert ["cleanup.policy=compact,delete"] == dynamic()
 
-    refused = run_tool(CONFIGS, "--alter", *entity, "--add-config", "retention.ms=soon", broker=our_broker)
+    refused = call_tool(CONFIGS, "--alter", *entity, "--add-config", "retention.ms=soon", broker=our_broker)
     assert 1 == refused.exit_code
     assert "retention.ms" in refused.stderr + refused.stdout
-    everything = run_tool(
+    everything = call_tool(
         *(CONFIGS, "--describe", "--all", "--entity-type", "brokers", "--entity-name", "1"), broker=our_broker
     ).check()
     assert "offsets.retention.minutes=10080" in everything.stdout

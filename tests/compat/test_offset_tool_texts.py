@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.harness.brokers import BrokerUnderTest, read
+from tests.harness.gateway import call_tool
 from tests.harness.node import wait_until
-from tests.harness.tools import CONSUMER_GROUPS, ToolResult, run_tool
+from tests.harness.tools import CONSUMER_GROUPS, ToolResult
 
 pytestmark = pytest.mark.kafka
 
@@ -49,7 +50,7 @@ def both(
 ) -> tuple[tuple[int, str, str], tuple[int, str, str]]:
     """The same command on both brokers."""
     apache, logmark = (
-        normal(run_tool(CONSUMER_GROUPS, *args, "--group", broker.group(group), broker=broker))
+        normal(call_tool(CONSUMER_GROUPS, *args, "--group", broker.group(group), broker=broker))
         for broker in (theirs, ours)
     )
     return apache, logmark
@@ -77,7 +78,7 @@ def test_the_three_resets_and_describe_print_the_same_and_move_the_group(
         for broker, topic in topics.items():
             group = ("--group", broker.group("email-service"))
             reset = ("--reset-offsets", "--topic", topic, *args, "--execute")
-            texts[broker.kind] = normal(run_tool(CONSUMER_GROUPS, *group, *reset, broker=broker))
+            texts[broker.kind] = normal(call_tool(CONSUMER_GROUPS, *group, *reset, broker=broker))
             placed = broker.committed(broker.group("email-service"))
             assert {(topic, partition): offset for partition, offset in expected.items()} == placed
         assert texts["kafka"] == texts["logmark"]
@@ -136,7 +137,7 @@ def test_dry_runs_missing_groups_and_deletions_print_the_same(
     texts = {}
     for broker, topic in topics.items():
         args = ("--delete-offsets", "--group", broker.group("email-service"), "--topic", f"{topic}:1")
-        texts[broker.kind] = normal(run_tool(CONSUMER_GROUPS, *args, broker=broker))
+        texts[broker.kind] = normal(call_tool(CONSUMER_GROUPS, *args, broker=broker))
         assert {(topic, 0): 4242} == broker.committed(broker.group("email-service"))
     assert texts["kafka"] == texts["logmark"]
     apache, logmark = both(our_broker, apache_kafka, "email-service", "--delete")
@@ -151,7 +152,7 @@ def test_the_list_of_groups_names_types_and_states(our_broker: BrokerUnderTest, 
         consumer = broker.consumer(broker.group("busy"))
         consumer.subscribe([topic])
         read(consumer, 1)
-        printed = run_tool(CONSUMER_GROUPS, "--list", "--state", broker=broker).check()
+        printed = call_tool(CONSUMER_GROUPS, "--list", "--state", broker=broker).check()
         lines[broker.kind] = sorted(line.split() for line in printed.stdout.splitlines() if broker.unique("") in line)
     busy, email = our_broker.group("busy"), our_broker.group("email-service")
     assert [[busy, "Stable"], [email, "Empty"]] == lines["logmark"]

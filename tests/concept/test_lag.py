@@ -7,15 +7,16 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from tests.harness.brokers import BrokerUnderTest, at, offsets_of, read
+from tests.harness.gateway import call_tool
 from tests.harness.own import OwnBroker
-from tests.harness.tools import CONSUMER_GROUPS, GET_OFFSETS, run_logmark, run_tool
+from tests.harness.tools import CONSUMER_GROUPS, GET_OFFSETS, run_logmark
 
 FIRST = 259_000_000_000
 
 
 def described(broker: BrokerUnderTest, group: str) -> list[tuple[int, int, int, int]]:
     """Partition, current offset, log end offset and lag, as Apache's own tool prints them."""
-    printed = run_tool(CONSUMER_GROUPS, "--describe", "--group", group, broker=broker).check().stdout
+    printed = call_tool(CONSUMER_GROUPS, "--describe", "--group", group, broker=broker).check().stdout
     rows = [line.split() for line in printed.splitlines() if line.startswith(group)]
     return [(int(row[2]), int(row[3]), int(row[4]), int(row[5])) for row in rows]
 
@@ -78,7 +79,7 @@ def test_a_partition_near_259_billion_works_like_any_other(start_own: Callable[.
     assert [(0, FIRST + 258, FIRST + 1000, 742)] == described(broker, group)
     (ours,) = run_logmark("lag", group, broker=broker)
     assert (FIRST + 258, FIRST, FIRST + 1000, 742) == (ours["committed"], ours["start"], ours["end"], ours["lag"])
-    assert f"{topic}:0:{FIRST + 1000}" in run_tool(GET_OFFSETS, "--topic", topic, broker=broker).check().stdout
+    assert f"{topic}:0:{FIRST + 1000}" in call_tool(GET_OFFSETS, "--topic", topic, broker=broker).check().stdout
 
     broker.delete_records(topic, FIRST + 500)
     own.stop()

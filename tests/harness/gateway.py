@@ -1,5 +1,6 @@
 """Apache Kafka's command-line tools, many calls in one JVM: a call takes milliseconds instead of half a second."""
 
+import functools
 import logging
 import os
 from types import TracebackType
@@ -9,7 +10,7 @@ from py4j.java_gateway import CallbackServerParameters, GatewayParameters, JavaG
 from py4j.protocol import Py4JJavaError
 
 from tests.harness import distribution
-from tests.harness.tools import QUICK_JVM, ToolResult, class_sharing, keep_archive
+from tests.harness.tools import QUICK_JVM, HasAddress, ToolResult, class_sharing, keep_archive
 
 _MAIN = "py4j.GatewayServer"
 
@@ -101,3 +102,24 @@ class JavaTools:
         self._process.terminate()
         self._process.wait(30)
         keep_archive(_MAIN, os.getpid())
+
+
+@functools.cache
+def tools_of_this_process() -> JavaTools:
+    """The one JVM of this process, started by the first test that needs it."""
+    return JavaTools()
+
+
+def call_tool(main_class: str, *args: str, broker: HasAddress | None = None) -> ToolResult:
+    """Runs a tool that ends by itself and reads nothing, as `run_tool` does, in the one JVM of this process."""
+    address = () if broker is None else ("--bootstrap-server", broker.bootstrap_servers)
+    done = tools_of_this_process().run(main_class, *address, *args)
+    stderr = "".join(line for line in done.stderr.splitlines(keepends=True) if not line.startswith("SLF4J"))
+    return ToolResult(exit_code=done.exit_code, stdout=done.stdout, stderr=stderr)
+
+
+def end() -> None:
+    """Ends the JVM of this process, when there is one."""
+    if tools_of_this_process.cache_info().currsize:
+        with tools_of_this_process():
+            tools_of_this_process.cache_clear()
