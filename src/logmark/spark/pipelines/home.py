@@ -1,10 +1,11 @@
-"""What is remembered of pipelines between runs: a folder for each, with its record, its checkpoints and two locks.
+"""What is remembered of pipelines between runs: a folder for each, with its record, its checkpoints and its locks.
 
     <root>/<name>/record.json     which version is live, which one is being built, where its file and its cluster are
     <root>/<name>/v<n>/           the checkpoint of version n: of Spark, and never edited by anybody else
     <root>/<name>/status.json     how the last run is doing, renewed by whoever runs it
     <root>/<name>/live.lock       held while the live version runs: by one process at a time
     <root>/<name>/replay.lock     held while another version is built
+    <root>/<name>/record.lock     held for a moment by whoever changes the record
 
 Executors keep state below the checkpoints, so on a cluster the root must be a folder that all its machines share.
 """
@@ -13,13 +14,14 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
 from logmark.errors import UserError
 from logmark.offsets.folders import state_folder
+from logmark.spark.pipelines.declaration import Pipeline, Version
 
 _FORMAT = 1
 
@@ -32,14 +34,22 @@ def default_root() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What outlives a run: the live version, and the one that is being built beside it."""
+    """What outlives a run: the live version, the one that is being built beside it, and what the pipeline is.
+
+    `begun` is the version of which a checkpoint is known to have been there, so that a lost one is noticed.
+    """
 
     live: int = 1
     building: int | None = None
     last: int = 1
+    begun: int = 0
     file: str | None = None
     bootstrap_servers: str | None = None
+    context: str | None = None
     group: str | None = None
+    topics: str = ""
+    sink: str = ""
+    dead_letters: str | None = None
 
     def next_number(self) -> int:
         """A number that no version ever had."""
@@ -88,6 +98,33 @@ class Home:
         """The record is on disk, whole: a crash leaves the old one or the new."""
         write_whole(self.folder / "record.json", json.dumps({"format": _FORMAT, **asdict(record)}, indent=1) + "\n")
 
+    def change(self, change: Callable[[Record], Record]) -> Record:
+        """The record is what `change` makes of it, whoever else changes it at the same time; returns it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "record.lock").open("a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            before = self.record()
+            after = change(before)
+            if after != before or not (self.folder / "record.json").exists():
+                self.remember(after)
+            return after
+
+    def live_version(self, pipeline: Pipeline) -> Version:
+        """The version that runs as the pipeline: a later one than the first was built under a group of its own."""
+        number = self.record().live
+        return Version(
+            number=number,
+            group=pipeline.group,
+            checkpoint=self.checkpoint(number),
+            sink=pipeline.sink,
+            group_before=f"{pipeline.group}.v{number}" if number > 1 else None,
+        )
+
+    def has_lost_checkpoint(self) -> bool:
+        """Whether the live version has run and its checkpoint is gone."""
+        record = self.record()
+        return record.begun == record.live and not has_begun(self.checkpoint(record.live))
+
     @contextlib.contextmanager
     def live(self) -> Iterator[None]:
         """Holds the right to run the live version; raises a sentence if another process has it."""
@@ -102,10 +139,21 @@ class Home:
 
     def is_live(self) -> bool:
         """Whether a process runs the live version now."""
+        return self._is_held("live.lock")
+
+    def is_replaying(self) -> bool:
+        """Whether a process builds a version now."""
+        return self._is_held("replay.lock")
+
+    def _is_held(self, name: str) -> bool:
         try:
-            with self.live():
+            # Shared, so that two who look do not take each other for the holder.
+            with (self.folder / name).open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 return False
-        except UserError:
+        except FileNotFoundError:
+            return False
+        except OSError:
             return True
 
     @contextlib.contextmanager
@@ -126,6 +174,12 @@ class Home:
 def homes(root: Path) -> list[Home]:
     """The pipelines that are remembered, by name."""
     return [Home(root, path.parent.name) for path in sorted(root.glob("*/record.json"))]
+
+
+def has_begun(checkpoint: Path) -> bool:
+    """Whether a query has planned a batch with this checkpoint."""
+    folder = checkpoint / "offsets"
+    return folder.is_dir() and any(one.name.isdecimal() for one in folder.iterdir())
 
 
 def write_whole(path: Path, text: str) -> None:
