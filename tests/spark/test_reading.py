@@ -135,7 +135,7 @@ def test_a_read_that_moves_on_is_not_given_up_however_often_its_broker_goes_away
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     monkeypatch.setattr("time.sleep", lambda seconds: None)
 
-    def one_more(fetchers: object, wanted: Range, progress: Any, options: Options) -> Iterator[int]:
+    def one_more(fetchers: object, wanted: Range, progress: Any, *_: object) -> Iterator[int]:
         now[0] += 100
         progress.at += 1
         yield progress.at

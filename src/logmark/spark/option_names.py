@@ -8,13 +8,14 @@ from logmark.offsets.times import parse_duration
 
 # What the reader does something with.
 NAMES = (
-    "bootstrap.servers", "subscribe", "subscribePattern", "assign", "group.id", "groupIdPrefix", "auto.offset.reset",
+    "bootstrap.servers", "subscribe", "subscribePattern", "assign", "group.id", "group.id.before", "groupIdPrefix",
+    "auto.offset.reset",
     "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
     "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "failOnDataLoss", "maxOffsetsPerTrigger",
     "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition",
     "includeHeaders", "isolation.level", "waitForBroker", "partition.metadata.cache.ttl.ms", "metadata.max.age.ms",
     "client.id", "max.partition.fetch.bytes", "fetch.max.bytes", "fetchesInFlight", "value.format",
-    "value.schema",
+    "value.schema", "deadLetters.topic", "deadLetters.pipeline",
 )  # fmt: skip
 # Of these Spark's connector has the name without kafka. before it, and Kafka's clients the one with it.
 _KAFKAS = frozenset(

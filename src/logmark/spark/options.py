@@ -34,7 +34,9 @@ STREAM_PATIENCE_S, BATCH_PATIENCE_S = 15 * 60.0, 2 * 60.0
 FETCH_BYTES_MAX = 4 << 20
 _START_NAMES = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _END_NAMES = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
-_STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_STREAM_ONLY = (
+    "group.id.before", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,7 @@ class Options:
     pattern: re.Pattern[str] | None = None
     assigned: frozenset[TopicPartition] = frozenset()
     group: str | None = None
+    group_before: str | None = None  # the group that the checkpoint was made in, where that was another
     group_prefix: str = "spark-logmark-source"
     from_group: bool = False
     starting: Edge | None = EARLIEST
@@ -63,6 +66,8 @@ class Options:
     tasks_min: int | None = None
     with_headers: bool = False
     value_schema: str | None = None  # of values that are JSON; None for bytes
+    letters: str | None = None  # the topic of records that do not fit the schema; None where they are rows too
+    letters_by: str = ""
     read_committed: bool = False
     patience_s: float = STREAM_PATIENCE_S
     new_partitions_after_ms: int = NEW_PARTITIONS_AFTER_MS
@@ -99,6 +104,7 @@ def parse(given: Mapping[str, str], *, is_stream: bool) -> Options:
         pattern=pattern,
         assigned=assigned,
         group=ours.get("group.id") or None,
+        group_before=_group_before(ours),
         group_prefix=ours.get("groupidprefix") or "spark-logmark-source",
         from_group=from_group,
         starting=starting,
@@ -112,6 +118,8 @@ def parse(given: Mapping[str, str], *, is_stream: bool) -> Options:
         tasks_min=count(ours, "minPartitions"),
         with_headers=is_true(ours, "includeHeaders"),
         value_schema=value_schema(ours),
+        letters=letter_topic(ours),
+        letters_by=ours.get("deadletters.pipeline") or ours.get("group.id") or "",
         read_committed=choice(ours, "isolation.level", ("read_uncommitted", "read_committed")) == "read_committed",
         patience_s=duration(ours, "waitForBroker", STREAM_PATIENCE_S if is_stream else BATCH_PATIENCE_S),
         new_partitions_after_ms=_refresh_ms(ours),
@@ -138,6 +146,26 @@ def value_schema(ours: Mapping[str, str]) -> str | None:
             'for example .option("value.schema", "id STRING, price DECIMAL(10,2)"). Nothing was read.'
         )
     return schema
+
+
+def _group_before(ours: Mapping[str, str]) -> str | None:
+    before = ours.get("group.id.before") or None
+    if before and not ours.get("group.id"):
+        raise UserError(
+            "The option group.id.before needs group.id beside it: the group that takes over from it. Nothing was read."
+        )
+    return before
+
+
+def letter_topic(ours: Mapping[str, str]) -> str | None:
+    """The topic that takes the records that do not fit the schema, None if they are rows with an error."""
+    topic = ours.get("deadletters.topic") or None
+    if topic is not None and ours.get("value.format", "").lower() != "json":
+        raise UserError(
+            "The option deadLetters.topic needs value.format=json and value.schema beside it: without a schema no "
+            "record is refused. Nothing was read."
+        )
+    return topic
 
 
 def _check_place(ours: Mapping[str, str], *, is_stream: bool) -> None:

@@ -200,7 +200,7 @@ class Outbox:
         written = self._plan.written.get(place, {}).get(self._sender, 0)
         if self._options.is_once and not self._attempt.is_first:
             written = self._written(place)
-        size_max = self._message_bytes_max(place.topic)
+        size_max = self.message_bytes_max(place.topic)
         box = self._boxes[place] = _Box(
             place,
             written=written,
@@ -234,7 +234,8 @@ class Outbox:
                 "batch with delivery=at-least-once."
             )
 
-    def _message_bytes_max(self, topic: str) -> int:
+    def message_bytes_max(self, topic: str) -> int:
+        """How large a record batch the topic takes."""
         if topic not in self._size_max:
             name = "max.message.bytes"
 

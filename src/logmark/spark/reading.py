@@ -49,6 +49,11 @@ def read_range(options: Options, wanted: Range) -> Iterator["pa.RecordBatch"]:
     Records can expire after the batch was planned. Spark plans it once and for all, so what is left is read if the
     options allow to skip records; else this and every later attempt is a sentence.
     """
+    with ExitStack() as held:
+        yield from _read_patiently(options, wanted, _layout(options, held))
+
+
+def _read_patiently(options: Options, wanted: Range, laid_out: "Layout") -> Iterator["pa.RecordBatch"]:
     progress = _Progress(wanted.first)
     waits = _Waits(options.patience_s)
     while progress.at < wanted.stop:
@@ -64,7 +69,7 @@ def read_range(options: Options, wanted: Range) -> Iterator["pa.RecordBatch"]:
                     )
                     for _ in range(options.fetches_in_flight)
                 ]
-                yield from _read(fetchers, wanted, progress, options)
+                yield from _read(fetchers, wanted, progress, options, laid_out)
             return
         except OffsetOutOfRange as error:
             progress.at = _skipped(options, wanted, progress.at, error)
@@ -113,11 +118,10 @@ def _skipped(options: Options, wanted: Range, at: int, error: OffsetOutOfRange) 
 
 
 def _read(
-    fetchers: Sequence[Fetcher], wanted: Range, progress: _Progress, options: Options
+    fetchers: Sequence[Fetcher], wanted: Range, progress: _Progress, options: Options, laid_out: "Layout"
 ) -> Iterator["pa.RecordBatch"]:
     from logmark.spark.arrow import pieces
 
-    laid_out = _layout(options)
     for answer, stop in read_stripes(fetchers, progress.at, wanted.stop, timeout_s=TIMEOUT_S):
         end = min(stop, next_offset(answer.records, progress.at))
         records = answer.records
@@ -130,22 +134,40 @@ def _read(
                     window,
                     start=progress.at,
                     stop=stop,
-                    with_headers=options.with_headers,
+                    with_headers=options.with_headers or options.letters is not None,
                     decompressed_bytes_max=DECOMPRESSED_BYTES_MAX,
                 )
                 if part.next_offset <= progress.at:
                     break  # what is left is not to be seen: aborted, or beyond the range in a compacted log
+                # Laid out before they count as handed on: where letters cannot be sent the part is read again.
+                rows = laid_out(part, wanted.place) if part.count else None
                 progress.at = part.next_offset
-                if part.count:
-                    yield from pieces(laid_out(part, wanted.place))
+                if rows is not None and rows.num_rows:
+                    yield from pieces(rows)
 
 
-def _layout(options: Options) -> Callable[[columns.Columns, TopicPartition], "pa.RecordBatch"]:
-    """What makes records the columns that were asked for."""
+Layout = Callable[[columns.Columns, TopicPartition], "pa.RecordBatch"]
+
+
+def _layout(options: Options, held: ExitStack) -> Layout:
+    """What makes records the columns that were asked for; what it holds open is closed with `held`."""
     if options.value_schema is not None:
         from logmark.spark.typed import JsonValues
 
-        return JsonValues(options.value_schema).to_arrow
+        values = JsonValues(options.value_schema)
+        if options.letters is None:
+            return values.to_arrow
+        from logmark.spark.letters import GoodRows, LetterBox, LetterSender
+
+        box = LetterBox(
+            bootstrap_servers=options.bootstrap_servers,
+            topic=options.letters,
+            pipeline=options.letters_by,
+            client_id=options.client_id,
+            client=options.client,
+            patience_s=options.patience_s,
+        )
+        return GoodRows(values, held.enter_context(LetterSender(box)), with_headers=options.with_headers).to_arrow
     from logmark.spark.arrow import to_arrow
 
     return to_arrow

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -33,7 +33,7 @@ from logmark.spark.batches import ranges_of
 from logmark.spark.ddl import parse_fields
 from logmark.spark.following import GroupFollower
 from logmark.spark.option_names import is_true, sorted_out
-from logmark.spark.options import Options, parse, value_schema
+from logmark.spark.options import Options, letter_topic, parse, value_schema
 from logmark.spark.position import Position
 from logmark.spark.ranges import Range, split
 from logmark.spark.reading import connect, is_passing, read_range
@@ -73,7 +73,10 @@ class DefaultSource(DataSource):
         ours, _ = sorted_out(self.options)  # at load() already, not when the query runs
         plain = SCHEMA_WITH_HEADERS if is_true(ours, "includeHeaders") else SCHEMA
         fields = value_schema(ours)
-        return plain if fields is None else typed_schema(plain, parse_fields(fields, name="value.schema"))
+        has_letters = letter_topic(ours) is not None
+        if fields is None:
+            return plain
+        return typed_schema(plain, parse_fields(fields, name="value.schema"), with_refused=not has_letters)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         _check_schema(schema, self.schema())
@@ -111,6 +114,7 @@ class BatchReader(DataSourceReader):
         options = self._options
         with connect(options, timeout_s=FIRST_CONTACT_S) as client:
             ranges = ranges_of(client, options, now_ms=SystemClock().now_ms())
+            _check_letters(client, options, {place.topic for place in ranges})
         pieces = split(ranges, records_max=options.records_per_task_max, pieces_min=options.tasks_min)
         return [Task(piece) for piece in pieces]
 
@@ -208,6 +212,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _following(self) -> GroupFollower:
         if self._follower is None:
             self._client = connect(self._options, timeout_s=FIRST_CONTACT_S)
+            _check_letters(self._client, self._options, self._options.topics)
             self._follower = GroupFollower(self._options, self._client, SystemClock())
         return self._follower
 
@@ -215,6 +220,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _read(options: Options, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
     # Spark hands a partition without a value to a batch read that has nothing to read.
     return read_range(options, partition.value) if partition.value is not None else iter(())
+
+
+def _check_letters(client: Client, options: Options, reads: Collection[str]) -> None:
+    if options.letters is None:
+        return
+    from logmark.spark.letters import check_letter_topic
+
+    also = [options.letters] if options.pattern is not None and options.pattern.fullmatch(options.letters) else []
+    check_letter_topic(client, options.letters, reads=[*reads, *also])
 
 
 def _check_schema(schema: StructType, wanted: StructType) -> None:

@@ -1,6 +1,5 @@
 """Topics as the end of a pipeline: `write_topic`, the keys of dead letters, and which ids a topic holds already."""
 
-import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,11 +7,14 @@ from typing import TYPE_CHECKING
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
+from logmark.offsets.letters import origin_key, origin_of
 from logmark.wire import columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["ID_HEADER", "ids_in_topic", "origin_key", "origin_of", "write_topic"]
 
 ID_HEADER = "logmark.id"
 DECOMPRESSED_BYTES_MAX = 1 << 30
@@ -50,20 +52,6 @@ def write_topic(
     elif every is not None:
         writer = writer.trigger(processingTime=every)
     return writer.start()
-
-
-def origin_key(topic: str, partition: int, offset: int) -> str:
-    """The key of a record that was made from another one, such as a dead letter: where that one is."""
-    return json.dumps([topic, partition, offset], ensure_ascii=False, separators=(",", ":"))
-
-
-def origin_of(key: str | bytes) -> tuple[TopicPartition, int]:
-    """Where the record is that `origin_key` named."""
-    try:
-        topic, partition, offset = json.loads(key)
-        return TopicPartition(str(topic), int(partition)), int(offset)
-    except (ValueError, TypeError):
-        raise UserError(f'{key!r} does not name a record. Such a key looks like ["clicks",0,42].') from None
 
 
 def ids_in_topic(

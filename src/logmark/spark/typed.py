@@ -31,9 +31,14 @@ _KINDS: dict[type[spark.DataType], Kind] = {
 _WITH_OFFSETS = (Kind.STRING, Kind.BINARY, Kind.ARRAY, Kind.MAP)
 
 
-def typed_schema(plain: spark.StructType, fields: spark.StructType) -> spark.StructType:
-    """The columns of a source, its value as these fields, and after them what is wrong with a value that has none."""
+def typed_schema(plain: spark.StructType, fields: spark.StructType, *, with_refused: bool = True) -> spark.StructType:
+    """The columns of a source, its value as these fields, and after them what is wrong with a value that has none.
+
+    Without the refused there is nothing wrong with any.
+    """
     columns = [spark.StructField("value", fields) if one.name == "value" else one for one in plain.fields]
+    if not with_refused:
+        return spark.StructType(columns)
     wrong = [spark.StructField("error", spark.StringType()), spark.StructField("raw", spark.BinaryType())]
     return spark.StructType([*columns, *wrong])
 
@@ -54,6 +59,24 @@ class JsonValues:
         """All the records as one batch."""
         import pyarrow as pa
 
+        rows, values, refused = self._decoded(columns, place)
+        error, raw = _apart(values, refused)
+        wrong = [pa.field("error", pa.string()), pa.field("raw", pa.binary())]
+        return pa.RecordBatch.from_arrays([*rows.columns, error, raw], schema=pa.schema([*rows.schema, *wrong]))
+
+    def good(self, columns: Columns, place: TopicPartition) -> "tuple[pa.RecordBatch, list[tuple[int, str]]]":
+        """The records that fit as one batch, and the index of each one that does not, with the reason."""
+        import pyarrow.compute as compute
+
+        rows, _, refused = self._decoded(columns, place)
+        return (rows.filter(compute.invert(_mask(len(rows), refused))) if refused else rows), refused
+
+    def _decoded(
+        self, columns: Columns, place: TopicPartition
+    ) -> "tuple[pa.RecordBatch, pa.Array, list[tuple[int, str]]]":
+        """The rows with typed values, the values as they came, and which of them were refused."""
+        import pyarrow as pa
+
         from logmark.spark.arrow import to_arrow
 
         plain = to_arrow(columns, place)
@@ -61,9 +84,7 @@ class JsonValues:
         typed = _array(self._root, self._field.type)
         arrays = [typed if name == "value" else plain.column(name) for name in plain.schema.names]
         fields = [self._field if field.name == "value" else field for field in plain.schema]
-        error, raw = _apart(plain.column("value"), refused)
-        wrong = [pa.field("error", pa.string()), pa.field("raw", pa.binary())]
-        return pa.RecordBatch.from_arrays([*arrays, error, raw], schema=pa.schema([*fields, *wrong]))
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)), plain.column("value"), refused
 
 
 def _apart(values: "pa.Array", refused: list[tuple[int, str]]) -> "tuple[pa.Array, pa.Array]":
@@ -75,12 +96,19 @@ def _apart(values: "pa.Array", refused: list[tuple[int, str]]) -> "tuple[pa.Arra
     error, raw = pa.nulls(count, pa.string()), pa.nulls(count, pa.binary())
     if not refused:
         return error, raw
+    mask = _mask(count, refused)
+    reasons = pa.array([reason for _, reason in refused], pa.string())
+    return compute.replace_with_mask(error, mask, reasons), compute.replace_with_mask(raw, mask, values.filter(mask))
+
+
+def _mask(count: int, refused: list[tuple[int, str]]) -> "pa.Array":
+    """True where a value was refused."""
+    import pyarrow as pa
+
     bits = bytearray((count + 7) >> 3)
     for index, _ in refused:
         bits[index >> 3] |= 1 << (index & 7)
-    mask = pa.Array.from_buffers(pa.bool_(), count, [None, pa.py_buffer(bits)])
-    reasons = pa.array([reason for _, reason in refused], pa.string())
-    return compute.replace_with_mask(error, mask, reasons), compute.replace_with_mask(raw, mask, values.filter(mask))
+    return pa.Array.from_buffers(pa.bool_(), count, [None, pa.py_buffer(bits)])
 
 
 def _node(kind: spark.DataType, name: bytes) -> Node:
