@@ -1,0 +1,74 @@
+"""A standalone cluster reads from Apache Kafka and writes what a local Spark writes on our broker."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.harness.brokers import BrokerUnderTest
+from tests.harness.spark_cluster import SparkCluster, spark_cluster
+from tests.spark.cluster.work import values, work
+from tests.spark.sending import rows as sent
+from tests.spark.staging import rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
+
+
+def topics(broker: BrokerUnderTest) -> tuple[str, str]:
+    """A topic of clicks, and one to write to."""
+    topic = broker.create_topic("clicks", partitions=2)
+    for partition in (0, 1):
+        broker.produce(topic, values(200), partition=partition)
+    return topic, broker.create_topic("bad", partitions=2)
+
+
+def results(broker: BrokerUnderTest, target: str, folder: Path) -> dict[str, Any]:
+    """All that the work has left behind."""
+    return {
+        "clicks": rows(folder / "clicks"),
+        "totals": rows(folder / "totals"),
+        "bad": sorted((row["key"], row["value"]) for number in (0, 1) for row in sent(broker, target, number)),
+    }
+
+
+def run_work(
+    cluster: SparkCluster,
+    *arguments: str,
+    config: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Any:
+    """What the work answers when its driver runs beside the cluster."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.cluster.work", cluster.master, *arguments, json.dumps(config or {})],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        env={**os.environ, "SPARK_HOME": str(cluster.home), **(env or {})},
+    )
+    assert 0 == done.returncode, f"{done.stderr[-4000:]}\n{cluster.said()}"
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_cluster_on_apache_kafka_gives_the_results_of_a_local_spark_on_our_broker(
+    apache_kafka: BrokerUnderTest, our_broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path
+) -> None:
+    our_broker.share_names(apache_kafka)
+    topic, target = topics(our_broker)
+    expected = work(spark, our_broker.bootstrap_servers, topic, target, tmp_path / "local")
+    topics(apache_kafka)
+
+    with spark_cluster(tmp_path / "cluster") as cluster:
+        found = run_work(cluster, apache_kafka.bootstrap_servers, topic, target, str(tmp_path / "shared"))
+
+    assert json.loads(json.dumps(expected)) == found
+    assert results(our_broker, target, tmp_path / "local") == results(apache_kafka, target, tmp_path / "shared")
+    assert {"worker-0", "worker-1"} == cluster.executors(), "one of the workers ran nothing"
