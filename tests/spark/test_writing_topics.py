@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -148,9 +148,14 @@ def test_a_driver_that_is_killed_in_a_batch_and_before_its_commit_leaves_nothing
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(5400)
 @pytest.mark.parametrize("rounds", [50])
 def test_a_driver_that_is_killed_at_any_moment_leaves_nothing_twice_and_nothing_out(
-    broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path, rounds: int
+    broker: BrokerUnderTest,
+    spark: "SparkSession",
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+    rounds: int,
 ) -> None:
     topic, target = broker.create_topic("clicks"), broker.create_topic("target")
     arguments = (broker.bootstrap_servers, topic, broker.group("g"), target, tmp_path / "c")
@@ -165,6 +170,8 @@ def test_a_driver_that_is_killed_at_any_moment_leaves_nothing_twice_and_nothing_
     start(spark, *arguments, available_now=True).awaitTermination()
 
     assert expected(count) == Counter(values(broker, target)[0])
+    record_property("kills", rounds)
+    record_property("rows", count)
 
 
 @contextlib.contextmanager
