@@ -98,6 +98,8 @@ class GroupFollower:
         """Commits `start` to the group and says where the next batch ends: at `start` if there is nothing to read."""
         self._check_group(start)
         places = self._partitions()
+        if start.group != self._group:
+            return self._adopt(start)
         found = self._try_found(start)
         if found is not None:
             found = self._as_begun(start, found)
@@ -140,11 +142,26 @@ class GroupFollower:
 
     def _check_group(self, start: Position) -> None:
         self._group = self._group or start.group
-        if start.group != self._group:
+        if start.group not in (self._group, self._options.group_before):
             raise UserError(
                 f"The checkpoint belongs to group {start.group}, but group.id is {self._group}. Nothing was read or "
                 "committed. Give the new group a checkpoint of its own."
             )
+
+    def _adopt(self, start: Position) -> Position:
+        """The query goes on in its new group, which is its own from now on.
+
+        Without a commit there is no such position: the group still has what others committed, and would be taken to
+        have been moved there.
+        """
+        ids = {**start.ids, **self._ids}
+        position = start.adopted(self._group, self._found(start.next), now_ms=self._clock.now_ms(), ids=ids)
+        self._cluster.commit(self._group, _marked(position, position.next))
+        log.warning("group %s is taken over from group %s at %s", self._group, start.group, _shown(position.next))
+        self._ours = {place: {offset} for place, offset in position.next.items()}
+        self._known = dict(position.next)
+        self._renewed_ms = self._clock.now_ms()
+        return position
 
     def _is_worth_it(self, waiting: int) -> bool:
         if self._until is not None:
@@ -206,13 +223,9 @@ class GroupFollower:
         if not offsets:
             return
         assert self._ours is not None
-        marked = {
-            place: Committed(offset=offset, metadata=position.mark(place).to_metadata())
-            for place, offset in offsets.items()
-        }
         refused: set[TopicPartition] = set()
         try:
-            self._cluster.commit(self._group, marked)
+            self._cluster.commit(self._group, _marked(position, offsets))
         except CommitRefused as error:
             refused = set(error.errors)
             log.warning("%s The query goes on and tries again.", error)
@@ -353,6 +366,13 @@ class GroupFollower:
             raise UserError(refusal(lost, self._group))
         log.warning("%s. Group %s goes on at %s, as the options say.", told(lost), self._group, shown_edge(edge))
         return self._resolved(edge, [one.place for one in lost], bounds)
+
+
+def _marked(position: Position, offsets: Offsets) -> dict[TopicPartition, Committed]:
+    return {
+        place: Committed(offset=offset, metadata=position.mark(place).to_metadata())
+        for place, offset in offsets.items()
+    }
 
 
 def _taken_over(group: str, owner: Mark) -> str:

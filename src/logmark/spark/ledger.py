@@ -28,6 +28,7 @@ from logmark.spark.spans import Spans, joined
 PREFIX = "logmark/"
 _GENERATION = "logmark/generation"
 _GROUP = "logmark/group"
+_GROUP_BEFORE = "logmark/group-before"
 _QUERY = "logmark/query"
 _BATCH = "logmark/batch"
 _MODE = "logmark/mode"
@@ -71,6 +72,14 @@ class Ledger:
     is_closed: bool = False
     read: Mapping[TopicPartition, Spans] = field(default_factory=dict)
     anew: frozenset[str] = frozenset()
+    group_before_number: int | None = None
+
+    def has_group(self, group: str) -> bool:
+        """True for the group of the table, and for the one in which its rows were made before it was swapped in.
+
+        A batch that the query had planned by then is repeated as it was.
+        """
+        return self.group_number is None or number_of_name(group) in (self.group_number, self.group_before_number)
 
     def has_read(self, batch: Batch) -> bool:
         """True if the batch reads no record beyond those of the last batch."""
@@ -100,14 +109,16 @@ def read_ledger(number_of: Callable[[str], int | None], batch: Position | None =
         is_closed=bool(number(_CLOSED)),
         read={place: _read_spans(number, place) for place in places},
         anew=anew,
+        group_before_number=number(_GROUP_BEFORE),
     )
 
 
 def entries(batch: Batch, before: Ledger) -> dict[str, int]:
     """The ledger after a batch, as names and numbers."""
     position = batch.position
+    group = number_of_name(position.group)
     numbers = {
-        _GROUP: number_of_name(position.group),
+        _GROUP: before.group_number if before.group_number and group == before.group_before_number else group,
         _QUERY: number_of_name(position.query),
         _BATCH: batch.number,
         _MODE: MODES.index(batch.mode),
@@ -136,7 +147,7 @@ def handed_over(numbers: Mapping[str, int], before: Mapping[str, int], *, group:
     taken = {name: GONE for name in before if name.startswith(PREFIX)}
     taken |= {name: number for name, number in numbers.items() if name.startswith(PREFIX)}
     if group is not None:
-        taken[_GROUP] = number_of_name(group)
+        taken |= {_GROUP: number_of_name(group), _GROUP_BEFORE: numbers.get(_GROUP, GONE)}
     return taken | {_CLOSED: 0}
 
 
@@ -169,7 +180,7 @@ def takes(ledger: Ledger, batch: Batch, *, table: str) -> bool:
     if ledger.generation is None:
         return True
     position = batch.position
-    if ledger.group_number not in (None, number_of_name(position.group)):
+    if not ledger.has_group(position.group):
         raise UserError(
             f"The table {table} holds the rows of another group than {position.group}, and two groups would replace "
             "each other's rows. Nothing was written. Give this group a table of its own."

@@ -103,6 +103,19 @@ class Position:
         known = self.ids if ids is None else ids
         return replace(self, generation=generation, first=places, next=places, behind={}, ids=known)
 
+    def adopted(
+        self, group: str, found: Mapping[TopicPartition, Found], *, now_ms: int, ids: Mapping[str, str] | None = None
+    ) -> "Position":
+        """The position of the same query in another group, above every generation found there.
+
+        It stays where it stands, whoever has committed there, but for partitions that somebody has reset: a commit that
+        is not the one its mark tells of is no query's.
+        """
+        reset = {place: one.offset for place, one in found.items() if not one.mark or one.mark.offset != one.offset}
+        above = max([now_ms, *(one.mark.generation + 1 for one in found.values() if one.mark)])
+        there = {place: reset.get(place, offset) for place, offset in self.next.items()}
+        return replace(self.seek(there, now_ms=above, ids=ids), group=group)
+
     def batch(
         self, *, first: Offsets, next: Offsets, known: Offsets, ids: Mapping[str, str] | None = None
     ) -> "Position":
