@@ -227,17 +227,20 @@ def test_connections_above_the_limit_are_closed_and_the_others_go_on() -> None:
 
 def test_a_client_that_does_not_read_its_answers_stops_being_read(broker: Broker) -> None:
     with connected(broker) as slow:
-        slow.settimeout(1)
-        sent = threading.Event()
+        slow.settimeout(0.5)
+        requests = asks_metadata(1) * 1000
+        stopped = threading.Event()
 
         def flood() -> None:
-            with contextlib.suppress(OSError):
-                for _ in range(200_000):
-                    slow.sendall(asks_metadata(1))
-            sent.set()
+            try:
+                for _ in range(5000):
+                    slow.sendall(requests)
+            except TimeoutError:
+                stopped.set()
 
         thread = threading.Thread(target=flood)
         thread.start()
         assert is_served(broker)
         thread.join()
-        assert sent.is_set()
+        assert stopped.is_set(), "five million requests were taken, and not one answer was read"
+        assert is_served(broker)
