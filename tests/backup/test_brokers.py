@@ -17,9 +17,10 @@ from tests.backup.copies import QUICK, batches_of, copy_brokers, ends_of, keys_o
 from tests.backup.test_directories import once, served
 from tests.cli.conftest import run
 from tests.harness.brokers import QUIET, BrokerUnderTest
+from tests.harness.gateway import call_tool
 from tests.harness.node import start_node, wait_until
 from tests.harness.own import OUR_SETTINGS
-from tests.harness.tools import DUMP_LOG, run_tool
+from tests.harness.tools import DUMP_LOG
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -248,7 +249,7 @@ def test_apache_kafka_is_backed_up_and_served_by_logmark(tmp_path: Path) -> None
     assert 0 == verified.exit_code, verified.out
     kinds = (".log", ".index", ".timeindex")
     files = [str(file) for file in sorted(data_dir.glob(f"{orders}-*/*")) if file.suffix in kinds]
-    dumped = run_tool(DUMP_LOG, "--deep-iteration", "--files", ",".join(files)).check()
+    dumped = call_tool(DUMP_LOG, "--deep-iteration", "--files", ",".join(files)).check()
     for complaint in ("Mismatches", "Found timestamp mismatch", "isvalid: false", "corrupt", "invalid bytes"):
         assert complaint not in dumped.stdout + dumped.stderr
 

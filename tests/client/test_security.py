@@ -17,7 +17,8 @@ from logmark.client.properties import Security
 from logmark.names import TopicPartition
 from tests.harness import node
 from tests.harness.brokers import BrokerUnderTest
-from tests.harness.tools import SERVER, STORAGE, java_command, run_tool
+from tests.harness.gateway import call_tool
+from tests.harness.tools import SERVER, STORAGE, java_command
 
 # One worker has them all: they share a node of their own.
 pytestmark = pytest.mark.xdist_group("secure")
@@ -44,7 +45,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureNode]:
     _write_settings(folder, listeners, controller)
     properties = str(folder / "server.properties")
     users = [f"--add-scram=SCRAM-SHA-{size}=[name=bob,password={SCRAM_PASSWORD}]" for size in (256, 512)]
-    run_tool(STORAGE, "format", "-t", "AAAAAAAAAAAAAAAAAAAAAA", "-c", properties, *users).check()
+    call_tool(STORAGE, "format", "-t", "AAAAAAAAAAAAAAAAAAAAAA", "-c", properties, *users).check()
     # The guard ends the node when this process ends, however it ends.
     command = [sys.executable, str(Path(node.__file__).with_name("guard.py")), str(os.getpid())]
     started = subprocess.Popen(

@@ -24,7 +24,7 @@ from logmark.testing import Broker
 from tests.compat.both_tools import Stage, of_apache, of_ours, run_ours
 from tests.compat.java_readings import compare_readings
 from tests.harness.brokers import BrokerUnderTest, warm_up
-from tests.harness.gateway import JavaTools
+from tests.harness.gateway import JavaTools, tools_of_this_process
 from tests.harness.node import kafka_node, wait_until
 from tests.harness.own import OUR_SETTINGS
 from tests.harness.tools import CONSUMER_GROUPS
@@ -42,9 +42,8 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def apache() -> Iterator[JavaTools]:
-    with JavaTools() as tools:
-        yield tools
+def apache() -> JavaTools:
+    return tools_of_this_process()
 
 
 @pytest.fixture(scope="module")

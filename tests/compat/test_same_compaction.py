@@ -30,8 +30,9 @@ from logmark.testing import Broker
 from logmark.wire import codecs
 from tests.compat.test_files import COMPLAINTS
 from tests.harness.brokers import QUIET
+from tests.harness.gateway import call_tool
 from tests.harness.node import KafkaNode, kafka_node, wait_until
-from tests.harness.tools import DUMP_LOG, run_tool
+from tests.harness.tools import DUMP_LOG
 from tests.log.test_compaction import parse
 from tests.oracle.records import Batch
 
@@ -318,7 +319,7 @@ def dumped(option: str, folder: Path, suffixes: tuple[str, ...], *, is_closed: b
     names = sorted(path.name for path in folder.iterdir() if path.suffix in suffixes)
     if not is_closed:
         names = [name for name in names if int(name[:20]) < last_base(folder)]
-    result = run_tool(DUMP_LOG, option, "--files", ",".join(str(folder / name) for name in names)).check()
+    result = call_tool(DUMP_LOG, option, "--files", ",".join(str(folder / name) for name in names)).check()
     return (result.stdout + result.stderr).replace(str(folder), "")
 
 

@@ -28,6 +28,7 @@ from logmark.wire.fetch import FetchPartition, FetchRequest
 from logmark.wire.schema import list_offsets
 from tests.compat.asking import Connection
 from tests.harness.brokers import QUIET
+from tests.harness.gateway import call_tool
 from tests.harness.node import kafka_node
 from tests.harness.tools import PRODUCER_PERFORMANCE, TOPICS, run_tool
 
@@ -200,7 +201,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
     path = tmp_path_factory.mktemp("transactions")
     with kafka_node(path / "node", {"transaction.max.timeout.ms": "900000"}) as node:
         options = [part for name, value in CONFIG.items() for part in ("--config", f"{name}={value}")]
-        run_tool(TOPICS, "--create", "--topic", TOPIC, "--partitions", "1", *options, broker=node).check()
+        call_tool(TOPICS, "--create", "--topic", TOPIC, "--partitions", "1", *options, broker=node).check()
         still_open = write(node.bootstrap_servers)
         seen = asked(node.bootstrap_servers)
         shutil.copytree(node.log_dir / f"{TOPIC}-0", path / "running")

@@ -20,7 +20,8 @@ from logmark.names import TopicPartition
 from logmark.testing import Broker
 from tests.crash.asked import AskedProduce
 from tests.harness import wire
-from tests.harness.tools import STORAGE, run_tool
+from tests.harness.gateway import call_tool
+from tests.harness.tools import STORAGE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LOGMARK = [str(Path(sys.executable).with_name("logmark"))]
@@ -126,7 +127,7 @@ def test_a_directory_that_apache_kafka_wrote_is_refused_and_left_alone(tmp_path:
         "listeners=PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093\ncontroller.listener.names=CONTROLLER\n"
         f"log.dirs={data}\n"
     )
-    run_tool(STORAGE, "format", "-t", "AbCdEfGhIjKlMnOpQrStUv", "-c", str(properties)).check()
+    call_tool(STORAGE, "format", "-t", "AbCdEfGhIjKlMnOpQrStUv", "-c", str(properties)).check()
     before = snapshot(data)
     assert before
 
