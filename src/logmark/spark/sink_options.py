@@ -40,7 +40,7 @@ REFUSED = {
     "interceptor.classes": "records are written without Kafka's Java producer",
 }
 _SECURITY = ("security.", "sasl.", "ssl.", "enable.ssl.")
-_SPARK_ADDS = frozenset({"path"})
+_SPARK_ADDS = frozenset({"path", "queryname"})
 _KNOWN = {name.lower(): name for name in NAMES}
 
 
