@@ -52,9 +52,9 @@ class Attempt:
         return f"Spark partition {self.task} of batch {self.batch}"
 
 
-def connect(options: SinkOptions) -> Client:
+def connect(options: SinkOptions, *, timeout_s: float = TIMEOUT_S) -> Client:
     """A client for the cluster that the options name."""
-    return Client(options.bootstrap_servers, config=options.client, client_id=options.client_id, timeout_s=TIMEOUT_S)
+    return Client(options.bootstrap_servers, config=options.client, client_id=options.client_id, timeout_s=timeout_s)
 
 
 def patiently(call: Callable[[], T], options: SinkOptions, what: str) -> T:
