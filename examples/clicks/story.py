@@ -18,7 +18,7 @@ from logmark.offsets.moves.applying import apply
 from logmark.offsets.moves.journal import FileJournal
 from logmark.offsets.moves.reset import plan_reset
 from logmark.offsets.moves.targets import ToEarliest, ToTime
-from logmark.spark import Pipeline, read_table
+from logmark.spark import Pipeline, Table, read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +42,7 @@ class Stage:
     seed: int
     now_ms: int
     queries: "dict[str, StreamingQuery]" = field(default_factory=dict)
-    _pipelines: dict[str, tuple[Pipeline, str | None]] = field(default_factory=dict)
+    _pipelines: dict[str, Pipeline] = field(default_factory=dict)
     _restarts: int = 0
 
     def table(self, group: str) -> Path:
@@ -52,24 +52,22 @@ class Stage:
         self, group: str, transform: "Callable[[DataFrame], DataFrame]", every: str | None = None, **options: str
     ) -> None:
         """The group's pipeline runs, from its own checkpoint if it has one."""
-        pipeline = Pipeline(
+        self._pipelines[group] = Pipeline(
+            name=group,
             bootstrap_servers=self.servers,
             topics=TOPIC,
-            group=group,
-            table=self.table(group),
-            checkpoint=self.work / "checkpoints" / group,
+            sink=Table(self.table(group)),
             transform=transform,
             options=options,
+            every=every,
         )
-        self._pipelines[group] = pipeline, every
         self._start(group)
         self.board.follow(group)
         # One at a time: Spark gives each new Python process ten seconds, and they would share the processors.
         self.wait(lambda view: bool(view.committed.get(group)), f"{group} to take its place")
 
     def _start(self, group: str) -> None:
-        pipeline, every = self._pipelines[group]
-        self.queries[group] = pipeline.start(self.spark, every=every)
+        self.queries[group] = self._pipelines[group].start(self.spark, home=self.work / "pipelines")
 
     def stop(self, group: str) -> None:
         """The group's pipeline has stopped; its checkpoint and its table stay."""

@@ -1,13 +1,15 @@
-"""A pipeline in a process of its own, for tests that kill it: server, topic, group and table are its arguments."""
+"""A pipeline in a process of its own, for tests that kill it: its arguments say where it reads and writes."""
 
 import sys
 from typing import TYPE_CHECKING
 
-from logmark.spark import Pipeline, session
+from logmark.spark import Pipeline, Table, session
 from tests.harness.sparks import QUICK_JAVA
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+NAME = "billing"
 
 
 def keep(frame: "DataFrame") -> "DataFrame":
@@ -16,13 +18,14 @@ def keep(frame: "DataFrame") -> "DataFrame":
 
 
 if __name__ == "__main__":
-    servers, topic, group, table = sys.argv[1:]
+    servers, topic, group, table, home = sys.argv[1:]
     pipeline = Pipeline(
+        name=NAME,
         bootstrap_servers=servers,
         topics=topic,
         group=group,
-        table=table,
+        sink=Table(table),
         transform=keep,
         options={"auto.offset.reset": "earliest", "maxOffsetsPerTrigger": "40"},
     )
-    pipeline.start(session("killed", master="local[1]", config=QUICK_JAVA)).awaitTermination()
+    pipeline.start(session("killed", master="local[1]", config=QUICK_JAVA), home=home).awaitTermination()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logmark.spark.pipeline import sentence_in
+from logmark.spark.errors import sentence_in
 from tests.harness.brokers import BrokerUnderTest
 
 if TYPE_CHECKING:

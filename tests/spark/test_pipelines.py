@@ -16,12 +16,15 @@ from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.marks import Mark
-from logmark.spark import Pipeline, read_table
+from logmark.spark import Pipeline, Table, read_table
+from logmark.spark.pipelines.declaration import Version
+from logmark.spark.pipelines.home import Home, default_root
+from logmark.spark.pipelines.queries import Brokers, read_records
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
 from tests.harness.own import OwnBroker
 from tests.harness.tools import CONSUMER_GROUPS, run_logmark, run_tool
-from tests.spark.driver import keep
+from tests.spark.driver import NAME, keep
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -35,9 +38,21 @@ DEADLINE_S = 120.0
 FIRST = 259_000_000_000
 
 
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pipelines are remembered below the folder of the test."""
+    monkeypatch.setenv("LOGMARK_PIPELINES", str(tmp_path / "pipelines"))
+
+
 def pipeline(broker: BrokerUnderTest, topic: str, folder: Path, **more: Any) -> Pipeline:
     settings: dict[str, Any] = {"group": broker.group("billing"), "transform": keep, "options": EARLIEST, **more}
-    return Pipeline(bootstrap_servers=broker.bootstrap_servers, topics=topic, table=folder / "table", **settings)
+    sink = Table(folder / "table")
+    return Pipeline(name=NAME, bootstrap_servers=broker.bootstrap_servers, topics=topic, sink=sink, **settings)
+
+
+def table_of(of: Pipeline) -> Path:
+    assert isinstance(of.sink, Table)
+    return Path(of.sink.path)
 
 
 def rows(table: str | Path) -> Counter[tuple[int, int, str]]:
@@ -127,7 +142,7 @@ def test_what_is_read_is_what_was_produced(broker: BrokerUnderTest, spark: "Spar
     everything.run(spark)
 
     assert expected == seen(batch.toArrow())
-    assert expected == seen(read_table(everything.table))
+    assert expected == seen(read_table(table_of(everything)))
 
 
 def test_a_batch_read_takes_a_range_of_offsets_and_leaves_no_trace(
@@ -191,7 +206,7 @@ def test_the_lag_of_a_running_query_is_seen_and_its_group_is_reset_by_apaches_to
     wait_for(query, lambda: {topic: {"0": 100, "1": 20}} == _commits(billing)[0]["start"], "it reads again")
     wait_for(query, stands_at(broker, group, topic, 100, 50), "the query has caught up again")
     query.stop()
-    assert once(p0=values(0, 100), p1=values(0, 50)) == rows(billing.table)
+    assert once(p0=values(0, 100), p1=values(0, 50)) == rows(table_of(billing))
 
     # While it is stopped: a fixed version reads the days again, and its rows replace the old ones.
     broker.produce(topic, numbers(10, start=100))
@@ -199,7 +214,7 @@ def test_the_lag_of_a_running_query_is_seen_and_its_group_is_reset_by_apaches_to
     run_tool(CONSUMER_GROUPS, *reset, "--topic", f"{topic}:0", "--to-offset", "60", broker=broker).check()
     made[0] = 1
     billing.run(spark)
-    assert once(p0=values(0, 60) + values(1, 110)[60:], p1=values(0, 50)) == rows(billing.table)
+    assert once(p0=values(0, 60) + values(1, 110)[60:], p1=values(0, 50)) == rows(table_of(billing))
     assert [(0, 110, 110, 0), (1, 50, 50, 0)] == described(broker, group)
 
 
@@ -207,7 +222,7 @@ def _commits(of: Pipeline) -> list[dict[str, Any]]:
     """The batches in the table's history, the last one first."""
     from deltalake import DeltaTable
 
-    return [commit["logmark"] for commit in DeltaTable(str(of.table)).history() if "logmark" in commit]
+    return [commit["logmark"] for commit in DeltaTable(str(table_of(of))).history() if "logmark" in commit]
 
 
 def test_a_driver_that_is_killed_loses_nothing_and_writes_nothing_twice(
@@ -237,14 +252,14 @@ def kill_and_finish(broker: BrokerUnderTest, spark: "SparkSession", folder: Path
 
     billing.run(spark)
 
-    assert once(p0=numbers(count), p1=numbers(count)) == rows(billing.table)
+    assert once(p0=numbers(count), p1=numbers(count)) == rows(table_of(billing))
     assert stands_at(broker, billing.group, topic, count, count)()
 
 
 def _kill_in_mid_stream(of: Pipeline) -> None:
     """Runs the pipeline in a process of its own and kills it after two batches."""
     enough = _batches(of) + 2
-    arguments = [of.bootstrap_servers, str(of.topics), of.group, str(of.table)]
+    arguments = [str(of.bootstrap_servers), str(of.topics), of.group, str(table_of(of)), str(default_root())]
     driver = subprocess.Popen(
         [sys.executable, "-m", "tests.spark.driver", *arguments],
         stdout=subprocess.PIPE,
@@ -263,7 +278,7 @@ def _kill_in_mid_stream(of: Pipeline) -> None:
 
 def _batches(of: Pipeline) -> int:
     """How many batches the table has taken."""
-    return len(list(Path(of.table, "_delta_log").glob("*.json")))
+    return len(list(Path(table_of(of), "_delta_log").glob("*.json")))
 
 
 def test_a_deleted_checkpoint_is_no_loss_and_no_repetition(
@@ -277,15 +292,15 @@ def test_a_deleted_checkpoint_is_no_loss_and_no_repetition(
     query = billing.start(spark)
     wait_for(query, lambda: _batches(billing) >= 2, "the query is in mid-stream")
     query.stop()
-    assert len(rows(billing.table)) < 200
-    shutil.rmtree(Path(billing.table, "_checkpoint"))
+    assert len(rows(table_of(billing))) < 200
+    shutil.rmtree(Home(default_root(), NAME).checkpoint(1))
     # As if the driver had died before it could commit its last batch: the group is behind the table.
     first = _commits(billing)[-1]["end"][topic]
     broker.commit(billing.group, {(topic, int(number)): offset for number, offset in first.items()})
 
     billing.run(spark)
 
-    assert once(p0=numbers(100), p1=numbers(100)) == rows(billing.table)
+    assert once(p0=numbers(100), p1=numbers(100)) == rows(table_of(billing))
     assert stands_at(broker, billing.group, topic, 100, 100)()
 
 
@@ -299,7 +314,10 @@ def test_a_query_whose_group_was_taken_over_stops_and_names_the_new_owner(
     query = old.start(spark)
     wait_for(query, stands_at(broker, old.group, topic, 20), "the old query has caught up")
 
-    owner = new.read(spark).writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start()
+    version = Version(number=1, group=new.group, checkpoint=tmp_path, sink=new.sink)
+    brokers = Brokers(bootstrap_servers=broker.bootstrap_servers)
+    stream = read_records(new, version, spark, brokers, options={})
+    owner = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start()
     wait_until(lambda: query.exception() is not None, "the old query stops", deadline_s=DEADLINE_S)
     broker.produce(topic, numbers(5))
     wait_for(owner, stands_at(broker, new.group, topic, 25), "the new query owns the group")
@@ -309,7 +327,7 @@ def test_a_query_whose_group_was_taken_over_stops_and_names_the_new_owner(
         mark = Mark.of(client.committed(old.group)[TopicPartition(topic, 0)].metadata)
     assert mark is not None
     assert f"Group {old.group} was taken over by the query {mark.query}" in str(query.exception())
-    assert once(p0=numbers(20)) == rows(old.table)
+    assert once(p0=numbers(20)) == rows(table_of(old))
 
 
 def test_what_stops_a_pipeline_is_a_sentence(broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path) -> None:
@@ -337,5 +355,5 @@ def test_a_pipeline_reads_and_commits_offsets_near_259_billion(
     billing.run(spark)
 
     assert list(range(FIRST, FIRST + 30)) == sorted(row.offset for row in batch)
-    assert Counter((0, FIRST + number, f"v{number}") for number in range(35)) == rows(billing.table)
+    assert Counter((0, FIRST + number, f"v{number}") for number in range(35)) == rows(table_of(billing))
     assert {(topic, 0): FIRST + 35} == broker.committed(billing.group)

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import NewPartitions
 
-from logmark.spark.pipeline import sentence_in
+from logmark.spark.errors import sentence_in
 from logmark.testing import Broker
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until

@@ -14,7 +14,7 @@ import pytest
 
 from logmark.errors import UserError
 from logmark.spark import read_table
-from logmark.spark.pipeline import sentence_in
+from logmark.spark.errors import sentence_in
 from logmark.spark.tables import load_table, write_table
 from logmark.spark.versions import swap_in, version_path
 from tests.harness.brokers import BrokerUnderTest

@@ -1,16 +1,15 @@
 """Spark pipelines that are consumer groups: `format("logmark")`, exactly-once tables, and what runs them.
 
-    from logmark.spark import Pipeline, read_table, session
+    from logmark.spark import Pipeline, Table, read_table, session
 
     spark = session("billing")
-    billing = Pipeline(
-        bootstrap_servers="127.0.0.1:9092", topics="clicks", group="billing", table="tables/billing", transform=charges
-    )
+    billing = Pipeline(name="billing", topics="clicks", transform=charges, sink=Table("tables/billing"))
     billing.run(spark)                              # reads all there is, then returns
-    query = billing.start(spark, every="1 second")  # goes on until query.stop()
+    query = billing.start(spark)                    # goes on until query.stop()
     read_table("tables/billing")                    # a pyarrow.Table
 
-`session` starts a local Spark. `Pipeline` joins a stream, a function of DataFrame to DataFrame and a Delta table.
+`session` starts a local Spark. `Pipeline` joins a stream, a function of DataFrame to DataFrame and a `Table` or a
+`Topic`; `logmark pipelines` runs, shows and replays those that a file declares.
 `write_table` writes any stream of `format("logmark")` into a Delta table, each offset once, in one of four modes, as
 `format("logmark.delta")` does. `read_table` reads one with Arrow, `load_table` with Spark. `optimize_table` and
 `vacuum_table` keep its files few. `version_path`, `swap_in` and `take_back` build a table anew beside the old one.
@@ -18,7 +17,7 @@
 """
 
 from logmark.spark.compaction import optimize_table, vacuum_table
-from logmark.spark.pipeline import Pipeline
+from logmark.spark.pipelines.declaration import Pipeline, Table, Topic
 from logmark.spark.sessions import session
 from logmark.spark.tables import load_table, read_table, write_table
 from logmark.spark.topics import write_topic
@@ -26,6 +25,8 @@ from logmark.spark.versions import drop_version, list_versions, next_version, sw
 
 __all__ = [
     "Pipeline",
+    "Table",
+    "Topic",
     "drop_version",
     "list_versions",
     "load_table",

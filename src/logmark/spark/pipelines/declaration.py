@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from logmark.errors import UserError
+from logmark.spark.errors import sentence_in
 from logmark.spark.modes import REPLACE
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
@@ -92,3 +94,71 @@ class Pipeline:
             )
         if not self.group:
             object.__setattr__(self, "group", self.name)
+        read = {self.topics} if isinstance(self.topics, str) else set(self.topics)
+        written = {"sink": self.sink.name if isinstance(self.sink, Topic) else None, "dead_letters": self.dead_letters}
+        for name, topic in written.items():
+            if topic in read:
+                raise UserError(
+                    f"The pipeline {self.name} reads the topic {topic} and writes to it too ({name}), and would never "
+                    "come to its end. Nothing was read or written. Let it write to another topic."
+                )
+
+    def start(
+        self,
+        spark: "SparkSession",
+        *,
+        home: str | Path | None = None,
+        bootstrap_servers: str | None = None,
+        available_now: bool = False,
+        options: Mapping[str, str] | None = None,
+    ) -> "StreamingQuery":
+        """A running query of the live version: a batch whenever there is something, or all there is now.
+
+        `home` is the folder where pipelines are remembered; `options` win over those of the pipeline.
+        """
+        from logmark.spark.pipelines.submitting import job_of
+        from logmark.spark.pipelines.working import start_live
+
+        job = job_of(self, home=home, bootstrap_servers=bootstrap_servers, options=options)
+        return start_live(job, spark, available_now=available_now)
+
+    def run(
+        self,
+        spark: "SparkSession",
+        *,
+        home: str | Path | None = None,
+        bootstrap_servers: str | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        """Reads all there is now, commits the group's offsets and returns; raises whatever stops the query."""
+        from pyspark.errors import StreamingQueryException
+
+        query = self.start(
+            spark, home=home, bootstrap_servers=bootstrap_servers, available_now=True, options=options
+        )
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            sentence = sentence_in(str(error))
+            if sentence is None:
+                raise
+            raise UserError(sentence) from None
+
+    def main(self, arguments: Sequence[str] | None = None) -> None:
+        """Runs this pipeline as a program of its own, such as one that spark-submit starts, and ends the process."""
+        from logmark.spark.pipelines.submitting import main
+
+        raise SystemExit(main([self], arguments))
+
+
+def shown_topics(pipeline: Pipeline) -> str:
+    """What a pipeline reads, for people."""
+    named = [pipeline.topics] if isinstance(pipeline.topics, str) else pipeline.topics
+    options = {name.lower(): value for name, value in pipeline.options.items()}
+    others = (options.get(name) for name in ("subscribe", "subscribepattern", "assign"))
+    return ", ".join([*named, *(one for one in others if one)])
+
+
+def shown_sink(sink: Sink) -> str:
+    """Where rows go, for people."""
+    return f"topic {sink.name}" if isinstance(sink, Topic) else f"table {Path(sink.path).absolute()}"

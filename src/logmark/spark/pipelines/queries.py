@@ -4,13 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from logmark.spark.pipelines.declaration import Pipeline, Table, Version
+from logmark.spark.letters import LetterBox, check_letter_topic
+from logmark.spark.outbox import connect
+from logmark.spark.pipelines.declaration import Pipeline, Table, Topic, Version
+from logmark.spark.pipelines.marking import without_marked
+from logmark.spark.pipelines.state import keeps_state
 from logmark.spark.tables import write_table
 from logmark.spark.topics import write_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+
+FIRST_CONTACT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +41,55 @@ def read_records(
     topics = pipeline.topics if isinstance(pipeline.topics, str) else ",".join(pipeline.topics)
     if topics:
         given["subscribe"] = topics
+    if version.group_before is not None:
+        given["group.id.before"] = version.group_before
     if pipeline.schema is not None:
         given |= {"value.format": "json", "value.schema": pipeline.schema}
+        if pipeline.dead_letters is not None:
+            given |= {"deadLetters.topic": pipeline.dead_letters, "deadLetters.pipeline": pipeline.name}
     return spark.readStream.format("logmark").options(**given | dict(options)).load()
+
+
+def make_rows(
+    pipeline: Pipeline,
+    version: Version,
+    spark: "SparkSession",
+    brokers: Brokers,
+    *,
+    options: Mapping[str, str] | None = None,
+) -> "DataFrame":
+    """The stream of rows that a version writes: what `transform` makes of the records."""
+    rows = pipeline.transform(read_records(pipeline, version, spark, brokers, options=options or {}))
+    return without_marked(rows, letter_box(pipeline, brokers), is_for_topic=isinstance(pipeline.sink, Topic))
+
+
+def letter_box(pipeline: Pipeline, brokers: Brokers) -> LetterBox | None:
+    """Where the letters of a pipeline go, if it has said so."""
+    if pipeline.dead_letters is None:
+        return None
+    return LetterBox(
+        bootstrap_servers=brokers.bootstrap_servers,
+        topic=pipeline.dead_letters,
+        pipeline=pipeline.name,
+        client=dict(brokers.properties),
+    )
+
+
+def check_letters(pipeline: Pipeline, brokers: Brokers) -> None:
+    """Raises a sentence unless there is a topic for the letters of a pipeline that has them."""
+    box = letter_box(pipeline, brokers)
+    if box is not None:
+        with connect(box.sink(), timeout_s=FIRST_CONTACT_S) as client:
+            topics = [pipeline.topics] if isinstance(pipeline.topics, str) else pipeline.topics
+            check_letter_topic(client, box.topic, reads=topics)
+
+
+def needs_versions(pipeline: Pipeline, version: Version, spark: "SparkSession", brokers: Brokers) -> bool:
+    """Whether reading again needs a version beside the old one: rows of a topic cannot be replaced, and state counts.
+
+    The rows of a pipeline without state go into a table by the offsets that they came from, however often.
+    """
+    return isinstance(pipeline.sink, Topic) or keeps_state(make_rows(pipeline, version, spark, brokers))
 
 
 def start_query(
@@ -49,7 +102,8 @@ def start_query(
     options: Mapping[str, str] | None = None,
 ) -> "StreamingQuery":
     """A running query: a batch whenever there is something, or once an interval, or all there is now."""
-    rows = pipeline.transform(read_records(pipeline, version, spark, brokers, options=options or {}))
+    check_letters(pipeline, brokers)
+    rows = make_rows(pipeline, version, spark, brokers, options=options)
     name = pipeline.name if version.group == pipeline.group else version.group
     sink = version.sink
     if isinstance(sink, Table):

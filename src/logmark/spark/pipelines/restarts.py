@@ -1,0 +1,145 @@
+"""Whether a query that failed is started again, and when: pure decisions.
+
+What passes by itself is tried again: a broker that is away, a worker that died, a full disk. What stays the same
+however often it is tried ends the pipeline: a sentence of ours about an option, a topic, a right or a table, and an
+exception in the pipeline's own code or expressions.
+"""
+
+import re
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from logmark.spark.errors import named_in
+
+FIRST_PAUSE_S = 1.0
+PAUSE_S_MAX = 60.0
+JITTER = 0.2
+# A query that has worked for so long since its last failure is well again.
+CALM_AFTER_S = 120.0
+
+# Our exceptions that another try may mend; every other one stays as it is.
+_PASSING = frozenset({"BrokerUnreachable", "NoCoordinator", "RefusedByBroker", "CommitRefused", "Contended"})
+_SUPERSEDED = "Superseded"
+_FRAME = re.compile(r'^ *File "([^"]+)", line (\d+), in (\S+)', re.MULTILINE)
+_RAISED = re.compile(r"^(?:[\w.]+\.)?(\w+): (.*)$", re.MULTILINE)
+_NOT_OF_USERS = re.compile(
+    r"/(?:pyspark|py4j|logmark|cloudpickle|pyarrow|pandas)/|/lib/python3\.\d+/(?!site-packages)|^<frozen"
+)
+_TRACEBACK = "Traceback (most recent call last):"
+# A condition of Spark with its state in SQL: 21 to 23 are about data, 42 and 0A about what was asked for.
+_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] (.+?) SQLSTATE: (\w{5})", re.DOTALL)
+_OF_EXPRESSIONS = ("21", "22", "23", "42", "0A", "38000")
+_QUERY_TEXT = "\n=== Streaming Query ==="
+
+
+class Kind(StrEnum):
+    """What a failure asks for."""
+
+    PASSING = "passing"
+    FINAL = "final"
+    SUPERSEDED = "superseded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a query ended: what is to be done about it, and one sentence for people."""
+
+    kind: Kind
+    sentence: str
+
+
+def judge(failure: str) -> Failure:
+    """What the text of a failed query means."""
+    named = named_in(failure)
+    if named is not None:
+        name, sentence = named
+        kind = Kind.SUPERSEDED if name == _SUPERSEDED else Kind.PASSING if name in _PASSING else Kind.FINAL
+        return Failure(kind=kind, sentence=sentence)
+    text = failure.partition(_QUERY_TEXT)[0]
+    last = text[text.rfind(_TRACEBACK) :]
+    frames = [frame for frame in _FRAME.findall(last) if not _NOT_OF_USERS.search(frame[0])]
+    if frames:
+        file, line, function = frames[-1]
+        return _of_code(_raised(last, file), file=file, line=line, function=function)
+    conditions = [found for found in _CONDITION.findall(text) if found[2].startswith(_OF_EXPRESSIONS)]
+    if conditions:
+        name, said, _ = conditions[-1]
+        return Failure(
+            kind=Kind.FINAL,
+            sentence=f"Spark refused what the pipeline asks for ({name}): {_one_line(said)} Nothing of this batch was "
+            "written or committed. Mend the pipeline and start it again.",
+        )
+    return Failure(kind=Kind.PASSING, sentence=_gist(text))
+
+
+def judge_raised(error: BaseException) -> Failure:
+    """What an exception means that came before there was a query, from the pipeline's own function or from Spark."""
+    name = type(error).__name__
+    text = "".join(traceback.format_exception(error))
+    named = named_in(text)
+    if named is not None:
+        return judge(text)
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if not _NOT_OF_USERS.search(one.filename)]
+    if name == "AnalysisException" or (frames and name != "Py4JNetworkError"):
+        said = _one_line(str(error).partition("\n\n")[0])
+        if not frames:
+            return Failure(kind=Kind.FINAL, sentence=f"Spark refused the query: {said} Nothing was read or written.")
+        at = frames[-1]
+        return _of_code(f"{name}: {said}", file=at.filename, line=str(at.lineno), function=at.name)
+    return Failure(kind=Kind.PASSING, sentence=_gist(f"{name}: {error}"))
+
+
+def _of_code(raised: str, *, file: str, line: str, function: str) -> Failure:
+    return Failure(
+        kind=Kind.FINAL,
+        sentence=f"The pipeline's own code failed: {raised} ({file}, line {line}, in {function}). Nothing of this "
+        "batch was written or committed. Mend the code, or mark such rows in a column `error`, and start it again.",
+    )
+
+
+def _raised(text: str, file: str) -> str:
+    """The line that names the exception, which comes after the last frame."""
+    after = text[text.rfind(f'"{file}"') :]
+    found = _RAISED.search(after.partition("\n")[2])
+    return f"{found[1]}: {_one_line(found[2])}" if found else "it raised an exception"
+
+
+def _gist(text: str) -> str:
+    """The line of a long text that says most: the last exception in it, else its first line."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    if _TRACEBACK in text:
+        raised = [line for line in text[text.rfind(_TRACEBACK) :].splitlines() if _RAISED.match(line)]
+        lines = raised[-1:] or lines
+    return _one_line(lines[0]) if lines else "Spark said nothing."
+
+
+def _one_line(text: str, size_max: int = 400) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= size_max else f"{line[: size_max - 1]}…"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restarts:
+    """How often a query was started again, and how long it waits the next time."""
+
+    count: int = 0
+    in_a_row: int = 0
+    failed_at_ms: int | None = None
+
+    def after_failure(self, now_ms: int) -> "Restarts":
+        """One failure more; one that comes after a calm time is the first in a row."""
+        calm = self.failed_at_ms is not None and now_ms - self.failed_at_ms >= CALM_AFTER_S * 1000
+        return Restarts(count=self.count + 1, in_a_row=1 if calm else self.in_a_row + 1, failed_at_ms=now_ms)
+
+    def working(self, now_ms: int) -> "Restarts":
+        """The same after a look at a query that works."""
+        if self.failed_at_ms is None or now_ms - self.failed_at_ms < CALM_AFTER_S * 1000 or not self.in_a_row:
+            return self
+        return replace(self, in_a_row=0)
+
+    def pause_s(self, random: Callable[[], float]) -> float:
+        """How long to wait: a second at first, twice as long each time, a minute at most, a little more or less."""
+        pause_s: float = min(FIRST_PAUSE_S * 2 ** min(max(self.in_a_row - 1, 0), 30), PAUSE_S_MAX)
+        return pause_s * (1 + JITTER * (2 * random() - 1))

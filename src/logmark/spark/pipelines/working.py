@@ -1,0 +1,324 @@
+"""One pipeline in a run: started, looked at, started again, and stopped between batches."""
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from logmark.clock import Clock
+from logmark.errors import UserError
+from logmark.spark.pipelines.declaration import Pipeline, Version, shown_sink, shown_topics
+from logmark.spark.pipelines.home import Home, has_begun
+from logmark.spark.pipelines.queries import Brokers, start_query
+from logmark.spark.pipelines.restarts import Failure, Kind, Restarts, judge, judge_raised
+from logmark.spark.pipelines.status import Meter, State, Status, write_status
+from logmark.spark.tables import read_position
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_WRITE_EVERY_MS = 1000
+# A run that is to end does not try for ever.
+ATTEMPTS_MAX = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A pipeline to run: its cluster, where it is remembered, and where it was declared."""
+
+    pipeline: Pipeline
+    brokers: Brokers
+    home: Home
+    file: str | None = None
+    context: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+class Worker:
+    """One pipeline, from its first start to its end; `look` is called again and again by whoever runs it."""
+
+    def __init__(
+        self,
+        job: Job,
+        spark: "SparkSession",
+        *,
+        available_now: bool,
+        clock: Clock,
+        random: Callable[[], float],
+        say: Callable[[str], None],
+    ) -> None:
+        self.job = job
+        self._spark = spark
+        self._available_now = available_now
+        self._clock = clock
+        self._random = random
+        self._say = say
+        self._state = State.STARTING
+        self._since_ms = clock.now_ms()
+        self._held = contextlib.ExitStack()
+        self._version: Version | None = None
+        self._query: StreamingQuery | None = None
+        self._meter = Meter()
+        self._restarts = Restarts()
+        self._next_try_ms: int | None = None
+        self._error: str | None = None
+        self._error_ms: int | None = None
+        self._written: Status | None = None
+
+    @property
+    def name(self) -> str:
+        """The pipeline's name."""
+        return self.job.pipeline.name
+
+    @property
+    def status(self) -> Status:
+        """How the pipeline is doing now."""
+        now_ms = self._clock.now_ms()
+        return Status(
+            state=self._state,
+            pid=os.getpid(),
+            version=self._version.number if self._version is not None else self.job.home.record().live,
+            since_ms=self._since_ms,
+            at_ms=now_ms,
+            batch=self._meter.last,
+            batches=self._meter.batches,
+            records=self._meter.records,
+            rate=round(self._meter.rate(now_ms), 1),
+            restarts=self._restarts.count,
+            error=self._error,
+            error_at_ms=self._error_ms,
+            next_try_at_ms=self._next_try_ms,
+        )
+
+    def look(self) -> None:
+        """Does what is due: starts, looks, waits."""
+        if self._state is State.STARTING:
+            self._start()
+        elif self._state is State.RUNNING:
+            self._look_at_query()
+        elif self._state is State.RESTARTING:
+            assert self._next_try_ms is not None
+            if self._clock.now_ms() >= self._next_try_ms:
+                self._start()
+        elif self._state is State.MAKING_WAY:
+            self._look_for_a_new_version()
+        self.write()
+
+    def is_between_batches(self) -> bool:
+        """Whether nothing is lost by stopping now: the last batch that was planned is finished."""
+        if self._query is None or self._version is None or self._state is not State.RUNNING:
+            return True
+        checkpoint = self._version.checkpoint
+        return _last(checkpoint / "offsets") == _last(checkpoint / "commits")
+
+    def stop(self) -> None:
+        """The query is stopped, and the pipeline is free for somebody else to run."""
+        if self._query is not None and self._state is State.RUNNING:
+            self._note_progress()
+            self._query.stop()
+            if self._query.exception() is not None:
+                self._look_at_query()
+        if not self._state.is_over:
+            self._end(State.STOPPED)
+            stands = self._stands()
+            self._tell(f"stopped; {stands}" if stands else "stopped before its first batch was done")
+        self.write()
+
+    def write(self) -> None:
+        """The status file is no older than a second, a batch or a change."""
+        before, now = self._written, self.status
+        is_same = before is not None and before == replace(now, at_ms=before.at_ms, rate=before.rate)
+        if before is not None and is_same and now.at_ms - before.at_ms < _WRITE_EVERY_MS:
+            return
+        write_status(self.job.home.status_file, now)
+        self._written = now
+
+    def _start(self) -> None:
+        job = self.job
+        self._next_try_ms = None
+        try:
+            if self._version is None:
+                self._held.enter_context(held(job.home))
+            job.home.change(lambda record: replace(record, **described(job)))
+            version = job.home.live_version(job.pipeline)
+            self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+            self._query = start_query(
+                job.pipeline,
+                version,
+                self._spark,
+                job.brokers,
+                available_now=self._available_now,
+                options=job.options,
+            )
+        except Exception as error:  # noqa: BLE001 - the pipeline's own function may raise anything
+            self._failed(judge_raised(error))
+            return
+        if self._version is None or self._version.number != version.number:
+            self._meter.begin()
+            self._tell(f"version {version.number} runs as group {version.group}")
+        self._version = version
+        self._state = State.RUNNING
+
+    def _look_at_query(self) -> None:
+        assert self._query is not None
+        is_active = self._query.isActive
+        self._note_progress()
+        if is_active:
+            self._restarts = self._restarts.working(self._clock.now_ms())
+            return
+        failure = self._query.exception()
+        if failure is not None:
+            self._failed(judge(str(failure)))
+        elif self._available_now:
+            self._end(State.DONE)
+            self._tell(f"all is read: {self._meter.records:,} records in {_batches(self._meter.batches)}")
+        else:
+            self._end(State.STOPPED)
+            self._tell(f"somebody stopped its query; {self._stands()}")
+
+    def _note_progress(self) -> None:
+        assert self._query is not None
+        assert self._version is not None
+        last = self._query.lastProgress
+        if last is None:
+            return
+        known = -1 if self._meter.last is None else self._meter.last.number
+        reports = self._query.recentProgress if int(last["batchId"]) > known + 1 else [last]
+        if sum(self._meter.note(_fields(report)) for report in reports):
+            number = self._version.number
+            self.job.home.change(lambda record: replace(record, begun=number))
+
+    def _failed(self, failure: Failure) -> None:
+        self._query = None
+        now_ms = self._clock.now_ms()
+        self._error, self._error_ms = failure.sentence, now_ms
+        if failure.kind is Kind.SUPERSEDED:
+            # Whoever takes the pipeline's place waits for it to be free.
+            self._held.close()
+            self._state = State.MAKING_WAY
+            return
+        if failure.kind is Kind.FINAL:
+            self._end(State.FAILED)
+            self._tell(failure.sentence)
+            return
+        self._restarts = self._restarts.after_failure(now_ms)
+        if self._available_now and self._restarts.in_a_row > ATTEMPTS_MAX:
+            self._end(State.FAILED)
+            self._tell(f"gave up after {ATTEMPTS_MAX} restarts: {failure.sentence}")
+            return
+        pause_s = self._restarts.pause_s(self._random)
+        self._next_try_ms = now_ms + round(pause_s * 1000)
+        self._state = State.RESTARTING
+        self._tell(f"failed and starts again in {pause_s:.0f} s: {failure.sentence}")
+
+    def _look_for_a_new_version(self) -> None:
+        home, version = self.job.home, self._version
+        if home.is_replaying():
+            return
+        record = home.record()
+        if version is not None and record.live != version.number:
+            self._tell(f"version {record.live} was swapped in")
+            self._version, self._error, self._error_ms = None, None, None
+            self._start()
+            return
+        self._end(State.FAILED)
+        unfinished = (
+            f" Version {record.building} was being built and is not finished: `logmark pipelines replay {self.name}` "
+            "goes on with it."
+            if record.building is not None
+            else ""
+        )
+        self._tell(f"{self._error}{unfinished}")
+
+    def _end(self, state: State) -> None:
+        self._state = state
+        self._query = None
+        self._held.close()
+
+    def _stands(self) -> str:
+        """Where the pipeline stands, by what it has finished."""
+        number = _last(self._version.checkpoint / "commits") if self._version is not None else None
+        if self._version is None or number is None:
+            return ""
+        with contextlib.suppress(UserError, OSError):
+            offsets = read_position(self._version.checkpoint, number).next
+            shown = ", ".join(f"{place}: {offset}" for place, offset in sorted(offsets.items()))
+            return f"batch {number} is done, and the next offsets are {shown}"
+        return f"batch {number} is done"
+
+    def _tell(self, sentence: str) -> None:
+        self._say(f"{self.name}: {sentence}")
+
+
+def described(job: Job) -> dict[str, Any]:
+    """What the record says of a pipeline."""
+    pipeline = job.pipeline
+    return {
+        "file": job.file,
+        "bootstrap_servers": job.brokers.bootstrap_servers,
+        "context": job.context,
+        "group": pipeline.group,
+        "topics": shown_topics(pipeline),
+        "sink": shown_sink(pipeline.sink),
+        "dead_letters": pipeline.dead_letters,
+    }
+
+
+_started: "dict[Path, tuple[StreamingQuery, threading.Thread]]" = {}
+
+
+@contextlib.contextmanager
+def held(home: Home) -> Any:
+    """Holds the right to run the live version; a query of this process that has just been stopped makes way."""
+    query, thread = _started.get(home.folder, (None, None))
+    if query is not None and thread is not None and not query.isActive:
+        thread.join()
+    with home.live():
+        yield
+
+
+def start_live(job: Job, spark: "SparkSession", *, available_now: bool) -> "StreamingQuery":
+    """A running query of the live version, which holds the right to run it until it ends."""
+    stack = contextlib.ExitStack()
+    stack.enter_context(held(job.home))
+    try:
+        record = job.home.change(lambda record: replace(record, **described(job)))
+        version = job.home.live_version(job.pipeline)
+        query = start_query(
+            job.pipeline, version, spark, job.brokers, available_now=available_now, options=job.options
+        )
+    except BaseException:
+        stack.close()
+        raise
+
+    def wait() -> None:
+        with stack, contextlib.suppress(Exception):
+            query.awaitTermination()
+        if has_begun(version.checkpoint) and record.begun != version.number:
+            job.home.change(lambda record: replace(record, begun=version.number))
+
+    thread = threading.Thread(target=wait, name=f"pipeline {job.pipeline.name}", daemon=True)
+    _started[job.home.folder] = query, thread
+    thread.start()
+    return query
+
+
+def _last(folder: Path) -> int | None:
+    """The highest number of a log of Spark's, None if it has none."""
+    try:
+        return max((int(name) for name in os.listdir(folder) if name.isdecimal()), default=None)
+    except FileNotFoundError:
+        return None
+
+
+def _fields(progress: Any) -> dict[str, Any]:
+    return progress if isinstance(progress, dict) else dict(json.loads(progress.json))
+
+
+def _batches(number: int) -> str:
+    return "1 batch" if number == 1 else f"{number:,} batches"
