@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logmark.errors import UserError
+from logmark.spark.errors import Contended
 from logmark.spark.files import DataFile, Replacement, describe, listed, replace
 from logmark.spark.ledger import Batch, Ledger, entries, note, read_ledger, takes
 from logmark.spark.modes import APPEND, COMPLETE, REPLACE, UPSERT, Rules, is_located
@@ -220,7 +221,7 @@ def suppress_lost_race() -> contextlib.AbstractContextManager[None]:
 
 def too_busy(table: Path) -> UserError:
     """The sentence for a table that others never leave alone."""
-    return UserError(
+    return Contended(
         f"Others change the table {table} all the time: {ATTEMPTS_MAX} commits failed in a row. Nothing was written. "
         "Stop the other writers, or start the query again when they are done."
     )

@@ -22,6 +22,7 @@ from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.marks import Mark
 from logmark.spark.cluster import Cluster, bounds_of, look_up, names, partitions_of
+from logmark.spark.errors import Superseded
 from logmark.spark.limits import share
 from logmark.spark.losses import Grace, Loss, losses, refusal, shown_edge, told
 from logmark.spark.options import Options
@@ -201,7 +202,7 @@ class GroupFollower:
         ours = start.committed_before() if self._ours is None else self._ours
         verdict = judge(start, found, ours=ours)
         if isinstance(verdict, TakenOver):
-            raise UserError(_taken_over(self._group, verdict.owner))
+            raise Superseded(_taken_over(self._group, verdict.owner))
         if self._ours is None:
             self._ours = {place: set(offsets) for place, offsets in ours.items()}
         self._known = {place: commit.offset for place, commit in found.items()}

@@ -21,6 +21,7 @@ from typing import Any
 
 from logmark.errors import UserError
 from logmark.names import TopicPartition
+from logmark.spark.errors import Superseded
 from logmark.spark.modes import APPEND, MODES, REPLACE, UPSERT
 from logmark.spark.position import Offsets, Position
 from logmark.spark.spans import Spans, joined
@@ -173,7 +174,7 @@ def note(batch: Batch) -> dict[str, Any]:
 def takes(ledger: Ledger, batch: Batch, *, table: str) -> bool:
     """True if the table takes the batch, False if it already holds it; raises a sentence if it must not have it."""
     if ledger.is_closed:
-        raise UserError(
+        raise Superseded(
             f"The version in {table} was swapped in and is closed: its rows are those of the table itself now. Nothing "
             "was written. Let the query write the table itself."
         )
@@ -216,7 +217,7 @@ def _takes_of_records(ledger: Ledger, batch: Position, table: str) -> bool:
     if batch.generation > ledger.generation:
         return True
     if batch.generation < ledger.generation:
-        raise UserError(
+        raise Superseded(
             f"A newer query has taken over the group {batch.group} and written the table {table} (generation "
             f"{ledger.generation}, this query has {batch.generation}). Nothing was written. Stop this query; to let it "
             "have the group back, stop the other one and reset the group's offsets."
@@ -231,7 +232,7 @@ def _takes_of_state(ledger: Ledger, batch: Batch, table: str) -> bool:
     """Whether a batch of a query with state is taken: only the next ones of the very query that wrote the table."""
     position = batch.position
     if ledger.query_number != number_of_name(position.query):
-        raise UserError(
+        raise Superseded(
             f"The table {table} holds what another query made with its state, and this query ({position.query}) began "
             "without it: its checkpoint is new, or another version was swapped in. Nothing was written. If the state "
             "is lost, build the table again as a new version beside the old one (logmark pipelines replay)."
