@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +25,9 @@ from logmark.offsets.folders import state_folder
 from logmark.spark.pipelines.declaration import Pipeline, Version
 
 _FORMAT = 1
+# Looking whether a lock is held takes microseconds.
+_TRIES = 5
+_LOOK_S = 0.02
 
 
 def default_root() -> Path:
@@ -160,10 +164,8 @@ class Home:
     def _lock(self, name: str, what: str) -> Iterator[None]:
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / name).open("a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise UserError(f"{what}, in the process {_holder(file)}. Nothing was changed.") from None
+            if not _is_locked(file):
+                raise UserError(f"{what}, in the process {_holder(file)}. Nothing was changed.")
             file.seek(0)
             file.truncate()
             file.write(str(os.getpid()))
@@ -191,6 +193,18 @@ def write_whole(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)
+
+
+def _is_locked(file: IO[str]) -> bool:
+    """True once this process has the lock; not at the first try, because somebody may be looking who has it."""
+    for left in range(_TRIES - 1, -1, -1):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            time.sleep(_LOOK_S if left else 0)
+        else:
+            return True
+    return False
 
 
 def _holder(file: IO[str]) -> str:

@@ -37,6 +37,13 @@ def read_records(
     pipeline: Pipeline, version: Version, spark: "SparkSession", brokers: Brokers, *, options: Mapping[str, str]
 ) -> "DataFrame":
     """The stream of records that a version reads, before `transform`; `options` win over those of the pipeline."""
+    return spark.readStream.format("logmark").options(**read_options(pipeline, version, brokers, options)).load()
+
+
+def read_options(
+    pipeline: Pipeline, version: Version, brokers: Brokers, options: Mapping[str, str]
+) -> dict[str, str]:
+    """What `format("logmark")` is told for a version."""
     given = brokers.options() | {"group.id": version.group} | dict(pipeline.options)
     topics = pipeline.topics if isinstance(pipeline.topics, str) else ",".join(pipeline.topics)
     if topics:
@@ -47,7 +54,7 @@ def read_records(
         given |= {"value.format": "json", "value.schema": pipeline.schema}
         if pipeline.dead_letters is not None:
             given |= {"deadLetters.topic": pipeline.dead_letters, "deadLetters.pipeline": pipeline.name}
-    return spark.readStream.format("logmark").options(**given | dict(options)).load()
+    return given | dict(options)
 
 
 def make_rows(

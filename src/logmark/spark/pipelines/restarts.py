@@ -31,6 +31,10 @@ _TRACEBACK = "Traceback (most recent call last):"
 # A condition of Spark with its state in SQL: 21 to 23 are about data, 42 and 0A about what was asked for.
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] (.+?) SQLSTATE: (\w{5})", re.DOTALL)
 _OF_EXPRESSIONS = ("21", "22", "23", "42", "0A", "38000")
+_REMEDY = (
+    "Nothing of this batch was written or committed. Mend the code, or mark such rows in a column `error`, and start "
+    "it again."
+)
 _QUERY_TEXT = "\n=== Streaming Query ==="
 
 
@@ -44,10 +48,19 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a query ended: what is to be done about it, and one sentence for people."""
+    """Why a query ended: what is to be done about it, and a sentence for people, in two parts.
+
+    Between the two there is room for the record on which the pipeline's own code has failed (`is_of_code`).
+    """
 
     kind: Kind
     sentence: str
+    remedy: str = ""
+    is_of_code: bool = False
+
+    def told(self, record: str = "") -> str:
+        """The whole sentence, with what is known about the record."""
+        return " ".join(part for part in (self.sentence, record, self.remedy) if part)
 
 
 def judge(failure: str) -> Failure:
@@ -68,8 +81,9 @@ def judge(failure: str) -> Failure:
         name, said, _ = conditions[-1]
         return Failure(
             kind=Kind.FINAL,
-            sentence=f"Spark refused what the pipeline asks for ({name}): {_one_line(said)} Nothing of this batch was "
-            "written or committed. Mend the pipeline and start it again.",
+            sentence=f"Spark refused what the pipeline asks for ({name}): {_one_line(said)}",
+            remedy=_REMEDY,
+            is_of_code=True,
         )
     return Failure(kind=Kind.PASSING, sentence=_gist(text))
 
@@ -94,8 +108,9 @@ def judge_raised(error: BaseException) -> Failure:
 def _of_code(raised: str, *, file: str, line: str, function: str) -> Failure:
     return Failure(
         kind=Kind.FINAL,
-        sentence=f"The pipeline's own code failed: {raised} ({file}, line {line}, in {function}). Nothing of this "
-        "batch was written or committed. Mend the code, or mark such rows in a column `error`, and start it again.",
+        sentence=f"The pipeline's own code failed: {raised} ({file}, line {line}, in {function}).",
+        remedy=_REMEDY,
+        is_of_code=True,
     )
 
 

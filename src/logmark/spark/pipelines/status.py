@@ -23,6 +23,7 @@ class State(StrEnum):
     RESTARTING = "restarting"
     MAKING_WAY = "making way"
     REBUILDING = "rebuilding"
+    EXAMINING = "examining"
     DONE = "done"
     STOPPED = "stopped"
     FAILED = "failed"

@@ -13,8 +13,9 @@ from logmark.clock import Clock
 from logmark.errors import UserError
 from logmark.spark.pipelines.declaration import Pipeline, Version, shown_sink, shown_topics
 from logmark.spark.pipelines.home import Home, has_begun
-from logmark.spark.pipelines.queries import Brokers, start_query
+from logmark.spark.pipelines.queries import Brokers, make_rows, needs_versions, start_query
 from logmark.spark.pipelines.restarts import Failure, Kind, Restarts, judge, judge_raised
+from logmark.spark.pipelines.state import keeps_state
 from logmark.spark.pipelines.status import Meter, State, Status, write_status
 from logmark.spark.tables import read_position
 
@@ -61,6 +62,7 @@ class Worker:
         self._state = State.STARTING
         self._since_ms = clock.now_ms()
         self._held = contextlib.ExitStack()
+        self._is_holding = False
         self._version: Version | None = None
         self._query: StreamingQuery | None = None
         self._meter = Meter()
@@ -69,6 +71,8 @@ class Worker:
         self._error: str | None = None
         self._error_ms: int | None = None
         self._written: Status | None = None
+        self._is_back = False
+        self._aside: Aside | None = None
 
     @property
     def name(self) -> str:
@@ -107,6 +111,9 @@ class Worker:
                 self._start()
         elif self._state is State.MAKING_WAY:
             self._look_for_a_new_version()
+        elif self._aside is not None and self._aside.is_done:
+            aside, self._aside = self._aside, None
+            aside.conclude()
         self.write()
 
     def is_between_batches(self) -> bool:
@@ -142,11 +149,15 @@ class Worker:
         job = self.job
         self._next_try_ms = None
         try:
-            if self._version is None:
+            if not self._is_holding:
                 self._held.enter_context(held(job.home))
+                self._is_holding = True
             job.home.change(lambda record: replace(record, **described(job)))
             version = job.home.live_version(job.pipeline)
             self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+            if job.home.has_lost_checkpoint() and needs_versions(job.pipeline, version, self._spark, job.brokers):
+                self._rebuild(version)
+                return
             self._query = start_query(
                 job.pipeline,
                 version,
@@ -163,6 +174,37 @@ class Worker:
             self._tell(f"version {version.number} runs as group {version.group}")
         self._version = version
         self._state = State.RUNNING
+
+    def _rebuild(self, version: Version) -> None:
+        from logmark.spark.pipelines.replaying import rebuild
+
+        is_stateful = keeps_state(make_rows(self.job.pipeline, version, self._spark, self.job.brokers))
+        self._state = State.REBUILDING
+        self._aside = Aside(
+            lambda: rebuild(self.job, self._spark, is_stateful=is_stateful, say=self._say),
+            then=lambda number: self._start(),
+            otherwise=lambda error: self._failed(judge_raised(error)),
+        )
+
+    def _examine(self, failure: Failure) -> None:
+        """The record on which the pipeline's code has failed is looked for, and then the pipeline ends."""
+        from logmark.spark.pipelines.failures import name_record
+
+        version = self._version
+        if version is None:
+            self._give_up(failure.told())
+            return
+        self._state = State.EXAMINING
+        self._aside = Aside(
+            lambda: name_record(self.job.pipeline, version, self._spark, self.job.brokers),
+            then=lambda record: self._give_up(failure.told(record)),
+            otherwise=lambda error: self._give_up(failure.told()),
+        )
+
+    def _give_up(self, sentence: str) -> None:
+        self._error = sentence
+        self._end(State.FAILED)
+        self._tell(sentence)
 
     def _look_at_query(self) -> None:
         assert self._query is not None
@@ -190,26 +232,28 @@ class Worker:
         known = -1 if self._meter.last is None else self._meter.last.number
         reports = self._query.recentProgress if int(last["batchId"]) > known + 1 else [last]
         if sum(self._meter.note(_fields(report)) for report in reports):
+            self._is_back = False
             number = self._version.number
             self.job.home.change(lambda record: replace(record, begun=number))
 
     def _failed(self, failure: Failure) -> None:
         self._query = None
         now_ms = self._clock.now_ms()
-        self._error, self._error_ms = failure.sentence, now_ms
+        self._error, self._error_ms = failure.told(), now_ms
         if failure.kind is Kind.SUPERSEDED:
             # Whoever takes the pipeline's place waits for it to be free.
-            self._held.close()
+            self._let_go()
             self._state = State.MAKING_WAY
             return
         if failure.kind is Kind.FINAL:
-            self._end(State.FAILED)
-            self._tell(failure.sentence)
+            if failure.is_of_code and self._state is State.RUNNING:
+                self._examine(failure)
+            else:
+                self._give_up(failure.told())
             return
         self._restarts = self._restarts.after_failure(now_ms)
         if self._available_now and self._restarts.in_a_row > ATTEMPTS_MAX:
-            self._end(State.FAILED)
-            self._tell(f"gave up after {ATTEMPTS_MAX} restarts: {failure.sentence}")
+            self._give_up(f"It failed {ATTEMPTS_MAX + 1} times in a row: {failure.sentence}")
             return
         pause_s = self._restarts.pause_s(self._random)
         self._next_try_ms = now_ms + round(pause_s * 1000)
@@ -223,22 +267,30 @@ class Worker:
         record = home.record()
         if version is not None and record.live != version.number:
             self._tell(f"version {record.live} was swapped in")
-            self._version, self._error, self._error_ms = None, None, None
+            self._version, self._error, self._error_ms, self._is_back = None, None, None, False
             self._start()
             return
-        self._end(State.FAILED)
+        if not self._is_back:
+            # A replay that was broken off gives the group back.
+            self._is_back, self._version = True, None
+            self._start()
+            return
         unfinished = (
-            f" Version {record.building} was being built and is not finished: `logmark pipelines replay {self.name}` "
-            "goes on with it."
+            f" Version {record.building} is being built and not finished: `logmark pipelines replay {self.name}` goes "
+            "on with it."
             if record.building is not None
             else ""
         )
-        self._tell(f"{self._error}{unfinished}")
+        self._give_up(f"{self._error}{unfinished}")
 
     def _end(self, state: State) -> None:
         self._state = state
         self._query = None
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._held.close()
+        self._is_holding = False
 
     def _stands(self) -> str:
         """Where the pipeline stands, by what it has finished."""
@@ -253,6 +305,39 @@ class Worker:
 
     def _tell(self, sentence: str) -> None:
         self._say(f"{self.name}: {sentence}")
+
+
+class Aside:
+    """Work that takes long, in a thread of its own; what follows from it is done by whoever finds it done."""
+
+    def __init__(
+        self, work: Callable[[], Any], *, then: Callable[[Any], None], otherwise: Callable[[BaseException], None]
+    ) -> None:
+        self._work = work
+        self._then = then
+        self._otherwise = otherwise
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended, either way."""
+        return not self._thread.is_alive()
+
+    def conclude(self) -> None:
+        """What follows is done."""
+        if self._error is not None:
+            self._otherwise(self._error)
+        else:
+            self._then(self._result)
+
+    def _run(self) -> None:
+        try:
+            self._result = self._work()
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is looked at
+            self._error = error
 
 
 def described(job: Job) -> dict[str, Any]:
