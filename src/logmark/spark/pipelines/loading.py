@@ -53,6 +53,16 @@ def load(files: Sequence[str | Path], *, only: Sequence[str] = ()) -> list[Loade
     return [one for one in found if not only or one.pipeline.name in only]
 
 
+def load_again(file: str | Path, name: str) -> Pipeline:
+    """The pipeline as its file declares it now, with whatever the file imports from beside it."""
+    for module in own_modules([file]):
+        sys.modules.pop(module.__name__, None)
+    importlib.invalidate_caches()
+    [loaded] = load([file], only=[name])
+    ship_by_value(own_modules([file]))
+    return loaded.pipeline
+
+
 def ship_by_value(modules: Iterable[ModuleType]) -> None:
     """Functions of these modules travel to Spark's workers with their code, so that nobody has to install them."""
     from pyspark import cloudpickle
@@ -63,12 +73,17 @@ def ship_by_value(modules: Iterable[ModuleType]) -> None:
 
 def own_modules(files: Sequence[str | Path]) -> list[ModuleType]:
     """What was loaded from beside these files: the files themselves, and what they import from their folders."""
-    roots = {_root(Path(file).absolute())[0] for file in files}
+    roots = [Path(folder) for folder in folders_of(files)]
     return [
         module
         for name, module in list(sys.modules.items())
         if isinstance(module, ModuleType) and name.partition(".")[0] not in _NOT_OWN and _is_below(module, roots)
     ]
+
+
+def folders_of(files: Sequence[str | Path]) -> list[str]:
+    """From where these files import what lies beside them."""
+    return list(dict.fromkeys([*(str(_root(Path(file).absolute())[0]) for file in files), str(Path.cwd())]))
 
 
 def _is_below(module: ModuleType, roots: Iterable[Path]) -> bool:
@@ -83,8 +98,8 @@ def _module(file: Path) -> ModuleType:
     """The file as a module: of its package if it lies in one, as `python -m` would have it."""
     if not file.is_file():
         raise UserError(f"There is no file {file}. Nothing was run.", exit_code=2)
-    root, name = _root(file)
-    for path in (str(root), str(Path.cwd())):
+    _, name = _root(file)
+    for path in folders_of([file]):
         if path not in sys.path:
             sys.path.append(path)
     known = sys.modules.get(name)

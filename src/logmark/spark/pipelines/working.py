@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logmark.clock import Clock
-from logmark.errors import UserError
+from logmark.errors import LogmarkError, UserError
 from logmark.spark.pipelines.declaration import Pipeline, Version, shown_sink, shown_topics
 from logmark.spark.pipelines.home import Home, has_begun
+from logmark.spark.pipelines.loading import load_again
 from logmark.spark.pipelines.queries import Brokers, make_rows, needs_versions, start_query
 from logmark.spark.pipelines.restarts import Failure, Kind, Restarts, judge, judge_raised
 from logmark.spark.pipelines.state import keeps_state
@@ -268,11 +269,13 @@ class Worker:
         if version is not None and record.live != version.number:
             self._tell(f"version {record.live} was swapped in")
             self._version, self._error, self._error_ms, self._is_back = None, None, None, False
-            self._start()
+            if self._load_again():
+                self._start()
             return
         if not self._is_back:
-            # A replay that was broken off gives the group back.
+            # A replay that was broken off gives the group back; one that was killed could not.
             self._is_back, self._version = True, None
+            self._give_back()
             self._start()
             return
         unfinished = (
@@ -282,6 +285,23 @@ class Worker:
             else ""
         )
         self._give_up(f"{self._error}{unfinished}")
+
+    def _load_again(self) -> bool:
+        """The pipeline is what its file says now: a version is built by the code of that time."""
+        try:
+            self.job = reloaded(self.job)
+        except UserError as error:
+            self._failed(judge_raised(error))
+            return False
+        return True
+
+    def _give_back(self) -> None:
+        from logmark.spark.pipelines.building import connect
+        from logmark.spark.pipelines.taking import give_back
+
+        with contextlib.suppress(LogmarkError), self.job.home.replaying(), connect(self.job.brokers) as client:
+            if give_back(client, self.job):
+                self._tell("a replay was broken off; the version that was live runs on")
 
     def _end(self, state: State) -> None:
         self._state = state
@@ -340,6 +360,11 @@ class Aside:
             self._error = error
 
 
+def reloaded(job: Job) -> Job:
+    """The job with the pipeline as its file declares it now."""
+    return job if job.file is None else replace(job, pipeline=load_again(job.file, job.pipeline.name))
+
+
 def described(job: Job) -> dict[str, Any]:
     """What the record says of a pipeline."""
     pipeline = job.pipeline
@@ -374,9 +399,7 @@ def start_live(job: Job, spark: "SparkSession", *, available_now: bool) -> "Stre
     try:
         record = job.home.change(lambda record: replace(record, **described(job)))
         version = job.home.live_version(job.pipeline)
-        query = start_query(
-            job.pipeline, version, spark, job.brokers, available_now=available_now, options=job.options
-        )
+        query = start_query(job.pipeline, version, spark, job.brokers, available_now=available_now, options=job.options)
     except BaseException:
         stack.close()
         raise
