@@ -94,6 +94,14 @@ def plan_version(
     dropped = sum(starts.values()) if kind is Kind.SWAP and isinstance(job.pipeline.sink, Table) else 0
     if dropped:
         notes.append(f"{dropped:,} older records are not read: rows that were made of them are not in the new table.")
+    if isinstance(job.pipeline.sink, Topic):
+        topic = job.pipeline.sink.name
+        gone = sum(client.earliest(client.metadata([topic]).partitions(topic)).values())
+        if gone:
+            notes.append(
+                f"The topic {topic} no longer has its first {gone:,} records: what was sent there by them is not "
+                "recognised, and would be sent again."
+            )
     return VersionPlan(
         kind=kind,
         number=next_number(job),
