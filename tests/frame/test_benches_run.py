@@ -1,4 +1,7 @@
-"""The benches run from end to end on tiny input; what they measure then means nothing and is not looked at."""
+"""The benches run from end to end on tiny input; what they measure then means nothing and is not looked at.
+
+That takes a minute of two processors, so it belongs to the long tests; the short ones see that each bench starts.
+"""
 
 import json
 import subprocess
@@ -34,6 +37,17 @@ def ratios(rows: list[dict[str, Any]]) -> set[str]:
     return {name for row in rows for name in row if "ratio" in name}
 
 
+@pytest.mark.parametrize("bench", ["broker", "log", "lag", "spark"])
+def test_a_bench_starts_and_tells_what_it_takes(bench: str) -> None:
+    done = subprocess.run(
+        [sys.executable, f"bench/{bench}.py", "--help"], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+
+    assert 0 == done.returncode, done.stderr
+    assert {"--output", "--tiny", "--rounds"} <= set(done.stdout.replace(",", " ").split())
+
+
+@pytest.mark.soak
 @pytest.mark.kafka
 def test_the_broker_bench_runs() -> None:
     rows = rows_of("broker")
@@ -58,6 +72,7 @@ def test_the_spark_bench_runs() -> None:
     assert ["billing, availableNow into Parquet from Logmark"] == works["pipeline_ratio"]
 
 
+@pytest.mark.soak
 @pytest.mark.kafka
 def test_the_log_bench_runs() -> None:
     rows = rows_of("log")
@@ -79,6 +94,7 @@ def test_the_log_bench_runs() -> None:
     assert {("columns", "pyarrow copy"), ("os", "kafka default")} <= pairs
 
 
+@pytest.mark.soak
 @pytest.mark.kafka
 def test_the_lag_bench_runs() -> None:
     rows = rows_of("lag")
