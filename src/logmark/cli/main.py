@@ -19,6 +19,7 @@ from logmark.cli import (
     log,
     monitor,
     offsets,
+    pipelines,
     produce,
     replay,
     topics,
@@ -30,8 +31,8 @@ from logmark.errors import LogmarkError, UserError
 
 _SERVE_HELP = "Run a broker in the foreground until it is told to stop."
 _ORDER = (
-    "tour", "topics", "produce", "consume", "groups", "lag", "monitor", "offsets", "replay", "verify", "log", "backup",
-    "restore", "contexts", "kafka-consumer-groups",
+    "tour", "topics", "produce", "consume", "groups", "lag", "monitor", "offsets", "replay", "pipelines", "verify",
+    "log", "backup", "restore", "contexts", "kafka-consumer-groups",
 )  # fmt: skip
 INTERRUPTED = 130
 
@@ -97,6 +98,7 @@ app.add_typer(offsets.app, name="offsets")
 app.command("replay", epilog=example("logmark replay orders --from @-2h --key ORD-7 --to-topic orders-sandbox"))(
     replay.replay
 )
+app.add_typer(pipelines.app, name="pipelines")
 app.command("verify", epilog=example("logmark verify ./logmark-data"))(verify.verify)
 app.add_typer(log.app, name="log")
 app.command("backup", epilog=example("logmark backup ./logmark-data /mnt/backup/orders"))(backup.backup)

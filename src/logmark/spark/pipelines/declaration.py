@@ -133,9 +133,7 @@ class Pipeline:
         """Reads all there is now, commits the group's offsets and returns; raises whatever stops the query."""
         from pyspark.errors import StreamingQueryException
 
-        query = self.start(
-            spark, home=home, bootstrap_servers=bootstrap_servers, available_now=True, options=options
-        )
+        query = self.start(spark, home=home, bootstrap_servers=bootstrap_servers, available_now=True, options=options)
         try:
             query.awaitTermination()
         except StreamingQueryException as error:

@@ -5,7 +5,7 @@ import importlib.util
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -16,6 +16,7 @@ from logmark.offsets.spelling import did_you_mean
 from logmark.spark.pipelines.declaration import Pipeline, Table
 from logmark.spark.tables import local_path
 
+_NO_SPARK = "SESSION_OR_CONTEXT_NOT_EXISTS"
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _NOT_OWN = frozenset({"__main__", "logmark", "pyspark", "pyspark_logmark", "pyspark_logmark_delta"})
 
@@ -26,6 +27,19 @@ class Loaded:
 
     pipeline: Pipeline
     file: Path
+
+
+class NeedsSpark(UserError):
+    """A file uses Spark while it is loaded, as one with a decorated function does, and there is none yet."""
+
+
+def load_with(spark: Callable[[], object], files: Sequence[str | Path], *, only: Sequence[str] = ()) -> list[Loaded]:
+    """The same as `load`; Spark is started first if, and only if, a file cannot be loaded without it."""
+    try:
+        return load(files, only=only)
+    except NeedsSpark:
+        spark()
+        return load(files, only=only)
 
 
 def load(files: Sequence[str | Path], *, only: Sequence[str] = ()) -> list[Loaded]:
@@ -116,7 +130,8 @@ def _module(file: Path) -> ModuleType:
         where = f"{error.filename}, line {error.lineno}"
         raise UserError(f"{where}: {error.msg}: {(error.text or '').strip()} Nothing was run.", exit_code=2) from None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - it is somebody else's program
-        raise UserError(_told(error, file), exit_code=2) from None
+        kind = NeedsSpark if _NO_SPARK in str(error) else UserError
+        raise kind(_told(error, file), exit_code=2) from None
 
 
 def _executed(file: Path, name: str) -> ModuleType:

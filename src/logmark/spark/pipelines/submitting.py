@@ -36,13 +36,14 @@ def job_of(
     options: Mapping[str, str] | None = None,
     file: str | None = None,
 ) -> Job:
-    """The pipeline with its cluster: the one that is given, else the pipeline's own, else the user's usual one."""
+    """The pipeline with its cluster: as given, else as the environment says, else its own, else the usual one."""
     known = read_contexts(config_file())
-    named = context
     if not bootstrap_servers and not context:
-        bootstrap_servers = pipeline.bootstrap_servers or os.environ.get("LOGMARK_BOOTSTRAP_SERVERS")
-        named = None if bootstrap_servers else os.environ.get("LOGMARK_CONTEXT") or known.current
-    found = known.named(named) if named else None
+        bootstrap_servers, context = os.environ.get("LOGMARK_BOOTSTRAP_SERVERS"), os.environ.get("LOGMARK_CONTEXT")
+    if not bootstrap_servers and not context:
+        bootstrap_servers = pipeline.bootstrap_servers
+        context = None if bootstrap_servers else known.current
+    found = known.named(context) if context else None
     servers = bootstrap_servers or (found.bootstrap_servers if found else DEFAULT_BOOTSTRAP_SERVERS)
     own = properties.read(Path(command_config)) if command_config else {}
     return Job(

@@ -1,0 +1,110 @@
+"""The Spark of `logmark pipelines`: its settings, what is shipped to its executors, and where its own log goes."""
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from logmark.errors import UserError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ARCHIVES = (".zip", ".tar.gz", ".tgz", ".tar")
+
+
+def parse_conf(given: Sequence[str]) -> dict[str, str]:
+    """The settings of `--conf`."""
+    settings = {}
+    for one in given:
+        name, mark, value = one.partition("=")
+        if not mark or not name.strip():
+            raise UserError(f"--conf takes NAME=VALUE, not {one!r}. Nothing was run.", exit_code=2)
+        settings[name.strip()] = value
+    return settings
+
+
+@contextlib.contextmanager
+def started(
+    name: str,
+    *,
+    master: str,
+    conf: Sequence[str],
+    package: Sequence[Path],
+    paths: Sequence[str],
+    log_file: Path,
+) -> "Iterator[SparkSession]":
+    """A Spark that is stopped at the end; what it and its workers say goes to the log file.
+
+    `paths` are folders from which its Python processes on this machine import as well.
+    """
+    from logmark.spark.sessions import session
+
+    settings = parse_conf(conf)
+    # It works; PySpark says so once in every process.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    for one in package:
+        if not one.exists():
+            raise UserError(f"There is no file {one} to ship (--package). Nothing was run.", exit_code=2)
+    with tempfile.TemporaryDirectory(prefix="logmark-package-") as folder:
+        shipped = _shipped(package, Path(folder), is_local=master.startswith("local"))
+        wanted = [*paths, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(one for one in wanted if one))
+        # One pipeline's long batch must not keep the others waiting.
+        config = {"spark.scheduler.mode": "FAIR"} | shipped | settings
+        with _said_to(log_file):
+            spark = session(name, master=master, config=config)
+        try:
+            for one in package:
+                if one.name.endswith(".py"):
+                    spark.sparkContext.addPyFile(str(one))
+            yield spark
+        finally:
+            with contextlib.suppress(Exception):
+                spark.stop()
+
+
+def _shipped(package: Sequence[Path], folder: Path, *, is_local: bool) -> dict[str, str]:
+    """The settings by which executors unpack archives beside themselves and import from there.
+
+    Unpacked, because Python imports no compiled module from an archive. A wheel is an archive that Spark does not know
+    by its name.
+    """
+    archives, names = [], []
+    for one in package:
+        if one.name.endswith(".py"):
+            continue
+        name = one.name.partition("-")[0].partition(".")[0]
+        if one.suffix == ".whl":
+            copy = folder / f"{one.stem}.zip"
+            shutil.copyfile(one, copy)
+        elif one.name.endswith(_ARCHIVES):
+            copy = one.absolute()
+        else:
+            raise UserError(f"--package takes .whl, .zip, .tar.gz and .py, not {one}. Nothing was run.", exit_code=2)
+        archives.append(f"{copy}#{name}")
+        names.append(name)
+    if not archives or is_local:
+        # Workers on this machine run this very Python, with all that it has.
+        return {}
+    return {"spark.archives": ",".join(archives), "spark.executorEnv.PYTHONPATH": os.pathsep.join(names)}
+
+
+@contextlib.contextmanager
+def _said_to(path: Path) -> Iterator[None]:
+    """Processes that are started meanwhile write their errors to the file, for as long as they live."""
+    sys.stderr.flush()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = os.dup(2)
+    try:
+        with path.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
