@@ -44,7 +44,14 @@ def replay(
         str | None,
         typer.Argument(help="The topic to read.", autocompletion=complete_topic, show_default=False),
     ] = None,
-    begin: Annotated[str, typer.Option("--from", metavar="PLACE", help=f"Where to begin: {_PLACES}.")] = "earliest",
+    begin: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="PLACE",
+            help=f"Where to begin: {_PLACES}; or unsent: behind the dead letters that were sent back from here before.",
+        ),
+    ] = "earliest",
     end: Annotated[
         str,
         typer.Option(
@@ -96,6 +103,17 @@ def replay(
             "default Spring's, Kafka Connect's and our own.",
             show_default=False,
         ),
+    ] = None,
+    restore: Annotated[
+        bool,
+        typer.Option(
+            "--restore",
+            help="With --to-topic: dead letters of pipelines become the records that they were, as --to-original does.",
+        ),
+    ] = False,
+    pipeline: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only the dead letters of this pipeline.", show_default=False),
     ] = None,
     to_partition: Annotated[
         int | None, typer.Option(metavar="N", help="Copy everything to this partition.", min=0, show_default=False)
@@ -198,6 +216,8 @@ def replay(
         check_topic_name(name)
     if to_topic and to_original:
         raise UserError("Choose one of --to-topic and --to-original.", exit_code=2)
+    if (restore and not to_topic) or (pipeline is not None and not (restore or to_original)):
+        raise UserError("--restore goes with --to-topic, and --pipeline with --to-original or --restore.", exit_code=2)
     originals = original_topic or [name.decode() for name in ORIGINAL_TOPIC_HEADERS]
     request = Request(
         topic=topic,
@@ -217,6 +237,8 @@ def replay(
         strip_headers=tuple(strip_headers or ()),
         max_hops=max_hops,
         limit=limit,
+        restore=restore,
+        pipeline=pipeline,
     )
     if dry_run:
         session.survey(request, create=create_topic, allow_same_topic=allow_same_topic)

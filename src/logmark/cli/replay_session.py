@@ -5,6 +5,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import typer
 
@@ -31,6 +32,7 @@ from logmark.offsets.replays.replaying import (
     survey,
     times_of,
 )
+from logmark.offsets.replays.restoring import UNSENT, places_behind, sent_back
 from logmark.offsets.replays.runs import Request, Run, RunStore
 from logmark.offsets.times import show_time
 from logmark.wire.batches import Record
@@ -76,6 +78,7 @@ class Session:
         """Tells what a run would copy, and writes nothing."""
         goal = None
         with self._source.connect() as client, self._target.connect() as target:
+            request = self._placed(client, request)
             sought = seek(client, request, now_ms=_now_ms())
             if request.to_topic:
                 # Before the range is read: what is refused need not be counted.
@@ -90,6 +93,7 @@ class Session:
                     create=create, allow_same_topic=allow_same_topic, oldest_ms=oldest, now_ms=_now_ms(),
                 )  # fmt: skip
         self._print_survey(request, sought, counts, goal)
+        self._warn(request, sought)
         if not any(one.records for one in counts.values()):
             raise typer.Exit(NOTHING)
 
@@ -101,6 +105,7 @@ class Session:
         with self._source.connect() as client, self._target.connect() as target:
             # Before the places are looked up: what is left of an interrupted run may have no first record any more.
             target_cluster = target.metadata([]).cluster_id
+            request = self._placed(client, request)
             known = self._known(request.digest(client.metadata([]).cluster_id, target_cluster), run_id)
             if known is not None and not start_over:
                 self._take_up(client, target, known)
@@ -116,6 +121,7 @@ class Session:
                 )  # fmt: skip
             if self._output is OutputFormat.TABLE:
                 _print_plan(request, sought, times, goal)
+                self._warn(request, sought)
             if not sought.offsets:
                 say("There is nothing to copy.")
                 raise typer.Exit(NOTHING)
@@ -136,6 +142,35 @@ class Session:
                 target, request, sought, goal, target_cluster=target_cluster, now_ms=_now_ms(), run_id=run_id
             )  # fmt: skip
             self._run(client, target, run, is_resumed=False)
+
+    def _placed(self, client: Client, request: Request) -> Request:
+        """The request with numbers for `--from unsent`, the same ones until another replay has sent something back."""
+        if request.begin != UNSENT:
+            return request
+        if not request.restores:
+            raise UserError("--from unsent goes with --to-original or --restore.", exit_code=2)
+        cluster = client.metadata([request.topic])
+        topic = cluster.topics.get(request.topic)
+        if topic is None:
+            return replace(request, begin="earliest")  # which is refused with a sentence that knows the other topics
+        ends = sent_back(
+            self._store.runs(), request, source_cluster=cluster.cluster_id, topic_id=topic.topic_id.hex()
+        )  # fmt: skip
+        starts = {place.partition: start for place, start in client.earliest(cluster.partitions(request.topic)).items()}
+        return replace(request, begin=places_behind(ends, sorted(starts), starts))
+
+    def _warn(self, request: Request, sought: Sought) -> None:
+        if not request.restores:
+            return
+        if request.to_original:
+            say(
+                "What is sent back comes to the end of its topic as a new record, for every group that reads the topic."
+            )
+        ends = sent_back(
+            self._store.runs(), request, source_cluster=sought.cluster_id, topic_id=sought.topic_id
+        )  # fmt: skip
+        if any(span.start < ends.get(span.partition, 0) for span in sought.spans if span.offsets):
+            say("Some of these were sent back from here before, and would be again; --from unsent begins behind them.")
 
     def _known(self, digest: str, run_id: str | None) -> Run | None:
         if run_id is None:
@@ -225,6 +260,7 @@ class Session:
             )
         if run.unaddressed:
             say(f"{counted(run.unaddressed, 'record')} left out, because no header names their topic.")
+        _say_all(_letters_left_out(run.repeated, run.valueless))
         sys.stdout.flush()
         self._store.tell(run)
         if run.expired:
@@ -251,6 +287,8 @@ class Session:
                         "not_selected": one.not_selected,
                         "copied_before": one.hopped,
                         "without_topic": one.unaddressed,
+                        "repeated_letters": one.repeated,
+                        "letters_without_value": one.valueless,
                         "topics": dict(one.topics),
                         "note": span.note,
                     }
@@ -281,6 +319,9 @@ class Session:
         unaddressed = sum(one.unaddressed for one in counts.values())
         if unaddressed:
             typer.echo(f"To nowhere, because no header names a topic: {count(unaddressed, 'record')}.")
+        repeated, valueless = (sum(getattr(one, name) for one in counts.values()) for name in ("repeated", "valueless"))
+        for sentence in _letters_left_out(repeated, valueless):
+            typer.echo(sentence)
         say("This was a dry run: nothing was written.")
 
 
@@ -364,6 +405,8 @@ def _described(run: Run) -> dict[str, object]:
         "not_selected": run.not_selected,
         "copied_before": run.hopped,
         "without_topic": run.unaddressed,
+        "repeated_letters": run.repeated,
+        "letters_without_value": run.valueless,
         "expired": run.expired,
         "partitions": [
             {"partition": number, "from": one.start, "to": one.stop, "next": one.next, "copied": one.copied}
@@ -391,6 +434,17 @@ def _text_line(place: TopicPartition, record: Record, with_offsets: bool) -> str
         key = "-" if record.key is None else record.key.decode("utf-8", "replace")
         line = f"partition {place.partition}\toffset {record.offset}\t{key}\t{line}"
     return line + "\n"
+
+
+def _letters_left_out(repeated: int, valueless: int) -> list[str]:
+    sentences = []
+    if repeated:
+        sentences.append(
+            f"{counted(repeated, 'letter')} left out, because another one about the same record goes back."
+        )
+    if valueless:
+        sentences.append(f"{counted(valueless, 'letter')} left out, because the record is not in them.")
+    return sentences
 
 
 def _time(moment: int | None) -> str | None:

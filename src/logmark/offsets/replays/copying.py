@@ -134,6 +134,8 @@ class Copier:
         known = self.run.sources[number]
         compression = self.run.request.compression
         gatherer = Gatherer(self.run, number, self._route_of)
+        if self._is_resumed and self.run.request.restores:
+            self._pass_over(number, gatherer)
         for found, after in answers(
             self._source,
             TopicPartition(self.run.request.topic, number),
@@ -153,6 +155,14 @@ class Copier:
                 if self._is_much(gatherer):
                     self._flush(number, gatherer, min(header.next_offset, after))
             self._flush(number, gatherer, after)
+
+    def _pass_over(self, number: int, gatherer: Gatherer) -> None:
+        """Reads what was gathered before the run was interrupted: of letters about one record the first went back."""
+        known = self.run.sources[number]
+        place = TopicPartition(self.run.request.topic, number)
+        for found, _ in answers(self._source, place, known.start, known.next, expired=lambda offsets: None):
+            for _, records in found:
+                gatherer.pass_over(records)
 
     def _is_much(self, gatherer: Gatherer) -> bool:
         """Whether to write now: a slow rate takes no more than it writes in a second, so that progress is seen."""
@@ -196,6 +206,8 @@ class Copier:
             not_selected=gathered.not_selected,
             hopped=gathered.hopped,
             unaddressed=gathered.unaddressed,
+            repeated=gathered.repeated,
+            valueless=gathered.valueless,
         )
         if self._clock() - self._saved_at >= _SAVE_EVERY_S:
             self._save()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from logmark.client.errors import OffsetOutOfRange
 from logmark.errors import UserError
 from logmark.names import TopicPartition
+from logmark.offsets import letters
 from logmark.offsets.partitioning import partition_of_key
 from logmark.offsets.positions import Position, parse_position
 
@@ -21,8 +22,8 @@ OFFSET = PREFIX + b"offset"
 TIMESTAMP = PREFIX + b"timestamp"
 HOPS = PREFIX + b"hops"
 ORIGIN = PREFIX + b"origin"
-# Who writes dead letters names their topic in one of these: Spring, Kafka Connect, a replay.
-ORIGINAL_TOPIC_HEADERS = (b"kafka_dlt-original-topic", b"__connect.errors.topic", TOPIC)
+# Who writes dead letters names their topic in one of these: our pipelines, Spring, Kafka Connect, a replay.
+ORIGINAL_TOPIC_HEADERS = (letters.TOPIC, b"kafka_dlt-original-topic", b"__connect.errors.topic", TOPIC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +184,14 @@ class Route:
     def is_direct(self) -> bool:
         """Whether all records of a partition go to one partition."""
         return self.fixed is not None or self.source_partitions == self.target_partitions
+
+    def back_to(self, partition: int, key: bytes | None) -> int:
+        """The partition of a record that goes back: the one it was in, where there is one of that number."""
+        if self.fixed is not None:
+            return self.fixed
+        if partition < self.target_partitions or key is None:
+            return partition % self.target_partitions
+        return partition_of_key(key, self.target_partitions)
 
     def to(self, partition: int, key: bytes | None) -> int:
         """The target's partition: as Java's producer places a key; without one, the old number modulo the new count."""

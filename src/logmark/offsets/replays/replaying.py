@@ -15,12 +15,11 @@ from logmark.errors import ErrorCode, UserError
 from logmark.names import INTERNAL_TOPICS, TopicPartition
 from logmark.offsets.positions import Position
 from logmark.offsets.records import Batch, first_record, read_batches
+from logmark.offsets.replays.gathering import Sorter
 from logmark.offsets.replays.replay import (
     Log,
     Places,
     Span,
-    hops_of,
-    original_topic,
     parse_places,
     place_in,
     plan_spans,
@@ -67,6 +66,8 @@ class Count:
     not_selected: int = 0
     hopped: int = 0
     unaddressed: int = 0
+    repeated: int = 0
+    valueless: int = 0
     topics: Counter[str] = field(default_factory=Counter)  # where dead letters would go
 
 
@@ -187,11 +188,15 @@ def answers(
 def selected(
     client: Client, request: Request, spans: Sequence[Span], *, counts: Mapping[int, Count], step: Callable[[int], None]
 ) -> Iterator[tuple[int, Record]]:
-    """The wanted records with their partitions, one partition after the other; what is passed over is counted."""
+    """The wanted records with their partitions, one partition after the other; what is passed over is counted.
+
+    To be copied, letters are counted with the topics that they go to; to be shown, every record is wanted as it is.
+    """
     selection = request.selection
     left = request.limit
     for span in spans:
         count = counts[span.partition]
+        sorter = Sorter(request, span.partition, count) if request.is_copy else None
         place = TopicPartition(request.topic, span.partition)
         at = span.start
         for batches, after in answers(client, place, span.start, span.stop, expired=step):
@@ -200,15 +205,19 @@ def selected(
                     found.offsets, found.timestamps_ms, found.keys(), found.values(), found.headers(), strict=True
                 ):
                     record = Record(*fields)
-                    if not selection.takes(record.key, record.value, record.headers):
+                    if sorter is not None:
+                        way = sorter.sort(*fields)
+                        if way is None:
+                            continue
+                        if request.to_original:
+                            count.topics[way.topic] += 1
+                    elif not selection.takes(record.key, record.value, record.headers):
                         count.not_selected += 1
-                    elif request.is_copy and hops_of(record.headers) >= request.max_hops:
-                        count.hopped += 1
-                    else:
-                        yield span.partition, record
-                        left = None if left is None else left - 1
-                        if left == 0:
-                            return
+                        continue
+                    yield span.partition, record
+                    left = None if left is None else left - 1
+                    if left == 0:
+                        return
             step(after - at)
             at = after
 
@@ -216,15 +225,8 @@ def selected(
 def survey(client: Client, request: Request, spans: Sequence[Span], *, step: Callable[[int], None]) -> dict[int, Count]:
     """Reads the ranges and counts what a run would copy of them; writes nothing."""
     counts = {span.partition: Count() for span in spans}
-    names = [name.encode() for name in request.to_original]
     for partition, record in selected(client, request, spans, counts=counts, step=step):
         count = counts[partition]
-        if names:
-            topic = original_topic(record.headers, names)
-            if topic is None:
-                count.unaddressed += 1
-                continue
-            count.topics[topic] += 1
         count.records += 1
         count.size_bytes += len(record.key or b"") + len(record.value or b"")
         count.size_bytes += sum(len(name) + len(content or b"") for name, content in record.headers)

@@ -45,6 +45,18 @@ class Request:
     strip_headers: tuple[str, ...] = ()
     max_hops: int = 1
     limit: int | None = None
+    restore: bool = False  # dead letters become the records that they were
+    pipeline: str | None = None  # only the letters of this one
+
+    @property
+    def restores(self) -> bool:
+        """Whether dead letters go out as the records that they were."""
+        return self.restore or bool(self.to_original)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing of the range is left out on purpose, but for the letters of other pipelines."""
+        return self.selection.is_everything and self.limit is None and not self.partitions
 
     @property
     def selection(self) -> Selection:
@@ -81,6 +93,8 @@ class Source:
     not_selected: int = 0
     hopped: int = 0  # left out because they have been through too many replays
     unaddressed: int = 0  # left out because no header names their topic
+    repeated: int = 0  # letters about a record that has gone back already
+    valueless: int = 0  # letters that do not hold the record
     expired: int = 0  # offsets that were deleted before they were read
 
 
@@ -143,6 +157,14 @@ class Run:
     @property
     def not_selected(self) -> int:
         return sum(one.not_selected for one in self.sources.values())
+
+    @property
+    def repeated(self) -> int:
+        return sum(one.repeated for one in self.sources.values())
+
+    @property
+    def valueless(self) -> int:
+        return sum(one.valueless for one in self.sources.values())
 
     @property
     def offsets(self) -> int:

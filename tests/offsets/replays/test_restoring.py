@@ -1,0 +1,147 @@
+"""Dead letters go back as the records that they were: each once, to where they came from, whatever interrupts it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logmark.names import TopicPartition
+from logmark.offsets.letters import Letter, headers_of, lost, refused
+from logmark.offsets.records import Record, read_records
+from logmark.offsets.replays.copying import Copier
+from logmark.offsets.replays.replay import ORIGINAL_TOPIC_HEADERS, Route
+from logmark.offsets.replays.replaying import begin, seek, survey
+from logmark.offsets.replays.restoring import LeftOut, Restored, Restorer, places_behind, sent_back
+from logmark.offsets.replays.runs import Request, Run, RunStore, Source
+from logmark.wire import batches
+from tests.harness.brokers import BrokerUnderTest
+from tests.offsets.replays.test_copying import FOREVER, NOW, Killed, Life, MortalClient, MortalStore, small
+
+__all__ = ["small"]  # a fixture
+
+
+def letter(offset: int, *, topic: str = "clicks", partition: int = 0, **more: Any) -> Letter:
+    given: dict[str, Any] = {"error": "bad", "pipeline": "billing", **more}
+    place = TopicPartition(topic, partition)
+    return refused(place, offset, NOW - 9, b"k%d" % offset, b"v%d" % offset, [(b"trace", b"1")], **given)
+
+
+def test_of_letters_about_one_record_the_first_goes_back_and_those_without_the_record_do_not() -> None:
+    restorer = Restorer(pipeline="billing")
+    gone = lost(TopicPartition("clicks", 0), 5, error="bad", pipeline="billing", missing="deleted")
+
+    found = restorer.restore(letter(3, partition=2), 77)
+    assert isinstance(found, Restored)
+    assert (2, NOW - 9, b"k3") == (found.partition, found.timestamp_ms, found.key)
+    assert LeftOut.REPEATED is restorer.restore(letter(3, partition=2), 78)
+    assert LeftOut.VALUELESS is restorer.restore(gone, 77)
+    assert LeftOut.OTHER_PIPELINE is restorer.restore(letter(4, pipeline="fraud"), 77)
+    assert isinstance(restorer.restore(letter(4), 77), Restored)
+
+
+def test_a_record_goes_back_to_its_partition_or_to_that_of_its_key() -> None:
+    route = Route(source_partitions=9, target_partitions=3)
+
+    assert (2, 2) == (route.back_to(2, b"x"), route.back_to(2, None))
+    assert route.to(0, b"x") == route.back_to(7, b"x")
+    assert 1 == route.back_to(7, None)
+    assert 0 == replace(route, fixed=0).back_to(2, b"x")
+
+
+def test_what_finished_replays_of_everything_have_sent_back_is_known() -> None:
+    asked = Request(topic="dead", to_original=("h",))
+    run = Run(
+        id="r", request=asked, source_cluster="c", target_cluster="c", source_topic_id="t", source_partitions=2,
+        producer_id=1, producer_epoch=0, started_ms=0, updated_ms=0, is_finished=True,
+        sources={0: Source(start=0, stop=5, next=5), 1: Source(start=2, stop=9, next=9)},
+    )  # fmt: skip
+    others = [
+        replace(run, is_finished=False), replace(run, source_cluster="x"), replace(run, source_topic_id="x"),
+        *(replace(run, request=replace(asked, **more)) for more in (
+            {"limit": 3}, {"topic": "x"}, {"keys": ("00",)}, {"to_original": (), "to_topic": "x"}, {"pipeline": "a"},
+        )),
+    ]  # fmt: skip
+
+    assert {0: 5, 1: 9} == sent_back([run, *others], asked, source_cluster="c", topic_id="t")
+    assert {} == sent_back(others, asked, source_cluster="c", topic_id="t")
+    [of_one] = [one for one in others if one.request.pipeline]
+    assert {0: 5, 1: 9} == sent_back([of_one], replace(asked, pipeline="a"), source_cluster="c", topic_id="t")
+    assert "0:7,1:9,2:0" == places_behind({0: 5, 1: 9}, [0, 1, 2], {0: 7, 1: 0, 2: 0})
+
+
+class Stage:
+    """A topic, its dead letters, each of them twice, and runs that send them back."""
+
+    def __init__(self, broker: BrokerUnderTest, client: MortalClient, folder: Path) -> None:
+        self.client, self.folder = client, folder
+        self.topic = broker.create_topic("clicks", 2, FOREVER)
+        self.dead = broker.create_topic("dead", 1, FOREVER)
+        once = [letter(offset, topic=self.topic, partition=offset % 2) for offset in range(5)]
+        for some in ([once[0], once[1]], [once[0]], [once[1], once[2]], [*once[2:], *once]):
+            batch = batches.build(
+                [(one.letter_key.encode(), one.value) for one in some],
+                timestamp_ms=NOW,
+                headers=[headers_of(one) for one in some],
+            )
+            client.produce(TopicPartition(self.dead, 0), batch)
+
+    def begin(self) -> Run:
+        request = Request(topic=self.dead, to_original=tuple(name.decode() for name in ORIGINAL_TOPIC_HEADERS))
+        sought = seek(self.client, request, now_ms=NOW)
+        run = begin(self.client, request, sought, None, target_cluster=sought.cluster_id, now_ms=NOW)
+        counts = survey(self.client, request, sought.spans, step=lambda offsets: None)
+        assert (5, 8, {self.topic: 5}) == (counts[0].records, counts[0].repeated, dict(counts[0].topics))
+        return run
+
+    def copier(self, run: Run, life: Life, *, is_resumed: bool = False) -> Copier:
+        store = MortalStore(self.folder)
+        self.client.life = store.life = life
+        clock = iter(range(10_000))
+        return Copier(
+            self.client, self.client, run, store, is_resumed=is_resumed, clock=lambda: float(next(clock)),
+            sleep=lambda seconds: None,
+        )  # fmt: skip
+
+    def back(self, ends: dict[TopicPartition, int]) -> dict[int, list[Record]]:
+        """What came to the topic since."""
+        now = self.client.latest(ends)
+        return {place.partition: list(read_records(self.client, place, ends[place], now[place])) for place in ends}
+
+
+@pytest.fixture
+def stage(our_broker: BrokerUnderTest, tmp_path: Path) -> Iterator[Stage]:
+    with MortalClient(our_broker.bootstrap_servers) as client:
+        client.life = Life()
+        yield Stage(our_broker, client, tmp_path)
+
+
+def test_letters_that_were_written_twice_go_back_once_also_when_the_run_is_killed_at_any_step(
+    stage: Stage, small: None
+) -> None:
+    places = [TopicPartition(stage.topic, number) for number in (0, 1)]
+    life = Life()
+    stage.copier(stage.begin(), life).copy()
+    assert life.steps > 20
+    for ends_at in range(life.steps + 1):
+        stage.client.life = Life()
+        ends = stage.client.latest(places)
+        run = stage.begin()
+        try:
+            stage.copier(run, Life(ends_at)).copy()
+        except Killed:
+            store = RunStore(stage.folder)
+            known = store.load(run.id) if store.has(run.id) else run
+            stage.copier(known, Life(), is_resumed=True).copy()
+
+        found = stage.back(ends)
+        values = {number: [record.value for record in records] for number, records in found.items()}
+        assert {0: [b"v0", b"v2", b"v4"], 1: [b"v1", b"v3"]} == values, f"killed at step {ends_at}"
+        first = found[0][0]
+        assert (b"k0", NOW - 9) == (first.key, first.timestamp_ms)
+        assert [
+            (b"trace", b"1"),
+            (b"logmark.letter.attempts", b"1"),
+            (b"logmark.letter.origin", f'["{stage.topic}",0,0]'.encode()),
+        ] == [header for header in first.headers if not header[0].startswith(b"logmark.replay.")]
