@@ -114,14 +114,14 @@ class Home:
             return after
 
     def live_version(self, pipeline: Pipeline) -> Version:
-        """The version that runs as the pipeline: a later one than the first was built under a group of its own."""
+        """The version that runs as the pipeline: one that was built or caught up had a group of its own until then."""
         number = self.record().live
         return Version(
             number=number,
             group=pipeline.group,
             checkpoint=self.checkpoint(number),
             sink=pipeline.sink,
-            group_before=f"{pipeline.group}.v{number}" if number > 1 else None,
+            group_before=f"{pipeline.group}.v{number}",
         )
 
     def has_lost_checkpoint(self) -> bool:
