@@ -1,0 +1,145 @@
+"""Queries on paper: they read, count, send and keep checkpoints as Spark's do, in milliseconds and without Spark."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from logmark.client.answers import Committed
+from logmark.client.client import Client
+from logmark.names import TopicPartition
+from logmark.offsets.marks import Mark
+from logmark.offsets.records import read_records
+from logmark.spark.modes import Rules
+from logmark.spark.pipelines.building import how_far, last_number, standing
+from logmark.spark.pipelines.declaration import Table, Version
+from logmark.spark.pipelines.taking import put
+from logmark.spark.pipelines.working import Job
+from logmark.spark.position import Found, Offsets, Position, TakenOver, begin, judge
+from logmark.wire import batches
+from tests.spark.pipelines.staged import Numbers
+from tests.spark.staging import batch, write
+
+COMPLETE = Rules.of("complete")
+COLUMNS = {"label": "string", "rest": "long", "count": "long"}
+
+
+class Superseded(Exception):
+    """Another query has the group."""
+
+
+class Paper:
+    """Runs versions of the pipelines of `Numbers`; what stands for `building.run`."""
+
+    def __init__(self, numbers: Numbers) -> None:
+        self._numbers = numbers
+        self.runs = 0
+
+    def run(
+        self,
+        job: Job,
+        version: Version,
+        spark: object,
+        client: Client,
+        *,
+        starts: Offsets,
+        stops: Offsets | None = None,
+        report: Callable[[int, int], None] = lambda done, of: None,
+    ) -> None:
+        """One batch of all there is."""
+        self.runs += 1
+        position = self._position(job, version, client)
+        ends = client.latest(position.next)
+        wanted = {
+            place: max(min(end, (stops or ends).get(place, end)), position.next[place]) for place, end in ends.items()
+        }
+        number = (last_number(version.checkpoint / "offsets") or 0) + 1
+        following = position.batch(first=position.next, next=wanted, known=position.next)
+        _note(version.checkpoint / "offsets" / str(number), following)
+        values = [
+            (record.value or b"").decode()
+            for place, (first, stop) in sorted(following.ranges.items())
+            for record in read_records(client, place, first, stop)
+        ]
+        if isinstance(version.sink, Table):
+            self._count(version, number, following, values)
+        else:
+            self._alert(version, client, values)
+        _note(version.checkpoint / "commits" / str(number), following)
+        put(client, version.group, following)
+        report(*how_far(client, version.group, starts, stops or client.latest(starts)))
+
+    def run_live(self, job: Job, client: Client) -> None:
+        """A batch of the live version; raises `Superseded` if its group is another query's."""
+        version = job.home.live_version(job.pipeline)
+        self.run(job, version, None, client, starts={})
+
+    def _position(self, job: Job, version: Version, client: Client) -> Position:
+        """Where the version goes on, as the source finds it out."""
+        now_ms = time.time_ns() // 1_000_000
+        found = {
+            place: Found(offset=one.offset, mark=Mark.of(one.metadata))
+            for place, one in client.committed(version.group).items()
+        }
+        position = standing(version.checkpoint)
+        if position is None:
+            places = [TopicPartition(self._numbers.topic, number) for number in (0, 1)]
+            starts = {place: found[place].offset if place in found else 0 for place in places}
+            query = f"{version.group}-{now_ms}-{version.number}"
+            return begin(group=version.group, query=query, now_ms=now_ms, found=found, starts=starts)
+        if position.group != version.group:
+            assert position.group == version.group_before, "a checkpoint of a third group"
+            return position.adopted(version.group, found, now_ms=now_ms)
+        verdict = judge(position, found, ours=position.committed_before())
+        if isinstance(verdict, TakenOver):
+            raise Superseded(str(verdict.owner))
+        moved: Mapping[TopicPartition, int] = getattr(verdict, "to", {})
+        assert not moved, f"the group was moved behind the back of version {version.number}: {moved}"
+        return position
+
+    def _count(self, version: Version, number: int, position: Position, values: list[str]) -> None:
+        counts = Counter({int(rest): count for rest, count in _state(version.checkpoint).items()})
+        counts.update(int(value) % 5 for value in values)
+        (version.checkpoint / "state").mkdir(exist_ok=True)
+        (version.checkpoint / "state" / "counts").write_text(json.dumps(counts))
+        label = self._numbers.label
+        rows = [{"label": label, "rest": rest, "count": count} for rest, count in sorted(counts.items())]
+        one = replace(
+            batch(position.first, position.next, COMPLETE, number=number, is_stateful=True), position=position
+        )
+        assert isinstance(version.sink, Table)
+        write(Path(version.sink.path), one, COMPLETE, COLUMNS, rows)
+
+    def _alert(self, version: Version, client: Client, values: list[str]) -> None:
+        known = _state(version.checkpoint)
+        new = [value for value in dict.fromkeys(values) if value not in known]
+        (version.checkpoint / "state").mkdir(exist_ok=True)
+        (version.checkpoint / "state" / "counts").write_text(json.dumps(known | dict.fromkeys(new, 1)))
+        alerts = [value for value in new if any(int(value) % one == 0 for one in self._numbers.divisors)]
+        assert not isinstance(version.sink, Table)
+        for partition in (0, 1):
+            mine = [value for value in alerts if int(value) % 2 == partition]
+            if mine:
+                records = [(value.encode(), value.encode()) for value in mine]
+                headers = [[("logmark.id", f"number-{value}".encode())] for value in mine]
+                built = batches.build(records, timestamp_ms=time.time_ns() // 1_000_000, headers=headers)
+                client.produce(TopicPartition(version.sink.name, partition), built)
+
+
+def reset(client: Client, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """What a tool does: other offsets, what stood beside them stays."""
+    found = client.committed(group)
+    client.commit(group, {place: Committed(offset=to, metadata=found[place].metadata) for place, to in offsets.items()})
+
+
+def _state(checkpoint: Path) -> dict[str, Any]:
+    path = checkpoint / "state" / "counts"
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def _note(path: Path, position: Position) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"v1\n{{}}\n{json.dumps(position.to_json())}")

@@ -1,0 +1,180 @@
+"""Two pipelines that can be replayed: one that counts into a table, and one that sends alerts to a topic."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from logmark.client.client import Client
+from logmark.names import TopicPartition
+from logmark.offsets.records import read_records
+from logmark.spark import read_table
+from logmark.spark.pipelines.declaration import Pipeline, Table, Topic
+from logmark.spark.pipelines.home import Home
+from logmark.spark.pipelines.queries import Brokers
+from logmark.spark.pipelines.releasing import id_of
+from logmark.spark.pipelines.running import Runner
+from logmark.spark.pipelines.working import Job
+from tests.harness.brokers import BrokerUnderTest
+from tests.harness.node import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DEADLINE_S = 240.0
+EARLY = {"auto.offset.reset": "earliest", "maxOffsetsPerTrigger": "400"}
+
+
+def counting(label: Callable[[], str]) -> "Callable[[DataFrame], DataFrame]":
+    """Counts numbers by their rest; each row carries the label that the code has when its query starts."""
+
+    def transform(records: "DataFrame") -> "DataFrame":
+        numbers = records.selectExpr("CAST(CAST(value AS STRING) AS BIGINT) % 5 AS rest")
+        return numbers.groupBy("rest").count().selectExpr(f"'{label()}' AS label", "rest", "count")
+
+    return transform
+
+
+def alerting(divisors: Callable[[], list[int]]) -> "Callable[[DataFrame], DataFrame]":
+    """An alert for each number that one of these divides, the first time that it comes."""
+
+    def transform(records: "DataFrame") -> "DataFrame":
+        numbers = records.selectExpr("CAST(value AS STRING) AS value").dropDuplicates(["value"])
+        wanted = " OR ".join(f"CAST(value AS BIGINT) % {one} = 0" for one in divisors())
+        return numbers.where(wanted).selectExpr("value AS key", "value", "concat('number-', value) AS id")
+
+    return transform
+
+
+class Numbers:
+    """A topic of numbers, in two partitions, each of them sent twice; and the pipelines that read it."""
+
+    def __init__(self, broker: BrokerUnderTest, folder: Path) -> None:
+        self.broker = broker
+        self.topic = broker.create_topic("numbers", 2, config={"retention.ms": "-1"})
+        self.alerts = broker.create_topic("alerts", 2, config={"retention.ms": "-1"})
+        self.table = folder / "counts"
+        self.folder = folder
+        self.sent = 0
+        self.label = "old"
+        self.divisors = [3]
+
+    def send(self, count: int) -> None:
+        """Sends the next numbers, each one twice."""
+        for partition in (0, 1):
+            values = [str(number) for number in range(self.sent, self.sent + count) if number % 2 == partition]
+            self.broker.produce(self.topic, values + values, partition=partition)
+        self.sent += count
+
+    def counts(self) -> Job:
+        """The pipeline with a table."""
+        name = self.broker.group("counts")
+        sink = Table(self.table, mode="complete")
+        return self._job(Pipeline(name=name, topics=self.topic, transform=counting(lambda: self.label), sink=sink))
+
+    def fraud(self) -> Job:
+        """The pipeline with a topic."""
+        name = self.broker.group("fraud")
+        sink = Topic(self.alerts)
+        return self._job(Pipeline(name=name, topics=self.topic, transform=alerting(lambda: self.divisors), sink=sink))
+
+    def _job(self, pipeline: Pipeline) -> Job:
+        return Job(
+            pipeline=replace(pipeline, options=EARLY),
+            brokers=Brokers(bootstrap_servers=self.broker.bootstrap_servers),
+            home=Home(self.folder / "pipelines", pipeline.name),
+        )
+
+    def counted(self) -> tuple[set[str], int]:
+        """The labels of the table's rows, and how many numbers they count."""
+        if not (self.table / "_delta_log").is_dir():
+            return set(), 0
+        rows = read_table(self.table, ["label", "count"])
+        return set(rows["label"].to_pylist()), sum(rows["count"].to_pylist())
+
+    def alerted(self) -> Counter[str | None]:
+        """The ids in the topic of alerts."""
+        with Client(self.broker.bootstrap_servers) as client:
+            places = [TopicPartition(self.alerts, number) for number in (0, 1)]
+            ends = client.latest(places)
+            return Counter(id_of(record) for one in places for record in read_records(client, one, 0, ends[one]))
+
+    def due(self, *divisors: int) -> Counter[str | None]:
+        """The ids of all alerts that these divisors make of what was sent, each once."""
+        numbers = (number for number in range(self.sent) if any(number % one == 0 for one in divisors))
+        return Counter(f"number-{number}" for number in numbers)
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        wait_until(condition, what, deadline_s=DEADLINE_S)
+
+
+class Running(AbstractContextManager["Running"]):
+    """Pipelines that run in a thread, as `logmark pipelines run` does."""
+
+    def __init__(self, spark: "SparkSession", *jobs: Job) -> None:
+        self.told: list[str] = []
+        self._stop = threading.Event()
+        self._runner = Runner(jobs, spark, say=self.told.append)
+        self._thread = threading.Thread(target=lambda: self._runner.run(stops=lambda: int(self._stop.is_set())))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join(DEADLINE_S)
+        assert not self._thread.is_alive(), "the runner did not stop"
+
+    @property
+    def states(self) -> list[str]:
+        """How the pipelines are doing."""
+        return [worker.status.state.value for worker in self._runner.workers]
+
+
+class Writing(AbstractContextManager["Writing"]):
+    """A producer that writes on in a thread while something else goes on."""
+
+    def __init__(self, numbers: Numbers, *, at_a_time: int = 20, every_s: float = 0.2) -> None:
+        self._numbers = numbers
+        self._stop = threading.Event()
+        self._at_a_time, self._every_s = at_a_time, every_s
+        self._thread = threading.Thread(target=self._write)
+
+    def _write(self) -> None:
+        while not self._stop.wait(self._every_s):
+            self._numbers.send(self._at_a_time)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join(DEADLINE_S)
+
+
+class Watching(AbstractContextManager["Watching"]):
+    """A reader that polls the table in a thread and notes whose rows it sees."""
+
+    def __init__(self, numbers: Numbers) -> None:
+        self.seen: list[tuple[set[str], int]] = []
+        self._numbers = numbers
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.01):
+            self.seen.append(self._numbers.counted())
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join(DEADLINE_S)

@@ -1,0 +1,249 @@
+"""A replay killed at each of its steps, gone on with or given up: with queries on paper, on both brokers."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from logmark.client.client import Client
+from logmark.errors import UserError
+from logmark.names import TopicPartition
+from logmark.offsets.moves.targets import ToEarliest
+from logmark.spark.pipelines import replaying
+from logmark.spark.pipelines.building import connect
+from logmark.spark.pipelines.lineage import drop, previous, versions_of
+from logmark.spark.pipelines.plans import check_older, kind_of, plan_version
+from logmark.spark.pipelines.replaying import Choices, Outcome, Replay, Telling, abandon, begin, begin_taking_back
+from logmark.spark.pipelines.taking import give_back
+from logmark.spark.pipelines.working import Job
+from logmark.spark.pipelines.works import Kind, read_work
+from logmark.spark.versions import list_versions
+from tests.harness.brokers import BrokerUnderTest
+from tests.spark.pipelines.paper import Paper, Superseded
+from tests.spark.pipelines.staged import Numbers
+
+
+class Killed(BaseException):
+    """The process is gone: nothing after this is done by it."""
+
+
+class Scene:
+    """A pipeline of either kind that has read its first numbers, and the code that shall read them again."""
+
+    def __init__(self, broker: BrokerUnderTest, folder: Path, client: Client, *, to_topic: bool) -> None:
+        self.numbers = Numbers(broker, folder)
+        self.paper = Paper(self.numbers)
+        self.client = client
+        self.to_topic = to_topic
+        self.job: Job = self.numbers.fraud() if to_topic else self.numbers.counts()
+        self.numbers.send(20)
+        self.go_on()
+        self.numbers.label, self.numbers.divisors = "new", [2, 3]
+
+    def go_on(self) -> None:
+        """The live version reads all there is."""
+        self.paper.run_live(self.job, self.client)
+
+    def begin(self, kind: Kind = Kind.SWAP, **choices: bool) -> None:
+        plan = plan_version(self.job, self.client, ToEarliest(), kind=kind, is_stateful=True)
+        begin(self.job, self.client, plan, Choices(**choices))  # type: ignore[arg-type]
+
+    def carry_out(self, *, killed_at: int | None = None) -> Outcome:
+        """Does what is left of the replay, or dies once a step is done."""
+
+        def reached(step: int) -> None:
+            if step == killed_at:
+                raise Killed
+
+        work = read_work(self.job.home)
+        assert work is not None
+        telling = Telling(say=lambda text: None, reached=reached)
+        with self.job.home.replaying():
+            return Replay(self.job, lambda: None, self.client, work, telling=telling).carry_out()  # type: ignore[arg-type, return-value]
+
+    def check(self, *, is_new: bool) -> None:
+        """All that was sent is counted or alerted once, by the version that is live."""
+        if self.to_topic:
+            assert self.numbers.due(*([2, 3] if is_new else [3])) == self.numbers.alerted()
+        else:
+            assert ({"new"} if is_new else {"old"}, 2 * self.numbers.sent) == self.numbers.counted()
+
+
+@pytest.fixture
+def client(broker: BrokerUnderTest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    # A killed process gives nothing back.
+    monkeypatch.setattr(replaying, "give_back", lambda client, job: False)
+    with Client(broker.bootstrap_servers, timeout_s=20.0) as client:
+        yield client
+
+
+@pytest.fixture(params=[False, True], ids=["table", "topic"])
+def scene(
+    request: pytest.FixtureRequest, broker: BrokerUnderTest, tmp_path: Path, client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Scene:  # fmt: skip
+    scene = Scene(broker, tmp_path, client, to_topic=request.param)
+    monkeypatch.setattr(replaying, "run", scene.paper.run)
+    monkeypatch.setattr(replaying, "run_until_close", scene.paper.run)
+    return scene
+
+
+def test_a_replay_that_is_killed_at_any_step_is_gone_on_with(scene: Scene) -> None:
+    for step in range(1, 10):
+        before = scene.job.home.record().live
+        scene.begin()
+        with pytest.raises(Killed):
+            scene.carry_out(killed_at=step)
+        scene.numbers.send(4)
+        work, record = read_work(scene.job.home), scene.job.home.record()
+        is_in_place = record.live != before
+        if work is not None and not work.is_handing_over and not is_in_place:
+            # The runner takes the group back, and the version that was live runs on.
+            give_back(scene.client, scene.job)
+        if work is not None and work.is_handing_over and not is_in_place:
+            with pytest.raises(Superseded):
+                scene.go_on()
+        else:
+            scene.go_on()
+        scene.numbers.send(2)
+        if work is not None:
+            scene.carry_out()
+        scene.go_on()
+
+        scene.check(is_new=True)
+        record = scene.job.home.record()
+        assert (before + 1, None) == (record.live, record.building), f"after a kill at step {step}"
+        assert read_work(scene.job.home) is None
+
+
+def test_a_replay_that_is_given_up_leaves_no_trace(scene: Scene) -> None:
+    for step in range(1, 6):
+        scene.begin()
+        with pytest.raises(Killed):
+            scene.carry_out(killed_at=step)
+        scene.numbers.label, scene.numbers.divisors = "old", [3]
+
+        number = abandon(scene.job, scene.client)
+
+        scene.numbers.send(4)
+        scene.go_on()
+        scene.check(is_new=False)
+        assert (1, None) == (scene.job.home.record().live, scene.job.home.record().building)
+        assert not scene.job.home.checkpoint(number).exists()
+        assert f"{scene.job.pipeline.group}.v{number}" not in [one.group for one in scene.client.list_groups()]
+        assert [1] == [one.number for one in versions_of(scene.job)]
+        scene.numbers.label, scene.numbers.divisors = "new", [2, 3]
+
+
+@pytest.mark.parametrize("step", [6, 7])
+def test_what_is_being_put_in_place_is_not_given_up(scene: Scene, step: int) -> None:
+    scene.begin()
+    with pytest.raises(Killed):
+        scene.carry_out(killed_at=step)
+
+    with pytest.raises(UserError, match="is being put in place already"):
+        abandon(scene.job, scene.client)
+    assert not give_back(scene.client, scene.job)
+
+
+def test_the_old_version_is_taken_back_and_the_new_one_again(scene: Scene) -> None:
+    scene.begin()
+    scene.carry_out()
+    scene.go_on()
+    scene.numbers.send(4)
+    scene.numbers.label, scene.numbers.divisors = "old", [3]
+    assert 1 == previous(scene.job.home)
+
+    for number in (1, 2, 1):
+        begin_taking_back(scene.job, scene.client, number, Choices())
+        scene.carry_out()
+        scene.numbers.send(4)
+        scene.go_on()
+
+        assert number == scene.job.home.record().live
+        if scene.to_topic:
+            # What the new version sent stays sent; the rest follows the code of now.
+            alerted = scene.numbers.alerted()
+            assert scene.numbers.due(3) == alerted & scene.numbers.due(3)
+            assert {1} == set(alerted.values()), "an alert was sent twice"
+        else:
+            scene.check(is_new=False)
+
+
+def test_a_version_that_was_not_kept_cannot_be_taken_back(scene: Scene) -> None:
+    scene.begin(keep=False)
+    scene.carry_out()
+    scene.go_on()
+
+    with pytest.raises(UserError, match="was not kept"):
+        begin_taking_back(scene.job, scene.client, 1, Choices())
+    with pytest.raises(UserError, match="is live already"):
+        begin_taking_back(scene.job, scene.client, 2, Choices())
+    scene.check(is_new=True)
+    assert [2] == [one.number for one in versions_of(scene.job)]
+
+
+def test_a_kept_version_can_be_dropped_and_the_live_one_cannot(scene: Scene) -> None:
+    scene.begin()
+    scene.carry_out()
+    scene.go_on()
+    assert [(1, False, True), (2, True, False)] == [
+        (one.number, one.is_live, one.can_be_taken_back) for one in versions_of(scene.job)
+    ]
+
+    drop(scene.job, scene.client, 1)
+
+    assert [2] == [one.number for one in versions_of(scene.job)]
+    if not scene.to_topic:
+        assert [2] == [one.number for one in list_versions(scene.numbers.table)]
+    for number, sentence in ((2, "is live"), (7, "There is no version 7")):
+        with pytest.raises(UserError, match=sentence):
+            drop(scene.job, scene.client, number)
+
+
+def test_a_side_topic_and_a_group_of_a_version_are_gone_in_the_end(scene: Scene) -> None:
+    scene.begin()
+    scene.carry_out()
+
+    assert f"{scene.numbers.alerts}.v2" not in scene.client.metadata().topics
+    assert f"{scene.job.pipeline.group}.v2" not in [one.group for one in scene.client.list_groups()]
+
+
+def test_what_a_table_would_lack_is_said_and_refused(broker: BrokerUnderTest, tmp_path: Path) -> None:
+    numbers = Numbers(broker, tmp_path)
+    job = numbers.counts()
+    numbers.send(20)
+    broker.delete_records(numbers.topic, 5)
+    with connect(job.brokers) as client:
+        plan = plan_version(job, client, ToEarliest(), kind=Kind.SWAP, is_stateful=True)
+        assert {TopicPartition(numbers.topic, 0): 5, TopicPartition(numbers.topic, 1): 0} == plan.starts
+        assert (5, 35) == (plan.dropped, plan.records)
+        with pytest.raises(UserError, match="5 records before its beginning"):
+            check_older(plan, drop_older=False)
+        check_older(plan, drop_older=True)
+        other = plan_version(numbers.fraud(), client, ToEarliest(), kind=Kind.SWAP, is_stateful=True)
+        check_older(other, drop_older=False)
+
+
+@pytest.mark.parametrize(
+    ("to_topic", "is_stateful", "is_beside", "has_stop", "kind"),
+    [
+        (False, True, False, False, Kind.SWAP),
+        (True, True, False, False, Kind.SWAP),
+        (True, False, False, True, Kind.COPY),
+        (True, False, True, False, Kind.SWAP),
+        (False, True, False, True, None),
+    ],
+)
+def test_state_and_sink_decide_how_a_pipeline_is_replayed(
+    our_broker: BrokerUnderTest, tmp_path: Path, to_topic: bool, is_stateful: bool, is_beside: bool, has_stop: bool,
+    kind: Kind | None,
+) -> None:  # fmt: skip
+    numbers = Numbers(our_broker, tmp_path)
+    job = numbers.fraud() if to_topic else numbers.counts()
+    given = {"is_stateful": is_stateful, "is_beside": is_beside, "has_stop": has_stop}
+    if kind is None:
+        with pytest.raises(UserError, match="Leave --to away"):
+            kind_of(job, **given)
+    else:
+        assert kind is kind_of(job, **given)
