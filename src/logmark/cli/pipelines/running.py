@@ -11,6 +11,7 @@ import typer
 
 from logmark.cli.clusters import CONNECT_TIMEOUT_S, PATIENCE_S, TIMEOUT_S, Cluster, on_cluster
 from logmark.cli.options import Output, OutputFormat, example
+from logmark.cli.pipelines import creating
 from logmark.cli.pipelines.app import Conf, Files, HomeFolder, Master, Package, app, job_of, root_of
 from logmark.cli.tables import print_json, say
 from logmark.errors import LogmarkError, UserError
@@ -32,6 +33,10 @@ def run(
         typer.Option("--only", metavar="NAME", help="Only this pipeline; may be repeated.", show_default=False),
     ] = None,
     available_now: Annotated[bool, typer.Option("--available-now", help="Read all there is now, then end.")] = False,
+    create_topics: Annotated[
+        bool,
+        typer.Option("--create-topics", help="Create the topics that pipelines write to, with the cluster's settings."),
+    ] = False,
     master: Master = "local[*]",
     conf: Conf = None,
     package: Package = None,
@@ -66,6 +71,8 @@ def run(
         jobs = [job_of(cluster, one.pipeline, one.file, root) for one in loaded]
         ship_by_value(own_modules(files))
         clients = {one.brokers.bootstrap_servers: stack.enter_context(_client(one)) for one in jobs}
+        if create_topics:
+            creating.create_topics(jobs, clients)
         check_all(jobs, clients)
         stops = Stops()
         spark()

@@ -150,6 +150,7 @@ def _behind(record: "Record", cluster: Cluster) -> "tuple[int | None, Age | None
     """Lag in records and in time, letters, and why these could not be asked for."""
     from logmark.offsets.lags.sampling import take_sample
     from logmark.offsets.lags.standing import standing_of
+    from logmark.offsets.mailbox import count_letters
 
     if record.group is None:
         return None, None, None, None
@@ -157,23 +158,12 @@ def _behind(record: "Record", cluster: Cluster) -> "tuple[int | None, Age | None
         with _asked(cluster_of(cluster, record)) as client:
             sample = take_sample(client, [record.group])
             [group] = standing_of(sample, client=client).groups
-            letters = _letters(client, record.dead_letters)
+            letters = None if record.dead_letters is None else count_letters(client, record.dead_letters)
     except LogmarkError as error:
         return None, None, None, str(error)
     if group.group.problem or not group.total.partitions:
         return None, None, letters, group.group.problem or None
     return group.total.records, group.age, letters, None
-
-
-def _letters(client: "Client", topic: str | None) -> int | None:
-    """How many records the topic of dead letters holds; None where there is none."""
-    if topic is None:
-        return None
-    places = client.metadata([topic]).partitions(topic)
-    if not places:
-        return 0
-    starts, ends = client.earliest(places), client.latest(places)
-    return sum(ends[place] - starts[place] for place in places)
 
 
 @contextlib.contextmanager

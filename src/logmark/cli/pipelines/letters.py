@@ -1,0 +1,125 @@
+"""`logmark pipelines letters`: the records that a pipeline has refused, and why; without Spark."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from logmark.cli.clusters import Cluster, complete_topic, on_cluster
+from logmark.cli.consume import as_text
+from logmark.cli.options import Output, OutputFormat, example
+from logmark.cli.pipelines.app import HomeFolder, app, cluster_of, complete_pipeline, remembered, root_of
+from logmark.cli.tables import Column, count, print_json, print_table, say
+from logmark.errors import UserError
+
+if TYPE_CHECKING:
+    from logmark.offsets.mailbox import Kept, Tally
+
+NOTHING = 3
+_COLUMNS = [
+    Column("WRITTEN"), Column("RECORD"), Column("ATTEMPTS", True), Column("BYTES", True), Column("ERROR"),
+]  # fmt: skip
+_ERRORS_SHOWN = 10
+
+
+@app.command("letters", epilog=example("logmark pipelines letters billing --limit 5"))
+@on_cluster
+def letters(
+    cluster: Cluster,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The pipeline's name.", autocompletion=complete_pipeline)],
+    limit: Annotated[int, typer.Option(metavar="N", help="Show the newest N.", min=1, max=10_000)] = 20,
+    tally: Annotated[
+        bool,
+        typer.Option("--tally", help="Read all letters, and count the records that they are about and the errors."),
+    ] = False,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPIC",
+            help="The topic of letters; the one that the pipeline was last run with unless given.",
+            autocompletion=complete_topic,
+            show_default=False,
+        ),
+    ] = None,
+    home: HomeFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Shows the newest dead letters of a pipeline: which record, how large, and why it was refused."""
+    from logmark.offsets.mailbox import newest_letters, tally_letters
+
+    if topic is None:
+        [found] = remembered(root_of(home), [name])
+        record = found.record()
+        cluster, topic = cluster_of(cluster, record), record.dead_letters
+    if topic is None:
+        raise UserError(
+            f"The pipeline {name} has no dead letters: its file names no topic for them. Add "
+            f'dead_letters="{name}.dead" to it, or name a topic with --topic.'
+        )
+    with cluster.connect() as client:
+        if tally:
+            _print_tally(tally_letters(client, topic, pipeline=name), name, topic, output)
+            return
+        newest = newest_letters(client, topic, limit=limit, pipeline=name)
+    if output is OutputFormat.JSON:
+        print_json([_described(one) for one in newest])
+    elif newest:
+        _print(newest)
+    else:
+        say(f"There are no dead letters of {name} in {topic}.")
+    if not newest:
+        raise typer.Exit(NOTHING)
+
+
+def _print(newest: "list[Kept]") -> None:
+    from logmark.offsets.times import show_time
+
+    print_table(
+        _COLUMNS,
+        [
+            (
+                show_time(kept.at_ms), f"{kept.letter.place} offset {kept.letter.offset}", kept.letter.attempts,
+                len(kept.letter.value or b""), kept.letter.error,
+            )
+            for kept in newest
+        ],
+    )  # fmt: skip
+
+
+def _print_tally(tally: "Tally", name: str, topic: str, output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        print_json(
+            {
+                "pipeline": name,
+                "topic": topic,
+                "letters": tally.letters,
+                "records": tally.records,
+                "errors": dict(tally.errors.most_common()),
+            }
+        )
+        return
+    typer.echo(f"{count(tally.letters, 'letter')} in {topic}, about {count(tally.records, 'record')} of {name}.")
+    if tally.errors:
+        print_table(
+            [Column("RECORDS", True), Column("ERROR")],
+            [(number, error) for error, number in tally.errors.most_common(_ERRORS_SHOWN)],
+        )
+
+
+def _described(kept: "Kept") -> dict[str, Any]:
+    letter = kept.letter
+    return {
+        "topic": letter.place.topic,
+        "partition": letter.place.partition,
+        "offset": letter.offset,
+        "timestamp_ms": letter.timestamp_ms,
+        "error": letter.error,
+        "pipeline": letter.pipeline,
+        "attempts": letter.attempts,
+        "origin": letter.origin or letter.letter_key,
+        "key": as_text(letter.key),
+        "value": as_text(letter.value),
+        "bytes": len(letter.value or b""),
+        "missing": letter.missing or None,
+        "written_ms": kept.at_ms,
+        "letter": {"topic": kept.place.topic, "partition": kept.place.partition, "offset": kept.offset},
+    }
