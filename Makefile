@@ -15,10 +15,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-# Two workers fit two cores; a file's tests stay on one worker and share its brokers. Files keep their order, because the
-# last ones, tests/wire, have many small tests that even the workers out.
+# Three workers keep two cores busy, because many tests wait for a broker or a client; a file's tests stay on one worker
+# and share its brokers, and all that use Spark share one (tests/harness/spread.py). The last files, tests/wire, have many
+# small tests that even the workers out.
 SPREAD := --dist loadfile --no-loadscope-reorder
-WORKERS ?= 2
+WORKERS ?= 3
 ARGS ?=
 
 # The stamps live in the virtual environment, so that they cannot outlive it.

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness import distribution, shared
+from tests.harness import distribution, shared, spread
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.own import OUR_SETTINGS, OwnBroker, own_broker
 from tests.harness.sparks import spark_of_tests
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadFileScheduling
 
 BOTH = ["logmark", pytest.param("kafka", marks=pytest.mark.kafka)]
 
@@ -40,6 +42,17 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if gateway := sys.modules.get("tests.harness.gateway"):
         gateway.end()
     shared.end()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What uses Spark comes first: it takes longest, and must not be what a worker is left alone with."""
+    items.sort(key=lambda item: spread.unit_of(item.nodeid.partition("::")[0]) != spread.SPARK)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "LoadFileScheduling | None":
+    """Spreads files over workers; other ways to spread, when asked for, stay what they are."""
+    return spread.Spread(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import distribution
+from tests.harness import distribution, spread
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.tools import GET_OFFSETS, TOPICS, run_tool
 
@@ -69,3 +69,14 @@ def test_a_tool_reads_what_a_client_wrote(apache_kafka: BrokerUnderTest) -> None
     assert topic in run_tool(TOPICS, "--list", broker=apache_kafka).check().stdout.split()
     offsets = run_tool(GET_OFFSETS, "--topic", topic, broker=apache_kafka).check().stdout
     assert [f"{topic}:0:0", f"{topic}:1:2"] == offsets.split()
+
+
+def test_one_worker_gets_all_that_uses_spark_and_every_other_file_stays_whole() -> None:
+    assert {spread.SPARK} == {spread.unit_of(f"tests/spark/test_{name}.py") for name in ("streams", "tables")}
+    for file in ("tests/spark/test_options.py", "tests/harness/test_harness.py"):
+        assert file == spread.unit_of(file)
+
+
+def test_what_uses_spark_comes_first(request: pytest.FixtureRequest) -> None:
+    units = [spread.unit_of(item.nodeid.partition("::")[0]) for item in request.session.items]
+    assert sorted(units, key=lambda unit: unit != spread.SPARK) == units
