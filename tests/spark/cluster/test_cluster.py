@@ -2,8 +2,11 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
+import venv
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +21,9 @@ from tests.spark.staging import rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+HERE = "LOGMARK_TEST_DRIVER"
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
 
@@ -72,3 +78,41 @@ def test_a_cluster_on_apache_kafka_gives_the_results_of_a_local_spark_on_our_bro
     assert json.loads(json.dumps(expected)) == found
     assert results(our_broker, target, tmp_path / "local") == results(apache_kafka, target, tmp_path / "shared")
     assert {"worker-0", "worker-1"} == cluster.executors(), "one of the workers ran nothing"
+
+
+@pytest.mark.soak
+def test_executors_that_lack_the_package_get_it_as_an_archive(
+    apache_kafka: BrokerUnderTest, spark: "SparkSession", tmp_path: Path
+) -> None:
+    topic, target = topics(apache_kafka)
+    expected = work(spark, apache_kafka.bootstrap_servers, topic, target, tmp_path / "local")
+    python, archive = bare_python(tmp_path / "bare"), package(tmp_path)
+    env = {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python), HERE: str(REPOSITORY / "src")}
+    config = {"spark.archives": f"{archive}#logmark", "spark.executorEnv.PYTHONPATH": "logmark"}
+    arguments = (apache_kafka.bootstrap_servers, topic, target)
+
+    with spark_cluster(tmp_path / "cluster") as cluster:
+        found = run_work(cluster, *arguments, str(tmp_path / "shipped"), config=config, env=env)
+        with pytest.raises(AssertionError, match="No module named 'logmark'"):
+            # Spark gives files of Python to functions, and not to sources that it finds by itself.
+            files = {"spark.submit.pyFiles": str(archive)}
+            run_work(cluster, *arguments, str(tmp_path / "lacking"), config=files, env=env)
+
+    assert json.loads(json.dumps(expected)) == found
+    assert rows(tmp_path / "local" / "clicks") == rows(tmp_path / "shipped" / "clicks")
+
+
+def bare_python(folder: Path) -> Path:
+    """A Python that has all that we have but Logmark and Cython; on the driver, which says so, it finds Logmark too."""
+    venv.create(folder, symlinks=True)
+    [site] = folder.glob("lib/python*/site-packages")
+    for name in os.listdir(sysconfig.get_paths()["purelib"]):
+        if "logmark" not in name.lower() and "cython" not in name.lower() and not (site / name).exists():
+            (site / name).symlink_to(Path(sysconfig.get_paths()["purelib"], name))
+    (site / "driver.pth").write_text(f"import os, sys; sys.path.extend(filter(None, [os.environ.get({HERE!r})]))\n")
+    return folder / "bin" / "python"
+
+
+def package(folder: Path) -> Path:
+    """What a wheel holds, its compiled modules as well."""
+    return Path(shutil.make_archive(str(folder / "package"), "zip", REPOSITORY / "src"))
