@@ -1,5 +1,6 @@
 """`logmark pipelines run --create-topics`: the topics that pipelines write to, where they are not there yet."""
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ from logmark.errors import ErrorCode
 if TYPE_CHECKING:
     from logmark.client.client import Client
     from logmark.spark.pipelines.working import Job
+
+VISIBLE_AFTER_S = 10.0
 
 
 def create_topics(jobs: "Sequence[Job]", clients: "Mapping[str, Client]") -> None:
@@ -28,10 +31,15 @@ def create_topics(jobs: "Sequence[Job]", clients: "Mapping[str, Client]") -> Non
 
 
 def _create(client: "Client", topic: str) -> bool:
+    is_new = True
     try:
         client.create_topic(topic)
     except RefusedByBroker as error:
         if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
             raise
-        return False
-    return True
+        is_new = False
+    # Apache Kafka tells of a topic a moment after it has created it.
+    deadline = time.monotonic() + VISIBLE_AFTER_S
+    while not client.metadata([topic]).partitions(topic) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return is_new
