@@ -90,7 +90,7 @@ class Pipeline:
         if not _NAME.fullmatch(self.name):
             raise UserError(
                 f"{self.name!r} cannot name a pipeline: take at most 100 letters, digits, '-' and '_', beginning with "
-                "a letter or a digit."
+                "a letter or a digit. Nothing was run."
             )
         if not self.group:
             object.__setattr__(self, "group", self.name)

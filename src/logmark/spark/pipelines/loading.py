@@ -186,7 +186,10 @@ def _check(found: Sequence[Loaded]) -> None:
     for what, key in (
         ("name", lambda one: one.name),
         ("group", lambda one: one.group),
-        ("table", lambda one: str(local_path(one.sink.path, "table")) if isinstance(one.sink, Table) else None),
+        (
+            "table",
+            lambda one: str(local_path(one.sink.path, "table").resolve()) if isinstance(one.sink, Table) else None,
+        ),
     ):
         seen: dict[str, Loaded] = {}
         for one in found:

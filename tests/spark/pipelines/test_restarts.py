@@ -1,0 +1,188 @@
+"""Whether a failed query is started again, by the very texts that Spark makes of failures."""
+
+import pytest
+
+from logmark.client.errors import AuthenticationFailed, BrokerUnreachable
+from logmark.errors import UserError
+from logmark.spark.errors import Contended, Superseded
+from logmark.spark.pipelines.restarts import CALM_AFTER_S, PAUSE_S_MAX, Kind, Restarts, judge, judge_raised
+
+_QUERY = """
+=== Streaming Query ===
+Identifier: [id = 03bd6cb9-3a65-4e75-a851-0402f99ef3a0, runId = 048ddb02-d64d-4f25-ae42-2da57166ba19]
+Current State: ACTIVE
+"""
+_PROXY = """\
+An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
+  File "/env/lib/python3.11/site-packages/py4j/clientserver.py", line 644, in _call_proxy
+    return_value = getattr(self.pool[obj_id], method)(*params)
+  File "/env/lib/python3.11/site-packages/logmark/spark/tables.py", line 76, in write
+    is_computed = put(table, batch, rows.schema.json(), lambda folder: _stage(rows, folder), rules)
+"""
+
+
+def ours(name: str, sentence: str) -> str:
+    """A sentence of ours, as Spark wraps it."""
+    return f"{_PROXY}logmark.{name}: {sentence}\n{_QUERY}"
+
+
+IN_CODE = f"""{_PROXY}\
+  File "/home/ann/billing.py", line 21, in price
+    raise ValueError("boom "+str(v))
+pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/home/ann/billing.py", line 21, in price
+    raise ValueError("boom "+str(v))
+ValueError: boom b'v1'
+{_QUERY}"""
+IN_A_LIBRARY_THAT_CODE_CALLS = f"""{_PROXY}\
+pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/home/ann/shop/prices.py", line 7, in parsed
+    return json.loads(text)
+  File "/usr/lib/python3.11/json/__init__.py", line 346, in loads
+    return _default_decoder.decode(s)
+json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)
+{_QUERY}"""
+IN_OUR_OWN = f"""{_PROXY}\
+pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/env/lib/python3.11/site-packages/logmark/spark/reading.py", line 36, in connect
+    return Client(options.bootstrap_servers)
+AttributeError: 'Options' object has no attribute 'client'
+{_QUERY}"""
+IN_AN_EXPRESSION = f"""{_PROXY}\
+  File "/env/lib/python3.11/site-packages/pyspark/errors/exceptions/captured.py", line 262, in deco
+    raise converted from None
+pyspark.errors.exceptions.captured.NumberFormatException: [CAST_INVALID_INPUT] The value 'v1' of the type "STRING" \
+cannot be cast to "INT" because it is malformed. Use `try_cast` to tolerate malformed input. SQLSTATE: 22018
+== SQL (line 1, position 1) ==
+cast(cast(value as string) as int) as x
+{_QUERY}"""
+A_DEAD_WORKER = f"""{_PROXY}\
+  File "/env/lib/python3.11/site-packages/pyspark/errors/exceptions/captured.py", line 262, in deco
+    raise converted from None
+pyspark.errors.exceptions.captured.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 \
+times: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)
+{_QUERY}"""
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        (ours("errors.UserError", "There is no topic clicks. Nothing was read."), Kind.FINAL),
+        (ours("client.errors.BadProperties", "ssl.key is no key."), Kind.FINAL),
+        (ours("client.errors.AuthenticationFailed", "Wrong password."), Kind.FINAL),
+        (ours("client.errors.BrokerUnreachable", "Nobody answers at kafka:9092."), Kind.PASSING),
+        (ours("client.errors.NoCoordinator", "Nobody keeps the group."), Kind.PASSING),
+        (ours("spark.errors.Contended", "Others change the table all the time."), Kind.PASSING),
+        (ours("spark.errors.Superseded", "Group billing was taken over."), Kind.SUPERSEDED),
+        (IN_CODE, Kind.FINAL),
+        (IN_A_LIBRARY_THAT_CODE_CALLS, Kind.FINAL),
+        (IN_AN_EXPRESSION, Kind.FINAL),
+        (IN_OUR_OWN, Kind.PASSING),
+        (A_DEAD_WORKER, Kind.PASSING),
+        ("Python worker failed to connect back.", Kind.PASSING),
+        ("", Kind.PASSING),
+    ],
+)
+def test_what_passes_is_tried_again_and_what_stays_is_not(failure: str, kind: Kind) -> None:
+    assert kind is judge(failure).kind
+
+
+def test_a_sentence_of_ours_is_told_as_it_is() -> None:
+    assert (
+        "Group billing was taken over."
+        == judge(ours("spark.errors.Superseded", "Group billing was taken over.")).told()
+    )
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (IN_CODE, "ValueError: boom b'v1' (/home/ann/billing.py, line 21, in price)"),
+        (
+            IN_A_LIBRARY_THAT_CODE_CALLS,
+            "JSONDecodeError: Expecting value: line 1 column 1 (char 0) (/home/ann/shop/prices",
+        ),
+        (IN_AN_EXPRESSION, "(CAST_INVALID_INPUT): The value 'v1' of the type"),
+        (A_DEAD_WORKER, "Python worker exited unexpectedly (crashed)"),
+    ],
+)
+def test_a_failure_is_told_in_one_line_that_says_where(failure: str, said: str) -> None:
+    told = judge(failure).told()
+
+    assert said in told
+    assert "\n" not in told
+
+
+def test_the_record_that_code_fails_on_is_named_before_what_to_do_about_it() -> None:
+    told = judge(IN_CODE).told("It fails on the record clicks-0 offset 7.")
+
+    assert told.index("boom") < told.index("clicks-0 offset 7") < told.index("Nothing of this batch was written")
+
+
+def _raised_by(transform: str, error: BaseException) -> BaseException:
+    """An exception that code in a file of that name has raised."""
+    code = compile("def transform(error):\n    raise error\n", transform, "exec")
+    names: dict[str, object] = {}
+    exec(code, names)
+    with pytest.raises(type(error)) as raised:
+        names["transform"](error)  # type: ignore[operator]
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (UserError("There is no topic clicks."), Kind.FINAL),
+        (AuthenticationFailed("Wrong password."), Kind.FINAL),
+        (BrokerUnreachable("Nobody answers."), Kind.PASSING),
+        (Superseded("Group billing was taken over."), Kind.SUPERSEDED),
+        (Contended("Others change the table."), Kind.PASSING),
+        (ValueError("no column price"), Kind.FINAL),
+    ],
+)
+def test_what_is_raised_before_there_is_a_query_is_judged_alike(error: Exception, kind: Kind) -> None:
+    found = judge_raised(_raised_by("/home/ann/billing.py", error))
+
+    assert kind is found.kind
+    assert str(error) in found.told()
+
+
+def test_the_line_of_the_pipelines_file_that_raised_is_named() -> None:
+    found = judge_raised(_raised_by("/home/ann/billing.py", ValueError("no column price")))
+
+    assert "ValueError: no column price (/home/ann/billing.py, line 2, in transform)" in found.told()
+
+
+def pauses(restarts: Restarts, failures: int) -> list[float]:
+    found = []
+    for number in range(failures):
+        restarts = restarts.after_failure(number)
+        found.append(restarts.pause_s(lambda: 0.5))
+    return found
+
+
+def test_pauses_double_from_a_second_to_a_minute() -> None:
+    assert [1, 2, 4, 8, 16, 32, 60, 60] == pauses(Restarts(), 8)
+    assert PAUSE_S_MAX == pauses(Restarts(), 200)[-1]
+
+
+def test_pauses_are_spread_so_that_many_pipelines_do_not_start_in_step() -> None:
+    once = Restarts().after_failure(0)
+
+    assert pytest.approx(0.8) == once.pause_s(lambda: 0.0)
+    assert pytest.approx(1.2) == once.pause_s(lambda: 1.0)
+
+
+def test_a_query_that_worked_for_a_while_begins_with_a_short_pause_again() -> None:
+    calm_ms = round(CALM_AFTER_S * 1000)
+    restarts = Restarts()
+    for _ in range(5):
+        restarts = restarts.after_failure(0)
+
+    assert 32 == restarts.after_failure(calm_ms - 1).pause_s(lambda: 0.5)
+    assert 1 == restarts.after_failure(calm_ms).pause_s(lambda: 0.5)
+    assert 1 == restarts.working(calm_ms).after_failure(calm_ms + 1).pause_s(lambda: 0.5)
+    assert 6 == restarts.after_failure(calm_ms).count

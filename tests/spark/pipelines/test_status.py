@@ -1,0 +1,118 @@
+"""The status of a run: what reports of progress mean, how fast it is, and the file that others read."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logmark.spark.pipelines.status import BatchDone, Meter, State, Status, batch_of, read_status, write_status
+
+SECOND_MS = 1000
+START_MS = 1_794_837_600_000  # 2026-11-16T14:00:00Z
+
+
+def offset(first: int, next: int, *, generation: int = 1) -> str:
+    fields = {"f": {"clicks": {"0": first}}, "g": generation, "group": "b", "q": "q", "t": {"clicks": {"0": next}}}
+    return json.dumps(fields)
+
+
+def report(number: int, first: int, next: int, *, second: int = 0, took_ms: int = 500, **more: Any) -> dict[str, Any]:
+    """A report of progress as Spark writes it."""
+    return {
+        "batchId": number,
+        "timestamp": f"2026-11-16T14:00:{second:02}.000Z",
+        "durationMs": {"addBatch": took_ms - 100, "triggerExecution": took_ms},
+        "sources": [{"startOffset": offset(0, first), "endOffset": offset(first, next)}],
+        **more,
+    }
+
+
+def test_a_report_tells_the_batch_its_records_and_when_it_ended() -> None:
+    assert BatchDone(number=3, records=40, duration_ms=500, at_ms=START_MS + 500) == batch_of(report(3, 10, 50))
+
+
+@pytest.mark.parametrize(
+    ("progress", "records"),
+    [
+        (report(1, 7, 7), 0),
+        (report(1, 50, 10), 0),
+        (report(1, 0, 5, sources=[]), 0),
+        (report(1, 0, 5, sources=[{"startOffset": None, "endOffset": {"rate": 7}}]), 0),
+        (report(1, 0, 5, sources=[{"startOffset": None, "endOffset": json.loads(offset(0, 5))}]), 5),
+        (report(1, 0, 5, sources=[{"startOffset": offset(0, 5), "endOffset": offset(0, 5)}]), 0),
+        (report(1, 0, 5, sources=[{"startOffset": None, "endOffset": offset(0, 5)}] * 2), 10),
+    ],
+)
+def test_records_are_offsets_that_were_read_whatever_else_a_report_holds(
+    progress: dict[str, Any], records: int
+) -> None:
+    done = batch_of(progress)
+
+    assert done is not None
+    assert records == done.records
+
+
+def test_a_report_of_an_idle_query_is_no_batch() -> None:
+    assert batch_of(report(4, 0, 5) | {"durationMs": {"latestOffset": 3, "triggerExecution": 3}}) is None
+
+
+def test_a_batch_is_counted_once_however_often_it_is_reported() -> None:
+    meter = Meter()
+
+    assert [True, False, True, False] == [meter.note(report(number, 0, 10)) for number in (0, 0, 1, 0)]
+    assert (2, 20) == (meter.batches, meter.records)
+
+
+def test_batches_of_another_version_count_though_they_are_numbered_anew() -> None:
+    meter = Meter()
+    meter.note(report(7, 0, 10))
+    meter.begin()
+
+    assert meter.note(report(0, 10, 15))
+    assert (2, 15) == (meter.batches, meter.records)
+
+
+def test_the_rate_is_that_of_the_last_batches_and_nothing_when_they_are_long_ago() -> None:
+    meter = Meter()
+    for second in range(20):
+        meter.note(report(second, 100 * second, 100 * second + 100, second=second, took_ms=1000))
+    now_ms = START_MS + 20 * SECOND_MS
+
+    assert pytest.approx(100) == meter.rate(now_ms)
+    assert 0 == meter.rate(now_ms + 61 * SECOND_MS)
+    assert 0 == Meter().rate(now_ms)
+
+
+STATUS = Status(
+    state=State.RUNNING,
+    pid=7,
+    version=2,
+    since_ms=START_MS,
+    at_ms=START_MS + 5,
+    batch=BatchDone(number=3, records=40, duration_ms=500, at_ms=START_MS),
+    batches=4,
+    records=160,
+    rate=12.5,
+    restarts=1,
+    error="Nobody answers.",
+    error_at_ms=START_MS,
+)
+
+
+def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "billing" / "status.json"
+
+    write_status(path, STATUS)
+
+    assert STATUS == read_status(path)
+    assert [path] == list(path.parent.iterdir())
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"state": "dancing"}', '{"batch": 7, "state": "running"}'])
+def test_a_file_that_says_nothing_is_no_status(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "status.json"
+    path.write_text(text)
+
+    assert read_status(path) is None
+    assert read_status(tmp_path / "nowhere") is None
