@@ -1,12 +1,16 @@
 """Dead letters of pipelines on a real Spark: what a schema refuses, what a pipeline marks, and what it fails on."""
 
+import os
+import signal
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from logmark.errors import UserError
-from logmark.spark import read_table
+from logmark.spark import read_table, tables
 from logmark.spark.pipelines.declaration import Pipeline, Sink, Table, Topic, Version
 from logmark.spark.pipelines.failures import name_record
 from logmark.spark.pipelines.queries import Brokers, start_query
@@ -121,3 +125,47 @@ def test_the_record_that_a_pipelines_code_fails_on_is_named(
 
     said = name_record(pipeline, version_of(pipeline, tmp_path), spark, brokers)
     assert f"It fails on the record {topic}-1 offset 40." == said
+
+
+def test_after_a_killed_worker_and_a_batch_that_was_not_committed_letters_are_there_and_rows_are_there_once(
+    spark: "SparkSession", our_broker: BrokerUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.sql.functions import udf
+
+    topic, dead = our_broker.create_topic("clicks"), our_broker.create_topic("dead")
+    our_broker.produce(topic, CLICKS)
+    killed = tmp_path / "killed"
+
+    def kill_once(user: str) -> str:
+        if not killed.exists():
+            killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return user
+
+    def deadly(clicks: "DataFrame") -> "DataFrame":
+        return marked(clicks).withColumn("user", udf(kill_once)("user"))
+
+    put, tries = tables.put, [0]
+
+    def fail_once(path: Path, batch: Any, schema: str, stage: Any, rules: Any) -> bool:
+        tries[0] += 1
+        if tries[0] == 2:
+            stage(tmp_path / "staged")
+            raise RuntimeError("the driver is gone")
+        return put(path, batch, schema, stage, rules)
+
+    monkeypatch.setattr(tables, "put", fail_once)
+    pipeline = of(our_broker, topic, Table(tmp_path / "table"), dead_letters=dead, transform=deadly)
+
+    with pytest.raises(StreamingQueryException, match="Python worker exited"):
+        run(pipeline, spark, our_broker, tmp_path)
+    after_kill = [letter.offset for _, letter in letters_in(our_broker, dead)]
+    with pytest.raises(StreamingQueryException, match="the driver is gone"):
+        run(pipeline, spark, our_broker, tmp_path)
+    run(pipeline, spark, our_broker, tmp_path)
+
+    assert [2] == after_kill, "what the schema refused is in the log before a row goes on"
+    assert [0, 3] == sorted(read_table(tmp_path / "table", ["offset"]).to_pydict()["offset"])
+    letters = letters_in(our_broker, dead)
+    assert {1: 2, 2: 3} == Counter(letter.offset for _, letter in letters)
+    assert 2 == len({key for key, _ in letters}), "letters about one record have one key"
