@@ -16,12 +16,16 @@
 `write_topic` writes rows to a topic, each batch once, as `format("logmark")` does.
 """
 
-from logmark.spark.compaction import optimize_table, vacuum_table
-from logmark.spark.pipelines.declaration import Pipeline, Table, Topic
-from logmark.spark.sessions import session
-from logmark.spark.tables import load_table, read_table, write_table
-from logmark.spark.topics import write_topic
-from logmark.spark.versions import drop_version, list_versions, next_version, swap_in, take_back, version_path
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from logmark.spark.compaction import optimize_table, vacuum_table
+    from logmark.spark.pipelines.declaration import Pipeline, Table, Topic
+    from logmark.spark.sessions import session
+    from logmark.spark.tables import load_table, read_table, write_table
+    from logmark.spark.topics import write_topic
+    from logmark.spark.versions import drop_version, list_versions, next_version, swap_in, take_back, version_path
 
 __all__ = [
     "Pipeline",
@@ -41,3 +45,21 @@ __all__ = [
     "write_table",
     "write_topic",
 ]
+
+_NAMES = {
+    "logmark.spark.compaction": ("optimize_table", "vacuum_table"),
+    "logmark.spark.pipelines.declaration": ("Pipeline", "Table", "Topic"),
+    "logmark.spark.sessions": ("session",),
+    "logmark.spark.tables": ("load_table", "read_table", "write_table"),
+    "logmark.spark.topics": ("write_topic",),
+    "logmark.spark.versions": ("drop_version", "list_versions", "next_version", "swap_in", "take_back", "version_path"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Spark starts a Python process for every stream, which needs the source and none of these: importing them took as
+    # long as the source itself.
+    for module, names in _NAMES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
