@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python 
 
 from bench import crashed, inside, machine, partitions, report, stall
 from bench.report import Row, middle
-from logmark.broker.memory import keep_freed_buffers
+from logmark.memory import keep_freed_buffers
 from logmark.wire import codecs
 from tests.harness import distribution
 

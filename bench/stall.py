@@ -183,7 +183,7 @@ async def _serve(folder: str, policy: str) -> None:
 
 if __name__ == "__main__":
     from logmark.broker.loops import new_event_loop
-    from logmark.broker.memory import keep_freed_buffers
+    from logmark.memory import keep_freed_buffers
 
     keep_freed_buffers()
     made = new_event_loop()

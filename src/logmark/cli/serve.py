@@ -18,9 +18,9 @@ import typer
 from logmark import __version__, properties
 from logmark.broker.config import BrokerConfig
 from logmark.broker.loops import new_event_loop
-from logmark.broker.memory import keep_freed_buffers
 from logmark.broker.server import Address, Broker, Listener
 from logmark.errors import UserError
+from logmark.memory import keep_freed_buffers
 
 log = logging.getLogger("logmark")
 

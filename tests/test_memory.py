@@ -8,7 +8,7 @@ import pytest
 
 FAULTS_OF_A_LOOP = """
 import resource
-from logmark.broker.memory import keep_freed_buffers
+from logmark.memory import keep_freed_buffers
 
 print(keep_freed_buffers())
 for _ in range(4):
