@@ -13,7 +13,14 @@ from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.spark.options import Options, parse
 from logmark.spark.ranges import Range
-from logmark.spark.reading import COMPRESSED_BYTES_MAX, read_range, windows
+from logmark.spark.reading import (
+    COMPRESSED_BYTES_FIRST,
+    COMPRESSED_BYTES_MIN,
+    WINDOW_BYTES,
+    Expansion,
+    read_range,
+    windows,
+)
 from logmark.spark.stripes import read_stripes
 from logmark.testing import Broker
 from logmark.wire import codecs, columns
@@ -192,11 +199,27 @@ def test_compressed_answers_are_unpacked_in_small_parts_and_others_at_once() -> 
 
     plain, packed = answer(codecs.NONE), answer(codecs.GZIP)
 
-    assert [plain] == list(windows(plain))
-    parts = list(windows(packed))
+    assert [plain] == list(windows(plain, Expansion()))
+    parts = list(windows(packed, Expansion()))
     assert list(range(24)) == [offset for part in parts for offset in decoded(part)]
     assert bytes(packed) == b"".join(parts)
-    assert all(len(part) <= COMPRESSED_BYTES_MAX for part in parts) and len(parts) > 3
+    assert all(len(part) <= COMPRESSED_BYTES_FIRST for part in parts) and len(parts) > 3
+
+
+def test_the_parts_of_a_compressed_answer_follow_what_the_last_ones_became() -> None:
+    expansion = Expansion()
+
+    expansion.saw(100_000, 300_000)
+    assert WINDOW_BYTES // 3 == expansion.compressed_bytes
+
+    expansion.saw(100_000, 100_000_000)
+    assert COMPRESSED_BYTES_MIN == expansion.compressed_bytes, "a part that became a thousand times as large"
+
+    expansion.saw(100_000, 0)
+    assert 4 * COMPRESSED_BYTES_MIN == expansion.compressed_bytes, "one part without a record says little"
+    for _ in range(9):
+        expansion.saw(100_000, 90_000)
+    assert WINDOW_BYTES == expansion.compressed_bytes
 
 
 @pytest.mark.parametrize("in_flight", [1, 2, 5])

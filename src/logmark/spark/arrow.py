@@ -1,9 +1,9 @@
 """Columns of records as Arrow, in exactly the types that Spark expects of its Kafka source."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import pyarrow as pa
-import pyarrow.compute as compute
 
 from logmark.names import TopicPartition
 from logmark.wire.columns import Columns
@@ -34,8 +34,7 @@ def to_arrow(columns: Columns, place: TopicPartition) -> pa.RecordBatch:
     arrays = [
         _binary(pa.binary(), count, columns.key_validity, columns.key_offsets, columns.key_bytes),
         _binary(pa.binary(), count, columns.value_validity, columns.value_offsets, columns.value_bytes),
-        pa.repeat(pa.scalar(place.topic, pa.string()), count),
-        pa.repeat(pa.scalar(place.partition, pa.int32()), count),
+        *(column.slice(0, count) for column in _constants(place, _rounded_up(count))),
         _plain(pa.int64(), count, columns.offsets),
         milliseconds.cast(_TIMESTAMP),
         _plain(pa.int32(), count, columns.timestamp_types),
@@ -43,6 +42,17 @@ def to_arrow(columns: Columns, place: TopicPartition) -> pa.RecordBatch:
     if columns.header_key_offsets is None:
         return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
     return pa.RecordBatch.from_arrays([*arrays, _headers(columns)], schema=_SCHEMA_WITH_HEADERS)
+
+
+def _rounded_up(count: int) -> int:
+    return 1 << (count - 1).bit_length() if count else 0
+
+
+@lru_cache(maxsize=2)
+def _constants(place: TopicPartition, count: int) -> tuple[pa.Array, pa.Array]:
+    """The columns that say the same in every row, which all batches of a task share."""
+    topic, partition = pa.scalar(place.topic, pa.string()), pa.scalar(place.partition, pa.int32())
+    return pa.repeat(topic, count), pa.repeat(partition, count)
 
 
 def pieces(batch: pa.RecordBatch, *, bytes_max: int = BYTES_PER_BATCH) -> Iterator[pa.RecordBatch]:
@@ -64,6 +74,8 @@ def _binary(kind: pa.DataType, count: int, validity: object | None, offsets: obj
 
 
 def _headers(columns: Columns) -> pa.Array:
+    import pyarrow.compute as compute
+
     assert columns.header_key_offsets is not None, "decoded without headers"
     count = len(columns.header_key_offsets) - 1
     keys = _binary(pa.string(), count, None, columns.header_key_offsets, columns.header_key_bytes)

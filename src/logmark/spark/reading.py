@@ -11,6 +11,7 @@ from logmark.client.client import Client
 from logmark.client.errors import BrokerUnreachable, ClientError, OffsetOutOfRange, RefusedByBroker, UnknownTopic
 from logmark.client.fetcher import Fetcher, next_offset
 from logmark.errors import ErrorCode, UserError
+from logmark.memory import keep_freed_buffers
 from logmark.names import TopicPartition
 from logmark.spark.losses import Loss, told
 from logmark.spark.options import Options
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DECOMPRESSED_BYTES_MAX = 1 << 30
-COMPRESSED_BYTES_MAX = 512 << 10  # decompressed at once: an answer of 4 MiB may stand for half a gigabyte
+COMPRESSED_BYTES_FIRST = 512 << 10  # decompressed at once: an answer of 4 MiB may stand for half a gigabyte
+COMPRESSED_BYTES_MIN = 64 << 10
+WINDOW_BYTES = 4 << 20  # what is wanted of one part, decompressed: every part costs about a millisecond
 _HEADER_BYTES, _CODEC_AT, _CODEC_BITS = 61, 22, 7
 TIMEOUT_S = 30.0
 PAUSE_S = 1.0
@@ -49,6 +52,7 @@ def read_range(options: Options, wanted: Range) -> Iterator["pa.RecordBatch"]:
     Records can expire after the batch was planned. Spark plans it once and for all, so what is left is read if the
     options allow to skip records; else this and every later attempt is a sentence.
     """
+    keep_freed_buffers()
     with ExitStack() as held:
         yield from _read_patiently(options, wanted, _layout(options, held))
 
@@ -122,12 +126,13 @@ def _read(
 ) -> Iterator["pa.RecordBatch"]:
     from logmark.spark.arrow import pieces
 
+    expansion = Expansion()
     for answer, stop in read_stripes(fetchers, progress.at, wanted.stop, timeout_s=TIMEOUT_S):
         end = min(stop, next_offset(answer.records, progress.at))
         records = answer.records
         if options.read_committed and answer.aborted_transactions:
             records = without_aborted(records, answer.aborted_transactions)
-        for window in windows(records):
+        for window in windows(records, expansion):
             # One call may stop early, where the values would no longer fit into one Arrow array.
             while progress.at < end:
                 part = columns.decode(
@@ -137,6 +142,7 @@ def _read(
                     with_headers=options.with_headers or options.letters is not None,
                     decompressed_bytes_max=DECOMPRESSED_BYTES_MAX,
                 )
+                expansion.saw(len(window), len(part.value_bytes) + len(part.key_bytes))
                 if part.next_offset <= progress.at:
                     break  # what is left is not to be seen: aborted, or beyond the range in a compacted log
                 # Laid out before they count as handed on: where letters cannot be sent the part is read again.
@@ -173,7 +179,19 @@ def _layout(options: Options, held: ExitStack) -> Layout:
     return to_arrow
 
 
-def windows(records: memoryview) -> Iterator[memoryview]:
+class Expansion:
+    """How many compressed bytes to take at once, by what the last ones became."""
+
+    def __init__(self) -> None:
+        self.compressed_bytes = COMPRESSED_BYTES_FIRST
+
+    def saw(self, compressed: int, decompressed: int) -> None:
+        """Takes at most four times as much as before, because one part says little about the next."""
+        wanted = WINDOW_BYTES * compressed // max(1, decompressed)
+        self.compressed_bytes = max(COMPRESSED_BYTES_MIN, min(wanted, 4 * self.compressed_bytes, WINDOW_BYTES))
+
+
+def windows(records: memoryview, expansion: Expansion) -> Iterator[memoryview]:
     """An answer in parts of whole batches that stay small when they are decompressed; one part if nothing is."""
     size = len(records)
     at = begin = 0
@@ -181,7 +199,7 @@ def windows(records: memoryview) -> Iterator[memoryview]:
         end = at + 12 + int.from_bytes(records[at + 8 : at + 12], "big")
         if end > size:
             break
-        if end - begin > COMPRESSED_BYTES_MAX and at > begin:
+        if end - begin > expansion.compressed_bytes and at > begin:
             yield records[begin:at]
             begin = at
         at = end
