@@ -73,6 +73,13 @@ def session(
         return builder.getOrCreate()
 
 
+def make_active(spark: "SparkSession") -> None:
+    """This thread has the session as its active one: a new thread has none, and in none Spark finds no Python sink."""
+    jvm = getattr(spark, "_jvm", None)  # a session of Spark Connect has none
+    if jvm is not None:
+        type(spark)._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)
+
+
 @functools.cache
 def _home() -> str:
     """A home for Spark without the archive of PySpark, so that its Python processes import what is installed.

@@ -8,6 +8,7 @@ from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.letters import origin_key, origin_of
+from logmark.spark.sessions import make_active
 from logmark.wire import columns
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def write_topic(
     Rows have the columns value, and where they are wanted key, headers, topic, partition, timestamp and id; see
     docs/spark-sink.md for them and for the `options`. A stream needs a `checkpoint`.
     """
+    make_active(frame.sparkSession)
     given = {"bootstrap.servers": bootstrap_servers, **({"topic": topic} if topic else {}), **(options or {})}
     if not frame.isStreaming:
         frame.write.format("logmark").mode("append").options(**given).save()
