@@ -3,25 +3,24 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.names import TopicPartition
 from logmark.offsets.marks import Mark
 from logmark.offsets.records import read_records
-from logmark.spark.modes import Rules
+from logmark.spark.modes import REPLACE, Rules
 from logmark.spark.pipelines.building import how_far, last_number, standing
 from logmark.spark.pipelines.declaration import Table, Version
 from logmark.spark.pipelines.taking import put
 from logmark.spark.pipelines.working import Job
-from logmark.spark.position import Found, Offsets, Position, TakenOver, begin, judge
+from logmark.spark.position import Found, Moved, Offsets, Position, TakenOver, begin, judge
 from logmark.wire import batches
 from tests.spark.pipelines.staged import Numbers
-from tests.spark.staging import batch, write
+from tests.spark.staging import WHERE, batch, write
 
 COMPLETE = Rules.of("complete")
 COLUMNS = {"label": "string", "rest": "long", "count": "long"}
@@ -59,13 +58,19 @@ class Paper:
         number = (last_number(version.checkpoint / "offsets") or 0) + 1
         following = position.batch(first=position.next, next=wanted, known=position.next)
         _note(version.checkpoint / "offsets" / str(number), following)
-        values = [
-            (record.value or b"").decode()
+        records = [
+            (place, record.offset, (record.value or b"").decode())
             for place, (first, stop) in sorted(following.ranges.items())
             for record in read_records(client, place, first, stop)
         ]
-        if isinstance(version.sink, Table):
+        values = [value for _, _, value in records]
+        if isinstance(version.sink, Table) and version.sink.mode == REPLACE:
+            self._keep(version, number, following, records)
+        elif isinstance(version.sink, Table):
             self._count(version, number, following, values)
+        elif job.pipeline.name.startswith("forwards"):
+            wanted = [one for one in records if any(int(one[2]) % each == 0 for each in self._numbers.divisors)]
+            self._send(version, client, [(at.partition, value, f"{at.partition}/{one}") for at, one, value in wanted])
         else:
             self._alert(version, client, values)
         _note(version.checkpoint / "commits" / str(number), following)
@@ -96,9 +101,22 @@ class Paper:
         verdict = judge(position, found, ours=position.committed_before())
         if isinstance(verdict, TakenOver):
             raise Superseded(str(verdict.owner))
-        moved: Mapping[TopicPartition, int] = getattr(verdict, "to", {})
-        assert not moved, f"the group was moved behind the back of version {version.number}: {moved}"
+        if isinstance(verdict, Moved):
+            assert not (version.checkpoint / "state").is_dir(), "a query with state was moved"
+            return position.seek(verdict.to, now_ms=now_ms)
         return position
+
+    def _keep(
+        self, version: Version, number: int, position: Position, records: list[tuple[TopicPartition, int, str]]
+    ) -> None:
+        label = self._numbers.label
+        rows = [
+            {"topic": at.topic, "partition": at.partition, "offset": offset, "value": value, "label": label}
+            for at, offset, value in records
+        ]
+        one = replace(batch(position.first, position.next, Rules(), number=number), position=position)
+        assert isinstance(version.sink, Table)
+        write(Path(version.sink.path), one, Rules(), WHERE | {"value": "string", "label": "string"}, rows)
 
     def _count(self, version: Version, number: int, position: Position, values: list[str]) -> None:
         counts = Counter({int(rest): count for rest, count in _state(version.checkpoint).items()})
@@ -119,20 +137,17 @@ class Paper:
         (version.checkpoint / "state").mkdir(exist_ok=True)
         (version.checkpoint / "state" / "counts").write_text(json.dumps(known | dict.fromkeys(new, 1)))
         alerts = [value for value in new if any(int(value) % one == 0 for one in self._numbers.divisors)]
+        self._send(version, client, [(int(value) % 2, value, f"number-{value}") for value in alerts])
+
+    def _send(self, version: Version, client: Client, alerts: list[tuple[int, str, str]]) -> None:
         assert not isinstance(version.sink, Table)
         for partition in (0, 1):
-            mine = [value for value in alerts if int(value) % 2 == partition]
+            mine = [(value.encode(), own_id.encode()) for at, value, own_id in alerts if at == partition]
             if mine:
-                records = [(value.encode(), value.encode()) for value in mine]
-                headers = [[("logmark.id", f"number-{value}".encode())] for value in mine]
+                records = [(value, value) for value, _ in mine]
+                headers = [[("logmark.id", own_id)] for _, own_id in mine]
                 built = batches.build(records, timestamp_ms=time.time_ns() // 1_000_000, headers=headers)
                 client.produce(TopicPartition(version.sink.name, partition), built)
-
-
-def reset(client: Client, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """What a tool does: other offsets, what stood beside them stays."""
-    found = client.committed(group)
-    client.commit(group, {place: Committed(offset=to, metadata=found[place].metadata) for place, to in offsets.items()})
 
 
 def _state(checkpoint: Path) -> dict[str, Any]:

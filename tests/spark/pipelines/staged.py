@@ -50,6 +50,27 @@ def alerting(divisors: Callable[[], list[int]]) -> "Callable[[DataFrame], DataFr
     return transform
 
 
+def keeping(label: Callable[[], str]) -> "Callable[[DataFrame], DataFrame]":
+    """A row for each record, with the label that the code has when its query starts."""
+
+    def transform(records: "DataFrame") -> "DataFrame":
+        value = "CAST(value AS STRING) AS value"
+        return records.selectExpr("topic", "partition", "offset", value, f"'{label()}' AS label")
+
+    return transform
+
+
+def forwarding(divisors: Callable[[], list[int]]) -> "Callable[[DataFrame], DataFrame]":
+    """An alert for each record whose number one of these divides, by where the record is."""
+
+    def transform(records: "DataFrame") -> "DataFrame":
+        wanted = " OR ".join(f"CAST(CAST(value AS STRING) AS BIGINT) % {one} = 0" for one in divisors())
+        own_id = "concat(partition, '/', offset) AS id"
+        return records.where(wanted).selectExpr("value AS key", "value", own_id)
+
+    return transform
+
+
 class Numbers:
     """A topic of numbers, in two partitions, each of them sent twice; and the pipelines that read it."""
 
@@ -82,6 +103,18 @@ class Numbers:
         sink = Topic(self.alerts)
         return self._job(Pipeline(name=name, topics=self.topic, transform=alerting(lambda: self.divisors), sink=sink))
 
+    def rows(self) -> Job:
+        """The pipeline without state, with a table."""
+        name = self.broker.group("rows")
+        sink = Table(self.table)
+        return self._job(Pipeline(name=name, topics=self.topic, transform=keeping(lambda: self.label), sink=sink))
+
+    def forwards(self) -> Job:
+        """The pipeline without state, with a topic."""
+        name = self.broker.group("forwards")
+        sink = Topic(self.alerts)
+        return self._job(Pipeline(name=name, topics=self.topic, transform=forwarding(lambda: self.divisors), sink=sink))
+
     def _job(self, pipeline: Pipeline) -> Job:
         return Job(
             pipeline=replace(pipeline, options=EARLY),
@@ -95,6 +128,13 @@ class Numbers:
             return set(), 0
         rows = read_table(self.table, ["label", "count"])
         return set(rows["label"].to_pylist()), sum(rows["count"].to_pylist())
+
+    def labels(self) -> dict[tuple[int, int], str]:
+        """The label of the row of each record, by partition and offset; a record with two rows is a failure."""
+        rows = read_table(self.table, ["partition", "offset", "label"]).to_pylist()
+        found = {(row["partition"], row["offset"]): row["label"] for row in rows}
+        assert len(rows) == len(found), "a record has two rows"
+        return found
 
     def alerted(self) -> Counter[str | None]:
         """The ids in the topic of alerts."""

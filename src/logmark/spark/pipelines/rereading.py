@@ -13,7 +13,7 @@ from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.moves.applying import Applied, apply
+from logmark.offsets.moves.applying import QUIET_WATCH_S, Applied, Patience, apply
 from logmark.offsets.moves.plan import ResetPlan
 from logmark.offsets.moves.reset import plan_reset
 from logmark.offsets.moves.targets import ToPlaces
@@ -95,7 +95,8 @@ def reread(
     back = {place: offset for place, offset in places_before(plan).items() if stops.get(place, offset) < offset}
     if is_detached and back:
         raise UserError("With --to somebody has to wait for the end. Nothing was changed. Leave --detach away.")
-    applied = apply(client, plan, reason=reason, agree=agree, details={"pipeline": job.pipeline.name})
+    details = {"pipeline": job.pipeline.name}
+    applied = apply(client, plan, reason=reason, agree=agree, patience=_patience(job), details=details)
     starts = {move.partition: move.to for move in applied.plan.moves if move.to is not None}
     if job.home.is_live():
         if not is_detached:
@@ -164,4 +165,9 @@ def _go_on(
         target = ToPlaces(places, "where it was before the replay")
         plan = plan_reset(client, job.pipeline.group, None, target, clamp=True, action="replay")
         if plan.changes:
-            apply(client, plan, reason=reason or "the end of a replay", agree=agree)
+            apply(client, plan, reason=reason or "the end of a replay", agree=agree, patience=_patience(job))
+
+
+def _patience(job: Job) -> Patience:
+    """Where nobody runs the pipeline, nobody has to be seen to follow."""
+    return Patience() if job.home.is_live() else Patience(watch_s=QUIET_WATCH_S)
