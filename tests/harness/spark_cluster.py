@@ -38,6 +38,7 @@ class SparkCluster:
 
     master: str
     folder: Path
+    processes: "tuple[subprocess.Popen[bytes], ...]" = ()
 
     @property
     def home(self) -> Path:
@@ -48,6 +49,10 @@ class SparkCluster:
         """The last words of the master, the workers and their executors, for a test that fails."""
         logs = [*self.folder.glob("*.log"), *self.folder.glob("worker-*/app-*/*/stderr")]
         return "\n".join(f"--- {log.relative_to(self.folder)}\n{log.read_text()[-3000:]}" for log in sorted(logs))
+
+    def kill_worker(self) -> None:
+        """The last worker and its executors are gone, as if its machine were."""
+        os.killpg(self.processes[-1].pid, signal.SIGKILL)
 
     def executors(self) -> set[str]:
         """The workers that have run executors, by the names of their folders."""
@@ -81,7 +86,7 @@ def spark_cluster(folder: Path, *, workers: int = 2, env: Mapping[str, str] | No
             size = ["--host", _HERE, "--cores", "1", "--memory", "512m", "--work-dir", str(folder / name)]
             started.append(running.enter_context(_daemon(folder, name, [*size, found[1]], env or {})))
         wait_until(lambda: stand("Registering worker ", workers), "Spark's workers are there", deadline_s=_DEADLINE_S)
-        yield SparkCluster(master=found[1], folder=folder)
+        yield SparkCluster(master=found[1], folder=folder, processes=tuple(started))
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from logmark.client.client import Client
 from logmark.names import TopicPartition
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
+from tests.spark.kills.processes import python_workers
 from tests.spark.sending import rows, values
 from tests.spark.sink_driver import ROWS_PER_BATCH, start
 
@@ -79,29 +80,6 @@ def expected(count: int) -> Counter[str]:
     return Counter(f"v{number} seen" for number in range(count))
 
 
-def workers() -> Iterator[int]:
-    """The Python processes that Spark runs for this one, without the one that forks them."""
-    children: dict[int, list[int]] = {}
-    daemons = set()
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(status.read_text().rpartition(")")[2].split()[1])
-            is_daemon = b"pyspark.daemon" in (status.parent / "cmdline").read_bytes()
-        except OSError:
-            continue
-        pid = int(status.parent.name)
-        children.setdefault(parent, []).append(pid)
-        if is_daemon:
-            daemons.add(pid)
-    waiting = [os.getpid()]
-    while waiting:
-        parent = waiting.pop()
-        for pid in children.get(parent, []):
-            waiting.append(pid)
-            if pid in daemons and parent in daemons:
-                yield pid
-
-
 def test_a_worker_that_is_killed_while_it_writes_leaves_nothing_twice_and_nothing_out(
     our_broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path
 ) -> None:
@@ -113,7 +91,7 @@ def test_a_worker_that_is_killed_while_it_writes_leaves_nothing_twice_and_nothin
         broker.control.delay("Produce", 0.05)
         query = start(*arguments)
         wait_until(lambda: ends(broker, target) >= seen, "a batch is half written", deadline_s=DEADLINE_S)  # noqa: B023
-        for pid in workers():
+        for pid in python_workers(os.getpid()):
             os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not query.isActive, "the query has failed", deadline_s=DEADLINE_S)  # noqa: B023
         broker.control.clear_faults()
