@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from examples.clicks.lags import Lags
 from logmark.client import Client
 from logmark.client.errors import ClientError
 from logmark.names import TopicPartition
@@ -69,11 +70,15 @@ class _Drawing:
 class Board:
     """Looks at the groups all the time, shows them, and lets the story wait for what they do."""
 
-    def __init__(self, console: Console, bootstrap_servers: str, topic: str, partitions: int, *, is_live: bool) -> None:
+    def __init__(
+        self, console: Console, bootstrap_servers: str, topic: str, partitions: int, *, is_live: bool,
+        lags: Lags | None = None,
+    ) -> None:  # fmt: skip
         self._console = console
         self._servers = bootstrap_servers
         self._places = [TopicPartition(topic, number) for number in range(partitions)]
         self._topic = topic
+        self._lags = lags
         self._drawing = _Drawing()
         self._past: deque[View] = deque()
         self._looked = threading.Condition()
@@ -117,6 +122,10 @@ class Board:
         if group not in self._drawing.groups:
             self._drawing.groups.append(group)
 
+    def unfollow(self, group: str) -> None:
+        """The group is gone from the board."""
+        self._drawing.groups.remove(group)
+
     def progress(self, what: str, done: int, total: int) -> None:
         """Work that the board shows until it is done."""
         before = self._drawing.work
@@ -145,6 +154,8 @@ class Board:
             while not self._stopping.is_set():
                 try:
                     self._show(self._look(client))
+                    if self._lags is not None:
+                        self._lags.look(client)
                 except ClientError:
                     continue  # the next look may work; the story's waits end the demo if none does
                 finally:

@@ -1,12 +1,16 @@
-"""What the demo claims, each claim with whether it held."""
+"""What the demo claims, each claim with whether it held, and what it looks at."""
 
 import hashlib
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from examples.clicks.topic import ALERTS, LETTERS, read
 from examples.clicks.truth import Place
+from logmark.offsets.letters import read_letter
 from logmark.spark import read_table
+from logmark.spark.topics import ID_HEADER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,26 @@ def places(table: Path) -> Counter[Place]:
     """How often the table has a row for each place of the log."""
     rows = read_table(table, ["partition", "offset"])
     return Counter(map(Place, rows["partition"].to_pylist(), rows["offset"].to_pylist()))
+
+
+def by_user(table: Path) -> dict[str, dict[str, Any]]:
+    """The rows of a table of users."""
+    return {row.pop("user"): row for row in read_table(table).to_pylist()}
+
+
+def alerts(bootstrap_servers: str) -> Counter[str]:
+    """How often each alert is in its topic, by its id."""
+    return Counter((dict(one.headers)[ID_HEADER.encode()] or b"").decode() for one in read(bootstrap_servers, ALERTS))
+
+
+def letters(bootstrap_servers: str) -> dict[str, dict[Place, str]]:
+    """By pipeline, the places of the records that it refused, and why."""
+    found: dict[str, dict[Place, str]] = {}
+    for one in read(bootstrap_servers, LETTERS):
+        letter = read_letter(one.value, one.headers)
+        if letter is not None:
+            found.setdefault(letter.pipeline, {})[Place(letter.place.partition, letter.offset)] = letter.error
+    return found
 
 
 def fingerprint(directory: Path) -> str:

@@ -1,4 +1,4 @@
-"""The demo: a log of a month's clicks, three Spark pipelines that are consumer groups, a bug, and two resets.
+"""The demo: a month of clicks, Spark pipelines that are consumer groups, bugs, resets, and replays of what has state.
 
 Run it from the repository with `make demo`, or `python -m examples.clicks.demo --help`.
 """
@@ -20,9 +20,12 @@ from rich.table import Table
 from examples.clicks import topic
 from examples.clicks.board import Board
 from examples.clicks.checks import Checks
-from examples.clicks.generator import DAY_MS, PARTITIONS, TOPIC, generate
-from examples.clicks.story import Stage, tell
+from examples.clicks.generator import DAY_MS, generate
+from examples.clicks.lags import Lags
+from examples.clicks.stage import Stage
+from examples.clicks.story import tell
 from examples.clicks.truth import Truth
+from examples.clicks.world import PARTITIONS, TOPIC
 from logmark.errors import UserError
 from logmark.spark import session
 from logmark.spark.sessions import check_java, check_spark
@@ -46,9 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     checks = Checks()
     began_s = time.monotonic()
-    problem = ""
+    problem = drawn = ""
     try:
-        _run(options, console, work, checks)
+        drawn = _run(options, console, work, checks)
     except KeyboardInterrupt:
         problem = "interrupted"
     except (RuntimeError, TimeoutError, UserError) as error:
@@ -61,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     if options.keep is None:
         shutil.rmtree(work, ignore_errors=True)
+    if drawn:
+        console.print(drawn, soft_wrap=True)
     return 0
 
 
@@ -76,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--clicks", type=_count, default=500_000, help="how many clicks are in the log at first")
     parser.add_argument("--seed", type=int, default=7, help="another seed gives other clicks")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the log, the tables and the checkpoints here")
+    parser.add_argument("--plot", type=_picture, default=Path("demo-lag.png"), help="the picture, .png or .svg")
     parser.add_argument("--plain", action="store_true", help="plain lines, also in a terminal")
     return parser
 
@@ -84,6 +90,12 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1000:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1000 on")
     return int(text)
+
+
+def _picture(text: str) -> Path:
+    if Path(text).suffix.lower() not in (".png", ".svg"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a .png nor an .svg file")
+    return Path(text)
 
 
 def _is_plain(options: argparse.Namespace, console: Console) -> bool:
@@ -99,7 +111,8 @@ def _work_directory(keep: Path | None) -> Path:
     return keep.resolve()
 
 
-def _run(options: argparse.Namespace, console: Console, work: Path, checks: Checks) -> None:
+def _run(options: argparse.Namespace, console: Console, work: Path, checks: Checks) -> str:
+    """Everything that is to be seen; returns where the picture of it is."""
     is_live = not _is_plain(options, console)
     truth, now_ms = Truth(), time.time_ns() // 1_000_000
     made = generate(options.clicks, seed=options.seed, start_ms=now_ms - DAYS * DAY_MS, end_ms=now_ms)
@@ -107,9 +120,10 @@ def _run(options: argparse.Namespace, console: Console, work: Path, checks: Chec
         _stderr_to(work / "spark.log"),
         Broker(durability="sync", data_dir=str(work / "log")) as broker,
         ThreadPoolExecutor(max_workers=1) as beside,
+        contextlib.closing(Lags()) as lags,
     ):
         topic.create(broker.bootstrap_servers)
-        with Board(console, broker.bootstrap_servers, TOPIC, PARTITIONS, is_live=is_live) as board:
+        with Board(console, broker.bootstrap_servers, TOPIC, PARTITIONS, is_live=is_live, lags=lags) as board:
             board.act(f"A log of {options.clicks:,} clicks over the last {DAYS} days")
             board.say(f"broker at {broker.bootstrap_servers}, every record synced to disk before it is acknowledged")
             written = beside.submit(
@@ -129,6 +143,8 @@ def _run(options: argparse.Namespace, console: Console, work: Path, checks: Chec
                 tell(stage)
             finally:
                 spark.stop()
+        drawn = lags.draw(options.plot, stage.journal)
+        return f"The lag of {drawn}: {options.plot.absolute()}"
 
 
 @contextlib.contextmanager

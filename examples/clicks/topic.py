@@ -1,27 +1,38 @@
-"""The topic of the clicks, and how they get into it."""
+"""The topics of the clicks: how they get into them, and what is in them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from examples.clicks.generator import PARTITIONS, TOPIC, Click
+from examples.clicks.generator import Click
+from examples.clicks.world import PARTITIONS, TOPIC
 from logmark.client import Client
 from logmark.client.answers import NewTopic
+from logmark.errors import ErrorCode
+from logmark.offsets.records import read_records
+from logmark.wire.batches import Record
 
+ALERTS, LETTERS = "alerts", "clicks.dead"
 REPORT_EVERY = 10_000
 
 
 def create(bootstrap_servers: str) -> None:
-    """The topic is there and keeps its clicks for ever."""
+    """The topics are there and keep what is in them for ever."""
     # Retention goes by the clicks' own times: a click of last month would be due for removal as soon as it is written.
-    settings = {"retention.ms": "-1"}
+    wanted = {TOPIC: PARTITIONS, ALERTS: 1, LETTERS: 1}
+    topics = [NewTopic(name=name, partitions=number, config={"retention.ms": "-1"}) for name, number in wanted.items()]
     with Client(bootstrap_servers) as client:
-        for refusal in client.create_topics([NewTopic(name=TOPIC, partitions=PARTITIONS, config=settings)]).values():
-            raise refusal
+        for refusal in client.create_topics(topics).values():
+            if refusal.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise refusal
 
 
 def publish(
-    bootstrap_servers: str, clicks: Iterable[Click], progress: Callable[[int], None] = lambda done: None
+    bootstrap_servers: str,
+    clicks: Iterable[Click],
+    progress: Callable[[int], None] = lambda done: None,
+    *,
+    every: int = REPORT_EVERY,
 ) -> int:
     """Every click is acknowledged by the broker; returns how many there were, or raises what stopped one."""
     failures: list[KafkaError] = []
@@ -47,7 +58,7 @@ def publish(
     for click in clicks:
         _send(producer, click)
         sent += 1
-        if sent % REPORT_EVERY == 0:
+        if sent % every == 0:
             producer.poll(0)
             progress(sent)
     left = producer.flush(120)
@@ -58,10 +69,20 @@ def publish(
     return sent
 
 
+def read(bootstrap_servers: str, topic: str) -> Iterator[Record]:
+    """All records that the topic has now, partition by partition."""
+    with Client(bootstrap_servers) as client:
+        places = client.metadata([topic]).partitions(topic)
+        starts, ends = client.earliest(places), client.latest(places)
+        for place in places:
+            if starts[place] < ends[place]:
+                yield from read_records(client, place, starts[place], ends[place])
+
+
 def _send(producer: Producer, click: Click) -> None:
     while True:
         try:
-            producer.produce(TOPIC, click.value, click.key, timestamp=click.at_ms)
+            producer.produce(TOPIC, click.value, click.key, timestamp=click.arrived_ms)
             return
         except BufferError:
             producer.poll(0.1)  # the queue is full: let it drain

@@ -28,16 +28,22 @@ def demo(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[st
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_the_demo_holds_every_check_and_says_so_in_plain_lines(tmp_path: Path) -> None:
-    ended = demo("--clicks", "5000", "--keep", str(tmp_path / "kept"))
+    ended = demo("--clicks", "3000", "--keep", str(tmp_path / "kept"), "--plot", str(tmp_path / "lag.svg"))
 
     assert 0 == ended.returncode, ended.stdout + ended.stderr
     assert "" == ended.stderr
     lines = ended.stdout.splitlines()
     held = [line for line in lines if line.startswith("held ")]
-    assert 13 == len(held)
-    assert lines[-1].startswith("All 13 checks held, in ")
+    assert 22 == len(held)
+    assert lines[-2].startswith("All 22 checks held, in ")
     assert "\x1b" not in ended.stdout
-    assert {"billing", "features", "fraud", "newcomer"} == {path.name for path in (tmp_path / "kept/tables").iterdir()}
+    assert {"billing", "bounces", "features", "newcomer"} == {
+        path.name for path in (tmp_path / "kept/tables").iterdir()
+    }
+    assert lines[-1].endswith(f": {tmp_path / 'lag.svg'}")
+    drawn = (tmp_path / "lag.svg").read_text()
+    groups = {"billing", "bounces", "features", "features.v2", "fraud", "fraud.v2", "newcomer"}
+    assert groups <= {group for group in groups if f'id="lag {group}"' in drawn}
 
 
 def test_without_java_the_demo_says_what_to_do() -> None:
@@ -76,10 +82,17 @@ def test_a_wrong_number_of_clicks_is_refused_with_a_sentence() -> None:
     assert "'many' is not a whole number from 1000 on" in ended.stderr
 
 
+def test_a_picture_of_another_kind_is_refused_with_a_sentence() -> None:
+    ended = demo("--plot", "lag.gif")
+
+    assert 2 == ended.returncode
+    assert "'lag.gif' is neither a .png nor an .svg file" in ended.stderr
+
+
 def run_in_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, story: Callable[[Checks], object]) -> int:
     """The demo in this process, with another story and without a broker or Spark."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(main, "_run", lambda options, console, work, checks: story(checks))
+    monkeypatch.setattr(main, "_run", lambda options, console, work, checks: story(checks) and "The lag: lag.png")
     return main.main(["--plain"])
 
 

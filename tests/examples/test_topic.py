@@ -5,8 +5,9 @@ import time
 from confluent_kafka import Consumer
 
 from examples.clicks import topic
-from examples.clicks.generator import DAY_MS, PARTITIONS, TOPIC, generate
+from examples.clicks.generator import DAY_MS, generate
 from examples.clicks.truth import Truth
+from examples.clicks.world import PARTITIONS, TOPIC
 from logmark.client import Client
 from logmark.names import TopicPartition
 from logmark.testing import Broker
