@@ -156,6 +156,19 @@ def test_a_checkpoint_is_lost_only_if_the_live_version_had_one(home: Home) -> No
     assert not home.has_lost_checkpoint(), "another version is live, and has not begun"
 
 
+def test_a_checkpoint_is_not_lost_if_its_query_never_came_to_a_batch(home: Home) -> None:
+    home.change(lambda record: replace(record, begun=1))
+    assert home.has_lost_checkpoint()
+
+    for name in ("offsets", "commits"):
+        (home.checkpoint(1) / name).mkdir(parents=True)
+    (home.checkpoint(1) / "metadata").write_text("{}")
+    assert not home.has_lost_checkpoint()
+
+    (home.checkpoint(1) / "commits" / "0").write_text("v1")
+    assert home.has_lost_checkpoint()
+
+
 def test_the_folder_can_be_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOGMARK_PIPELINES", raising=False)
     assert "pipelines" == default_root().name

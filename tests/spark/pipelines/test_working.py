@@ -85,6 +85,8 @@ class Stage:
     def _start(self, pipeline: Pipeline, version: Any, *_: Any, **__: Any) -> Query:
         if self.refusals:
             raise self.refusals.pop()
+        version.checkpoint.mkdir(parents=True, exist_ok=True)
+        (version.checkpoint / "metadata").write_text("{}")  # as Spark does before it asks a source for anything
         self.queries.append(Query(version.number))
         return self.queries[-1]
 
@@ -309,6 +311,12 @@ def test_the_record_that_the_pipelines_code_fails_on_is_looked_for_and_named(
     assert State.FAILED is worker.status.state
     assert "ValueError: boom b'v1'" in stage.said[-1]
     assert "It fails on the record clicks-0 offset 7." in stage.said[-1]
+
+
+def test_a_version_has_begun_before_its_first_batch_is_done(stage: Stage) -> None:
+    stage.worker().look()
+
+    assert 1 == stage.home.record().begun, "a driver that dies in its first batch may have written rows"
 
 
 @pytest.mark.parametrize("needs", [True, False])

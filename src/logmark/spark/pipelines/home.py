@@ -40,7 +40,7 @@ def default_root() -> Path:
 class Record:
     """What outlives a run: the live version, the one that is being built beside it, and what the pipeline is.
 
-    `begun` is the version of which a checkpoint is known to have been there, so that a lost one is noticed.
+    `begun` is the version of which a query was started last, so that a checkpoint which is lost is noticed.
     """
 
     live: int = 1
@@ -127,7 +127,8 @@ class Home:
     def has_lost_checkpoint(self) -> bool:
         """Whether the live version has run and its checkpoint is gone."""
         record = self.record()
-        return record.begun == record.live and not has_begun(self.checkpoint(record.live))
+        checkpoint = self.checkpoint(record.live)
+        return record.begun == record.live and not has_begun(checkpoint) and not _is_unused(checkpoint)
 
     @contextlib.contextmanager
     def live(self) -> Iterator[None]:
@@ -182,6 +183,11 @@ def has_begun(checkpoint: Path) -> bool:
     """Whether a query has planned a batch with this checkpoint."""
     folder = checkpoint / "offsets"
     return folder.is_dir() and any(one.name.isdecimal() for one in folder.iterdir())
+
+
+def _is_unused(checkpoint: Path) -> bool:
+    """Whether a query was made with this checkpoint that never came to its first batch."""
+    return (checkpoint / "metadata").exists() and not any((checkpoint / "commits").glob("[0-9]*"))
 
 
 def write_whole(path: Path, text: str) -> None:

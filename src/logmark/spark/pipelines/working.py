@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from logmark.clock import Clock
 from logmark.errors import LogmarkError, UserError
 from logmark.spark.pipelines.declaration import Pipeline, Version, shown_sink, shown_topics
-from logmark.spark.pipelines.home import Home, has_begun
+from logmark.spark.pipelines.home import Home
 from logmark.spark.pipelines.loading import load_again
 from logmark.spark.pipelines.queries import Brokers, make_rows, needs_versions, start_query
 from logmark.spark.pipelines.restarts import Failure, Kind, Restarts, judge, judge_raised
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _WRITE_EVERY_MS = 1000
 # A run that is to end does not try for ever.
-ATTEMPTS_MAX = 5
+ATTEMPTS_MAX = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +167,7 @@ class Worker:
                 available_now=self._available_now,
                 options=job.options,
             )
+            note_begun(job.home, version)
         except Exception as error:  # noqa: BLE001 - the pipeline's own function may raise anything
             self._failed(judge_raised(error))
             return
@@ -234,8 +235,6 @@ class Worker:
         reports = self._query.recentProgress if int(last["batchId"]) > known + 1 else [last]
         if sum(self._meter.note(_fields(report)) for report in reports):
             self._is_back = False
-            number = self._version.number
-            self.job.home.change(lambda record: replace(record, begun=number))
 
     def _failed(self, failure: Failure) -> None:
         self._query = None
@@ -379,6 +378,14 @@ def described(job: Job) -> dict[str, Any]:
     }
 
 
+def note_begun(home: Home, version: Version) -> None:
+    """It is remembered that a query of this version was started.
+
+    As soon as that is so: a driver may die in its first batch, and its checkpoint be lost, when rows are written.
+    """
+    home.change(lambda record: replace(record, begun=version.number))
+
+
 _started: "dict[Path, tuple[StreamingQuery, threading.Thread]]" = {}
 
 
@@ -392,14 +399,29 @@ def held(home: Home) -> Any:
         yield
 
 
+def run_live(job: Job, spark: "SparkSession") -> None:
+    """All there is now is read by the live version, and its place is free again; raises what ended the query."""
+    query = start_live(job, spark, available_now=True)
+    try:
+        query.awaitTermination()
+    finally:
+        _started[job.home.folder][1].join()
+
+
 def start_live(job: Job, spark: "SparkSession", *, available_now: bool) -> "StreamingQuery":
     """A running query of the live version, which holds the right to run it until it ends."""
     stack = contextlib.ExitStack()
     stack.enter_context(held(job.home))
     try:
-        record = job.home.change(lambda record: replace(record, **described(job)))
+        job.home.change(lambda record: replace(record, **described(job)))
         version = job.home.live_version(job.pipeline)
+        if job.home.has_lost_checkpoint() and needs_versions(job.pipeline, version, spark, job.brokers):
+            raise UserError(
+                f"The checkpoint of {job.pipeline.name} is gone ({version.checkpoint}), and with it what was known of "
+                "the records before. Nothing was read or written. `logmark pipelines run` builds it again."
+            )
         query = start_query(job.pipeline, version, spark, job.brokers, available_now=available_now, options=job.options)
+        note_begun(job.home, version)
     except BaseException:
         stack.close()
         raise
@@ -407,8 +429,6 @@ def start_live(job: Job, spark: "SparkSession", *, available_now: bool) -> "Stre
     def wait() -> None:
         with stack, contextlib.suppress(Exception):
             query.awaitTermination()
-        if has_begun(version.checkpoint) and record.begun != version.number:
-            job.home.change(lambda record: replace(record, begun=version.number))
 
     thread = threading.Thread(target=wait, name=f"pipeline {job.pipeline.name}", daemon=True)
     _started[job.home.folder] = query, thread
