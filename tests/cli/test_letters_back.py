@@ -7,7 +7,7 @@ import pytest
 
 from logmark.client.client import Client
 from logmark.names import TopicPartition
-from logmark.offsets.letters import headers_of, refused
+from logmark.offsets.letters import Headers, headers_of, refused
 from logmark.wire import batches
 from tests.cli.conftest import Ran, run
 from tests.harness.brokers import BrokerUnderTest
@@ -23,12 +23,14 @@ def replay(broker: BrokerUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     return lambda *arguments: run("replay", *arguments, servers=broker.bootstrap_servers)
 
 
-def write_letters(broker: BrokerUnderTest, dead: str, topic: str, numbers: range, pipeline: str = "billing") -> None:
-    """A letter for each number, about a record of partition 1."""
+def write_letters(
+    broker: BrokerUnderTest, dead: str, topic: str, numbers: range, pipeline: str = "billing", headers: Headers = ()
+) -> None:
+    """A letter for each number, about a record of partition 1 with these headers."""
     letters = [
         refused(
             TopicPartition(topic, 1), number, 1_700_000_000_000 + number, b"k%d" % number, b"v%d" % number,
-            [(b"own", b"x")], error="bad", pipeline=pipeline,
+            [(b"own", b"x"), *headers], error="bad", pipeline=pipeline,
         )
         for number in numbers
     ]  # fmt: skip
@@ -71,6 +73,24 @@ def test_letters_go_back_as_the_records_that_they_were_and_only_those_that_did_n
         name for name, _ in sent[3]["headers"] if not name.startswith("logmark.replay.")
     ]
     assert [] == rows(broker, clicks, 0)
+
+
+def test_a_record_that_was_refused_again_goes_back_again_and_its_letters_count(
+    broker: BrokerUnderTest, replay: Command
+) -> None:
+    clicks, dead = broker.create_topic("clicks", 2, FOREVER), broker.create_topic("dead", 1, FOREVER)
+    write_letters(broker, dead, clicks, range(1))
+    unsent = [dead, "--to-original", "--from", "unsent", "--yes"]
+
+    for attempts in (1, 2, 3):
+        assert 0 == replay(*unsent).exit_code
+        back = rows(broker, clicks, 1)[-1]
+        assert (b"v0", b"%d" % attempts) == (back["value"], dict(back["headers"])["logmark.letter.attempts"])
+        assert f'["{clicks}",1,0]'.encode() == dict(back["headers"])["logmark.letter.origin"]
+        headers = [(name.encode(), value) for name, value in back["headers"] if name != "own"]
+        write_letters(broker, dead, clicks, range(1), headers=headers)
+
+    assert 3 == len(rows(broker, clicks, 1))
 
 
 def test_letters_of_one_pipeline_can_go_to_a_topic_that_only_it_reads(broker: BrokerUnderTest, replay: Command) -> None:

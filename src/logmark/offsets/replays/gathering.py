@@ -76,7 +76,8 @@ class Sorter:
         ):
             counts.not_selected += 1
             return None
-        if headers and hops_of(headers) >= self._max_hops:
+        # A letter of ours counts its attempts, and goes round only if somebody sends it back each time.
+        if letter is None and headers and hops_of(headers) >= self._max_hops:
             counts.hopped += 1
             return None
         topic = self._topic_of(offset, headers)
