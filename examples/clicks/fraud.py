@@ -20,6 +20,7 @@ users and addresses a batch would mean as many round trips. So they share BUCKET
 
 import json
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from math import asin, cos, radians, sin, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -199,9 +200,11 @@ def _watched(records: "DataFrame", burst_clicks: int) -> "DataFrame":
 
         cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
     rows = _subjects(records).groupBy("kind", "bucket")
-    return rows.applyInPandasWithState(
-        watch, "key STRING, value STRING, id STRING", "text STRING", "append", "NoTimeout"
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # PySpark's, about every pandas since 3.0
+        return rows.applyInPandasWithState(
+            watch, "key STRING, value STRING, id STRING", "text STRING", "append", "NoTimeout"
+        )
 
 
 def _subjects(records: "DataFrame") -> "DataFrame":
