@@ -1,25 +1,28 @@
-"""`format("logmark")` side by side with Spark's own Kafka connector: `python bench/spark.py [--output json] [--tiny]`.
+"""`format("logmark")` beside Spark's Kafka connector: `python bench/spark.py [--output json] [--quick] [--tiny]`.
 
 Both read the same topics of the same broker in the same Spark session, in turn, all columns into a sink that drops
-them; the first round is not counted. The brokers are Apache Kafka and Logmark. JSON: values as typed columns, here by
-`value.format=json`, there by `from_json`. Trickle: one record at a time, until Spark has written the batch's commit.
-Pipelines: the functions of examples/clicks into Parquet.
+them; a first round of each kind of work is not counted. The brokers are Apache Kafka and Logmark. JSON: values as typed
+columns, here by `value.format=json`, there by `from_json`. Trickle: one record at a time, until Spark has written the
+batch's commit. Pipelines: the functions of examples/clicks into Parquet. At the end it says where the time goes:
+processor time by process, and by step of reading without Spark.
 """
 
 import argparse
+import os
 import sys
 import tempfile
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/spark.py` finds its neighbours
 
-from bench import connector, load, report, sides, topics
+from bench import connector, load, phases, pipelines, report, sides, topics
 from bench.report import Row, middle
 from tests.harness import distribution
 
@@ -34,37 +37,61 @@ class Plan:
     """How much is measured."""
 
     rounds: int
-    warm_ups: int = 1
     records: dict[int, int]
+    packed: dict[int, int]
     clicks: int
+    examples: int
     trickled: int
     codecs: tuple[str, ...] = CODECS
-    pipelines: tuple[str, ...] = ("billing", "fraud", "features")
+    pipelines: tuple[str, ...] = pipelines.NAMES
     brokers: tuple[str, ...] = ("Apache Kafka", "Logmark")
+    is_warmed_up: bool = True
 
     @classmethod
     def full(cls, rounds: int) -> "Plan":
         """What `make bench` runs."""
-        return cls(rounds=rounds, records={100: 4_000_000, 1024: 800_000}, clicks=2_000_000, trickled=15)
+        return cls(
+            rounds=rounds,
+            records={100: 6_000_000, 1024: 1_200_000},
+            packed={100: 2_000_000, 1024: 400_000},
+            clicks=1_000_000,
+            examples=200_000,
+            trickled=12,
+        )
+
+    @classmethod
+    def quick(cls) -> "Plan":
+        """A few minutes: one round, one codec, smaller topics."""
+        return cls(
+            rounds=1,
+            records={100: 3_000_000, 1024: 600_000},
+            packed={100: 1_000_000, 1024: 200_000},
+            clicks=500_000,
+            examples=50_000,
+            trickled=5,
+            codecs=("zstd",),
+        )
 
     @classmethod
     def tiny(cls) -> "Plan":
         """Only enough to see that everything runs; its figures mean nothing."""
         return cls(
             rounds=1,
-            warm_ups=0,
             records={100: 4_000},
+            packed={100: 4_000},
             clicks=4_000,
+            examples=1_000,
             trickled=1,
             codecs=("zstd",),
             pipelines=("billing",),
             brokers=("Logmark",),
+            is_warmed_up=False,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One work that both sources do on one topic; what it measures is records a second unless it says seconds."""
+    """One work that both sources do on one topic; what it measures is records a second unless it says milliseconds."""
 
     work: str
     topic: str
@@ -72,12 +99,35 @@ class Case:
     run: Callable[["Bench", str, str], float]
     kind: str = "scan"
     unit: str = "records/s"
+    value_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared(Row):
+    """A row of the bench, with the size of its values where all are of one."""
+
+    value_bytes: int | None = None
+
+    def shown(self, value: float) -> str:
+        plain = Row.shown(self, value)
+        return plain if self.value_bytes is None else f"{plain}, {value * self.value_bytes / 1e6:,.0f} MB/s"
+
+    def as_json(self) -> dict[str, object]:
+        fields = Row.as_json(self)
+        size = fields.pop("value_bytes")
+        if self.value_bytes is not None:
+            speeds = {"logmark_mb_s": self.logmark, "other_mb_s": self.other}
+            fields |= {name: round(value * self.value_bytes / 1e6, 1) for name, value in speeds.items()}
+            fields["value_bytes"] = size
+        return fields
 
 
 def session() -> Any:
     """A Spark on two cores of this machine, with the connector on its class path."""
     from logmark.spark.sessions import session
 
+    # Where Python may not keep what it compiles, each process that Spark starts compiles what was edited last.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     jars = ",".join(map(str, connector.jars()))
     return session("logmark-bench", master="local[2]", memory="2g", config={"spark.jars": jars})
 
@@ -103,9 +153,10 @@ class Bench:
         """The whole topic as a data frame."""
         return self.spark.read.format(source).options(**self.options(source, topic, is_stream=False), **more).load()
 
-    def stream(self, source: str, topic: str) -> Any:
+    def stream(self, source: str, topic: str, **more: str) -> Any:
         """The topic as a stream from its beginning."""
-        return self.spark.readStream.format(source).options(**self.options(source, topic, is_stream=True)).load()
+        options = self.options(source, topic, is_stream=True)
+        return self.spark.readStream.format(source).options(**options, **more).load()
 
     def place(self) -> str:
         """A folder that is not there yet."""
@@ -132,25 +183,26 @@ def scan_stream(bench: Bench, source: str, topic: str) -> float:
 
 def scan_json(bench: Bench, source: str, topic: str) -> float:
     """Seconds to read the whole topic as typed columns."""
-    if source == "kafka":
-        text = f"from_json(cast(value as string), '{topics.CLICKS_SCHEMA}') as value"
-        frame = bench.batch(source, topic).selectExpr("topic", "partition", "offset", text)
-    else:
-        frame = bench.batch(source, topic, **{"value.format": "json", "value.schema": topics.CLICKS_SCHEMA})
-    typed = frame.select("topic", "partition", "offset", "value.*")
-    return timed(lambda: typed.write.format("noop").mode("overwrite").save())
+    records = typed(bench.batch, source, topic, topics.CLICKS_SCHEMA)
+    rows = records.select("topic", "partition", "offset", "value.*")
+    return timed(lambda: rows.write.format("noop").mode("overwrite").save())
+
+
+def typed(read: Callable[..., Any], source: str, topic: str, schema: str) -> Any:
+    """Records whose values are structs of a schema."""
+    if source == "logmark":
+        return read(source, topic, **{"value.format": "json", "value.schema": schema})
+    from pyspark.sql.functions import col, from_json
+
+    return read(source, topic).withColumn("value", from_json(col("value").cast("string"), schema))
 
 
 def piped(name: str) -> Callable[[Bench, str, str], float]:
     """Seconds that a pipeline of examples/clicks takes for the whole topic, into Parquet."""
 
     def run(bench: Bench, source: str, topic: str) -> float:
-        from examples.clicks import billing, features, fraud
-
-        work = {"billing": billing.charges, "fraud": fraud.alerts, "features": features.observations}[name]
-        writer = work(bench.stream(source, topic)).writeStream.format("parquet").trigger(availableNow=True)
-        writer = writer.option("path", bench.place()).option("checkpointLocation", bench.place())
-        return timed(lambda: writer.start().awaitTermination())
+        records = typed(bench.stream, source, topic, str(pipelines.pipeline(name).schema))
+        return timed(lambda: pipelines.start(name, records, folder=bench.place).awaitTermination())
 
     return run
 
@@ -194,48 +246,120 @@ def cases(plan: Plan, bench: Bench) -> list[Case]:
         load.run(
             "produce", address=bench.address, topic=topic, partitions=PARTITIONS, records=records, value_bytes=size
         )
-        for name, scan in (("batch", scan_batch), ("availableNow", scan_stream)):
-            found.append(Case(work=f"{name} of {SIZES[size]} records", topic=topic, records=records, run=scan))
+        found += scans(topic, records, size, "")
         for codec in plan.codecs:
-            packed = f"scan-{size}-{codec}"
-            part = records // 4
-            _fill(bench, packed, topics.lines(size), part, codec)
-            work = f"batch of {SIZES[size]} records in {codec}"
-            found.append(Case(work=work, topic=packed, records=part, run=scan_batch))
+            packed = f"{topic}-{codec}"
+            _fill(bench, packed, topics.lines(size), plan.packed[size], codec)
+            found += scans(packed, plan.packed[size], size, f" in {codec}")
     _fill(bench, "clicks", topics.clicks(), plan.clicks, "none")
     found.append(
         Case(work="JSON clicks to typed columns", topic="clicks", records=plan.clicks, run=scan_json, kind="json")
     )
-    _fill(bench, "examples", topics.example_clicks(), plan.clicks, "lz4")
+    _fill(bench, "examples", pipelines.clicks(plan.examples), plan.examples, "lz4")
     for name in plan.pipelines:
         work = f"{name}, availableNow into Parquet"
-        found.append(Case(work=work, topic="examples", records=plan.clicks, run=piped(name), kind="pipeline"))
+        found.append(Case(work=work, topic="examples", records=plan.examples, run=piped(name), kind="pipeline"))
     sides.create_topic(bench.address, "trickle", 1)
     run = trickle(plan.trickled)
     found.append(Case(work="micro-batch of one record", topic="trickle", records=1, run=run, kind="latency", unit="ms"))
     return found
 
 
-def _fill(bench: Bench, topic: str, values: list[bytes], records: int, codec: str) -> None:
+def scans(topic: str, records: int, size: int, packed: str) -> list[Case]:
+    """The topic read as a batch and as a stream."""
+    ways = (("batch", scan_batch), ("availableNow", scan_stream))
+    return [
+        Case(work=f"{name} of {SIZES[size]} records{packed}", topic=topic, records=records, run=scan, value_bytes=size)
+        for name, scan in ways
+    ]
+
+
+def _fill(bench: Bench, topic: str, values: Sequence[bytes | tuple[bytes, bytes]], records: int, codec: str) -> None:
     sides.create_topic(bench.address, topic, PARTITIONS)
     topics.fill(bench.address, topic, values, partitions=PARTITIONS, records=records, codec=codec)
 
 
-def measure(plan: Plan, folder: Path, say: Callable[[str], None]) -> list[Row]:
-    """Every case on every broker by both sources."""
-    rows: list[Row] = []
+class Measuring:
+    """The rows of one broker, and what its scans used of the processors."""
+
+    def __init__(self, plan: Plan, bench: Bench, broker: sides.Running, say: Callable[[str], None]) -> None:
+        self._plan = plan
+        self._bench = bench
+        self._name = "Logmark" if broker.name.startswith("logmark") else "Apache Kafka"
+        self._say = say
+        self._warm: set[object] = set()
+        self._processors = phases.Processors(broker.pid)
+        self.notes: list[str] = []
+
+    def rows(self) -> list[Compared]:
+        """Every case by both sources; the small ones first, because the first of a kind is done once for nothing."""
+        made = cases(self._plan, self._bench)
+        _check(self._bench, made, self._name)
+        done = {case.work: self._row(case) for case in sorted(made, key=lambda case: case.records)}
+        for size in self._plan.records:
+            self.notes += [self._steps(size)]
+        return [done[case.work] for case in made]
+
+    def _row(self, case: Case) -> Compared:
+        plan = self._plan
+        samples: dict[str, list[float]] = defaultdict(list)
+        used: dict[str, list[dict[str, float]]] = defaultdict(list)
+        is_cold = plan.is_warmed_up and case.kind != "latency" and case.run not in self._warm
+        self._warm.add(case.run)
+        for number in range(0 if is_cold else 1, plan.rounds + 1):
+            self._say(f"{self._name}, {case.work}: {f'round {number} of {plan.rounds}' if number else 'warm-up'}")
+            for source in SOURCES if number % 2 else SOURCES[::-1]:
+                before = self._processors.seconds()
+                seconds = case.run(self._bench, source, case.topic)
+                after = self._processors.seconds()
+                if number:
+                    samples[source].append(seconds * 1000 if case.unit == "ms" else case.records / seconds)
+                    used[source].append({name: after[name] - before[name] for name in after})
+        if case.kind == "scan" and case.topic in {f"scan-{size}" for size in plan.records}:
+            self.notes += [self._used(case, source, used[source]) for source in SOURCES]
+        return Compared(
+            work=f"{case.work} from {self._name}",
+            logmark_as='format("logmark")',
+            against=f"connector {connector.VERSION}",
+            unit=case.unit,
+            logmark=middle(samples["logmark"]),
+            other=middle(samples["kafka"]),
+            kind=case.kind,
+            is_higher_better=case.unit != "ms",
+            value_bytes=case.value_bytes,
+        )
+
+    def _used(self, case: Case, source: str, used: list[dict[str, float]]) -> str:
+        parts = ", ".join(
+            f"{name} {1e6 * median(one[name] for one in used) / case.records:.2f} s" for name in phases.PROCESSES
+        )
+        what = 'format("logmark")' if source == "logmark" else "connector"
+        return f"Processor time per million records, {case.work} from {self._name}, {what}: {parts}."
+
+    def _steps(self, size: int) -> str:
+        steps = phases.steps_of(self._bench.address, f"scan-{size}")
+        parts = ", ".join(f"{name} {steps.per_million(name):.0f} ms" for name in phases.PHASES)
+        return (
+            f"Processor time per million records, {SIZES[size]} from {self._name} into Arrow without Spark, "
+            f"one process: {parts}."
+        )
+
+
+def measure(plan: Plan, folder: Path, say: Callable[[str], None]) -> tuple[list[Compared], list[str]]:
+    """Every case on every broker by both sources, and where the time went."""
+    rows: list[Compared] = []
+    notes: list[str] = []
     spark = session()
     try:
         for broker in plan.brokers:
             data = folder / "broker"
             with sides.logmark(data, durability="os") if broker == "Logmark" else sides.kafka(data) as side:
-                bench = Bench(spark, side.address, folder)
-                made = cases(plan, bench)
-                _check(bench, made, broker)
-                rows += [_row(plan, bench, broker, case, say) for case in made]
+                measuring = Measuring(plan, Bench(spark, side.address, folder), side, say)
+                rows += measuring.rows()
+                notes += measuring.notes
     finally:
         spark.stop()
-    return rows
+    return rows, notes
 
 
 def _check(bench: Bench, made: list[Case], broker: str) -> None:
@@ -247,42 +371,12 @@ def _check(bench: Bench, made: list[Case], broker: str) -> None:
                 raise RuntimeError(f"{source} read {seen} of {records} records of {topic} from {broker}")
 
 
-def _row(plan: Plan, bench: Bench, broker: str, case: Case, say: Callable[[str], None]) -> Row:
-    samples: dict[str, list[float]] = defaultdict(list)
-    for number in range(1 - plan.warm_ups, plan.rounds + 1):
-        say(f"{broker}, {case.work}: {'warm-up' if number < 1 else f'round {number} of {plan.rounds}'}")
-        for source in SOURCES if number % 2 else SOURCES[::-1]:
-            seconds = case.run(bench, source, case.topic)
-            if number >= 1:
-                samples[source].append(seconds * 1000 if case.unit == "ms" else case.records / seconds)
-    return Row(
-        work=f"{case.work} from {broker}",
-        logmark_as='format("logmark")',
-        against=f"connector {connector.VERSION}",
-        unit=case.unit,
-        logmark=middle(samples["logmark"]),
-        other=middle(samples["kafka"]),
-        kind=case.kind,
-        is_higher_better=case.unit != "ms",
-    )
-
-
-def megabytes(rows: list[Row]) -> list[str]:
-    """The plain scans in megabytes of values a second."""
-    sizes = {text: size for size, text in SIZES.items()}
-    plain = [row for row in rows if row.kind == "scan" and " in " not in row.work]
-    return [
-        f"{row.work}: {row.logmark * size / 1e6:,.0f} MB/s beside {row.other * size / 1e6:,.0f} MB/s"
-        for row in plain
-        for text, size in sizes.items()
-        if text in row.work
-    ]
-
-
 def main() -> int:
     """Runs the bench and prints it; 1 with a sentence when a side cannot run here."""
     parser = argparse.ArgumentParser(description="Logmark's Spark source side by side with Spark's Kafka connector.")
     report.add_options(parser)
+    parser.set_defaults(rounds=2)
+    parser.add_argument("--quick", action="store_true", help="one round of less, in a few minutes")
     chosen = parser.parse_args()
     if reason := distribution.why_not():
         print(reason, file=sys.stderr)
@@ -294,17 +388,17 @@ def main() -> int:
         return 1
     import pyspark
 
-    plan = Plan.tiny() if chosen.tiny else Plan.full(chosen.rounds)
+    plan = Plan.tiny() if chosen.tiny else Plan.quick() if chosen.quick else Plan.full(chosen.rounds)
     with tempfile.TemporaryDirectory(prefix="logmark-bench-") as folder:
-        rows = measure(plan, Path(folder), lambda line: print(line, file=sys.stderr, flush=True))
+        rows, notes = measure(plan, Path(folder), lambda line: print(line, file=sys.stderr, flush=True))
     about = {"rounds": plan.rounds, "partitions": PARTITIONS, "pyspark": pyspark.__version__, "master": "local[2]"}
     report.show(
-        rows,
+        list[Row](rows),
         about=about,
         title="Logmark's Spark source beside Spark's connector",
         bench="spark",
         options=chosen,
-        notes=megabytes(rows),
+        notes=notes,
     )
     return 0
 

@@ -32,15 +32,6 @@ def clicks(count: int = CHUNK) -> list[bytes]:
     ]
 
 
-def example_clicks(count: int = CHUNK) -> list[bytes]:
-    """Clicks of examples/clicks, as its pipelines read them."""
-    from examples.clicks.generator import DAY_MS, generate
-
-    return [
-        click.value for click in generate(count, seed=7, start_ms=1_790_000_000_000 - DAY_MS, end_ms=1_790_000_000_000)
-    ]
-
-
 def lines(size: int, count: int = CHUNK) -> list[bytes]:
     """Texts of so many bytes, which a codec makes about a third as long."""
     chance = random.Random(8)
@@ -48,8 +39,16 @@ def lines(size: int, count: int = CHUNK) -> list[bytes]:
     return [" ".join(chance.choices(words, k=size // 8 + 1)).encode()[:size].ljust(size) for _ in range(count)]
 
 
-def fill(address: str, topic: str, values: Sequence[bytes], *, partitions: int, records: int, codec: str) -> float:
-    """Produces the values over and over; bytes of values in all."""
+def fill(
+    address: str,
+    topic: str,
+    values: Sequence[bytes | tuple[bytes, bytes]],
+    *,
+    partitions: int,
+    records: int,
+    codec: str,
+) -> float:
+    """Produces the values, or keys and values, over and over; bytes of values in all."""
     producer = Producer(
         {
             "bootstrap.servers": address,
@@ -66,12 +65,13 @@ def fill(address: str, topic: str, values: Sequence[bytes], *, partitions: int, 
         if error is not None:
             failures.append(error)
 
-    chunk = [{"value": value} for value in values]
+    some = [{"value": one} if isinstance(one, bytes) else {"key": one[0], "value": one[1]} for one in values]
     size = 0
-    for number, begin in enumerate(range(0, records, len(chunk))):
-        part = chunk[: records - begin]
+    for number, begin in enumerate(range(0, records, CHUNK)):
+        part = [some[at % len(some)] for at in range(begin, min(records, begin + CHUNK))]
         size += sum(len(item["value"]) for item in part)
-        producer.produce_batch(topic, part, partition=number % partitions, on_delivery=told)
+        where = -1 if "key" in part[0] else number % partitions  # by its key
+        producer.produce_batch(topic, part, partition=where, on_delivery=told)
         while len(producer) > 300_000:
             producer.poll(0.005)
     if producer.flush(120) or failures:
