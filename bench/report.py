@@ -42,6 +42,10 @@ class Row:
             return "even"
         return "better" if (self.ratio > 1) == self.is_higher_better else "worse"
 
+    def shown(self, value: float) -> str:
+        """One side's figure, as the table has it."""
+        return f"{value:,.4g} {self.unit}" if value < 1e4 else f"{value:,.0f} {self.unit}"
+
     def as_json(self) -> dict[str, object]:
         """The row with its ratio under a name that says what was divided: `throughput_ratio`, `scan_ratio`, ..."""
         values = {name: value for name, value in asdict(self).items() if name not in ("kind", "is_higher_better")}
@@ -111,8 +115,8 @@ def _cells(row: Row) -> list[str]:
         row.work,
         row.logmark_as,
         row.against,
-        f"{row.logmark:,.4g} {row.unit}" if row.logmark < 1e4 else f"{row.logmark:,.0f} {row.unit}",
-        f"{row.other:,.4g} {row.unit}" if row.other < 1e4 else f"{row.other:,.0f} {row.unit}",
+        row.shown(row.logmark),
+        row.shown(row.other),
         f"{row.ratio:.2f} ({row.verdict})",
     ]
 
