@@ -159,15 +159,7 @@ class Worker:
             if job.home.has_lost_checkpoint() and needs_versions(job.pipeline, version, self._spark, job.brokers):
                 self._rebuild(version)
                 return
-            self._query = start_query(
-                job.pipeline,
-                version,
-                self._spark,
-                job.brokers,
-                available_now=self._available_now,
-                options=job.options,
-            )
-            note_begun(job.home, version)
+            self._query = begin(job, version, self._spark, available_now=self._available_now)
         except Exception as error:  # noqa: BLE001 - the pipeline's own function may raise anything
             self._failed(judge_raised(error))
             return
@@ -378,12 +370,18 @@ def described(job: Job) -> dict[str, Any]:
     }
 
 
-def note_begun(home: Home, version: Version) -> None:
-    """It is remembered that a query of this version was started.
+def begin(job: Job, version: Version, spark: "SparkSession", *, available_now: bool) -> "StreamingQuery":
+    """A running query of the version, of which is remembered that it has begun.
 
-    As soon as that is so: a driver may die in its first batch, and its checkpoint be lost, when rows are written.
+    From the start on: a driver may die in its first batch, and its checkpoint be lost, when rows are written already.
     """
-    home.change(lambda record: replace(record, begun=version.number))
+    query = start_query(job.pipeline, version, spark, job.brokers, available_now=available_now, options=job.options)
+    try:
+        job.home.change(lambda record: replace(record, begun=version.number))
+    except BaseException:
+        query.stop()
+        raise
+    return query
 
 
 _started: "dict[Path, tuple[StreamingQuery, threading.Thread]]" = {}
@@ -420,8 +418,7 @@ def start_live(job: Job, spark: "SparkSession", *, available_now: bool) -> "Stre
                 f"The checkpoint of {job.pipeline.name} is gone ({version.checkpoint}), and with it what was known of "
                 "the records before. Nothing was read or written. `logmark pipelines run` builds it again."
             )
-        query = start_query(job.pipeline, version, spark, job.brokers, available_now=available_now, options=job.options)
-        note_begun(job.home, version)
+        query = begin(job, version, spark, available_now=available_now)
     except BaseException:
         stack.close()
         raise
