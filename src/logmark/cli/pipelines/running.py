@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from logmark.client.client import Client
+    from logmark.spark.options import Options
     from logmark.spark.pipelines.working import Job
 
 
@@ -70,11 +71,11 @@ def run(
         loaded = load_with(spark, files, only=only or ())
         jobs = [job_of(cluster, one.pipeline, one.file, root) for one in loaded]
         ship_by_value(own_modules(files))
-        clients = {one.brokers.bootstrap_servers: stack.enter_context(_client(one)) for one in jobs}
+        clients = connected(jobs, stack)
         if create_topics:
             creating.create_topics(jobs, clients)
         check_all(jobs, clients)
-        stops = Stops()
+        stops = stack.enter_context(Stops())
         spark()
         shown = bars if available_now else board if sys.stderr.isatty() else lines
         watch, tell = stack.enter_context(shown(clients))
@@ -86,6 +87,21 @@ def run(
         raise typer.Exit(1)
 
 
+def connected(jobs: "Sequence[Job]", stack: contextlib.ExitStack) -> "dict[str, Client]":
+    """A client for each cluster, by its address; none where nobody can say how to reach it."""
+    clients: dict[str, Client] = {}
+    failures: list[str] = []
+    for job in jobs:
+        try:
+            if job.brokers.bootstrap_servers not in clients:
+                clients[job.brokers.bootstrap_servers] = stack.enter_context(_client(job))
+        except LogmarkError as error:
+            failures.append(f"{job.pipeline.name}: {error}")
+    if not clients:
+        raise UserError("\nlogmark: ".join(dict.fromkeys(failures)))
+    return clients
+
+
 def check_all(jobs: "Sequence[Job]", clients: "dict[str, Client]") -> None:
     """Raises a sentence, before Spark is started, if none of the pipelines could run."""
     failures = [failure for failure in (_checked(job, clients) for job in jobs) if failure is not None]
@@ -94,26 +110,36 @@ def check_all(jobs: "Sequence[Job]", clients: "dict[str, Client]") -> None:
 
 
 def _checked(job: "Job", clients: "dict[str, Client]") -> str | None:
-    """Why the pipeline cannot read its topics; None if it can."""
+    """Why the pipeline cannot be run; None if nothing is known that speaks against it."""
     from logmark.spark.cluster import partitions_of
-    from logmark.spark.options import parse
-    from logmark.spark.pipelines.queries import read_options
 
     try:
-        version = job.home.live_version(job.pipeline)
-        options = parse(read_options(job.pipeline, version, job.brokers, job.options), is_stream=True)
-        partitions_of(clients[job.brokers.bootstrap_servers], options)
+        if job.home.is_live():
+            with job.home.live():
+                pass  # the lock knows who has it
+        options = _options(job)
+        if job.brokers.bootstrap_servers in clients:
+            partitions_of(clients[job.brokers.bootstrap_servers], options)
     except LogmarkError as error:
         return f"{job.pipeline.name}: {error}"
     return None
 
 
+def _options(job: "Job") -> "Options":
+    from logmark.spark.options import parse
+    from logmark.spark.pipelines.queries import read_options
+
+    version = job.home.live_version(job.pipeline)
+    return parse(read_options(job.pipeline, version, job.brokers, job.options), is_stream=True)
+
+
 def _client(job: "Job") -> "Client":
+    """A client of the pipeline's cluster, with the properties that its own options add."""
     from logmark.client.client import Client
 
     return Client(
         job.brokers.bootstrap_servers,
-        config=job.brokers.properties,
+        config=_options(job).client,
         timeout_s=TIMEOUT_S,
         connect_timeout_s=CONNECT_TIMEOUT_S,
         patience_s=PATIENCE_S,

@@ -133,9 +133,12 @@ class Pipeline:
         """Reads all there is now, commits the group's offsets and returns; raises whatever stops the query."""
         from pyspark.errors import StreamingQueryException
 
-        query = self.start(spark, home=home, bootstrap_servers=bootstrap_servers, available_now=True, options=options)
+        from logmark.spark.pipelines.submitting import job_of
+        from logmark.spark.pipelines.working import run_live
+
+        job = job_of(self, home=home, bootstrap_servers=bootstrap_servers, options=options)
         try:
-            query.awaitTermination()
+            run_live(job, spark)
         except StreamingQueryException as error:
             sentence = sentence_in(str(error))
             if sentence is None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from logmark import properties
 from logmark.errors import UserError
@@ -72,8 +72,8 @@ def main(pipelines: Sequence[Pipeline], arguments: Sequence[str] | None = None) 
             for one in pipelines
         ]
         spark = _spark(pipelines[0].name)
-        stops = Stops()
-        is_well = Runner(jobs, spark, available_now=given.available_now, say=_say).run(stops=stops)
+        with Stops() as stops:
+            is_well = Runner(jobs, spark, available_now=given.available_now, say=_say).run(stops=stops)
         spark.stop()
     except UserError as error:
         _say(str(error))
@@ -82,12 +82,19 @@ def main(pipelines: Sequence[Pipeline], arguments: Sequence[str] | None = None) 
 
 
 class Stops:
-    """Counts the wishes to stop: Ctrl-C and SIGTERM, caught from now on."""
+    """Counts the wishes to stop, Ctrl-C and SIGTERM, which end nothing meanwhile."""
 
     def __init__(self) -> None:
         self._count = 0
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._note)
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def __call__(self) -> int:
         return self._count

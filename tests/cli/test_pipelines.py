@@ -1,0 +1,290 @@
+"""`logmark pipelines run`, `list` and `status`: in this process without Spark, and once as real processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logmark.spark import read_table
+from logmark.spark.pipelines.home import Home, Record
+from logmark.spark.pipelines.status import BatchDone, State, Status, write_status
+from tests.cli.conftest import Ran, run
+from tests.harness.brokers import BrokerUnderTest
+from tests.harness.node import wait_until
+from tests.harness.sparks import QUICK_JAVA
+
+LOGMARK = str(Path(sys.executable).with_name("logmark"))
+NOBODY = "127.0.0.1:1"
+Command = Callable[..., Ran]
+PIPELINE = """
+from logmark.spark import Pipeline, Table
+from pyspark.sql import functions
+
+@functions.udf("string")
+def upper(value):
+    return bytes(value).decode().upper()
+
+def loud(frame):
+    return frame.select("topic", "partition", "offset", upper("value").alias("value"))
+
+billing = Pipeline(
+    name="billing", group={group!r}, topics={topic!r}, transform=loud, sink=Table({table!r}),
+    options={{"auto.offset.reset": "earliest", **{options!r}}}, dead_letters={dead_letters!r},
+)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOGMARK_PIPELINES", raising=False)
+
+
+class Stage:
+    """A broker, a folder, and the commands on them."""
+
+    def __init__(self, broker: BrokerUnderTest, folder: Path) -> None:
+        self.broker = broker
+        self.folder = folder
+        self.root = folder / "home"
+        self.home = Home(self.root, "billing")
+        self.group = broker.group("billing")
+
+    def file(self, topic: str, *, dead_letters: str | None = None, **options: str) -> str:
+        file = self.folder / "shop.py"
+        text = PIPELINE.replace('@functions.udf("string")\n', "") if options or topic == "nowhere" else PIPELINE
+        table = str(self.folder / "table")
+        file.write_text(
+            text.format(group=self.group, topic=topic, table=table, options=options, dead_letters=dead_letters)
+        )
+        return str(file)
+
+    def run(self, *arguments: str, servers: str | None = None) -> Ran:
+        named = ("--home", str(self.root))
+        return run("pipelines", *arguments, *named, servers=servers or self.broker.bootstrap_servers)
+
+
+@pytest.fixture
+def stage(our_broker: BrokerUnderTest, tmp_path: Path) -> Stage:
+    return Stage(our_broker, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("topic", "options", "servers", "said"),
+    [
+        ("nowhere", {}, None, "billing: There is no topic nowhere at "),
+        ("clicks", {"startingOfsets": "5"}, None, 'billing: format("logmark") has no option startingOfsets. Did you '),
+        ("clicks", {"maxOffsetsPerTrigger": "many"}, None, "maxOffsetsPerTrigger must be a whole number above 0"),
+        ("clicks", {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "GSSAPI"}, None, "GSSAPI"),
+        ("clicks", {"a.b": "c"}, NOBODY, "has no option a.b"),
+        ("clicks", {"startingOffsets": "earliest"}, NOBODY, f"{NOBODY}"),
+    ],
+)
+def test_a_mistake_is_said_before_spark_is_started(
+    stage: Stage, topic: str, options: dict[str, str], servers: str | None, said: str
+) -> None:
+    if topic == "clicks":
+        topic = stage.broker.create_topic("clicks")
+
+    ran = stage.run("run", stage.file(topic, **options), servers=servers)
+
+    assert 1 == ran.exit_code
+    assert said in ran.error
+    assert "Starting Spark" not in ran.error
+    assert "Traceback" not in ran.error
+    assert {} == stage.broker.committed(stage.group)
+    assert not stage.root.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def f(:\n", "shop.py, line 1: "),
+        ("x = 1\n", "declares no pipeline"),
+        ("import nowhere_at_all\n", "shop.py, line 1: ModuleNotFoundError"),
+    ],
+)
+def test_a_file_that_does_not_load_is_one_line_without_a_traceback(stage: Stage, text: str, said: str) -> None:
+    (stage.folder / "shop.py").write_text(text)
+
+    ran = stage.run("run", str(stage.folder / "shop.py"))
+
+    assert 2 == ran.exit_code
+    assert said in ran.error
+    assert 1 == len(ran.error.splitlines())
+
+
+def test_a_cluster_that_may_only_be_looked_at_runs_no_pipeline(stage: Stage) -> None:
+    ran = stage.run("run", stage.file("nowhere"), "--read-only")
+
+    assert 1 == ran.exit_code
+    assert "forbidden here" in ran.error
+
+
+@pytest.mark.parametrize("arguments", [("--conf", "spark.ui"), ("--package", "nowhere.whl")])
+def test_what_spark_would_not_understand_is_said(stage: Stage, arguments: tuple[str, ...]) -> None:
+    ran = stage.run("run", stage.file(stage.broker.create_topic("clicks"), startingOffsets="earliest"), *arguments)
+
+    assert 2 == ran.exit_code
+    assert "Nothing was run." in ran.error
+
+
+def remembered(stage: Stage, **more: Any) -> Record:
+    record = Record(
+        file="/home/ann/shop.py",
+        bootstrap_servers=stage.broker.bootstrap_servers,
+        group=stage.group,
+        topics="clicks",
+        sink="table /tables/billing",
+        begun=1,
+    )
+    return stage.home.change(lambda _: replace(record, **more))
+
+
+def status_of(stage: Stage, **more: Any) -> Status:
+    at_ms = 1_794_837_600_000
+    status = Status(
+        state=State.RUNNING, pid=77, version=1, since_ms=at_ms, at_ms=at_ms, batches=3, records=40, rate=12.5,
+        batch=BatchDone(number=2, records=10, duration_ms=500, at_ms=at_ms),
+    )  # fmt: skip
+    status = replace(status, **more)
+    write_status(stage.home.status_file, status)
+    return status
+
+
+def test_nothing_is_listed_where_nothing_ran(stage: Stage) -> None:
+    assert "No pipeline was ever run" in stage.run("list").error
+    assert [] == stage.run("list", "--output", "json").json
+    assert [] == stage.run("status", "--output", "json").json
+
+
+def test_a_pipeline_is_listed_with_all_that_is_known_of_it(stage: Stage) -> None:
+    remembered(stage, live=2)
+    status_of(stage, state=State.STOPPED)
+
+    ran = stage.run("list")
+    [listed] = stage.run("list", "--output", "json").json
+
+    assert ["billing", stage.group, "clicks", "table", "/tables/billing", "2", "stopped", "/home/ann/shop.py"] == (
+        ran.words[1]
+    )
+    assert {"name": "billing", "version": 2, "is_running": False, "file": "/home/ann/shop.py"}.items() <= listed.items()
+
+
+def test_status_tells_group_lag_rate_batch_restarts_error_and_letters(stage: Stage) -> None:
+    topic, letters = stage.broker.create_topic("clicks"), stage.broker.create_topic("letters")
+    stage.broker.produce(topic, ["x"] * 10)
+    stage.broker.produce(letters, ["bad"] * 3)
+    stage.broker.commit(stage.group, {(topic, 0): 4})
+    remembered(stage, dead_letters=letters, building=2)
+    status_of(stage, restarts=2, error="Nobody answered.", error_at_ms=1_794_837_600_000)
+
+    with stage.home.live(), stage.home.replaying():
+        [seen] = stage.run("status", "billing", "--output", "json").json
+        shown = stage.run("status", "billing").out
+
+    expected = {
+        "name": "billing", "group": stage.group, "lag": 6, "rate": 12.5, "restarts": 2, "error": "Nobody answered.",
+        "dead_letters": 3, "version": 1, "building": 2, "is_running": True, "is_replaying": True, "pid": 77,
+        "state": "running, being replayed", "problem": None,
+    }  # fmt: skip
+    assert expected == {name: seen[name] for name in expected}
+    assert {"number": 2, "records": 10, "duration_ms": 500, "at_ms": 1_794_837_600_000} == seen["batch"]
+    assert 0 <= seen["seconds"] < 600
+    for text in ("running, being replayed in process 77", "6 records", f"3 in {letters}", "Nobody answered.", "12/s"):
+        assert text in shown
+
+
+def test_a_run_that_died_is_not_taken_for_one_that_goes_on(stage: Stage) -> None:
+    remembered(stage)
+    status_of(stage)
+
+    [seen] = stage.run("status", "--output", "json").json
+
+    assert ("died", False, 0.0, None) == (seen["state"], seen["is_running"], seen["rate"], seen["pid"])
+
+
+def test_status_of_a_cluster_that_does_not_answer_still_tells_the_rest(stage: Stage) -> None:
+    remembered(stage, bootstrap_servers=NOBODY)
+    status_of(stage, state=State.STOPPED)
+
+    [seen] = stage.run("status", "--output", "json", servers=NOBODY).json
+
+    assert seen["lag"] is None
+    assert NOBODY in seen["problem"]
+    assert 40 == seen["records"]
+
+
+def test_a_name_that_nobody_ran_is_said_with_the_one_that_is_meant(stage: Stage) -> None:
+    remembered(stage)
+
+    ran = stage.run("status", "biling")
+
+    assert 2 == ran.exit_code
+    assert "There is no pipeline biling" in ran.error
+    assert "Did you mean billing?" in ran.error
+
+
+def test_neither_list_nor_status_needs_spark(stage: Stage) -> None:
+    remembered(stage)
+    status_of(stage)
+    program = (
+        "import sys; sys.modules['pyspark'] = None; sys.modules['deltalake'] = None\n"
+        "from logmark.cli.main import run; run()"
+    )
+    for command in ("list", "status"):
+        arguments = ["pipelines", command, "--home", str(stage.root)]
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert 0 == done.returncode, done.stderr
+
+
+@pytest.mark.spark
+def test_a_pipeline_runs_until_it_is_told_to_stop_and_is_seen_from_another_process(stage: Stage) -> None:
+    topic = stage.broker.create_topic("clicks")
+    stage.broker.produce(topic, [f"v{number}" for number in range(20)])
+    conf = [f"--conf={name}={value}" for name, value in QUICK_JAVA.items()]
+    command = [LOGMARK, "pipelines", "run", stage.file(topic), "--master", "local[1]", "--home", str(stage.root), *conf]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"LOGMARK_BOOTSTRAP_SERVERS": stage.broker.bootstrap_servers},
+    )
+    try:
+        wait_until(
+            lambda: process.poll() is not None or stage.broker.committed(stage.group) == {(topic, 0): 20},
+            "all is read",
+            deadline_s=240,
+        )
+        assert process.poll() is None, process.communicate()[0]
+        [seen] = json.loads(
+            subprocess.run(
+                [LOGMARK, "pipelines", "status", "--home", str(stage.root), "--output", "json"],
+                capture_output=True, text=True, timeout=60, check=True,
+            ).stdout
+        )  # fmt: skip
+        again = stage.run("run", stage.file(topic, startingOffsets="earliest"), "--available-now", "--master", "none")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=240)[0]
+
+    assert 0 == process.returncode, said
+    assert ("running", 0, 20, process.pid) == (seen["state"], seen["lag"], seen["records"], seen["pid"])
+    assert 1 == again.exit_code
+    assert f"The pipeline billing runs already, in the process {process.pid}" in again.error
+    assert [f"V{number}" for number in range(20)] == read_table(stage.folder / "table").sort_by("offset")[
+        "value"
+    ].to_pylist()
+    assert f"billing: stopped; batch 0 is done, and the next offsets are {topic}-0: 20" in said
+    assert "ERROR" not in said, "what Spark says belongs to its own log"
+    assert "stopped" == stage.run("list", "--output", "json").json[0]["state"]
+    assert (stage.root / "spark.log").exists()
