@@ -31,7 +31,8 @@ def given(broker: BrokerUnderTest, topic: str, dead: str, **more: str) -> dict[s
 def read(broker: BrokerUnderTest, topic: str, dead: str, stop: int, **more: str) -> list[int]:
     options = parse(given(broker, topic, dead, **more), is_stream=True)
     found = list(read_range(options, Range(TopicPartition(topic, 0), 0, stop)))
-    assert all(batch.schema.names[-1] == "timestampType" and batch.num_rows for batch in found)
+    last = "headers" if "includeHeaders" in more else "timestampType"
+    assert all(batch.schema.names[-1] == last and batch.num_rows for batch in found)
     return [offset for batch in found for offset in batch.column("offset").to_pylist()]
 
 
@@ -56,6 +57,7 @@ def test_what_does_not_fit_is_a_letter_with_all_that_the_record_was_and_the_rest
     assert 0 == producer.flush(10)
 
     assert [0, 2, 4] == read(broker, topic, dead, 6)
+    assert [4] == read(broker, topic, broker.create_topic("other"), 5, includeHeaders="true")[2:]
 
     found = letters_in(broker, dead, 2)
     assert [
