@@ -132,6 +132,26 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
+def test_an_idle_stream_looks_again_soon_after_a_batch_and_less_often_later(
+    cluster: FakeCluster, seconds: list[float]
+) -> None:
+    stream = reader()
+    start = stream.initialOffset()
+
+    def looks_in(duration_s: float) -> int:
+        looks, until = 0, seconds[0] + duration_s
+        while seconds[0] < until:
+            assert start is stream.latestOffset(start, ReadAllAvailable())
+            looks += 1
+        return looks
+
+    assert 4 <= looks_in(0.1), "a record that follows at once waits"
+    assert 11 >= looks_in(1), "an idle query keeps its broker busy"
+    cluster.logs[P0] = (0, 130)
+    start = stream.latestOffset(start, ReadAllAvailable())
+    assert 4 <= looks_in(0.1), "a batch does not bring the short pauses back"
+
+
 def test_a_broker_that_is_away_for_ten_minutes_does_not_end_a_query(cluster: FakeCluster, seconds: list[float]) -> None:
     stream = reader()
     start = stream.initialOffset()

@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 
 FIRST_CONTACT_S = 10.0
 IDLE_PAUSE_S = 0.1  # Spark asks an idle source 80 times a second
+IDLE_PAUSE_FIRST_S = 0.01  # right after a batch: whatever comes next comes soon
 
 SCHEMA = StructType(
     [
@@ -131,6 +132,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._follower: GroupFollower | None = None
         self._begun: Position | None = None
         self._idle_until = 0.0
+        self._pause_s = IDLE_PAUSE_FIRST_S
         self._away_since: float | None = None
 
     def __reduce__(self) -> tuple[type["StreamReader"], tuple[Options]]:
@@ -148,8 +150,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         records_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         there = self._advanced(here, records_max)
         if there is here:
-            self._idle_until = time.monotonic() + IDLE_PAUSE_S
+            self._idle_until = time.monotonic() + self._pause_s
+            self._pause_s = min(2 * self._pause_s, IDLE_PAUSE_S)
             return start
+        self._pause_s = IDLE_PAUSE_FIRST_S
         return there.to_json()
 
     def _advanced(self, here: Position, records_max: int | None) -> Position:
