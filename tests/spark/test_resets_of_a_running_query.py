@@ -19,7 +19,7 @@ from logmark.offsets.moves.targets import ToOffset
 from logmark.offsets.moves.undo import MovedOn, history, undo
 from logmark.spark.position import Position
 from tests.harness.brokers import BrokerUnderTest
-from tests.harness.gateway import JavaTools
+from tests.harness.gateway import tools_of_this_process
 from tests.harness.node import wait_until
 from tests.harness.tools import CONSUMER_GROUPS
 
@@ -142,7 +142,8 @@ def test_five_hundred_resets_at_random_moments_of_a_busy_query(
     repeated = {False: 0, True: 0}
     overwritten = {False: 0, True: 0}
     try:
-        with Client(our_broker.bootstrap_servers) as client, JavaTools() as apache:
+        with Client(our_broker.bootstrap_servers) as client:
+            apache = tools_of_this_process()
             busy.wait(lambda: bool(busy.positions()), "the query reads")
 
             def moment(number: int) -> tuple[bool, int, int]:
