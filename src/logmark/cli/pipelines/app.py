@@ -18,7 +18,7 @@ app = typer.Typer(help="Run, show and replay Spark pipelines that are consumer g
 
 Files = Annotated[
     list[Path],
-    typer.Argument(metavar="FILE...", help="Python files that declare pipelines.", show_default=False),
+    typer.Argument(metavar="FILE", help="Python files that declare pipelines.", show_default=False),
 ]
 HomeFolder = Annotated[
     Path | None,
