@@ -9,6 +9,7 @@ import pytest
 
 from logmark.names import TopicPartition
 from logmark.spark.pipelines.failures import Narrowed, Ranges, failed_ranges, halves, narrow, size_of, told
+from logmark.spark.pipelines.restarts import Kind, judge
 
 P0, P1, P2 = (TopicPartition("clicks", number) for number in range(3))
 WHOLE: Ranges = {P0: (100, 164), P1: (0, 1), P2: (7, 1000)}
@@ -113,3 +114,35 @@ def test_the_batch_that_failed_is_the_one_that_was_planned_and_not_finished(tmp_
     assert {P0: (3, 9)} == failed_ranges(tmp_path)
     (tmp_path / "commits" / "10").touch()
     assert {} == failed_ranges(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "said"),
+    [
+        ("ZeroDivisionError: division by zero", Kind.FINAL, "code failed: ZeroDivisionError: division by zero (/home"),
+        ("MemoryError", Kind.PASSING, "which may pass: MemoryError (/home/ann/logmark/billing.py, line 7, in price)"),
+        ("requests.exceptions.ConnectionError: refused", Kind.PASSING, "ConnectionError: refused"),
+        ("socket.gaierror: [Errno -2] Name or service not known", Kind.PASSING, "gaierror"),
+        ("KeyError", Kind.FINAL, "code failed: KeyError (/home/ann/logmark/billing.py"),
+        ("shop.errors.NoPrice: none", Kind.FINAL, "NoPrice: none"),
+    ],
+)
+def test_an_exception_in_the_pipelines_code_ends_it_unless_it_is_one_that_passes(
+    raised: str, kind: Kind, said: str
+) -> None:
+    trace = f"""Job aborted.
+Traceback (most recent call last):
+  File "/opt/lib/python3.11/site-packages/pyspark/worker.py", line 99, in main
+    process()
+  File "/home/ann/logmark/billing.py", line 7, in price
+    return 100 // value
+           ~~~~^^~~~~~~
+{raised}
+
+\tat org.apache.spark.api.python.BasePythonRunner.compute(PythonRunner.scala:1)
+"""
+
+    found = judge(trace)
+
+    assert kind is found.kind
+    assert said in found.sentence

@@ -24,9 +24,19 @@ _PASSING = frozenset({"BrokerUnreachable", "NoCoordinator", "RefusedByBroker", "
 _SUPERSEDED = "Superseded"
 _FRAME = re.compile(r'^ *File "([^"]+)", line (\d+), in (\S+)', re.MULTILINE)
 _RAISED = re.compile(r"^(?:[\w.]+\.)?(\w+): (.*)$", re.MULTILINE)
+_RAISED_BARE = re.compile(r"^(?:[a-z_]\w*\.)*([A-Z]\w+)$", re.MULTILINE)  # an exception without a word
 _NOT_OF_USERS = re.compile(
-    r"/(?:pyspark|py4j|logmark|cloudpickle|pyarrow|pandas)/|/lib/python3\.\d+/(?!site-packages)|^<frozen"
+    r"/(?:pyspark|py4j|cloudpickle|pyarrow|pandas)/|/logmark/(?:spark|offsets|client|wire|cli)/|/lib/python3\.\d+/(?!site-packages)|^<frozen"
 )
+# Exceptions in a pipeline's own code that another try may mend: memory and networks, as Python and its usual clients
+# name them. The same record would raise any other one again.
+_PASSING_IN_CODE = frozenset(
+    {
+        "MemoryError", "ConnectionError", "ConnectionRefusedError", "ConnectionResetError", "ConnectionAbortedError",
+        "BrokenPipeError", "TimeoutError", "timeout", "gaierror", "herror", "URLError", "Timeout", "ConnectTimeout",
+        "ReadTimeout", "ConnectError", "ReadError", "RemoteDisconnected", "IncompleteRead", "OutOfMemoryError",
+    }
+)  # fmt: skip
 _TRACEBACK = "Traceback (most recent call last):"
 # A condition of Spark with its state in SQL: 21 to 23 are about data, 42 and 0A about what was asked for.
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] (.+?) SQLSTATE: (\w{5})", re.DOTALL)
@@ -106,6 +116,11 @@ def judge_raised(error: BaseException) -> Failure:
 
 
 def _of_code(raised: str, *, file: str, line: str, function: str) -> Failure:
+    if raised.partition(":")[0] in _PASSING_IN_CODE:
+        return Failure(
+            kind=Kind.PASSING,
+            sentence=f"The pipeline's own code failed, which may pass: {raised} ({file}, line {line}, in {function}).",
+        )
     return Failure(
         kind=Kind.FINAL,
         sentence=f"The pipeline's own code failed: {raised} ({file}, line {line}, in {function}).",
@@ -117,8 +132,12 @@ def _of_code(raised: str, *, file: str, line: str, function: str) -> Failure:
 def _raised(text: str, file: str) -> str:
     """The line that names the exception, which comes after the last frame."""
     after = text[text.rfind(f'"{file}"') :]
-    found = _RAISED.search(after.partition("\n")[2])
-    return f"{found[1]}: {_one_line(found[2])}" if found else "it raised an exception"
+    behind = after.partition("\n")[2]
+    found = _RAISED.search(behind)
+    if found is None:
+        bare = _RAISED_BARE.search(behind)
+        return bare[1] if bare else "it raised an exception"
+    return f"{found[1]}: {_one_line(found[2])}"
 
 
 def _gist(text: str) -> str:
