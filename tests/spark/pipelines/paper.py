@@ -18,6 +18,7 @@ from logmark.spark.pipelines.declaration import Table, Version
 from logmark.spark.pipelines.taking import put
 from logmark.spark.pipelines.working import Job
 from logmark.spark.position import Found, Moved, Offsets, Position, TakenOver, begin, judge
+from logmark.spark.tables import read_position
 from logmark.wire import batches
 from tests.spark.pipelines.staged import Numbers
 from tests.spark.staging import WHERE, batch, write
@@ -30,12 +31,17 @@ class Superseded(Exception):
     """Another query has the group."""
 
 
+class Died(Exception):
+    """The driver of a query is gone."""
+
+
 class Paper:
     """Runs versions of the pipelines of `Numbers`; what stands for `building.run`."""
 
     def __init__(self, numbers: Numbers) -> None:
         self._numbers = numbers
         self.runs = 0
+        self.dies_in_the_batch = False
 
     def run(
         self,
@@ -48,8 +54,11 @@ class Paper:
         stops: Offsets | None = None,
         report: Callable[[int, int], None] = lambda done, of: None,
     ) -> None:
-        """One batch of all there is."""
+        """One batch of all there is; one that was planned and not finished is repeated before that."""
         self.runs += 1
+        planned = last_number(version.checkpoint / "offsets")
+        if planned is not None and planned != last_number(version.checkpoint / "commits"):
+            self._finish(job, version, client, planned, read_position(version.checkpoint, planned))
         position = self._position(job, version, client)
         ends = client.latest(position.next)
         wanted = {
@@ -58,6 +67,13 @@ class Paper:
         number = (last_number(version.checkpoint / "offsets") or 0) + 1
         following = position.batch(first=position.next, next=wanted, known=position.next)
         _note(version.checkpoint / "offsets" / str(number), following)
+        if self.dies_in_the_batch:
+            raise Died
+        self._finish(job, version, client, number, following)
+        put(client, version.group, following)
+        report(*how_far(client, version.group, starts, stops or client.latest(starts)))
+
+    def _finish(self, job: Job, version: Version, client: Client, number: int, following: Position) -> None:
         records = [
             (place, record.offset, (record.value or b"").decode())
             for place, (first, stop) in sorted(following.ranges.items())
@@ -74,8 +90,6 @@ class Paper:
         else:
             self._alert(version, client, values)
         _note(version.checkpoint / "commits" / str(number), following)
-        put(client, version.group, following)
-        report(*how_far(client, version.group, starts, stops or client.latest(starts)))
 
     def run_live(self, job: Job, client: Client) -> None:
         """A batch of the live version; raises `Superseded` if its group is another query's."""

@@ -1,6 +1,8 @@
 """A replay killed at each of its steps, gone on with or given up: with queries on paper, on both brokers."""
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -10,16 +12,16 @@ from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.moves.targets import ToEarliest
 from logmark.spark.pipelines import replaying
-from logmark.spark.pipelines.building import connect
+from logmark.spark.pipelines.building import connect, standing
 from logmark.spark.pipelines.lineage import drop, previous, versions_of
 from logmark.spark.pipelines.plans import check_older, kind_of, plan_version
 from logmark.spark.pipelines.replaying import Choices, Outcome, Replay, Telling, abandon, begin, begin_taking_back
-from logmark.spark.pipelines.taking import give_back
+from logmark.spark.pipelines.taking import claim, give_back
 from logmark.spark.pipelines.working import Job
 from logmark.spark.pipelines.works import Kind, read_work
 from logmark.spark.versions import list_versions
 from tests.harness.brokers import BrokerUnderTest
-from tests.spark.pipelines.paper import Paper, Superseded
+from tests.spark.pipelines.paper import Died, Paper, Superseded
 from tests.spark.pipelines.staged import Numbers
 
 
@@ -48,10 +50,30 @@ class Scene:
         plan = plan_version(self.job, self.client, ToEarliest(), kind=kind, is_stateful=True)
         begin(self.job, self.client, plan, Choices(**choices))  # type: ignore[arg-type]
 
-    def carry_out(self, *, killed_at: int | None = None) -> Outcome:
-        """Does what is left of the replay, or dies once a step is done."""
+    @contextmanager
+    def running(self) -> Iterator[threading.Thread]:
+        """The live version runs in a thread until another query has its group."""
+        is_over = threading.Event()
+
+        def run() -> None:
+            with self.job.home.live(), Client(self.numbers.broker.bootstrap_servers) as client, suppress(Superseded):
+                while not is_over.wait(0.05):
+                    self.paper.run_live(self.job, client)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        self.numbers.wait(self.job.home.is_live, "the pipeline runs")
+        yield thread
+        is_over.set()
+        thread.join()
+
+    def carry_out(
+        self, *, killed_at: int | None = None, hooks: Mapping[int, Callable[[], None]] | None = None
+    ) -> Outcome:
+        """Does what is left of the replay, or dies once a step is done; a hook is called when its step is."""
 
         def reached(step: int) -> None:
+            (hooks or {}).get(step, lambda: None)()
             if step == killed_at:
                 raise Killed
 
@@ -72,7 +94,7 @@ class Scene:
 @pytest.fixture
 def client(broker: BrokerUnderTest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     # A killed process gives nothing back.
-    monkeypatch.setattr(replaying, "give_back", lambda client, job: False)
+    monkeypatch.setattr(Replay, "_give_back", lambda replay: None)
     with Client(broker.bootstrap_servers, timeout_s=20.0) as client:
         yield client
 
@@ -133,6 +155,83 @@ def test_a_replay_that_is_given_up_leaves_no_trace(scene: Scene) -> None:
         assert f"{scene.job.pipeline.group}.v{number}" not in [one.group for one in scene.client.list_groups()]
         assert [1] == [one.number for one in versions_of(scene.job)]
         scene.numbers.label, scene.numbers.divisors = "new", [2, 3]
+
+
+@pytest.mark.parametrize("step", [4, 5])
+def test_the_version_that_runs_makes_way_and_runs_on_if_the_replay_is_killed(scene: Scene, step: int) -> None:
+    scene.begin()
+    with scene.running() as thread, pytest.raises(Killed):
+        scene.carry_out(killed_at=step)
+    assert not thread.is_alive()
+    scene.numbers.label, scene.numbers.divisors = "old", [3]
+    with pytest.raises(Superseded):
+        scene.go_on()
+
+    assert give_back(scene.client, scene.job)
+
+    scene.numbers.send(4)
+    scene.go_on()
+    scene.check(is_new=False)
+
+
+def test_a_version_that_runs_makes_way_for_the_new_one(scene: Scene) -> None:
+    scene.begin()
+    with scene.running() as thread:
+        scene.carry_out()
+        assert not thread.is_alive()
+    scene.numbers.send(4)
+    scene.go_on()
+
+    scene.check(is_new=True)
+
+
+def test_what_the_live_version_read_last_is_not_sent_or_counted_again(scene: Scene) -> None:
+    scene.begin()
+
+    def read_on() -> None:
+        scene.numbers.send(6)
+        scene.numbers.label, scene.numbers.divisors = "old", [3]
+        scene.go_on()
+        scene.numbers.label, scene.numbers.divisors = "new", [2, 3]
+
+    scene.carry_out(hooks={3: read_on})
+    scene.go_on()
+
+    scene.check(is_new=True)
+
+
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_a_batch_that_was_planned_when_the_driver_died_is_finished_by_the_version_that_comes_back(
+    scene: Scene, is_given_up: bool
+) -> None:
+    scene.numbers.label, scene.numbers.divisors = "old", [3]
+    scene.numbers.send(4)
+    scene.paper.dies_in_the_batch = True
+    with pytest.raises(Died):
+        scene.go_on()
+    scene.paper.dies_in_the_batch = False
+    scene.begin()
+    if is_given_up:
+        with pytest.raises(Killed):
+            scene.carry_out(killed_at=5, hooks={5: lambda: claim_by_version_2(scene)})
+        abandon(scene.job, scene.client)
+    else:
+        scene.carry_out()
+        scene.go_on()
+        begin_taking_back(scene.job, scene.client, 1, Choices())
+        scene.carry_out()
+
+    scene.numbers.send(2)
+    scene.go_on()
+
+    assert 1 == scene.job.home.record().live
+    scene.check(is_new=False)
+
+
+def claim_by_version_2(scene: Scene) -> None:
+    position = standing(scene.job.home.checkpoint(2))
+    assert position is not None
+    claim(scene.client, scene.job.pipeline.group, position)
 
 
 @pytest.mark.parametrize("step", [6, 7])

@@ -221,10 +221,13 @@ class Replay:
                     self._hand_over()
                 self._go_live()
         except BaseException:
-            # The live version runs on; the replay is gone on with another time.
-            with contextlib.suppress(Exception):
-                give_back(self._client, job)
+            self._give_back()
             raise
+
+    def _give_back(self) -> None:
+        """The live version runs on; the replay is gone on with another time."""
+        with contextlib.suppress(Exception):
+            give_back(self._client, self._job)
 
     def _claim(self) -> None:
         """Also where nobody ran it: the live version must not be started before the new one is in its place."""
