@@ -1,11 +1,21 @@
 """groups, lag and offsets reset."""
 
+from pathlib import Path
+
 import pytest
 
 from logmark.client.client import Client
 from logmark.names import TopicPartition
-from tests.cli.conftest import Logmark
+from logmark.offsets.moves.journal import open_journal
+from tests.cli.conftest import Logmark, run
 from tests.harness.brokers import BrokerUnderTest, read
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the journal of this test is."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state"
 
 
 def test_lag_is_shown_to_people_in_both_notations(
@@ -119,6 +129,37 @@ def test_groups_are_deleted_all_or_none(our_broker: BrokerUnderTest, logmark: Lo
 
     assert [f"Deleted group {group}."] == logmark("groups", "delete", group).lines
     assert {} == client.committed(group)
+
+
+def test_a_deleted_group_is_in_the_journal_and_comes_back_by_an_undo(broker: BrokerUnderTest, state: Path) -> None:
+    topic, group = broker.create_topic("orders", partitions=2), broker.group("email")
+    broker.produce(topic, ["a"] * 5)
+    broker.commit(group, {(topic, 0): (3, "mark"), (topic, 1): 0})
+
+    deleted = run("groups", "delete", group, servers=broker.bootstrap_servers)
+
+    assert ([f"Deleted group {group}."], {}) == (deleted.lines, broker.committed(group))
+    with Client(broker.bootstrap_servers) as client:
+        (change,) = open_journal(client).changes(name=group)
+        assert ("delete", "done") == (change.action, change.state)
+        assert f"To take it back: logmark offsets undo {change.id}" in deleted.error
+        assert 0 == run("offsets", "undo", change.id, "--yes", servers=broker.bootstrap_servers).exit_code
+        assert change.before == client.committed(group)
+    assert {(topic, 0): 3, (topic, 1): 0} == broker.committed(group)
+
+
+def test_a_group_is_not_deleted_where_the_journal_cannot_be_written(
+    our_broker: BrokerUnderTest, logmark: Logmark, state: Path
+) -> None:
+    topic, group = our_broker.create_topic("orders"), our_broker.group("email")
+    our_broker.commit(group, {(topic, 0): 0})
+    state.write_text("no folder")
+
+    refused = logmark("groups", "delete", group)
+
+    assert (1, []) == (refused.exit_code, refused.lines)
+    assert "Nothing was changed" in refused.error
+    assert {(topic, 0): 0} == our_broker.committed(group)
 
 
 def test_an_active_group_is_not_deleted(our_broker: BrokerUnderTest, logmark: Logmark) -> None:

@@ -120,7 +120,10 @@ def delete_groups(
     names: GroupNames,
     yes: Yes = False,
 ) -> None:
-    """Deletes groups with their committed offsets; asks first in a terminal."""
+    """Deletes groups with their committed offsets, which the journal keeps; asks first in a terminal."""
+    from logmark.offsets.moves.deleting import delete_group
+
+    refusals = []
     with cluster.connect() as client:
         for name, description in client.describe_groups(names).items():
             if description.is_unknown:
@@ -132,9 +135,13 @@ def delete_groups(
         question = f"Delete {', '.join(names)} with all committed offsets?"
         if not yes and sys.stdin.isatty() and not typer.confirm(question, err=True):
             raise UserError("Nothing was deleted.")
-        failures = client.delete_groups(names)
-    for name in names:
-        if name not in failures:
+        for name in dict.fromkeys(names):
+            deletion = delete_group(client, name)
+            if deletion.refusal is not None:
+                refusals.append(f"{deletion.refusal} It was not deleted.")
+                continue
             typer.echo(f"Deleted group {name}.")
-    if failures:
-        raise UserError(" ".join(f"{failure} It was not deleted." for failure in failures.values()))
+            if deletion.change is not None:
+                say(f"To take it back: logmark offsets undo {deletion.change.id}")
+    if refusals:
+        raise UserError(" ".join(refusals))

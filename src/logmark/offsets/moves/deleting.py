@@ -1,10 +1,17 @@
-"""Plans that a group's committed offsets are forgotten."""
+"""Plans that a group's committed offsets are forgotten, and deletes groups whose offsets the journal keeps."""
+
+from dataclasses import dataclass, replace
 
 from logmark.client.answers import Committed
 from logmark.client.client import Client
+from logmark.client.errors import ReadOnly, RefusedByBroker
+from logmark.clock import SystemClock
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.lags.inspect import Bounds
+from logmark.offsets.moves.applying import change_of
+from logmark.offsets.moves.changes import Change, who_am_i
+from logmark.offsets.moves.journal import Journal, open_journal
 from logmark.offsets.moves.plan import Move, ResetPlan
 from logmark.offsets.moves.reset import Topics, existing_partitions, topic_ids, watched
 from logmark.offsets.spelling import unknown_group
@@ -28,6 +35,34 @@ def plan_delete(client: Client, group: str, topics: Topics | None) -> ResetPlan:
         topic_ids=topic_ids(client, partitions),
     )
     return watched(client, plan)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deletion:
+    """What became of a group that was to be deleted.
+
+    `change` is the journal's entry, None for a group that had committed nothing; `refusal` says why it is still there.
+    """
+
+    group: str
+    change: Change | None
+    refusal: RefusedByBroker | None
+
+
+def delete_group(client: Client, group: str, *, journal: Journal | None = None) -> Deletion:
+    """Deletes a group; what it had committed is in the journal before, so that an undo brings it back."""
+    if client.is_read_only:
+        raise ReadOnly("This client may only look. Nothing was deleted.")
+    plan = replace(plan_delete(client, group, None), action="delete", how="the whole group")
+    change = None
+    if plan.changes:
+        journal = journal or open_journal(client)
+        change = change_of(client, plan, reason="", who=who_am_i(), clock=SystemClock())
+        journal.begin(change)
+    refusal = client.delete_groups([group]).get(group)
+    if journal is not None and change is not None:
+        journal.finish(change.id, "done" if refusal is None else "refused")
+    return Deletion(group=group, change=change, refusal=refusal)
 
 
 def _move(bounds: Bounds, partition: TopicPartition, committed: Committed | None) -> Move:
