@@ -6,14 +6,13 @@ not, and thieves who use an account far away from its owner. Some clicks arrive 
 """
 
 import itertools
-import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from random import Random
 from typing import NamedTuple
 
-from examples.clicks.world import CITIES, PARTITIONS, campaigns_at, people, price_micros
+from examples.clicks.world import CITIES, offers_at, partition_of, people
 
 DAY_MS = 24 * 3600 * 1000
 CRAWLERS = 12
@@ -60,8 +59,8 @@ class Click(NamedTuple):
 
     @property
     def partition(self) -> int:
-        """Where the click goes: the choice of librdkafka's `consistent` partitioner."""
-        return zlib.crc32(self.key) % PARTITIONS
+        """Where the click goes."""
+        return partition_of(self.user)
 
     @property
     def value(self) -> bytes:
@@ -141,6 +140,7 @@ class _Crowd:
 
     def __init__(self, seed: int, first_id: int) -> None:
         self.chance = Random(seed)
+        self._people = people()
         self._next_id = first_id
         self._visits = 0
 
@@ -154,7 +154,7 @@ class _Crowd:
     def _person(self, now_ms: int) -> list[Click]:
         random = self.chance.random
         # Squared: a few users click much, many click little.
-        user, address, city = people().users[int(random() ** 2 * len(people().users))]
+        user, address, city = self._people[int(random() ** 2 * len(self._people))]
         delay_ms = int(random() ** 2 * DAY_MS) if random() < LATE_VISITS else 0
         if random() < TRIPS:
             city, address = self._elsewhere(city)
@@ -199,7 +199,7 @@ class _Crowd:
         return [now_ms + number * gap_ms for number in range(30 + int(self.chance.random() * 50))]
 
     def _anybody(self) -> tuple[str, str, str]:
-        return self.chance.choice(people().users)
+        return self.chance.choice(self._people)
 
     def _elsewhere(self, city: str) -> tuple[str, str]:
         """Another city, and an address there."""
@@ -210,14 +210,16 @@ class _Crowd:
         self, user: str, address: str, city: str, at_ms: int, dwell_ms: int, kind: str, arrived_ms: int
     ) -> Click:
         random = self.chance.random
-        open_now = campaigns_at(at_ms)
-        campaign = open_now[int(random() * len(open_now))]
-        price = int(price_micros(campaign, at_ms) * (0.9 + random() * 0.2))
+        offers = offers_at(at_ms)
+        campaign, price_micros = offers[int(random() * len(offers))]
+        price_micros = int(price_micros * (0.9 + random() * 0.2))
         id = f"c{self._next_id:09d}"
         self._next_id += 1
         agent = "crawler" if kind == "crawler" else "browser"
         flaw = _FLAWS[int(random() * len(_FLAWS))] if random() < BROKEN else ""
-        return Click(id, user, address, *CITIES[city], campaign, price, at_ms, agent, dwell_ms, arrived_ms, kind, flaw)
+        return Click(
+            id, user, address, *CITIES[city], campaign, price_micros, at_ms, agent, dwell_ms, arrived_ms, kind, flaw
+        )
 
     def _delivered(self, clicks: list[Click]) -> list[Click]:
         """The clicks, and some of them once more."""

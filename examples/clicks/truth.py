@@ -42,12 +42,15 @@ class UserTotals:
 
     def add(self, click: Click) -> None:
         """Counts one more click."""
+        at_ms = click.at_ms
         self.clicks += 1
         self.campaigns.add(click.campaign)
         self.dwell_ms += click.dwell_ms
-        self.first_ms = min(self.first_ms, click.at_ms)
-        self.last_ms = max(self.last_ms, click.at_ms)
-        self.at_night += click.at_ms // HOUR_MS % 24 in NIGHT_HOURS
+        if at_ms < self.first_ms:
+            self.first_ms = at_ms
+        if at_ms > self.last_ms:
+            self.last_ms = at_ms
+        self.at_night += at_ms // HOUR_MS % 24 in NIGHT_HOURS
         self.price_micros += click.price_micros
 
     def row(self) -> dict[str, int | float]:

@@ -45,18 +45,11 @@ CAMPAIGNS = {
 }
 
 _HOUR_MS = 3600 * 1000
-_PRICES_HOLD_MS = 6 * _HOUR_MS
-
-
-class People(NamedTuple):
-    """Every user with the address and the city that he clicks from."""
-
-    users: tuple[tuple[str, str, str], ...]
 
 
 @cache
-def people() -> People:
-    """Households of one to four users behind one address."""
+def people() -> tuple[tuple[str, str, str], ...]:
+    """Every user, with the address of a household of one to four, and its city."""
     chance = Random("people")
     users: list[tuple[str, str, str]] = []
     households = 0
@@ -66,17 +59,18 @@ def people() -> People:
         households += 1
         members = min(chance.randint(1, 4), USERS - len(users))
         users += [(f"u{len(users) + member:04d}", address, city) for member in range(members)]
-    return People(tuple(users))
+    return tuple(users)
 
 
-def campaigns_at(at_ms: int) -> tuple[str, ...]:
-    """The campaigns that run at this hour of the day (UTC)."""
-    return _campaigns_of(at_ms // _HOUR_MS % 24)
+def offers_at(at_ms: int) -> tuple[tuple[str, int], ...]:
+    """The campaigns that run at this hour of the day (UTC), and what they pay for a click now, more or less."""
+    return _offers(at_ms // _HOUR_MS)
 
 
-def price_micros(campaign: str, at_ms: int) -> int:
-    """What the campaign pays for a click at this time, more or less: seven to thirteen tenths of its average."""
-    return _price_of(campaign, at_ms // _PRICES_HOLD_MS)
+@cache
+def partition_of(user: str) -> int:
+    """Where the clicks of a user go: the choice of librdkafka's `consistent` partitioner."""
+    return zlib.crc32(user.encode()) % PARTITIONS
 
 
 @cache
@@ -88,15 +82,16 @@ def distance_km(one: tuple[float, float], other: tuple[float, float]) -> float:
 
 
 @cache
-def _campaigns_of(hour: int) -> tuple[str, ...]:
+def _offers(hours: int) -> tuple[tuple[str, int], ...]:
+    hour, quarter_of_a_day = hours % 24, hours // 6
     return tuple(
-        name
+        (name, _price_micros(name, quarter_of_a_day))
         for name, campaign in CAMPAIGNS.items()
         if campaign.from_hour <= hour < campaign.to_hour or hour + 24 < campaign.to_hour
     )
 
 
-@cache
-def _price_of(campaign: str, quarter_of_a_day: int) -> int:
+def _price_micros(campaign: str, quarter_of_a_day: int) -> int:
+    """Seven to thirteen tenths of its average."""
     swing = zlib.crc32(f"{campaign} {quarter_of_a_day}".encode()) % 1_000
     return CAMPAIGNS[campaign].price_micros * (700 + swing * 6 // 10) // 1_000

@@ -9,7 +9,7 @@ import pytest
 
 from examples.clicks import billing, bounces, features, fraud
 from examples.clicks.generator import CUT, DAY_MS, MISSING, TYPE, WORDS, Click, endless, generate
-from examples.clicks.world import CAMPAIGNS, PARTITIONS, campaigns_at, distance_km, people, price_micros
+from examples.clicks.world import CAMPAIGNS, PARTITIONS, distance_km, offers_at, people
 
 START_MS = 1_700_000_000_000
 END_MS = START_MS + 30 * DAY_MS
@@ -109,8 +109,8 @@ def test_pipelines_ask_for_fields_that_clicks_have(schema: str) -> None:
 
 
 def test_households_share_an_address_and_users_stay_at_home_mostly() -> None:
-    members = Counter(address for _, address, _ in people().users)
-    home = {user: address for user, address, _ in people().users}
+    members = Counter(address for _, address, _ in people())
+    home = {user: address for user, address, _ in people()}
     made = [one for one in clicks() if one.kind == "person"]
 
     assert {1, 2, 3, 4} == set(members.values())
@@ -119,16 +119,15 @@ def test_households_share_an_address_and_users_stay_at_home_mostly() -> None:
 
 def test_campaigns_keep_their_hours_and_change_their_prices() -> None:
     noon_ms = START_MS // DAY_MS * DAY_MS + DAY_MS // 2
+    noon, midnight = dict(offers_at(noon_ms)), dict(offers_at(noon_ms + DAY_MS // 2))
 
-    assert "night-bus" not in campaigns_at(noon_ms) and "coffee-club" in campaigns_at(noon_ms)
-    assert "night-bus" in campaigns_at(noon_ms + DAY_MS // 2) and "piano-lessons" not in campaigns_at(
-        noon_ms + DAY_MS // 2
-    )
-    prices = {price_micros("new-shoes", noon_ms + day * DAY_MS) for day in range(20)}
+    assert "night-bus" not in noon and "coffee-club" in noon
+    assert "night-bus" in midnight and "piano-lessons" not in midnight
+    prices = {dict(offers_at(noon_ms + day * DAY_MS))["new-shoes"] for day in range(20)}
     assert len(prices) > 10
     average = CAMPAIGNS["new-shoes"].price_micros
     assert all(0.7 * average - 1 <= price <= 1.3 * average for price in prices)
-    assert all(one.campaign in campaigns_at(one.at_ms) for one in clicks(2_000))
+    assert all(one.campaign in dict(offers_at(one.at_ms)) for one in clicks(2_000))
 
 
 def test_there_is_more_to_do_by_day_than_by_night() -> None:
