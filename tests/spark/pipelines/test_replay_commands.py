@@ -1,0 +1,195 @@
+"""`logmark pipelines replay`, `versions`, `take-back` and `drop`, with queries on paper instead of Spark's."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from logmark.cli.main import app
+from logmark.cli.pipelines import known
+from logmark.client.client import Client
+from logmark.errors import UserError
+from logmark.spark.pipelines import replaying, rereading
+from logmark.spark.pipelines.home import Home
+from logmark.spark.pipelines.loading import load
+from logmark.spark.pipelines.queries import Brokers
+from logmark.spark.pipelines.working import Job, described
+from tests.harness.brokers import BrokerUnderTest
+from tests.spark.pipelines.paper import Paper
+from tests.spark.pipelines.staged import Numbers
+
+FILE = """
+from logmark.spark.pipelines.declaration import Pipeline, Table
+
+table = Table({table!r}, mode={mode!r})
+pipeline = Pipeline(name={name!r}, topics={topic!r}, transform=lambda records: records, sink=table)
+"""
+
+
+class Scene:
+    """A pipeline that has run from a file, and the commands about it."""
+
+    def __init__(self, broker: BrokerUnderTest, folder: Path, client: Client, mode: str) -> None:
+        self.numbers = Numbers(broker, folder)
+        self.paper = Paper(self.numbers)
+        self.client = client
+        self.name = broker.group("rows" if mode == "replace" else "counts")
+        self.root = folder / "home"
+        file = folder / "pipeline.py"
+        file.write_text(FILE.format(name=self.name, topic=self.numbers.topic, table=str(self.numbers.table), mode=mode))
+        [loaded] = load([file])
+        brokers = Brokers(bootstrap_servers=broker.bootstrap_servers)
+        self.job = Job(pipeline=loaded.pipeline, brokers=brokers, home=Home(self.root, self.name), file=str(file))
+        self.numbers.send(20)
+        self.go_on()
+        self.numbers.label = "new"
+
+    def go_on(self) -> None:
+        self.job.home.change(lambda record: replace(record, **described(self.job), begun=record.live))
+        self.paper.run_live(self.job, self.client)
+
+    def __call__(self, command: str, *arguments: str) -> Result:
+        return CliRunner().invoke(app, ["pipelines", command, self.name, "--home", str(self.root), *arguments])
+
+
+@pytest.fixture
+def client(our_broker: BrokerUnderTest) -> Iterator[Client]:
+    with Client(our_broker.bootstrap_servers) as client:
+        yield client
+
+
+@pytest.fixture
+def scene(
+    request: pytest.FixtureRequest, our_broker: BrokerUnderTest, tmp_path: Path, client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Scene:  # fmt: skip
+    scene = Scene(our_broker, tmp_path, client, request.param)
+    for module in (replaying, rereading):
+        monkeypatch.setattr(module, "run", scene.paper.run)
+    monkeypatch.setattr(replaying, "run_until_close", scene.paper.run)
+
+    @contextmanager
+    def no_spark(*given: object) -> Iterator[None]:
+        yield None
+
+    monkeypatch.setattr(known, "_started", no_spark)
+    return scene
+
+
+with_state = pytest.mark.parametrize("scene", ["complete"], indirect=True)
+without_state = pytest.mark.parametrize("scene", ["replace"], indirect=True)
+
+
+@with_state
+def test_a_version_is_built_shown_taken_back_and_dropped(scene: Scene) -> None:
+    done = scene("replay", "--yes")
+    assert 0 == done.exit_code, done.output
+    assert "version 2 is built beside the live version and takes its place" in done.stdout
+    assert "In total: 40 records to read." in done.stdout
+    assert f"version 2 of {scene.name} is live" in done.stderr
+    scene.go_on()
+    assert ({"new"}, 40) == scene.numbers.counted()
+
+    listed = json.loads(scene("versions", "--output", "json").stdout)
+    assert [(1, False, True), (2, True, False)] == [
+        (one["version"], one["live"], one["can_be_taken_back"]) for one in listed
+    ]
+    assert {"0": 20, "1": 20} == listed[1]["stands"][scene.numbers.topic]
+    assert "kept" in scene("versions").stdout
+
+    assert 0 == scene("take-back", "--yes").exit_code
+    assert 1 == scene.job.home.record().live
+    assert ({"old"}, 40) == scene.numbers.counted()
+    assert 0 == scene("drop", "2", "--yes").exit_code
+    assert [1] == [one["version"] for one in json.loads(scene("versions", "-o", "json").stdout)]
+
+
+@with_state
+def test_a_dry_run_changes_nothing(scene: Scene) -> None:
+    before = scene.job.home.record()
+    shown = scene("replay", "--dry-run", "--output", "json")
+
+    fields = json.loads(shown.stdout)
+    assert ("swap", 2, 40, True) == (fields["kind"], fields["version"], fields["records"], fields["stateful"])
+    assert before == scene.job.home.record()
+    assert "This was a dry run" in shown.stderr
+    assert 0 == scene("take-back", "--dry-run", "1").exit_code
+
+
+@with_state
+def test_without_a_terminal_and_without_yes_nothing_is_done(scene: Scene) -> None:
+    for arguments in ((), ("--output", "json")):
+        refused = scene("replay", *arguments)
+        assert (2, True) == (refused.exit_code, "Nothing was changed" in refused.stderr)
+    assert None is scene.job.home.record().building
+
+
+@with_state
+def test_a_replay_that_was_stopped_is_gone_on_with_or_given_up(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*given: object, **named: object) -> None:
+        raise UserError("The disk is full.")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(replaying, "run_until_close", fails)
+        stopped = scene("replay", "--yes")
+    assert (1, True) == (stopped.exit_code, "The disk is full." in stopped.stderr)
+    assert 2 == scene.job.home.record().building
+
+    refused = scene("replay", "--from", "earliest", "--yes")
+    assert (1, True) == (refused.exit_code, "was begun and is not done" in refused.stderr)
+    assert "Going on with version 2" in scene("replay", "--yes").stderr
+    assert 2 == scene.job.home.record().live
+    nothing = scene("replay", "--abandon", "--yes")
+    assert (3, True) == (nothing.exit_code, "has begun. Nothing was changed" in nothing.stderr)
+
+
+@with_state
+def test_what_makes_no_sense_is_a_sentence(scene: Scene) -> None:
+    for arguments, sentence in (
+        (["replay", "--to", "3d", "--yes"], "Leave --to away"),
+        (["replay", "--from", "latest", "--yes"], "--drop-older"),
+        (["replay", "--from", "soon", "--yes"], "is not understood"),
+        (["replay", "--without-id", "maybe", "--yes"], "is skip or send"),
+        (["take-back", "7", "--yes"], "was not kept"),
+        (["take-back", "1", "--yes"], "is live already"),
+        (["drop", "1", "--yes"], "is live"),
+    ):
+        refused = scene(arguments[0], *arguments[1:])
+        assert refused.exit_code in (1, 2, 3), arguments
+        assert sentence in refused.stderr, refused.stderr
+        assert "Nothing was" in refused.stderr
+    assert 1 == scene.job.home.record().live
+
+
+@without_state
+def test_a_pipeline_without_state_is_moved_back_live(scene: Scene) -> None:
+    refused = scene("replay", "--yes")
+    assert (2, True) == (refused.exit_code, "Say where to begin" in refused.stderr)
+    offsets = json.dumps({scene.numbers.topic: {"0": 5, "1": 20}})
+    done = scene("replay", "--from", offsets, "--yes")
+
+    assert 0 == done.exit_code, done.output
+    assert "15 rows of the table came from there and will be replaced." in done.stdout
+    assert "15 records were read again" in done.stderr
+    labels = scene.numbers.labels()
+    assert {"new"} == {labels[0, offset] for offset in range(5, 20)}
+    assert {"old"} == {label for (partition, offset), label in labels.items() if partition or offset < 5}
+    assert 3 == scene("replay", "--from", "latest", "--yes").exit_code
+
+
+@without_state
+def test_a_live_replay_tells_programs_what_it_did(scene: Scene) -> None:
+    offsets = json.dumps({scene.numbers.topic: {"0": 0, "1": 0}})
+    stop = json.dumps({scene.numbers.topic: {"0": 4, "1": 2}})
+    done = scene("replay", "--from", offsets, "--to", stop, "--yes", "--output", "json", "--reason", "a bug")
+
+    fields = json.loads(done.stdout)
+    assert ("live", 6, {"0": 4, "1": 2}) == (
+        fields["kind"], fields["rows_to_replace"], fields["stops"][scene.numbers.topic]
+    )  # fmt: skip
+    assert fields["applied"] and fields["change"]
+    assert 6 == list(scene.numbers.labels().values()).count("new")
