@@ -61,6 +61,7 @@ def commits_that_are_refused(talk: Talk) -> None:
     topic, group = talk.topic(), talk.name("group")
     one = {(topic, 0): 1}
     talk.ask("no group id", committing("", one))
+    talk.ask("no group id, of a member", committing("", one, generation=1, member_id="nobody"))
     talk.ask("an unknown topic", committing(group, {(talk.name("unknown"), 0): 1}))
     talk.ask("an unknown partition", committing(group, {(topic, 1): 1, (topic, 0): 1}))
     talk.ask("a negative partition", committing(group, {(topic, -1): 1}))
