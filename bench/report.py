@@ -53,6 +53,24 @@ class Row:
         return values | {"better": better, f"{self.kind}_ratio": round(self.ratio, 3)}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """Where the time of some works goes: one line for each, one column for each part."""
+
+    title: str
+    headings: Sequence[str]
+    lines: Sequence[Sequence[str]]
+
+    def as_json(self) -> dict[str, object]:
+        """The lines, each by its headings."""
+        return {"title": self.title, "lines": [dict(zip(self.headings, line, strict=True)) for line in self.lines]}
+
+    def markdown(self) -> list[str]:
+        """The lines as a table."""
+        table = ["| " + " | ".join(line) + " |" for line in (self.headings, *self.lines)]
+        return ["", f"{self.title}:", "", table[0], "|" + "---|" * len(self.headings), *table[1:]]
+
+
 def middle(samples: Iterable[float]) -> float:
     """The median of the rounds, to four digits."""
     return float(f"{median(samples):.4g}")
@@ -87,18 +105,22 @@ def show(
     bench: str,
     options: argparse.Namespace,
     notes: Sequence[str] = (),
+    shares: Sequence[Shares] = (),
 ) -> None:
-    """Prints the rows and the notes as the options ask, and with `--record` puts them into docs/performance.md."""
+    """Prints the rows and what belongs to them as the options ask; `--record` puts it into docs/performance.md too."""
     about = {**machine(), **about}
     if options.record:
-        record(markdown(rows, about=about, title=title, notes=notes), bench)
+        record(markdown(rows, about=about, title=title, notes=notes, shares=shares), bench)
     if options.output == "json":
-        said = {"notes": list(notes)} if notes else {}
+        said: dict[str, object] = {"notes": list(notes)} if notes else {}
+        said |= {"shares": [one.as_json() for one in shares]} if shares else {}
         print(json.dumps({**about, **said, "rows": [row.as_json() for row in rows]}, indent=2))
     else:
         _table(rows, about=about, title=title)
         for note in notes:
             print(f"- {note}")
+        for one in shares:
+            print("\n".join(one.markdown()))
 
 
 def record(text: str, bench: str) -> None:
@@ -124,13 +146,21 @@ def _cells(row: Row) -> list[str]:
 HEADINGS = ("work", "Logmark as", "against", "Logmark", "the other", "ratio")
 
 
-def markdown(rows: list[Row], *, about: Mapping[str, object], title: str, notes: Sequence[str] = ()) -> str:
+def markdown(
+    rows: list[Row],
+    *,
+    about: Mapping[str, object],
+    title: str,
+    notes: Sequence[str] = (),
+    shares: Sequence[Shares] = (),
+) -> str:
     """The rows as a table in Markdown, with where and how they were measured."""
     lines = [f"### {title}", "", ", ".join(f"{name}: {value}" for name, value in about.items()), ""]
     lines += ["| " + " | ".join(HEADINGS) + " |", "|" + "---|" * len(HEADINGS)]
     lines += ["| " + " | ".join(_cells(row)) + " |" for row in rows]
     if notes:
         lines += ["", *(f"- {note}" for note in notes)]
+    lines += [line for one in shares for line in one.markdown()]
     return "\n".join(lines) + "\n"
 
 

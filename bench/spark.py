@@ -23,7 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/spark.py` finds its neighbours
 
 from bench import connector, load, phases, pipelines, report, sides, topics
-from bench.report import Row, middle
+from bench.report import Row, Shares, middle
 from tests.harness import distribution
 
 PARTITIONS = 4
@@ -289,15 +289,15 @@ class Measuring:
         self._say = say
         self._warm: set[object] = set()
         self._processors = phases.Processors(broker.pid)
-        self.notes: list[str] = []
+        self.by_process: list[list[str]] = []
+        self.by_step: list[list[str]] = []
 
     def rows(self) -> list[Compared]:
         """Every case by both sources; the small ones first, because the first of a kind is done once for nothing."""
         made = cases(self._plan, self._bench)
         _check(self._bench, made, self._name)
         done = {case.work: self._row(case) for case in sorted(made, key=lambda case: case.records)}
-        for size in self._plan.records:
-            self.notes += [self._steps(size)]
+        self.by_step = [self._steps(size) for size in self._plan.records]
         return [done[case.work] for case in made]
 
     def _row(self, case: Case) -> Compared:
@@ -316,7 +316,7 @@ class Measuring:
                     samples[source].append(seconds * 1000 if case.unit == "ms" else case.records / seconds)
                     used[source].append({name: after[name] - before[name] for name in after})
         if case.kind == "scan" and case.topic in {f"scan-{size}" for size in plan.records}:
-            self.notes += [self._used(case, source, used[source]) for source in SOURCES]
+            self.by_process += [self._used(case, source, used[source]) for source in SOURCES[::-1]]
         return Compared(
             work=f"{case.work} from {self._name}",
             logmark_as='format("logmark")',
@@ -329,26 +329,22 @@ class Measuring:
             value_bytes=case.value_bytes,
         )
 
-    def _used(self, case: Case, source: str, used: list[dict[str, float]]) -> str:
-        parts = ", ".join(
-            f"{name} {1e6 * median(one[name] for one in used) / case.records:.2f} s" for name in phases.PROCESSES
-        )
+    def _used(self, case: Case, source: str, used: list[dict[str, float]]) -> list[str]:
+        spent = [1e6 * median(one[name] for one in used) / case.records for name in phases.PROCESSES]
         what = 'format("logmark")' if source == "logmark" else "connector"
-        return f"Processor time per million records, {case.work} from {self._name}, {what}: {parts}."
+        return [f"{case.work} from {self._name}", what, *(f"{one:.2f} s" for one in (*spent, sum(spent)))]
 
-    def _steps(self, size: int) -> str:
+    def _steps(self, size: int) -> list[str]:
         steps = phases.steps_of(self._bench.address, f"scan-{size}")
-        parts = ", ".join(f"{name} {steps.per_million(name):.0f} ms" for name in phases.PHASES)
-        return (
-            f"Processor time per million records, {SIZES[size]} from {self._name} into Arrow without Spark, "
-            f"one process: {parts}."
-        )
+        figures = (f"{steps.per_million(name):.0f} ms" for name in phases.PHASES)
+        return [f"{SIZES[size]} records from {self._name}", *figures]
 
 
-def measure(plan: Plan, folder: Path, say: Callable[[str], None]) -> tuple[list[Compared], list[str]]:
+def measure(plan: Plan, folder: Path, say: Callable[[str], None]) -> tuple[list[Row], list[Shares]]:
     """Every case on every broker by both sources, and where the time went."""
-    rows: list[Compared] = []
-    notes: list[str] = []
+    rows: list[Row] = []
+    by_process: list[list[str]] = []
+    by_step: list[list[str]] = []
     spark = session()
     try:
         for broker in plan.brokers:
@@ -356,10 +352,21 @@ def measure(plan: Plan, folder: Path, say: Callable[[str], None]) -> tuple[list[
             with sides.logmark(data, durability="os") if broker == "Logmark" else sides.kafka(data) as side:
                 measuring = Measuring(plan, Bench(spark, side.address, folder), side, say)
                 rows += measuring.rows()
-                notes += measuring.notes
+                by_process += measuring.by_process
+                by_step += measuring.by_step
     finally:
         spark.stop()
-    return rows, notes
+    processes = Shares(
+        title="Processor time for a million records, by process",
+        headings=("work", "source", *phases.PROCESSES, "all"),
+        lines=by_process,
+    )
+    steps = Shares(
+        title="Processor time for a million records from a broker into Arrow, in one Python process without Spark",
+        headings=("work", *phases.PHASES),
+        lines=by_step,
+    )
+    return rows, [processes, steps]
 
 
 def _check(bench: Bench, made: list[Case], broker: str) -> None:
@@ -390,15 +397,15 @@ def main() -> int:
 
     plan = Plan.tiny() if chosen.tiny else Plan.quick() if chosen.quick else Plan.full(chosen.rounds)
     with tempfile.TemporaryDirectory(prefix="logmark-bench-") as folder:
-        rows, notes = measure(plan, Path(folder), lambda line: print(line, file=sys.stderr, flush=True))
+        rows, shares = measure(plan, Path(folder), lambda line: print(line, file=sys.stderr, flush=True))
     about = {"rounds": plan.rounds, "partitions": PARTITIONS, "pyspark": pyspark.__version__, "master": "local[2]"}
     report.show(
-        list[Row](rows),
+        rows,
         about=about,
         title="Logmark's Spark source beside Spark's connector",
         bench="spark",
         options=chosen,
-        notes=notes,
+        shares=shares,
     )
     return 0
 
