@@ -179,7 +179,7 @@ class Running(AbstractContextManager["Running"]):
 class Writing(AbstractContextManager["Writing"]):
     """A producer that writes on in a thread while something else goes on."""
 
-    def __init__(self, numbers: Numbers, *, at_a_time: int = 20, every_s: float = 0.2) -> None:
+    def __init__(self, numbers: Numbers, *, at_a_time: int = 4, every_s: float = 0.5) -> None:
         self._numbers = numbers
         self._stop = threading.Event()
         self._at_a_time, self._every_s = at_a_time, every_s

@@ -12,7 +12,7 @@ from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.moves.targets import ToEarliest
 from logmark.spark.pipelines import replaying
-from logmark.spark.pipelines.building import connect, standing
+from logmark.spark.pipelines.building import connect, is_close, standing
 from logmark.spark.pipelines.lineage import drop, previous, versions_of
 from logmark.spark.pipelines.plans import check_older, kind_of, plan_version
 from logmark.spark.pipelines.replaying import Choices, Outcome, Replay, Telling, abandon, begin, begin_taking_back
@@ -346,3 +346,19 @@ def test_state_and_sink_decide_how_a_pipeline_is_replayed(
             kind_of(job, **given)
     else:
         assert kind is kind_of(job, **given)
+
+
+@pytest.mark.parametrize(
+    ("before", "left", "took_s", "is_near"),
+    [
+        (1_000_000, 50_000, 100.0, False),  # five seconds are left, and it is shrinking
+        (1_000_000, 20_000, 100.0, True),  # two seconds are left
+        (2_000, 1_500, 30.0, True),  # no run will catch up with what comes meanwhile
+        (2_000, 0, 30.0, True),
+        (0, 0, 5.0, True),
+    ],
+)
+def test_a_version_is_built_until_another_run_is_not_worth_it(
+    before: int, left: int, took_s: float, is_near: bool
+) -> None:
+    assert is_near is is_close(left, before=before, took_s=took_s)

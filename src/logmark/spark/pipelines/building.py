@@ -118,14 +118,13 @@ def run_until_close(
         began = time.monotonic()
         run(job, version, spark, client, starts=starts, report=report)
         took_s = max(time.monotonic() - began, 0.001)
-        now_left = _left(client, version.group, starts)
-        if is_close(now_left, read=max(left - now_left, 1), took_s=took_s):
+        if is_close(_left(client, version.group, starts), before=left, took_s=took_s):
             return
 
 
-def is_close(left: int, *, read: int, took_s: float) -> bool:
-    """Whether what is left is read in a few seconds, as fast as `read` was in `took_s`."""
-    return left * took_s / read <= CLOSE_S
+def is_close(left: int, *, before: int, took_s: float) -> bool:
+    """Whether another run is not worth it: what is left takes seconds, or no less came while `before` was read."""
+    return left * took_s <= CLOSE_S * before or left * 2 >= before
 
 
 def _left(client: Client, group: str, starts: Offsets) -> int:
