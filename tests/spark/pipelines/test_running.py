@@ -56,8 +56,8 @@ class Stage:
 
 
 @pytest.fixture
-def stage(broker: BrokerUnderTest, tmp_path: Path) -> Stage:
-    return Stage(broker, tmp_path)
+def stage(our_broker: BrokerUnderTest, tmp_path: Path) -> Stage:
+    return Stage(our_broker, tmp_path)
 
 
 def failing(frame: "DataFrame") -> "DataFrame":
