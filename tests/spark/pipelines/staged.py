@@ -4,7 +4,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -71,18 +70,59 @@ def forwarding(divisors: Callable[[], list[int]]) -> "Callable[[DataFrame], Data
     return transform
 
 
-class Numbers:
-    """A topic of numbers, in two partitions, each of them sent twice; and the pipelines that read it."""
+class Declared:
+    """The pipelines, for a topic of numbers and one of alerts; the code is what `label` and `divisors` say."""
 
-    def __init__(self, broker: BrokerUnderTest, folder: Path) -> None:
-        self.broker = broker
-        self.topic = broker.create_topic("numbers", 2, config={"retention.ms": "-1"})
-        self.alerts = broker.create_topic("alerts", 2, config={"retention.ms": "-1"})
+    def __init__(self, *, servers: str, topic: str, alerts: str, folder: Path) -> None:
+        self.servers = servers
+        self.topic = topic
+        self.alerts = alerts
         self.table = folder / "counts"
         self.folder = folder
-        self.sent = 0
         self.label = "old"
         self.divisors = [3]
+
+    def counts(self, name: str) -> Job:
+        """With state and a table."""
+        return self._job(name, counting(lambda: self.label), Table(self.table, mode="complete"))
+
+    def fraud(self, name: str) -> Job:
+        """With state and a topic."""
+        return self._job(name, alerting(lambda: self.divisors), Topic(self.alerts))
+
+    def rows(self, name: str) -> Job:
+        """Without state, with a table."""
+        return self._job(name, keeping(lambda: self.label), Table(self.table))
+
+    def forwards(self, name: str) -> Job:
+        """Without state, with a topic."""
+        return self._job(name, forwarding(lambda: self.divisors), Topic(self.alerts))
+
+    def _job(self, name: str, transform: "Callable[[DataFrame], DataFrame]", sink: Table | Topic) -> Job:
+        return Job(
+            pipeline=Pipeline(name=name, topics=self.topic, transform=transform, sink=sink, options=EARLY),
+            brokers=Brokers(bootstrap_servers=self.servers),
+            home=Home(self.folder / "pipelines", name),
+        )
+
+
+class Numbers(Declared):
+    """A topic of numbers, in two partitions, each of them sent twice; and what the pipelines have made of them."""
+
+    def __init__(self, broker: BrokerUnderTest, folder: Path) -> None:
+        super().__init__(
+            servers=broker.bootstrap_servers,
+            topic=broker.create_topic("numbers", 2, config={"retention.ms": "-1"}),
+            alerts=broker.create_topic("alerts", 2, config={"retention.ms": "-1"}),
+            folder=folder,
+        )
+        self.broker = broker
+        self.sent = 0
+
+    def job(self, kind: str) -> Job:
+        """One of the pipelines, by the name of its method."""
+        made: Job = getattr(self, kind)(self.broker.group(kind))
+        return made
 
     def send(self, count: int) -> None:
         """Sends the next numbers, each one twice."""
@@ -90,37 +130,6 @@ class Numbers:
             values = [str(number) for number in range(self.sent, self.sent + count) if number % 2 == partition]
             self.broker.produce(self.topic, values + values, partition=partition)
         self.sent += count
-
-    def counts(self) -> Job:
-        """The pipeline with a table."""
-        name = self.broker.group("counts")
-        sink = Table(self.table, mode="complete")
-        return self._job(Pipeline(name=name, topics=self.topic, transform=counting(lambda: self.label), sink=sink))
-
-    def fraud(self) -> Job:
-        """The pipeline with a topic."""
-        name = self.broker.group("fraud")
-        sink = Topic(self.alerts)
-        return self._job(Pipeline(name=name, topics=self.topic, transform=alerting(lambda: self.divisors), sink=sink))
-
-    def rows(self) -> Job:
-        """The pipeline without state, with a table."""
-        name = self.broker.group("rows")
-        sink = Table(self.table)
-        return self._job(Pipeline(name=name, topics=self.topic, transform=keeping(lambda: self.label), sink=sink))
-
-    def forwards(self) -> Job:
-        """The pipeline without state, with a topic."""
-        name = self.broker.group("forwards")
-        sink = Topic(self.alerts)
-        return self._job(Pipeline(name=name, topics=self.topic, transform=forwarding(lambda: self.divisors), sink=sink))
-
-    def _job(self, pipeline: Pipeline) -> Job:
-        return Job(
-            pipeline=replace(pipeline, options=EARLY),
-            brokers=Brokers(bootstrap_servers=self.broker.bootstrap_servers),
-            home=Home(self.folder / "pipelines", pipeline.name),
-        )
 
     def counted(self) -> tuple[set[str], int]:
         """The labels of the table's rows, and how many numbers they count."""

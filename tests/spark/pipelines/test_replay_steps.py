@@ -37,7 +37,7 @@ class Scene:
         self.paper = Paper(self.numbers)
         self.client = client
         self.to_topic = to_topic
-        self.job: Job = self.numbers.fraud() if to_topic else self.numbers.counts()
+        self.job: Job = self.numbers.job("fraud") if to_topic else self.numbers.job("counts")
         self.numbers.send(20)
         self.go_on()
         self.numbers.label, self.numbers.divisors = "new", [2, 3]
@@ -310,7 +310,7 @@ def test_a_side_topic_and_a_group_of_a_version_are_gone_in_the_end(scene: Scene)
 
 def test_what_a_table_would_lack_is_said_and_refused(broker: BrokerUnderTest, tmp_path: Path) -> None:
     numbers = Numbers(broker, tmp_path)
-    job = numbers.counts()
+    job = numbers.job("counts")
     numbers.send(20)
     broker.delete_records(numbers.topic, 5)
     with connect(job.brokers) as client:
@@ -320,7 +320,7 @@ def test_what_a_table_would_lack_is_said_and_refused(broker: BrokerUnderTest, tm
         with pytest.raises(UserError, match="5 records before its beginning"):
             check_older(plan, drop_older=False)
         check_older(plan, drop_older=True)
-        other = plan_version(numbers.fraud(), client, ToEarliest(), kind=Kind.SWAP, is_stateful=True)
+        other = plan_version(numbers.job("fraud"), client, ToEarliest(), kind=Kind.SWAP, is_stateful=True)
         check_older(other, drop_older=False)
 
 
@@ -339,7 +339,7 @@ def test_state_and_sink_decide_how_a_pipeline_is_replayed(
     kind: Kind | None,
 ) -> None:  # fmt: skip
     numbers = Numbers(our_broker, tmp_path)
-    job = numbers.fraud() if to_topic else numbers.counts()
+    job = numbers.job("fraud") if to_topic else numbers.job("counts")
     given = {"is_stateful": is_stateful, "is_beside": is_beside, "has_stop": has_stop}
     if kind is None:
         with pytest.raises(UserError, match="Leave --to away"):

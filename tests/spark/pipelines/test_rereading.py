@@ -38,7 +38,7 @@ class Scene:
         self.numbers = Numbers(broker, folder)
         self.paper = Paper(self.numbers)
         self.client = client
-        self.job: Job = self.numbers.rows()
+        self.job: Job = self.numbers.job("rows")
         self.numbers.send(20)
         self.paper.run_live(self.job, client)
         self.numbers.send(4)
@@ -145,7 +145,7 @@ def test_what_was_not_sent_before_is_released_beside_a_pipeline_that_runs_on(
     broker: BrokerUnderTest, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = Numbers(broker, tmp_path)
-    paper, job = Paper(numbers), numbers.forwards()
+    paper, job = Paper(numbers), numbers.job("forwards")
     monkeypatch.setattr(replaying, "run", paper.run)
     numbers.send(20)
     paper.run_live(job, client)
