@@ -81,6 +81,8 @@ class Stage:
         self.spark: Any = NoSpark()
         monkeypatch.setattr(working, "start_query", self._start)
         monkeypatch.setattr(Worker, "_give_back", lambda worker: None)
+        self.settled: list[int] = []
+        monkeypatch.setattr(working, "settle", lambda pipeline, version, brokers: self.settled.append(version.number))
 
     def _start(self, pipeline: Pipeline, version: Any, *_: Any, **__: Any) -> Query:
         if self.refusals:
@@ -354,6 +356,7 @@ def test_a_query_is_stopped_between_two_batches(stage: Stage) -> None:
     worker.stop()
 
     assert not stage.queries[0].isActive
+    assert [1] == stage.settled, "its group would seem to be a batch behind"
     assert "billing: stopped; batch 2 is done, and the next offsets are clicks-0: 30" == stage.said[-1]
     status = read_status(stage.home.status_file)
     assert status is not None

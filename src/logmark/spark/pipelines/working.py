@@ -16,6 +16,7 @@ from logmark.spark.pipelines.home import Home
 from logmark.spark.pipelines.loading import load_again
 from logmark.spark.pipelines.queries import Brokers, make_rows, needs_versions, start_query
 from logmark.spark.pipelines.restarts import Failure, Kind, Restarts, judge, judge_raised
+from logmark.spark.pipelines.settling import last_number, settle
 from logmark.spark.pipelines.state import keeps_state
 from logmark.spark.pipelines.status import Meter, State, Status, write_status
 from logmark.spark.tables import read_position
@@ -122,7 +123,7 @@ class Worker:
         if self._query is None or self._version is None or self._state is not State.RUNNING:
             return True
         checkpoint = self._version.checkpoint
-        return _last(checkpoint / "offsets") == _last(checkpoint / "commits")
+        return last_number(checkpoint / "offsets") == last_number(checkpoint / "commits")
 
     def stop(self) -> None:
         """The query is stopped, and the pipeline is free for somebody else to run."""
@@ -131,6 +132,8 @@ class Worker:
             self._query.stop()
             if self._query.exception() is not None:
                 self._look_at_query()
+            elif self._version is not None:
+                settle(self.job.pipeline, self._version, self.job.brokers)
         if not self._state.is_over:
             self._end(State.STOPPED)
             stands = self._stands()
@@ -305,7 +308,7 @@ class Worker:
 
     def _stands(self) -> str:
         """Where the pipeline stands, by what it has finished."""
-        number = _last(self._version.checkpoint / "commits") if self._version is not None else None
+        number = last_number(self._version.checkpoint / "commits") if self._version is not None else None
         if self._version is None or number is None:
             return ""
         with contextlib.suppress(UserError, OSError):
@@ -431,14 +434,6 @@ def start_live(job: Job, spark: "SparkSession", *, available_now: bool) -> "Stre
     _started[job.home.folder] = query, thread
     thread.start()
     return query
-
-
-def _last(folder: Path) -> int | None:
-    """The highest number of a log of Spark's, None if it has none."""
-    try:
-        return max((int(name) for name in os.listdir(folder) if name.isdecimal()), default=None)
-    except FileNotFoundError:
-        return None
 
 
 def _fields(progress: Any) -> dict[str, Any]:
