@@ -146,3 +146,30 @@ Traceback (most recent call last):
 
     assert kind is found.kind
     assert said in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("told", "where"),
+    [
+        ('== DataFrame ==\n"__truediv__" was called from\n/home/ann/billing.py:3', "(/home/ann/billing.py, line 3)"),
+        ("== SQL (line 1, position 1) ==\n100 / price as share\n^^^^^^^^^^^", "(in 100 / price as share)"),
+        ("", "instead."),
+    ],
+)
+def test_an_expression_that_cannot_be_computed_is_named_by_its_line_or_its_words(told: str, where: str) -> None:
+    trace = f"""terminated with exception: Traceback (most recent call last):
+  File "/opt/lib/python3.11/site-packages/logmark/spark/tables.py", line 155, in _stage
+pyspark.errors.exceptions.captured.ArithmeticException: [DIVIDE_BY_ZERO] Division by zero. Use `try_divide` instead. \
+SQLSTATE: 22012
+{told}
+
+ SQLSTATE: 39000 SQLSTATE: XXKST
+=== Streaming Query ===
+Identifier: [id = 1]
+"""
+
+    found = judge(trace)
+
+    assert (Kind.FINAL, True) == (found.kind, found.is_of_code)
+    assert found.sentence.startswith("Spark refused what the pipeline asks for (DIVIDE_BY_ZERO): Division by zero.")
+    assert found.sentence.endswith(where)

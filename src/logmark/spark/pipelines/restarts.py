@@ -40,6 +40,8 @@ _PASSING_IN_CODE = frozenset(
 _TRACEBACK = "Traceback (most recent call last):"
 # A condition of Spark with its state in SQL: 21 to 23 are about data, 42 and 0A about what was asked for.
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] (.+?) SQLSTATE: (\w{5})", re.DOTALL)
+_CALLED = re.compile(r'^"[^"\n]+" was called from\n(.+):(\d+)$', re.MULTILINE)
+_SQL = re.compile(r"^== SQL \(.*\) ==\n(.+)$", re.MULTILINE)
 _OF_EXPRESSIONS = ("21", "22", "23", "42", "0A", "38000")
 _REMEDY = (
     "Nothing of this batch was written or committed. Mend the code, or mark such rows in a column `error`, and start "
@@ -91,7 +93,7 @@ def judge(failure: str) -> Failure:
         name, said, _ = conditions[-1]
         return Failure(
             kind=Kind.FINAL,
-            sentence=f"Spark refused what the pipeline asks for ({name}): {_one_line(said)}",
+            sentence=f"Spark refused what the pipeline asks for ({name}): {_one_line(said)}{_expression(text)}",
             remedy=_REMEDY,
             is_of_code=True,
         )
@@ -127,6 +129,14 @@ def _of_code(raised: str, *, file: str, line: str, function: str) -> Failure:
         remedy=_REMEDY,
         is_of_code=True,
     )
+
+
+def _expression(text: str) -> str:
+    """Where the expression stands that could not be computed, if Spark says so: a line of a file, or a text of SQL."""
+    if found := _CALLED.search(text):
+        return f" ({found[1]}, line {found[2]})"
+    found = _SQL.search(text)
+    return f" (in {_one_line(found[1], 120)})" if found else ""
 
 
 def _raised(text: str, file: str) -> str:
