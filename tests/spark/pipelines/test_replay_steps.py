@@ -1,6 +1,8 @@
 """A replay killed at each of its steps, gone on with or given up: with queries on paper, on both brokers."""
 
+import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,7 +17,16 @@ from logmark.spark.pipelines import replaying
 from logmark.spark.pipelines.building import connect, is_close, standing
 from logmark.spark.pipelines.lineage import drop, previous, versions_of
 from logmark.spark.pipelines.plans import check_older, kind_of, plan_version
-from logmark.spark.pipelines.replaying import Choices, Outcome, Replay, Telling, abandon, begin, begin_taking_back
+from logmark.spark.pipelines.replaying import (
+    Choices,
+    Outcome,
+    Replay,
+    Telling,
+    abandon,
+    begin,
+    begin_taking_back,
+    rebuild,
+)
 from logmark.spark.pipelines.taking import claim, give_back
 from logmark.spark.pipelines.working import Job
 from logmark.spark.pipelines.works import Kind, read_work
@@ -306,6 +317,78 @@ def test_a_side_topic_and_a_group_of_a_version_are_gone_in_the_end(scene: Scene)
 
     assert f"{scene.numbers.alerts}.v2" not in scene.client.metadata().topics
     assert f"{scene.job.pipeline.group}.v2" not in [one.group for one in scene.client.list_groups()]
+
+
+def test_a_lost_checkpoint_is_built_again_as_a_new_version(scene: Scene) -> None:
+    shutil.rmtree(scene.job.home.checkpoint(1))
+    scene.numbers.send(4)
+    told: list[str] = []
+
+    with scene.job.home.live():
+        assert 2 == rebuild(scene.job, None, is_stateful=True, say=told.append)  # type: ignore[arg-type]
+
+    scene.numbers.send(2)
+    scene.go_on()
+    scene.check(is_new=True)
+    assert [
+        f"{scene.job.pipeline.name}: the checkpoint of version 1 is gone; version 2 is built from the beginning"
+    ] == told
+
+
+def test_a_rebuilt_topic_without_state_goes_on_where_its_group_stood_and_sends_nothing_twice(
+    broker: BrokerUnderTest, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = Numbers(broker, tmp_path)
+    paper, job = Paper(numbers), numbers.job("forwards")
+    monkeypatch.setattr(replaying, "run", paper.run)
+    monkeypatch.setattr(replaying, "run_until_close", paper.run)
+    numbers.send(20)
+    paper.run_live(job, client)
+    # What was sent last was not committed when the checkpoint was lost.
+    client.commit(job.pipeline.group, {TopicPartition(numbers.topic, 0): 5, TopicPartition(numbers.topic, 1): 20})
+    shutil.rmtree(job.home.checkpoint(1))
+    numbers.send(4)
+
+    with job.home.live():
+        rebuild(job, None, is_stateful=False, say=lambda text: None)  # type: ignore[arg-type]
+    paper.run_live(job, client)
+
+    # Partition p has p, p + 2, ... and then the same once more, for each call of `send`.
+    values = {at: [*range(at, 20, 2)] * 2 + [*range(20 + at, 24, 2)] * 2 for at in (0, 1)}
+    due = Counter(f"{at}/{offset}" for at in values for offset, value in enumerate(values[at]) if value % 3 == 0)
+    assert due == numbers.alerted()
+
+
+def test_a_table_is_not_rebuilt_where_its_first_records_are_gone(our_broker: BrokerUnderTest, tmp_path: Path) -> None:
+    numbers = Numbers(our_broker, tmp_path)
+    job = numbers.job("counts")
+    numbers.send(20)
+    our_broker.delete_records(numbers.topic, 5)
+
+    with job.home.live(), pytest.raises(UserError, match="no longer have the first 5 records"):
+        rebuild(job, None, is_stateful=True, say=lambda text: None)  # type: ignore[arg-type]
+    assert None is job.home.record().building
+
+
+def test_a_table_without_state_is_built_beside_when_that_is_wanted(
+    broker: BrokerUnderTest, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = Numbers(broker, tmp_path)
+    paper, job = Paper(numbers), numbers.job("rows")
+    monkeypatch.setattr(replaying, "run", paper.run)
+    monkeypatch.setattr(replaying, "run_until_close", paper.run)
+    numbers.send(20)
+    paper.run_live(job, client)
+    numbers.label = "new"
+    kind = kind_of(job, is_stateful=False, is_beside=True, has_stop=False)
+    with job.home.replaying():
+        plan = plan_version(job, client, ToEarliest(), kind=kind, is_stateful=False)
+        work = begin(job, client, plan, Choices())
+        Replay(job, lambda: None, client, work, telling=Telling(say=lambda text: None)).carry_out()  # type: ignore[arg-type, return-value]
+    numbers.send(4)
+    paper.run_live(job, client)
+
+    assert ({"new"}, 48) == (set(numbers.labels().values()), len(numbers.labels()))
 
 
 def test_what_a_table_would_lack_is_said_and_refused(broker: BrokerUnderTest, tmp_path: Path) -> None:
