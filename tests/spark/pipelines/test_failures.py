@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from logmark.names import TopicPartition
-from logmark.spark.pipelines.failures import Narrowed, Ranges, failed_ranges, halves, narrow, size_of, told
+from logmark.spark.pipelines.failures import Narrowed, Ranges, failed_ranges, halves, is_alike, narrow, size_of, told
 from logmark.spark.pipelines.restarts import Kind, judge
 
 P0, P1, P2 = (TopicPartition("clicks", number) for number in range(3))
@@ -173,3 +173,16 @@ Identifier: [id = 1]
     assert (Kind.FINAL, True) == (found.kind, found.is_of_code)
     assert found.sentence.startswith("Spark refused what the pipeline asks for (DIVIDE_BY_ZERO): Division by zero.")
     assert found.sentence.endswith(where)
+
+
+def test_another_mistake_than_the_one_that_ended_the_pipeline_names_no_record() -> None:
+    code = "The pipeline's own code failed: {} (/home/ann/billing.py, line {}, in price)."
+    refused = "Spark refused what the pipeline asks for ({}): some words (/home/ann/billing.py, line 3)"
+
+    assert is_alike(code.format("ValueError: 'a'", 7), code.format("ValueError: 'b' (or so)", 7))
+    assert not is_alike(code.format("ValueError: 'a'", 7), code.format("KeyError: 'a'", 7))
+    assert not is_alike(code.format("ValueError: 'a'", 8), code.format("ValueError: 'a'", 7))
+    assert is_alike(refused.format("DIVIDE_BY_ZERO"), refused.format("DIVIDE_BY_ZERO"))
+    assert not is_alike(refused.format("UNSUPPORTED_STREAMING"), refused.format("DIVIDE_BY_ZERO"))
+    assert not is_alike("A broker is away.", code.format("ValueError: 'a'", 7))
+    assert is_alike("anything", "")

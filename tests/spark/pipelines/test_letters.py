@@ -14,6 +14,7 @@ from logmark.spark import read_table, tables
 from logmark.spark.pipelines.declaration import Pipeline, Sink, Table, Topic, Version
 from logmark.spark.pipelines.failures import name_record
 from logmark.spark.pipelines.queries import Brokers, start_query
+from logmark.spark.pipelines.restarts import judge
 from tests.harness.brokers import BrokerUnderTest
 from tests.spark.sending import values
 from tests.spark.test_letters import letters_in
@@ -120,10 +121,14 @@ def test_the_record_that_a_pipelines_code_fails_on_is_named(
     pipeline = of(our_broker, topic, Table(tmp_path / "table"), transform=shares)
     brokers = Brokers(bootstrap_servers=our_broker.bootstrap_servers)
 
-    with pytest.raises(Exception, match="ZeroDivisionError"):
+    with pytest.raises(StreamingQueryException, match="ZeroDivisionError") as failed:
         run(pipeline, spark, our_broker, tmp_path)
 
-    said = name_record(pipeline, version_of(pipeline, tmp_path), spark, brokers)
+    failure = judge(str(failed.value)).sentence
+    said = name_record(pipeline, version_of(pipeline, tmp_path), spark, brokers, failure=failure)
+    assert failure.startswith(
+        f"The pipeline's own code failed: ZeroDivisionError: integer division or modulo by zero ({__file__}"
+    )
     assert f"It fails on the record {topic}-1 offset 40." == said
 
 

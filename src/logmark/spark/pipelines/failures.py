@@ -7,6 +7,7 @@ needs what earlier batches left behind, such as state, does not come back that w
 import contextlib
 import json
 import logging
+import re
 import threading
 import time
 import uuid
@@ -20,6 +21,7 @@ from logmark.names import TopicPartition
 from logmark.spark.errors import named_in
 from logmark.spark.pipelines.declaration import Pipeline, Version
 from logmark.spark.pipelines.queries import Brokers
+from logmark.spark.pipelines.restarts import judge
 from logmark.spark.tables import read_position
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ Ranges = Mapping[TopicPartition, tuple[int, int]]
 SECONDS_MAX = 60.0
 TRIES_MAX = 50
 _SHOWN_MAX = 4
+# What stays the same in the sentences about one mistake, whatever the record: the exception, the condition, the line.
+_SAME = re.compile(r"(?<=failed: )\w+|(?<=asks for \()[A-Z_.]+|[^(]+, line \d+")
 # Where a stream begins and how much it takes at a time; a part of a batch has its own two ends.
 _OF_STREAMS = (
     "subscribe", "assign", "starting", "ending", "group", "auto.offset.reset", "maxoffsets", "maxbytes", "minoffsets",
@@ -132,9 +136,13 @@ def name_record(
     spark: "SparkSession",
     brokers: Brokers,
     *,
+    failure: str = "",
     seconds_max: float = SECONDS_MAX,
 ) -> str:
-    """A sentence about the record that the last batch of a version failed on; empty if nothing can be said."""
+    """A sentence about the record that the last batch of a version failed on; empty if nothing can be said.
+
+    Only what fails in the way that `failure` tells, in the words of `judge`, counts as failing.
+    """
     try:
         whole = failed_ranges(version.checkpoint)
     except (OSError, ValueError, UserError):
@@ -144,7 +152,8 @@ def name_record(
     deadline = time.monotonic() + seconds_max
 
     def fails(part: Ranges) -> bool:
-        return _fails(rows_of(pipeline, spark, brokers, part), deadline)
+        raised = _raised_by(rows_of(pipeline, spark, brokers, part), deadline)
+        return raised is not None and is_alike(judge(raised).sentence, failure)
 
     try:
         with _quiet(spark):
@@ -195,8 +204,13 @@ def _edges(part: Ranges, topic: str, which: int) -> dict[str, int]:
     return {str(place.partition): ends[which] for place, ends in part.items() if place.topic == topic}
 
 
-def _fails(rows: "DataFrame", deadline: float) -> bool:
-    """Whether the rows cannot be computed; TimeoutError if that takes too long."""
+def is_alike(sentence: str, failure: str) -> bool:
+    """Whether two failures are the same exception from the same line, or the same condition of an expression."""
+    return not failure or _SAME.findall(sentence) == _SAME.findall(failure)
+
+
+def _raised_by(rows: "DataFrame", deadline: float) -> str | None:
+    """What is raised when the rows are computed; None if nothing is, TimeoutError if that takes too long."""
     from pyspark.errors import PySparkException
 
     context = rows.sparkSession.sparkContext
@@ -212,11 +226,11 @@ def _fails(rows: "DataFrame", deadline: float) -> bool:
             raise TimeoutError from None
         if (named := named_in(str(error))) is not None:
             raise UserError(named[1]) from None
-        return True
+        return str(error)
     finally:
         timer.cancel()
         context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
-    return False
+    return None
 
 
 @contextlib.contextmanager

@@ -193,7 +193,7 @@ class Worker:
             return
         self._state = State.EXAMINING
         self._aside = Aside(
-            lambda: name_record(self.job.pipeline, version, self._spark, self.job.brokers),
+            lambda: name_record(self.job.pipeline, version, self._spark, self.job.brokers, failure=failure.sentence),
             then=lambda record: self._give_up(failure.told(record)),
             otherwise=lambda error: self._give_up(failure.told()),
         )
