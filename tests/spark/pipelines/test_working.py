@@ -11,6 +11,7 @@ from logmark.client.errors import BrokerUnreachable
 from logmark.clock import ManualClock
 from logmark.errors import UserError
 from logmark.spark import Pipeline, Table
+from logmark.spark.errors import Interrupted
 from logmark.spark.pipelines import working
 from logmark.spark.pipelines.home import Home
 from logmark.spark.pipelines.queries import Brokers
@@ -304,7 +305,7 @@ def test_the_record_that_the_pipelines_code_fails_on_is_looked_for_and_named(
 ) -> None:
     from logmark.spark.pipelines import failures
 
-    monkeypatch.setattr(failures, "name_record", lambda *_: "It fails on the record clicks-0 offset 7.")
+    monkeypatch.setattr(failures, "name_record", lambda *_, **__: "It fails on the record clicks-0 offset 7.")
     worker = stage.worker()
     worker.look()
     stage.queries[0].fail(IN_CODE)
@@ -342,6 +343,36 @@ def test_a_lost_checkpoint_is_built_again_where_the_table_alone_does_not_know_wh
     _look_until(worker, lambda: worker.status.state is State.RUNNING)
 
     assert [2 if needs else 1] == [query.version for query in stage.queries]
+
+
+def test_a_version_whose_building_is_interrupted_is_gone_on_with_after_a_pause(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from logmark.spark.pipelines import replaying
+
+    tries: list[int] = []
+
+    def rebuild(job: Job, *_: Any, **__: Any) -> int:
+        tries.append(len(tries))
+        if len(tries) == 1:
+            raise Interrupted("Python worker failed to connect back.")
+        job.home.change(lambda record: replace(record, live=2, last=2, begun=2))
+        return 2
+
+    monkeypatch.setattr(replaying, "rebuild", rebuild)
+    monkeypatch.setattr(working, "needs_versions", lambda *_: True)
+    monkeypatch.setattr(working, "make_rows", lambda *_: None)
+    monkeypatch.setattr(working, "keeps_state", lambda rows: True)
+    stage.home.change(lambda record: replace(record, begun=1))
+    (stage.home.checkpoint(2) / "offsets").mkdir(parents=True)
+    (stage.home.checkpoint(2) / "offsets" / "0").write_text("")
+    worker = stage.worker()
+    _look_until(worker, lambda: worker.status.state is State.RESTARTING)
+    stage.clock.advance(seconds=2)
+    _look_until(worker, lambda: worker.status.state is State.RUNNING)
+
+    assert [2] == [query.version for query in stage.queries]
+    assert 2 == len(tries)
 
 
 def test_a_query_is_stopped_between_two_batches(stage: Stage) -> None:
