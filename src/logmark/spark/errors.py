@@ -18,6 +18,10 @@ class Contended(UserError):
     """Others were faster again and again; nothing was written, and another try may succeed."""
 
 
+class Interrupted(UserError):
+    """A version that is being built was interrupted by what may pass; another try goes on with it."""
+
+
 def sentence_in(failure: str) -> str | None:
     """The sentence for people in the text of a failed query."""
     found = named_in(failure)

@@ -4,7 +4,7 @@ import pytest
 
 from logmark.client.errors import AuthenticationFailed, BrokerUnreachable
 from logmark.errors import UserError
-from logmark.spark.errors import Contended, Superseded
+from logmark.spark.errors import Contended, Interrupted, Superseded
 from logmark.spark.pipelines.restarts import CALM_AFTER_S, PAUSE_S_MAX, Kind, Restarts, judge, judge_raised
 
 _QUERY = """
@@ -140,6 +140,7 @@ def _raised_by(transform: str, error: BaseException) -> BaseException:
         (BrokerUnreachable("Nobody answers."), Kind.PASSING),
         (Superseded("Group billing was taken over."), Kind.SUPERSEDED),
         (Contended("Others change the table."), Kind.PASSING),
+        (Interrupted("Python worker failed to connect back."), Kind.PASSING),
         (ValueError("no column price"), Kind.FINAL),
     ],
 )

@@ -12,11 +12,12 @@ from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.spark.cluster import bounds_of, partitions_of
+from logmark.spark.errors import Interrupted
 from logmark.spark.options import Options, parse
 from logmark.spark.pipelines.declaration import Pipeline, Table, Version
 from logmark.spark.pipelines.queries import Brokers, start_query
 from logmark.spark.pipelines.releasing import side_topic
-from logmark.spark.pipelines.restarts import judge
+from logmark.spark.pipelines.restarts import Kind, judge
 from logmark.spark.pipelines.working import Job
 from logmark.spark.position import Offsets, Position
 from logmark.spark.ranges import Bounds
@@ -102,7 +103,8 @@ def run(
         while not query.awaitTermination(_LOOK_EVERY_S):  # type: ignore[arg-type]
             report(*how_far(client, version.group, starts, stops or client.latest(starts)))
     except StreamingQueryException as error:
-        raise UserError(judge(str(error)).sentence) from None
+        failure = judge(str(error))
+        raise (Interrupted if failure.kind is Kind.PASSING else UserError)(failure.sentence) from None
     finally:
         if query.isActive:
             query.stop()

@@ -20,7 +20,9 @@ JITTER = 0.2
 CALM_AFTER_S = 120.0
 
 # Our exceptions that another try may mend; every other one stays as it is.
-_PASSING = frozenset({"BrokerUnreachable", "NoCoordinator", "RefusedByBroker", "CommitRefused", "Contended"})
+_PASSING = frozenset(
+    {"BrokerUnreachable", "NoCoordinator", "RefusedByBroker", "CommitRefused", "Contended", "Interrupted"}
+)
 _SUPERSEDED = "Superseded"
 _FRAME = re.compile(r'^ *File "([^"]+)", line (\d+), in (\S+)', re.MULTILINE)
 _RAISED = re.compile(r"^(?:[\w.]+\.)?(\w+): (.*)$", re.MULTILINE)
