@@ -36,9 +36,8 @@ class Rounds:
         self.examples.publish(CLICKS_PER_ROUND)
         if self._driver is None:
             self._driver = self._started()
-        enough = self._progress() + self._chance.randint(1, len(NAMES) * CLICKS_PER_ROUND)
-        end = len(NAMES) * self.examples.truth.count
-        self._wait(lambda: self._progress() >= min(enough, end), f"the pipelines go on before a kill of the {action}")
+        # A worker that has nothing to do is missed by nobody.
+        self._wait(self._is_in_a_batch if action == WORKER else self._gets_on(), f"it is time to kill the {action}")
         # Not only right after what can be seen from here: batches are planned, written and committed meanwhile.
         time.sleep(self._chance.random() * 0.3)
         getattr(self, f"_kill_{action}")()
@@ -92,6 +91,20 @@ class Rounds:
             wait_until(holds, what, deadline_s=DEADLINE_S)
         except AssertionError as error:
             raise AssertionError(f"{self._what()}: {error}\n{driver.said()}\n{self.examples.said()}") from None
+
+    def _gets_on(self) -> Callable[[], bool]:
+        """Whether the groups have got on by a random number of records from now on, or to the end."""
+        enough = self._progress() + self._chance.randint(1, len(NAMES) * CLICKS_PER_ROUND)
+        enough = min(enough, len(NAMES) * self.examples.truth.count)
+        return lambda: self._progress() >= enough
+
+    def _is_in_a_batch(self) -> bool:
+        """Whether a batch is planned and not finished."""
+        return any(
+            {file.name for file in (version / "offsets").glob("[0-9]*")}
+            > {file.name for file in (version / "commits").glob("[0-9]*")}
+            for version in self.examples.home.glob("*/v*")
+        )
 
     def _progress(self) -> int:
         """How far the groups are, all together."""
