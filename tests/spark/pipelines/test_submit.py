@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.dataset
 import pytest
 
 from logmark.spark import read_table
@@ -54,15 +55,14 @@ database: default
 libraries:
   - glob:
       include: transformations/**
-configuration:
-  spark.sql.catalogImplementation: hive
 """
 
 
 def run(command: list[str], folder: Path) -> str:
     """What a program of Spark writes, which has to end well."""
-    python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    environment = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"} | python
+    environment = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
+    environment |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    environment["SPARK_LOCAL_IP"] = "127.0.0.1"
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=400, check=False, cwd=folder, env=environment
     )
@@ -109,13 +109,11 @@ def test_a_declarative_pipeline_reads_as_a_group_and_goes_on_where_it_was(
     text = DECLARED.format(servers=our_broker.bootstrap_servers, topic=topic, group=group)
     (tmp_path / "transformations" / "clicks.py").write_text(text)
     (tmp_path / "spark-pipeline.yml").write_text(SPEC.format(folder=tmp_path))
-    settings = ["--conf", "spark.sql.catalogImplementation=hive", "--master", "local[2]"]
+    settings = ["--conf", "spark.sql.catalogImplementation=hive"]
 
     for count in (20, 25):
         run([str(BIN / "spark-pipelines"), "run", *settings], tmp_path)
         files = tmp_path / "spark-warehouse" / "clicks"
-        import pyarrow.dataset
-
         rows = pyarrow.dataset.dataset(str(files), format="parquet").to_table()
         assert count == rows.num_rows
         assert {(topic, 0): count} == our_broker.committed(group)
