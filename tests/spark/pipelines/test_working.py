@@ -443,6 +443,29 @@ def test_a_query_that_another_hand_stopped_is_not_started_again(stage: Stage) ->
     assert "somebody stopped its query" in stage.said[-1]
 
 
+def test_spark_that_died_ends_every_pipeline_with_a_sentence(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+
+    runner = Runner([stage.job], stage.spark, say=stage.said.append, clock=stage.clock)
+
+    def play(workers: Any) -> None:
+        monkeypatch.setattr(
+            Query, "exception", lambda query: _raise(Py4JNetworkError("Answer from Java side is empty"))
+        )
+        stage.queries[0].end()
+
+    assert not runner.run(watch=play)
+    assert "Spark itself has ended" in stage.said[-1]
+    status = read_status(stage.home.status_file)
+    assert status is not None
+    assert (State.FAILED, stage.said[-1]) == (status.state, f"billing: {status.error}")
+    assert not stage.home.is_live()
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
 def test_the_status_is_written_at_most_once_a_second_and_at_every_batch(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

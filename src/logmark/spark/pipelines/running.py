@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from logmark.clock import Clock, SystemClock
 from logmark.spark.pipelines.status import State
-from logmark.spark.pipelines.working import Job, Worker
+from logmark.spark.pipelines.working import Job, Worker, spark_gone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,6 +52,9 @@ class Runner:
                         worker.look()
                 watch(self.workers)
                 time.sleep(LOOK_EVERY_S)
+        except spark_gone():
+            for worker in self.workers:
+                worker.lose_spark()
         finally:
             self._stop(stops)
             watch(self.workers)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from logmark.clock import Clock
 from logmark.errors import LogmarkError, UserError
+from logmark.spark.pipelines.aside import Aside
 from logmark.spark.pipelines.declaration import Pipeline, Version, shown_sink, shown_topics
 from logmark.spark.pipelines.home import Home
 from logmark.spark.pipelines.loading import load_again
@@ -140,6 +141,16 @@ class Worker:
             self._tell(f"stopped; {stands}" if stands else "stopped before its first batch was done")
         self.write()
 
+    def lose_spark(self) -> None:
+        """The pipeline ends because Spark itself has; whoever started this process has to start it again."""
+        if not self._state.is_over:
+            self._error_ms = self._clock.now_ms()
+            self._give_up(
+                "Spark itself has ended: its process died or was killed. What was written stays, and the next run goes "
+                "on from there; its log says more."
+            )
+        self.write()
+
     def write(self) -> None:
         """The status file is no older than a second, a batch or a change."""
         before, now = self._written, self.status
@@ -163,6 +174,8 @@ class Worker:
                 self._rebuild(version)
                 return
             self._query = begin(job, version, self._spark, available_now=self._available_now)
+        except spark_gone():
+            raise
         except Exception as error:  # noqa: BLE001 - the pipeline's own function may raise anything
             self._failed(judge_raised(error))
             return
@@ -321,37 +334,11 @@ class Worker:
         self._say(f"{self.name}: {sentence}")
 
 
-class Aside:
-    """Work that takes long, in a thread of its own; what follows from it is done by whoever finds it done."""
+def spark_gone() -> tuple[type[Exception], ...]:
+    """What is raised when there is no Java process behind Spark any more."""
+    from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
-    def __init__(
-        self, work: Callable[[], Any], *, then: Callable[[Any], None], otherwise: Callable[[BaseException], None]
-    ) -> None:
-        self._work = work
-        self._then = then
-        self._otherwise = otherwise
-        self._result: Any = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it has ended, either way."""
-        return not self._thread.is_alive()
-
-    def conclude(self) -> None:
-        """What follows is done."""
-        if self._error is not None:
-            self._otherwise(self._error)
-        else:
-            self._then(self._result)
-
-    def _run(self) -> None:
-        try:
-            self._result = self._work()
-        except BaseException as error:  # noqa: BLE001 - it is raised where it is looked at
-            self._error = error
+    return Py4JNetworkError, ConnectionError
 
 
 def reloaded(job: Job) -> Job:
