@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from logmark.spark.pipelines.working import Job
 
-PATIENCE_S = 300
+PATIENCE_S = 600
 RESTARTS_MAX = 5
 
 

@@ -74,7 +74,7 @@ def a_new_reader(stage: Stage) -> None:
     ends = truth.ends
     stage.wait(lambda view: view.committed.get(NEWCOMER) == ends, "newcomer to take its place at the end")
     board.say("newcomer stands at the end of the log; people go on clicking")
-    live = publish_live(stage)
+    live = publish_live(stage, 5)
     board.say(f"{live:,} more clicks, from the last seconds")
     stage.wait_until_current(*ALL, NEWCOMER)
     stage.stop(NEWCOMER)
@@ -88,10 +88,9 @@ def _places(records: "DataFrame") -> "DataFrame":
     return records.select("topic", "partition", "offset", "timestamp")
 
 
-def publish_live(stage: Stage) -> int:
-    """A twenty-fifth more clicks arrive over a few seconds, dated up to now."""
+def publish_live(stage: Stage, bursts: int) -> int:
+    """A twenty-fifth more clicks arrive over a few moments, dated up to now."""
     before = stage.truth.count
-    bursts = 5
     for _ in range(bursts):
         start_ms, stage.now_ms = stage.now_ms, time.time_ns() // 1_000_000
         stage.seed += 1
@@ -202,7 +201,7 @@ def life_goes_on(stage: Stage) -> None:
     """The versions that were swapped in read on, and everything adds up."""
     board, truth = stage.board, stage.truth
     board.act("People go on clicking")
-    board.say(f"{publish_live(stage):,} more clicks")
+    board.say(f"{publish_live(stage, 2):,} more clicks")
     view = stage.wait_until_current(*ALL)
     for name in list(stage.queries):
         stage.stop(name)

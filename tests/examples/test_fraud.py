@@ -112,14 +112,24 @@ def test_a_late_click_completes_a_burst_and_a_repeated_one_does_not() -> None:
     assert [] == list(Watch(USER, again.text()).see([at("more", START_MS + 10)]))
 
 
+def test_an_hour_of_clicks_too_far_apart_is_one_alert_and_the_next_hour_another() -> None:
+    watch = Watch(USER)
+    there = [at(f"b{number}", START_MS + number * MINUTE_MS, place=LIMA) for number in (1, 2, 3)]
+    next_hour = [at("c", START_MS + HOUR_MS), at("d", START_MS + HOUR_MS + 1, place=LIMA)]
+
+    told = [alert.id for alert in watch.see([at("a", START_MS), *there])]
+    assert [f"far:u1:{START_MS}"] == told
+    assert [f"far:u1:{START_MS + HOUR_MS}"] == [alert.id for alert in Watch(USER, watch.text()).see(next_hour)]
+
+
 def test_what_is_forgotten_is_not_told_again() -> None:
     watch = Watch(USER)
-    assert 1 == len(list(watch.see([at("a", START_MS), at("b", START_MS + 1, place=LIMA)])))
+    burst = [at(str(number), START_MS + number) for number in range(BURST_CLICKS)]
+    assert 1 == len(list(watch.see(burst)))
 
     later_ms = START_MS + KEPT_MS + HOUR_MS
     assert [] == list(watch.see([at("c", later_ms)]))
-    again = [at("a", START_MS, arrived_ms=later_ms + 1), at("b", START_MS + 1, arrived_ms=later_ms + 1, place=LIMA)]
-    assert [] == list(watch.see(again))
+    assert [] == list(watch.see([one._replace(order=later_ms, arrived_ms=later_ms) for one in burst]))
 
 
 def test_an_alert_says_no_more_than_its_id() -> None:

@@ -1,11 +1,12 @@
 """The command that writes clicks: at once, at a rate, and what it says when it cannot."""
 
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from examples.clicks import generate, topic
-from examples.clicks.generator import DAY_MS
+from examples.clicks.generator import DAY_MS, Click, endless
 from examples.clicks.world import TOPIC
 from logmark.testing import Broker
 
@@ -40,13 +41,13 @@ def test_a_stream_that_is_stopped_loses_nothing_that_was_made(logmark_broker: Br
     servers = logmark_broker.bootstrap_servers
     topic.create(servers)
 
-    def stopped() -> object:
-        for number, click in enumerate(generate.endless(1000.0, seed=1, start_ms=0)):
+    def stopped() -> Iterator[Click]:
+        for number, click in enumerate(endless(1000.0, seed=1, start_ms=0)):
             if number == 50:
                 raise KeyboardInterrupt
             yield click
 
-    assert 50 == topic.publish(servers, generate._until_stopped(stopped()))  # type: ignore[arg-type]
+    assert 50 == topic.publish(servers, generate._until_stopped(stopped()))
     assert 50 == len(list(topic.read(servers, TOPIC)))
 
 
