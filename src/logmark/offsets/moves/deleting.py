@@ -52,7 +52,7 @@ class Deletion:
 def delete_group(client: Client, group: str, *, journal: Journal | None = None) -> Deletion:
     """Deletes a group; what it had committed is in the journal before, so that an undo brings it back."""
     if client.is_read_only:
-        raise ReadOnly("This client may only look. Nothing was deleted.")
+        raise ReadOnly("This client may only look. Nothing was changed.")
     plan = replace(plan_delete(client, group, None), action="delete", how="the whole group")
     change = None
     if plan.changes:
