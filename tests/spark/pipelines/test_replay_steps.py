@@ -103,25 +103,37 @@ class Scene:
 
 
 @pytest.fixture
-def client(broker: BrokerUnderTest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    # A killed process gives nothing back.
-    monkeypatch.setattr(Replay, "_give_back", lambda replay: None)
-    with Client(broker.bootstrap_servers, timeout_s=20.0) as client:
+def client(our_broker: BrokerUnderTest) -> Iterator[Client]:
+    with Client(our_broker.bootstrap_servers, timeout_s=20.0) as client:
         yield client
 
 
-@pytest.fixture(params=[False, True], ids=["table", "topic"])
-def scene(
-    request: pytest.FixtureRequest, broker: BrokerUnderTest, tmp_path: Path, client: Client,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Scene:  # fmt: skip
-    scene = Scene(broker, tmp_path, client, to_topic=request.param)
+def staged(broker: BrokerUnderTest, folder: Path, monkeypatch: pytest.MonkeyPatch, *, to_topic: bool) -> Scene:
+    """A scene whose queries are on paper, and whose process dies without a word."""
+    client = broker.closing(Client(broker.bootstrap_servers, timeout_s=20.0))
+    scene = Scene(broker, folder, client, to_topic=to_topic)
+    monkeypatch.setattr(Replay, "_give_back", lambda replay: None)
     monkeypatch.setattr(replaying, "run", scene.paper.run)
     monkeypatch.setattr(replaying, "run_until_close", scene.paper.run)
     return scene
 
 
-def test_a_replay_that_is_killed_at_any_step_is_gone_on_with(scene: Scene) -> None:
+@pytest.fixture(params=[False, True], ids=["table", "topic"])
+def scene(
+    request: pytest.FixtureRequest, our_broker: BrokerUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Scene:
+    return staged(our_broker, tmp_path, monkeypatch, to_topic=request.param)
+
+
+@pytest.fixture(params=[False, True], ids=["table", "topic"])
+def scene_on_both(
+    request: pytest.FixtureRequest, broker: BrokerUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Scene:
+    return staged(broker, tmp_path, monkeypatch, to_topic=request.param)
+
+
+def test_a_replay_that_is_killed_at_any_step_is_gone_on_with(scene_on_both: Scene) -> None:
+    scene = scene_on_both
     for step in range(1, 10):
         before = scene.job.home.record().live
         scene.begin()
@@ -256,7 +268,8 @@ def test_what_is_being_put_in_place_is_not_given_up(scene: Scene, step: int) -> 
     assert not give_back(scene.client, scene.job)
 
 
-def test_the_old_version_is_taken_back_and_the_new_one_again(scene: Scene) -> None:
+def test_the_old_version_is_taken_back_and_the_new_one_again(scene_on_both: Scene) -> None:
+    scene = scene_on_both
     scene.begin()
     scene.carry_out()
     scene.go_on()
@@ -336,9 +349,9 @@ def test_a_lost_checkpoint_is_built_again_as_a_new_version(scene: Scene) -> None
 
 
 def test_a_rebuilt_topic_without_state_goes_on_where_its_group_stood_and_sends_nothing_twice(
-    broker: BrokerUnderTest, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+    our_broker: BrokerUnderTest, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    numbers = Numbers(broker, tmp_path)
+    numbers = Numbers(our_broker, tmp_path)
     paper, job = Paper(numbers), numbers.job("forwards")
     monkeypatch.setattr(replaying, "run", paper.run)
     monkeypatch.setattr(replaying, "run_until_close", paper.run)
@@ -371,9 +384,9 @@ def test_a_table_is_not_rebuilt_where_its_first_records_are_gone(our_broker: Bro
 
 
 def test_a_table_without_state_is_built_beside_when_that_is_wanted(
-    broker: BrokerUnderTest, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+    our_broker: BrokerUnderTest, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    numbers = Numbers(broker, tmp_path)
+    numbers = Numbers(our_broker, tmp_path)
     paper, job = Paper(numbers), numbers.job("rows")
     monkeypatch.setattr(replaying, "run", paper.run)
     monkeypatch.setattr(replaying, "run_until_close", paper.run)
@@ -391,11 +404,11 @@ def test_a_table_without_state_is_built_beside_when_that_is_wanted(
     assert ({"new"}, 48) == (set(numbers.labels().values()), len(numbers.labels()))
 
 
-def test_what_a_table_would_lack_is_said_and_refused(broker: BrokerUnderTest, tmp_path: Path) -> None:
-    numbers = Numbers(broker, tmp_path)
+def test_what_a_table_would_lack_is_said_and_refused(our_broker: BrokerUnderTest, tmp_path: Path) -> None:
+    numbers = Numbers(our_broker, tmp_path)
     job = numbers.job("counts")
     numbers.send(20)
-    broker.delete_records(numbers.topic, 5)
+    our_broker.delete_records(numbers.topic, 5)
     with connect(job.brokers) as client:
         plan = plan_version(job, client, ToEarliest(), kind=Kind.SWAP, is_stateful=True)
         assert {TopicPartition(numbers.topic, 0): 5, TopicPartition(numbers.topic, 1): 0} == plan.starts
