@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(3600)]
 
 ROOT = Path(__file__).parents[3]
+STEPS = tuple(range(1, 10))
 HANDING_OVER = (6, 7)
 
 
@@ -45,7 +46,7 @@ def test_a_replay_that_is_killed_is_gone_on_with_and_nothing_is_lost_or_doubled(
     numbers.send(100)
     with Running(spark, job):
         numbers.wait(lambda: is_right("old", 3), "the old code has read it all")
-    for step in range(1, 10):
+    for number, step in enumerate(STEPS, 2):
         with Running(spark, job) as running:
             numbers.wait(lambda: "running" in running.states, "the pipeline runs")
             with Writing(numbers):
@@ -61,4 +62,4 @@ def test_a_replay_that_is_killed_is_gone_on_with_and_nothing_is_lost_or_doubled(
         with Running(spark, job):
             numbers.send(10)
             numbers.wait(lambda: is_right("new", 2, 3), f"all is right after a kill at step {step}")
-        assert (step + 1, None) == (job.home.record().live, job.home.record().building)
+        assert (number, None) == (job.home.record().live, job.home.record().building)
