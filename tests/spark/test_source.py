@@ -1,6 +1,8 @@
 """Spark's side of the source, without Spark."""
 
 import pickle
+import subprocess
+import sys
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -32,6 +34,17 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 
 def reader(**more: str) -> StreamReader:
     return StreamReader(parse(STREAM | more, is_stream=True))
+
+
+def test_a_process_of_spark_loads_no_more_than_the_source_needs() -> None:
+    modules = "import logmark.spark.source, sys; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", modules], capture_output=True, text=True, check=True)
+
+    loaded = set(ran.stdout.split())
+    assert "logmark.spark.source" in loaded
+    assert not {"logmark.spark.tables", "logmark.spark.pipelines", "deltalake", "pyarrow.compute"} & loaded, (
+        "Spark starts a Python process for every stream, which waits for these imports"
+    )
 
 
 def test_spark_is_told_the_same_start_twice_though_the_end_moves_in_between(cluster: FakeCluster) -> None:
