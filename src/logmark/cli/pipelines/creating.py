@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from logmark.cli.tables import say
-from logmark.client.errors import RefusedByBroker
 from logmark.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -31,6 +30,8 @@ def create_topics(jobs: "Sequence[Job]", clients: "Mapping[str, Client]") -> Non
 
 
 def _create(client: "Client", topic: str) -> bool:
+    from logmark.client.errors import RefusedByBroker
+
     is_new = True
     try:
         client.create_topic(topic)
