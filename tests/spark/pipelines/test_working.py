@@ -33,6 +33,7 @@ class Query:
     isActive: bool = True
     failure: str | None = None
     reports: list[dict[str, Any]] = field(default_factory=list)
+    late: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:
@@ -47,6 +48,7 @@ class Query:
 
     def stop(self) -> None:
         self.isActive = False
+        self.reports += self.late
 
     def fail(self, failure: str) -> None:
         self.isActive, self.failure = False, failure
@@ -383,6 +385,7 @@ def test_a_query_is_stopped_between_two_batches(stage: Stage) -> None:
     assert not worker.is_between_batches()
     stage.checkpoint(planned=3, finished=3)
     assert worker.is_between_batches()
+    stage.queries[0].late.append(report(2, 20, 30))
 
     worker.stop()
 
@@ -392,6 +395,7 @@ def test_a_query_is_stopped_between_two_batches(stage: Stage) -> None:
     status = read_status(stage.home.status_file)
     assert status is not None
     assert State.STOPPED is status.state
+    assert 10 == status.records, "Spark reports a batch a moment after it is done"
     assert not stage.home.is_live()
 
 

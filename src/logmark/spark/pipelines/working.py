@@ -129,8 +129,8 @@ class Worker:
     def stop(self) -> None:
         """The query is stopped, and the pipeline is free for somebody else to run."""
         if self._query is not None and self._state is State.RUNNING:
-            self._note_progress()
             self._query.stop()
+            self._note_progress()
             if self._query.exception() is not None:
                 self._look_at_query()
             elif self._version is not None:
