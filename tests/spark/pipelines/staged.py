@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+import pytest
+
 from logmark.client.client import Client
 from logmark.names import TopicPartition
 from logmark.offsets.records import read_records
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 DEADLINE_S = 240.0
+# A real Spark on Apache Kafka as well: the long tests have it, the fast ones have queries on paper there.
+BOTH = pytest.mark.parametrize(
+    "broker", ["logmark", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.soak])], indirect=True
+)
 EARLY = {"auto.offset.reset": "earliest", "maxOffsetsPerTrigger": "400"}
 
 

@@ -8,11 +8,11 @@ import pytest
 from logmark.offsets.moves.targets import ToEarliest
 from logmark.spark.pipelines.building import connect
 from logmark.spark.pipelines.plans import plan_version
-from logmark.spark.pipelines.replaying import Choices, Outcome, Replay, Telling, begin, begin_taking_back
+from logmark.spark.pipelines.replaying import Choices, Outcome, Replay, Telling, begin
 from logmark.spark.pipelines.working import Job
 from logmark.spark.pipelines.works import Kind
 from tests.harness.brokers import BrokerUnderTest
-from tests.spark.pipelines.staged import Numbers, Running, Watching, Writing
+from tests.spark.pipelines.staged import BOTH, Numbers, Running, Watching, Writing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,22 +20,15 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
-def replay(
-    job: Job, spark: "SparkSession", *, choices: Choices | None = None, telling: Telling | None = None
-) -> Outcome:
+def replay(job: Job, spark: "SparkSession") -> Outcome:
     """Builds a version from the beginning, and swaps it in."""
     with job.home.replaying(), connect(job.brokers) as client:
         plan = plan_version(job, client, ToEarliest(), kind=Kind.SWAP, is_stateful=True)
-        work = begin(job, client, plan, choices or Choices())
-        return Replay(job, lambda: spark, client, work, telling=telling or Telling(say=lambda text: None)).carry_out()
-
-
-def take_back(job: Job, spark: "SparkSession", number: int) -> Outcome:
-    with job.home.replaying(), connect(job.brokers) as client:
-        work = begin_taking_back(job, client, number, Choices())
+        work = begin(job, client, plan, Choices())
         return Replay(job, lambda: spark, client, work, telling=Telling(say=lambda text: None)).carry_out()
 
 
+@BOTH
 def test_a_replay_in_mid_stream_loses_nothing_and_counts_and_sends_nothing_twice(
     broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path
 ) -> None:
