@@ -89,10 +89,10 @@ def machine() -> dict[str, object]:
     }
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser, *, rounds: int = 3) -> None:
     """The options that every bench has."""
     parser.add_argument("--output", choices=("table", "json"), default="table")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds that count (default 3)")
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"rounds that count (default {rounds})")
     parser.add_argument("--tiny", action="store_true", help="only see that everything runs")
     parser.add_argument("--record", action="store_true", help="write the table into docs/performance.md too")
 

@@ -1,4 +1,4 @@
-"""`format("logmark")` beside Spark's Kafka connector: `python bench/spark.py [--output json] [--quick] [--tiny]`.
+"""`format("logmark")` beside Spark's Kafka connector: `python bench/spark.py [--output json] [--quick]`.
 
 Both read the same topics of the same broker in the same Spark session, in turn, all columns into a sink that drops
 them; a first round of each kind of work is not counted. The brokers are Apache Kafka and Logmark. JSON: values as typed
@@ -14,8 +14,8 @@ import tempfile
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -45,6 +45,7 @@ class Plan:
     codecs: tuple[str, ...] = CODECS
     pipelines: tuple[str, ...] = pipelines.NAMES
     brokers: tuple[str, ...] = ("Apache Kafka", "Logmark")
+    settings: Mapping[str, str] = field(default_factory=dict)
     is_warmed_up: bool = True
 
     @classmethod
@@ -122,14 +123,14 @@ class Compared(Row):
         return fields
 
 
-def session() -> Any:
+def session(settings: Mapping[str, str]) -> Any:
     """A Spark on two cores of this machine, with the connector on its class path."""
     from logmark.spark.sessions import session
 
     # Where Python may not keep what it compiles, each process that Spark starts compiles what was edited last.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     jars = ",".join(map(str, connector.jars()))
-    return session("logmark-bench", master="local[2]", memory="2g", config={"spark.jars": jars})
+    return session("logmark-bench", master="local[2]", memory="2g", config={"spark.jars": jars, **settings})
 
 
 class Bench:
@@ -345,7 +346,7 @@ def measure(plan: Plan, folder: Path, say: Callable[[str], None]) -> tuple[list[
     rows: list[Row] = []
     by_process: list[list[str]] = []
     by_step: list[list[str]] = []
-    spark = session()
+    spark = session(plan.settings)
     try:
         for broker in plan.brokers:
             data = folder / "broker"
@@ -381,9 +382,11 @@ def _check(bench: Bench, made: list[Case], broker: str) -> None:
 def main() -> int:
     """Runs the bench and prints it; 1 with a sentence when a side cannot run here."""
     parser = argparse.ArgumentParser(description="Logmark's Spark source side by side with Spark's Kafka connector.")
-    report.add_options(parser)
-    parser.set_defaults(rounds=2)
+    report.add_options(parser, rounds=2)
     parser.add_argument("--quick", action="store_true", help="one round of less, in a few minutes")
+    parser.add_argument(
+        "--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark, for both sources"
+    )
     chosen = parser.parse_args()
     if reason := distribution.why_not():
         print(reason, file=sys.stderr)
@@ -396,6 +399,7 @@ def main() -> int:
     import pyspark
 
     plan = Plan.tiny() if chosen.tiny else Plan.quick() if chosen.quick else Plan.full(chosen.rounds)
+    plan = replace(plan, settings=dict(one.split("=", 1) for one in chosen.conf))
     with tempfile.TemporaryDirectory(prefix="logmark-bench-") as folder:
         rows, shares = measure(plan, Path(folder), lambda line: print(line, file=sys.stderr, flush=True))
     about = {"rounds": plan.rounds, "partitions": PARTITIONS, "pyspark": pyspark.__version__, "master": "local[2]"}
