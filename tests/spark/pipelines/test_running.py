@@ -82,6 +82,7 @@ def test_the_well_finish_and_the_others_end_with_a_sentence_and_nothing_half_wri
         "well": first,
         "nowhere": stage.job("nowhere", topics="nowhere"),
         "mistyped": stage.job("mistyped", options={"startingOfsets": "earliest"}),
+        "strict": stage.job("strict", options={"auto.offset.reset": "none"}),
         "unfit": bad_schema,
         "failing": stage.job("failing", transform=failing),
         "unreal": stage.job("unreal", transform=lambda frame: frame.select("price")),
@@ -91,6 +92,7 @@ def test_the_well_finish_and_the_others_end_with_a_sentence_and_nothing_half_wri
     assert "well: all is read: 1 records in 1 batch" == stage.last_words("well")
     assert stage.last_words("nowhere").startswith("nowhere: There is no topic nowhere at ")
     assert "has no option startingofsets. Did you mean startingOffsets?" in stage.last_words("mistyped")
+    assert "has no committed offset for " in stage.last_words("strict")
     assert "more" in stage.last_words("unfit")
     assert "(CAST_INVALID_INPUT)" in stage.last_words("failing")
     assert f"It fails on the record {stage.topic}-0 offset 7." in stage.last_words("failing")
@@ -105,9 +107,9 @@ def test_the_well_finish_and_the_others_end_with_a_sentence_and_nothing_half_wri
     assert {21, 10} == stage.committed(jobs["well"])
     assert {20, 10} == stage.committed(jobs["unfit"])
     assert {0} == stage.committed(jobs["failing"]), "where it begins is committed, and nothing beyond"
-    for name in ("nowhere", "mistyped", "unreal"):
+    for name in ("nowhere", "mistyped", "strict", "unreal"):
         assert set() == stage.committed(jobs[name])
-    for name in ("nowhere", "mistyped", "unreal", "failing"):
+    for name in ("nowhere", "mistyped", "strict", "unreal", "failing"):
         assert not (stage.folder / name / "_delta_log").exists()
 
 
