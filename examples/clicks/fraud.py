@@ -14,8 +14,8 @@ the state is as large as the clicks of two days. The second day is for addresses
 these may be read a day apart. What comes later still is left out, and never told twice. All clicks of a user are in one
 partition, so there the alerts depend on nothing but the records.
 
-Spark fetches and stores each state of Python separately, which takes longer than looking at its clicks: seven thousand
-users and addresses a batch would mean as many round trips. So they share BUCKETS states, each one text of JSON.
+Spark hands every key to Python apart, with rows and a state of its own, which costs far more than looking at a handful
+of clicks. So users and addresses share BUCKETS states, each one text of JSON; more of them make each one smaller.
 """
 
 import json
