@@ -13,7 +13,7 @@ from logmark.cli.main import app
 from logmark.cli.pipelines import known
 from logmark.client.client import Client
 from logmark.errors import UserError
-from logmark.spark.pipelines import replaying, rereading
+from logmark.spark.pipelines import plans, releasing, replaying, rereading
 from logmark.spark.pipelines.home import Home
 from logmark.spark.pipelines.loading import load
 from logmark.spark.pipelines.queries import Brokers
@@ -23,10 +23,10 @@ from tests.spark.pipelines.paper import Paper
 from tests.spark.pipelines.staged import Numbers
 
 FILE = """
-from logmark.spark.pipelines.declaration import Pipeline, Table
+from logmark.spark.pipelines.declaration import Pipeline, Table, Topic
 
-table = Table({table!r}, mode={mode!r})
-pipeline = Pipeline(name={name!r}, topics={topic!r}, transform=lambda records: records, sink=table)
+sink = {sink}
+pipeline = Pipeline(name={name!r}, topics={topic!r}, transform=lambda records: records, sink=sink)
 """
 
 
@@ -37,10 +37,12 @@ class Scene:
         self.numbers = Numbers(broker, folder)
         self.paper = Paper(self.numbers)
         self.client = client
-        self.name = broker.group("rows" if mode == "replace" else "counts")
+        self.name = broker.group({"replace": "rows", "complete": "counts"}.get(mode, "fraud"))
+        table = f"Table({str(self.numbers.table)!r}, mode={mode!r})"
+        sink = f"Topic({self.numbers.alerts!r})" if mode == "topic" else table
         self.root = folder / "home"
         file = folder / "pipeline.py"
-        file.write_text(FILE.format(name=self.name, topic=self.numbers.topic, table=str(self.numbers.table), mode=mode))
+        file.write_text(FILE.format(name=self.name, topic=self.numbers.topic, sink=sink))
         [loaded] = load([file])
         brokers = Brokers(bootstrap_servers=broker.bootstrap_servers)
         self.job = Job(pipeline=loaded.pipeline, brokers=brokers, home=Home(self.root, self.name), file=str(file))
@@ -193,3 +195,21 @@ def test_a_live_replay_tells_programs_what_it_did(scene: Scene) -> None:
     )  # fmt: skip
     assert fields["applied"] and fields["change"]
     assert 6 == list(scene.numbers.labels().values()).count("new")
+
+
+@pytest.mark.parametrize("scene", ["topic"], indirect=True)
+def test_rows_without_ids_are_a_sentence_and_gone_on_with_once_somebody_says_what_to_do(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Spark would be asked for the columns; these rows have the column, and nothing in it.
+    monkeypatch.setattr(plans, "check_ids", lambda *given, **named: None)
+    monkeypatch.setattr(releasing, "id_of", lambda record: None)
+    refused = scene("replay", "--yes")
+    assert (1, True) == (refused.exit_code, "7 of the records in" in refused.stderr), refused.output
+    assert "--without-id skip or --without-id send" in refused.stderr
+
+    done = scene("replay", "--yes", "--without-id", "skip", "--output", "json")
+
+    fields = json.loads(done.stdout)
+    assert (2, 0, 7) == (fields["version"], fields["released"], fields["without_id"])
+    assert 2 == scene.job.home.record().live

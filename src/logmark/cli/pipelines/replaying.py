@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -97,6 +98,8 @@ def replay(
             if abandon:
                 act.abandon(client, work)
             elif work is not None:
+                # Whoever was told that rows have no ids says so the second time.
+                work = replace(work, without_id=_without_id(without_id) or work.without_id)
                 act.go_on(client, work, is_new=from_ is not None or to is not None)
             else:
                 choices = Choices(keep=keep, keep_side_topic=keep_side_topic, without_id=_without_id(without_id))
