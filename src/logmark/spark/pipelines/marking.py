@@ -55,7 +55,7 @@ def _check(schema: "StructType", box: LetterBox | None) -> None:
     if importlib.util.find_spec("pandas") is None:
         raise UserError(
             "PySpark needs pandas to hand rows to Python, by which marked rows become dead letters. Nothing was read. "
-            "Install it with: pip install 'logmark[spark,state]'."
+            "Install it with: pip install 'logmark[spark]'."
         )
     kinds = {one.name: one.dataType.simpleString() for one in schema.fields}
     if kinds[MARK] not in ("string", "void"):
