@@ -448,14 +448,14 @@ def test_a_query_that_another_hand_stopped_is_not_started_again(stage: Stage) ->
 
 
 def test_spark_that_died_ends_every_pipeline_with_a_sentence(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
+    gone = Py4JError("An error occurred while calling o65.isActive")
     runner = Runner([stage.job], stage.spark, say=stage.said.append, clock=stage.clock)
 
     def play(workers: Any) -> None:
-        monkeypatch.setattr(
-            Query, "exception", lambda query: _raise(Py4JNetworkError("Answer from Java side is empty"))
-        )
+        monkeypatch.setattr(Query, "exception", lambda query: _raise(gone))
+        monkeypatch.setattr(NoSpark, "_jvm", property(lambda spark: _raise(ConnectionRefusedError())), raising=False)
         stage.queries[0].end()
 
     assert not runner.run(watch=play)

@@ -1,6 +1,7 @@
 """The Spark of `logmark pipelines`: its settings, what is shipped to its executors, and where its own log goes."""
 
 import contextlib
+import logging
 import os
 import shutil
 import sys
@@ -59,6 +60,8 @@ def started(
         config = {"spark.scheduler.mode": "FAIR"} | shipped | settings
         with _said_to(log_file):
             spark = session(name, master=master, config=config)
+        handler = logging.FileHandler(log_file)
+        logging.getLogger().addHandler(handler)
         try:
             for one in package:
                 if one.name.endswith(".py"):
@@ -67,6 +70,8 @@ def started(
         finally:
             with contextlib.suppress(Exception):
                 spark.stop()
+            logging.getLogger().removeHandler(handler)
+            handler.close()
 
 
 def _shipped(package: Sequence[Path], folder: Path, *, is_local: bool) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from logmark.clock import Clock, SystemClock
 from logmark.spark.pipelines.status import State
-from logmark.spark.pipelines.working import Job, Worker, spark_gone
+from logmark.spark.pipelines.working import Job, Worker, is_spark_gone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,6 +31,7 @@ class Runner:
         clock: Clock | None = None,
     ) -> None:
         clock = clock or SystemClock()
+        self._spark = spark
         self.workers = [
             Worker(job, spark, available_now=available_now, clock=clock, random=random.random, say=say) for job in jobs
         ]
@@ -52,7 +53,9 @@ class Runner:
                         worker.look()
                 watch(self.workers)
                 time.sleep(LOOK_EVERY_S)
-        except spark_gone():
+        except Exception as error:
+            if not is_spark_gone(error, self._spark):
+                raise
             for worker in self.workers:
                 worker.lose_spark()
         finally:

@@ -174,9 +174,9 @@ class Worker:
                 self._rebuild(version)
                 return
             self._query = begin(job, version, self._spark, available_now=self._available_now)
-        except spark_gone():
-            raise
-        except Exception as error:  # noqa: BLE001 - the pipeline's own function may raise anything
+        except Exception as error:
+            if is_spark_gone(error, self._spark):
+                raise
             self._failed(judge_raised(error))
             return
         if self._version is None or self._version.number != version.number:
@@ -334,11 +334,18 @@ class Worker:
         self._say(f"{self.name}: {sentence}")
 
 
-def spark_gone() -> tuple[type[Exception], ...]:
-    """What is raised when there is no Java process behind Spark any more."""
-    from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+def is_spark_gone(error: Exception, spark: "SparkSession") -> bool:
+    """Whether an exception came because there is no Java process behind Spark any more."""
+    from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 
-    return Py4JNetworkError, ConnectionError
+    if isinstance(error, Py4JJavaError) or not isinstance(error, (Py4JError, ConnectionError)):
+        return False
+    try:
+        # What it raised does not tell a process that is gone from a call that Java does not know.
+        spark.sparkContext._jvm.java.lang.System.nanoTime()  # type: ignore[union-attr]
+    except (Py4JError, ConnectionError):
+        return True
+    return False
 
 
 def reloaded(job: Job) -> Job:
