@@ -126,7 +126,7 @@ def test_a_driver_that_is_killed_in_a_batch_and_before_its_commit_leaves_nothing
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(5400)
+@pytest.mark.timeout(3 * 3600)
 @pytest.mark.parametrize("rounds", [50])
 def test_a_driver_that_is_killed_at_any_moment_leaves_nothing_twice_and_nothing_out(
     broker: BrokerUnderTest,
