@@ -53,11 +53,11 @@ class Plan:
         """What `make bench` runs."""
         return cls(
             rounds=rounds,
-            records={100: 6_000_000, 1024: 1_200_000},
-            packed={100: 2_000_000, 1024: 400_000},
-            clicks=1_000_000,
-            examples=200_000,
-            trickled=12,
+            records={100: 5_000_000, 1024: 1_000_000},
+            packed={100: 1_600_000, 1024: 320_000},
+            clicks=800_000,
+            examples=150_000,
+            trickled=10,
         )
 
     @classmethod
