@@ -33,15 +33,12 @@ def work(spark: "SparkSession", servers: str, topic: str, target: str, folder: P
     """Reads the topic as batches, fills the tables `clicks` and `totals` from streams, and sends what is bad on."""
     reading = {"bootstrap.servers": servers, "subscribe": topic}
     typed = {"value.format": "json", "value.schema": SCHEMA}
-    plain = spark.read.format("logmark").options(**reading, minPartitions="5").load()
-    found = spark.read.format("logmark").options(**reading, **typed).load()
-    answer = {
-        "plain": sorted(map(list, plain.selectExpr("partition", "offset", "CAST(value AS STRING)").collect())),
-        "typed": sorted(map(list, found.selectExpr("partition", "offset", "CAST(value AS STRING)", "error").collect())),
-    }
+    found = spark.read.format("logmark").options(**reading, **typed, minPartitions="4").load()
+    columns = "partition", "offset", "CAST(value AS STRING)", "CAST(raw AS STRING)", "error"
+    answer = {"typed": sorted(map(list, found.selectExpr(*columns).collect()))}
 
     def stream(group: str) -> "DataFrame":
-        following = {"group.id": f"{topic}-{group}", "auto.offset.reset": "earliest", "maxOffsetsPerTrigger": "150"}
+        following = {"group.id": f"{topic}-{group}", "auto.offset.reset": "earliest", "maxOffsetsPerTrigger": "250"}
         return spark.readStream.format("logmark").options(**reading, **typed, **following).load()
 
     good = stream("clicks").where("error IS NULL").select("topic", "partition", "offset", "value.*")
