@@ -82,10 +82,12 @@ def test_a_cluster_on_apache_kafka_gives_the_results_of_a_local_spark_on_our_bro
 
 @pytest.mark.soak
 def test_executors_that_lack_the_package_get_it_as_an_archive(
-    apache_kafka: BrokerUnderTest, spark: "SparkSession", tmp_path: Path
+    apache_kafka: BrokerUnderTest, our_broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path
 ) -> None:
-    topic, target = topics(apache_kafka)
-    expected = work(spark, apache_kafka.bootstrap_servers, topic, target, tmp_path / "local")
+    our_broker.share_names(apache_kafka)
+    topic, target = topics(our_broker)
+    expected = work(spark, our_broker.bootstrap_servers, topic, target, tmp_path / "local")
+    topics(apache_kafka)
     python, archive = bare_python(tmp_path / "bare"), package(tmp_path)
     env = {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python), HERE: str(REPOSITORY / "src")}
     config = {"spark.archives": f"{archive}#logmark", "spark.executorEnv.PYTHONPATH": "logmark"}
