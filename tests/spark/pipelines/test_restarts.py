@@ -59,6 +59,17 @@ cannot be cast to "INT" because it is malformed. Use `try_cast` to tolerate malf
 == SQL (line 1, position 1) ==
 cast(cast(value as string) as int) as x
 {_QUERY}"""
+A_DEAD_WORKER_UNDER_A_TABLE = """Traceback (most recent call last):
+  File "/opt/pipelines/lib/python3.11/site-packages/logmark/spark/tables.py", line 160, in _stage
+    writer.parquet(str(directory))
+py4j.protocol.Py4JJavaError: An error occurred while calling o314.parquet.
+: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows.
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.taskFailedWhileWritingRowsError(QueryExecutionErrors.scala:776)
+Caused by: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handleException(PythonRunner.scala:680)
+Caused by: java.io.EOFException
+\tat java.base/java.io.DataInputStream.readInt(DataInputStream.java:398)
+"""
 A_DEAD_WORKER = f"""{_PROXY}\
   File "/env/lib/python3.11/site-packages/pyspark/errors/exceptions/captured.py", line 262, in deco
     raise converted from None
@@ -107,6 +118,7 @@ def test_a_sentence_of_ours_is_told_as_it_is() -> None:
         ),
         (IN_AN_EXPRESSION, "(CAST_INVALID_INPUT): The value 'v1' of the type"),
         (A_DEAD_WORKER, "Python worker exited unexpectedly (crashed)"),
+        (A_DEAD_WORKER_UNDER_A_TABLE, "SparkException: Python worker exited unexpectedly (crashed)"),
     ],
 )
 def test_a_failure_is_told_in_one_line_that_says_where(failure: str, said: str) -> None:

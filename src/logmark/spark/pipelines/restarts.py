@@ -39,6 +39,7 @@ _PASSING_IN_CODE = frozenset(
         "ReadTimeout", "ConnectError", "ReadError", "RemoteDisconnected", "IncompleteRead", "OutOfMemoryError",
     }
 )  # fmt: skip
+_CAUSE = re.compile(r"^Caused by: (?:[\w$]+\.)*([\w$]+): (.+)$", re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):"
 # A condition of Spark with its state in SQL: 21 to 23 are about data, 42 and 0A about what was asked for.
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] (.+?) SQLSTATE: (\w{5})", re.DOTALL)
@@ -153,7 +154,11 @@ def _raised(text: str, file: str) -> str:
 
 
 def _gist(text: str) -> str:
-    """The line of a long text that says most: the last exception in it, else its first line."""
+    """The line of a long text that says most: the innermost cause, the last exception in it, else its first line."""
+    causes = _CAUSE.findall(text)
+    if causes:
+        name, said = causes[-1]
+        return _one_line(f"{name}: {said}")
     lines = [line for line in text.splitlines() if line.strip()]
     if _TRACEBACK in text:
         raised = [line for line in text[text.rfind(_TRACEBACK) :].splitlines() if _RAISED.match(line)]
