@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 from importlib import metadata
 from pathlib import Path
 
@@ -86,6 +87,13 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             if source.exists() and not (site / top).exists():
                 (site / top).symlink_to(source)
     return folder
+
+
+def test_the_wheel_holds_compiled_modules_and_not_what_they_were_compiled_from(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+
+    assert 4 == sum(name.startswith("logmark/wire/") and name.endswith(".so") for name in names)
+    assert [] == [name for name in names if name.endswith(".c")]
 
 
 def test_the_wheel_serves_from_an_empty_environment(environment: Path) -> None:
