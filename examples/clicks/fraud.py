@@ -9,10 +9,10 @@ one true, and a click that comes twice, by its id, counts once. So the alerts of
 whatever the batches were, and the id of an alert says all that is in it: rule, subject, begin.
 
 A click counts unless it arrives more than LATE_MS_MAX after it was made (or says that it was made after it arrived). So
-a minute cannot change any more when a record has arrived that is a day younger, and KEPT_MS after it, it is forgotten:
-the state is as large as the clicks of two days. The second day is for addresses, whose clicks come from all partitions:
-these may be read a day apart. What comes later still is left out, and never told twice. All clicks of a user are in one
-partition, so there the alerts depend on nothing but the records.
+a minute cannot change any more when every partition has brought a record that is a day younger, and it is forgotten
+KEPT_MS after it: the state is as large as the clicks of two days. All clicks of a user are in one partition; those of an
+address come from all of them, which are read at different paces: the slowest counts, unless it is IDLE_MS_MAX behind.
+What comes later still is left out, and never told twice.
 
 Spark hands every key to Python apart, with rows and a state of its own, which costs far more than looking at a handful
 of clicks. So users and addresses share BUCKETS states, each one text of JSON; more of them make each one smaller.
@@ -39,6 +39,7 @@ FAR_KM = 500
 FAR_MINUTES = 10
 LATE_MS_MAX = DAY_MS
 KEPT_MS = 2 * DAY_MS
+IDLE_MS_MAX = 30 * DAY_MS  # a partition to which nobody writes any more holds nothing up
 BUCKETS = 8  # in each partition for its users, and in all for addresses
 
 USER, ADDRESS = "user", "address"
@@ -54,6 +55,7 @@ class Seen(NamedTuple):
     at_ms: int
     north: float
     east: float
+    partition: int = 0
 
 
 class Alert(NamedTuple):
@@ -85,7 +87,8 @@ class Watch:
         self._kind = kind
         self._burst_clicks = burst_clicks
         known: dict[str, Any] = json.loads(text) if text else {}
-        self._newest_ms: int = known.get("newest_ms", 0)
+        self._newest_ms: dict[str, int] = known.get("newest_ms", {})
+        self._oldest_ms = self._oldest_that_can_change()
         self._ids: dict[str, dict[str, list[str] | None]] = known.get("ids", {})
         self._places: dict[str, dict[str, list[int]]] = known.get("places", {})
         self._told: dict[str, list[int]] = known.get("told", {})
@@ -98,9 +101,11 @@ class Watch:
     def see(self, clicks: Iterable[Seen]) -> Iterator[Alert]:
         """The suspicions that become true with these clicks."""
         for click in sorted(clicks):
-            if click.arrived_ms > self._newest_ms:
-                self._newest_ms = click.arrived_ms
-            if click.at_ms < self._newest_ms - KEPT_MS:
+            partition = str(click.partition)
+            if click.arrived_ms > self._newest_ms.get(partition, 0):
+                self._newest_ms[partition] = click.arrived_ms
+                self._oldest_ms = self._oldest_that_can_change()
+            if click.at_ms < self._oldest_ms:
                 continue
             if self._is_burst(click):
                 begin_ms = click.at_ms // MINUTE_MS * MINUTE_MS
@@ -108,6 +113,11 @@ class Watch:
             if self._kind == USER:
                 yield from self._far_away(click)
         self._forget()
+
+    def _oldest_that_can_change(self) -> int:
+        """The time before which no minute can change any more, by the newest record of each partition."""
+        times_ms = self._newest_ms.values()
+        return max(min(times_ms) - KEPT_MS, max(times_ms) - IDLE_MS_MAX) if times_ms else 0
 
     def _is_burst(self, click: Seen) -> bool:
         """Whether there are enough clicks in this minute now, for the first time."""
@@ -133,7 +143,7 @@ class Watch:
         minutes.append(minute)
         if len(places) == 1:
             return
-        oldest = (self._newest_ms - KEPT_MS) // MINUTE_MS
+        oldest = self._oldest_ms // MINUTE_MS
         for there in [place for place in places if _distance_km(here, place) > FAR_KM]:
             for other in places[there]:
                 begin_ms = min(minute, other) * MINUTE_MS // HOUR_MS * HOUR_MS
@@ -144,7 +154,7 @@ class Watch:
 
     def _forget(self) -> None:
         """Leaves out what no click can change any more."""
-        oldest_ms = self._newest_ms - KEPT_MS
+        oldest_ms = self._oldest_ms
         oldest = oldest_ms // MINUTE_MS
         self._ids = _kept(self._ids, lambda minutes: {at: ids for at, ids in minutes.items() if int(at) >= oldest})
         self._places = _kept(
@@ -217,7 +227,7 @@ def _subjects(records: "DataFrame") -> "DataFrame":
         " offset AS order, user AS subject),"
         f" struct('{ADDRESS}' AS kind, crc32(address) % {BUCKETS} AS bucket,"
         " arrived_ms AS order, address AS subject)))",
-        "arrived_ms", "id", "at_ms", "north", "east",
+        "arrived_ms", "id", "at_ms", "north", "east", "partition",
     ).where("subject IS NOT NULL")  # fmt: skip
 
 

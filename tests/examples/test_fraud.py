@@ -48,7 +48,7 @@ def seen(truth: Truth) -> list[tuple[Bucket, Seen]]:
 def subjects(click: Click, offset: int) -> list[tuple[Bucket, Seen]]:
     if click.flaw not in ("", MISSING) or click.agent == "crawler" or click.arrived_ms - click.at_ms > LATE_MS_MAX:
         return []
-    rest = click.id, click.at_ms, click.north, click.east
+    rest = click.id, click.at_ms, click.north, click.east, click.partition
     user = USER, click.partition * BUCKETS + zlib.crc32(click.key) % BUCKETS
     address = ADDRESS, zlib.crc32(click.address.encode()) % BUCKETS
     return [
@@ -137,3 +137,17 @@ def test_an_alert_says_no_more_than_its_id() -> None:
 
     assert f"far:u1:{START_MS}" == alert.id
     assert f'{{"rule": "far", "subject": "u1", "from_ms": {START_MS}, "to_ms": {START_MS + HOUR_MS}}}' == alert.value
+
+
+def test_partitions_may_be_read_days_apart() -> None:
+    early, late = START_MS, START_MS + 5 * DAY_MS
+    ahead = [Seen(at, at, "198.18.0.1", f"ahead {at}", at, *BERLIN, 0) for at in range(early, late, HOUR_MS)]
+    behind = Seen(early, early, "198.18.0.1", "behind", early, *BERLIN, 1)
+    watch = Watch(ADDRESS)
+    assert [] == list(watch.see([*ahead, behind]))
+
+    times_ms = range(START_MS + DAY_MS, START_MS + DAY_MS + BURST_CLICKS)
+    burst = [Seen(at, at, "198.18.0.1", f"burst {at}", at, *BERLIN, 1) for at in times_ms]
+    found = [alert.id for alert in Watch(ADDRESS, watch.text()).see(burst)]
+
+    assert [f"address-burst:198.18.0.1:{START_MS + DAY_MS}"] == found
