@@ -10,9 +10,9 @@ whatever the batches were, and the id of an alert says all that is in it: rule, 
 
 A click counts unless it arrives more than LATE_MS_MAX after it was made (or says that it was made after it arrived). So
 a minute cannot change any more when every partition has brought a record that is a day younger, and it is forgotten
-KEPT_MS after it: the state is as large as the clicks of two days. All clicks of a user are in one partition; those of an
-address come from all of them, which are read at different paces: the slowest counts, unless it is IDLE_MS_MAX behind.
-What comes later still is left out, and never told twice.
+KEPT_MS after it: the state is as large as the clicks of two days. All clicks of a user are in one partition; those of
+an address come from all of them, which are read at different paces: the slowest counts, unless it is IDLE_MS_MAX
+behind. What comes later still is left out, and never told twice.
 
 Spark hands every key to Python apart, with rows and a state of its own, which costs far more than looking at a handful
 of clicks. So users and addresses share BUCKETS states, each one text of JSON; more of them make each one smaller.

@@ -31,7 +31,10 @@ def features_again(stage: Stage) -> None:
     stopping = threading.Event()
 
     def look() -> None:
-        while not stopping.wait(_LOOK_EVERY_S):
+        is_last = False
+        while not is_last:
+            # Once more after the swap: it may come just before the reader is told to stop.
+            is_last = stopping.wait(_LOOK_EVERY_S)
             try:
                 rows = checks.by_user(table)
                 seen.append("new" if rows == new else "old" if rows == old else "a mix")
