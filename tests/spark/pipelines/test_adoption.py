@@ -19,7 +19,6 @@ from logmark.spark.position import Position
 from logmark.spark.versions import swap_in, version_path
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
-from tests.spark.pipelines.staged import BOTH
 from tests.spark.staging import batch
 from tests.spark.test_following import EARLY, P0, P1, FakeCluster, follow, step
 
@@ -205,8 +204,8 @@ class Counting:
         assert self.sent == self.counted(), "a number was counted twice"
 
 
+@pytest.mark.soak
 @pytest.mark.spark
-@BOTH
 def test_a_query_with_state_built_beside_goes_on_as_the_group_itself(
     broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path
 ) -> None:
