@@ -183,13 +183,15 @@ def test_spark_is_started_for_a_file_only_if_it_cannot_be_loaded_without(write: 
 def test_functions_of_a_file_and_of_its_neighbours_travel_with_their_code(write: Write) -> None:
     from pyspark import cloudpickle
 
-    write("prices.py", "def double(x):\n    return 2 * x\n")
-    file = write("shop.py", HEAD, "from prices import double\n", declares(), "def f(x):\n    return double(x) + 1\n")
+    # Names that no other test of this process has: a name that is taken gets a longer one.
+    write("prices_that_travel.py", "def double(x):\n    return 2 * x\n")
+    code = "def f(x):\n    return double(x) + 1\n"
+    file = write("shop_that_travels.py", HEAD, "from prices_that_travel import double\n", declares(), code)
     load([file])
     ship_by_value(own_modules([file]))
 
-    packed = cloudpickle.dumps(sys.modules["shop"].f)  # type: ignore[no-untyped-call]
-    for name in ("shop", "prices"):
+    packed = cloudpickle.dumps(sys.modules["shop_that_travels"].f)  # type: ignore[no-untyped-call]
+    for name in ("shop_that_travels", "prices_that_travel"):
         cloudpickle.unregister_pickle_by_value(sys.modules.pop(name))  # type: ignore[no-untyped-call]
 
     assert 7 == pickle.loads(packed)(3)
