@@ -26,3 +26,22 @@ def test_a_large_buffer_is_not_faulted_in_anew_for_every_answer() -> None:
     told, faults = ran.stdout.split()
     assert told == "True"
     assert int(faults) < 1000, f"{faults} page faults for 400 buffers of 256 pages: freed memory was given back"
+
+
+WALKED_OVER = """
+import gc, json, logging
+from logmark.memory import spare_what_stays
+
+spare_what_stays()
+print(len(gc.get_objects()))
+kept = [[one] for one in range(1000)]
+spare_what_stays()
+print(len(gc.get_objects()))
+"""
+
+
+def test_a_collection_of_garbage_walks_over_nothing_that_was_there_at_the_first_call() -> None:
+    ran = subprocess.run([sys.executable, "-c", WALKED_OVER], capture_output=True, text=True, check=True)
+    before, after = map(int, ran.stdout.split())
+    assert before < 100, f"{before} objects of the modules are still walked over"
+    assert after > 1000, "what came later was spared too, and would never be collected"

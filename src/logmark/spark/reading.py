@@ -11,7 +11,7 @@ from logmark.client.client import Client
 from logmark.client.errors import BrokerUnreachable, ClientError, OffsetOutOfRange, RefusedByBroker, UnknownTopic
 from logmark.client.fetcher import Fetcher, next_offset
 from logmark.errors import ErrorCode, UserError
-from logmark.memory import keep_freed_buffers
+from logmark.memory import keep_freed_buffers, spare_what_stays
 from logmark.names import TopicPartition
 from logmark.spark.losses import Loss, told
 from logmark.spark.options import Options
@@ -55,6 +55,7 @@ def read_range(options: Options, wanted: Range) -> Iterator["pa.RecordBatch"]:
     keep_freed_buffers()
     with ExitStack() as held:
         yield from _read_patiently(options, wanted, _layout(options, held))
+    spare_what_stays()  # at the end of a task, when all that it needs is imported
 
 
 def _read_patiently(options: Options, wanted: Range, laid_out: "Layout") -> Iterator["pa.RecordBatch"]:

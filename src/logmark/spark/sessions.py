@@ -56,6 +56,8 @@ def session(
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
+        # Every record comes from a Python process to the JVM: the loopback interface would handle each byte of it.
+        "spark.python.unix.domain.socket.enabled": "true",
     }
     if master.startswith("local"):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
