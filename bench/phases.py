@@ -84,10 +84,10 @@ def steps_of(address: str, topic: str) -> Steps:
     import pyarrow as pa
 
     from logmark.memory import keep_freed_buffers
-    from logmark.spark.arrow import pieces, to_arrow
-    from logmark.spark.batches import ranges_of
-    from logmark.spark.options import parse
-    from logmark.spark.reading import DECOMPRESSED_BYTES_MAX, Expansion, connect, windows
+    from logmark.spark.source.arrow import pieces, to_arrow
+    from logmark.spark.source.batches import ranges_of
+    from logmark.spark.source.fetching import DECOMPRESSED_BYTES_MAX, Expansion, connect, windows
+    from logmark.spark.source.options import parse
     from logmark.wire import columns
 
     keep_freed_buffers()

@@ -10,7 +10,7 @@ from examples.clicks.topic import ALERTS, LETTERS, read
 from examples.clicks.truth import Place
 from logmark.offsets.letters import read_letter
 from logmark.spark import read_table
-from logmark.spark.topics import ID_HEADER
+from logmark.spark.sink.topics import ID_HEADER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

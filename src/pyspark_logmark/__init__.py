@@ -9,6 +9,6 @@ except UserError:
     # Spark passes over a module that fails at import and says that there is no such format: say what is wrong instead.
     from logmark.spark.outdated import DefaultSource
 else:
-    from logmark.spark.source import DefaultSource  # type: ignore[assignment]
+    from logmark.spark.source.reader import DefaultSource  # type: ignore[assignment]
 
 __all__ = ["DefaultSource"]

@@ -7,10 +7,10 @@ import pyarrow as pa
 
 from logmark.client.client import Client
 from logmark.names import TopicPartition
-from logmark.spark.delivery import Plan, finish, group_of, plan
-from logmark.spark.outbox import Attempt, connect
-from logmark.spark.sink import Sent, send
-from logmark.spark.sink_options import SinkOptions, parse
+from logmark.spark.sink.delivery import Plan, finish, group_of, plan
+from logmark.spark.sink.options import SinkOptions, parse
+from logmark.spark.sink.outbox import Attempt, connect
+from logmark.spark.sink.writer import Sent, send
 from tests.harness.brokers import BrokerUnderTest, at
 from tests.harness.brokers import read as read_messages
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from logmark.spark import session
-from logmark.spark.topics import write_topic
+from logmark.spark.sink.topics import write_topic
 from tests.harness.sparks import QUICK_JAVA
 
 if TYPE_CHECKING:

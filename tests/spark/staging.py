@@ -10,10 +10,10 @@ import pyarrow.parquet as parquet
 
 from logmark.names import TopicPartition
 from logmark.spark import read_table
-from logmark.spark.commits import put
-from logmark.spark.ledger import Batch
-from logmark.spark.modes import Rules
-from logmark.spark.position import Offsets, Position
+from logmark.spark.source.position import Offsets, Position
+from logmark.spark.tables.commits import put
+from logmark.spark.tables.ledger import Batch
+from logmark.spark.tables.modes import Rules
 
 P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 WHERE = {"topic": "string", "partition": "integer", "offset": "long"}

@@ -9,12 +9,12 @@ from logmark.client.errors import BrokerUnreachable
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.letters import Letter, read_letter
-from logmark.spark import reading
 from logmark.spark.letters import check_letter_topic
-from logmark.spark.options import parse
-from logmark.spark.ranges import Range
-from logmark.spark.reading import read_range
-from logmark.spark.source import DefaultSource
+from logmark.spark.source import fetching
+from logmark.spark.source.fetching import read_range
+from logmark.spark.source.options import parse
+from logmark.spark.source.ranges import Range
+from logmark.spark.source.reader import DefaultSource
 from tests.harness.brokers import BrokerUnderTest
 from tests.spark.sending import rows
 
@@ -85,8 +85,8 @@ def test_a_part_whose_letters_cannot_be_sent_is_read_again_and_no_row_is_skipped
         return offset
 
     monkeypatch.setattr(Client, "produce", fail_once)
-    monkeypatch.setattr(reading, "PAUSE_S", 0)
-    monkeypatch.setattr("logmark.spark.outbox.patiently", lambda call, *_: call())
+    monkeypatch.setattr(fetching, "PAUSE_S", 0)
+    monkeypatch.setattr("logmark.spark.sink.outbox.patiently", lambda call, *_: call())
 
     assert list(range(0, 20, 2)) == read(our_broker, topic, dead, 20)
 

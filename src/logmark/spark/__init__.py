@@ -20,12 +20,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from logmark.spark.compaction import optimize_table, vacuum_table
     from logmark.spark.pipelines.declaration import Pipeline, Table, Topic
     from logmark.spark.sessions import session
-    from logmark.spark.tables import load_table, read_table, write_table
-    from logmark.spark.topics import write_topic
-    from logmark.spark.versions import drop_version, list_versions, next_version, swap_in, take_back, version_path
+    from logmark.spark.sink.topics import write_topic
+    from logmark.spark.tables.compaction import optimize_table, vacuum_table
+    from logmark.spark.tables.table import load_table, read_table, write_table
+    from logmark.spark.tables.versions import (
+        drop_version,
+        list_versions,
+        next_version,
+        swap_in,
+        take_back,
+        version_path,
+    )
 
 __all__ = [
     "Pipeline",
@@ -47,12 +54,12 @@ __all__ = [
 ]
 
 _NAMES = {
-    "logmark.spark.compaction": ("optimize_table", "vacuum_table"),
-    "logmark.spark.pipelines.declaration": ("Pipeline", "Table", "Topic"),
-    "logmark.spark.sessions": ("session",),
-    "logmark.spark.tables": ("load_table", "read_table", "write_table"),
-    "logmark.spark.topics": ("write_topic",),
-    "logmark.spark.versions": ("drop_version", "list_versions", "next_version", "swap_in", "take_back", "version_path"),
+    "pipelines.declaration": ("Pipeline", "Table", "Topic"),
+    "sessions": ("session",),
+    "sink.topics": ("write_topic",),
+    "tables.compaction": ("optimize_table", "vacuum_table"),
+    "tables.table": ("load_table", "read_table", "write_table"),
+    "tables.versions": ("drop_version", "list_versions", "next_version", "swap_in", "take_back", "version_path"),
 }
 
 
@@ -61,5 +68,5 @@ def __getattr__(name: str) -> Any:
     # long as the source itself.
     for module, names in _NAMES.items():
         if name in names:
-            return getattr(import_module(module), name)
+            return getattr(import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

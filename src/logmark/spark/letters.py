@@ -11,9 +11,9 @@ from logmark.client.metadata import ClusterMetadata
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.offsets.letters import ERROR_BYTES_MAX, Headers, Letter, headers_of, refused
-from logmark.spark.delivery import Plan
-from logmark.spark.outbox import Attempt, Outbox, connect
-from logmark.spark.sink_options import STREAM_PATIENCE_S, SinkOptions
+from logmark.spark.sink.delivery import Plan
+from logmark.spark.sink.options import STREAM_PATIENCE_S, SinkOptions
+from logmark.spark.sink.outbox import Attempt, Outbox, connect
 from logmark.wire.columns import Columns
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from logmark.spark.typed import JsonValues
+    from logmark.spark.source.typed import JsonValues
 
 _SPARE_BYTES = 2 * ERROR_BYTES_MAX  # for the headers of a letter that is about as large as its topic takes
 

@@ -12,13 +12,13 @@ from logmark.client.client import Client
 from logmark.names import TopicPartition
 from logmark.offsets.marks import Mark
 from logmark.offsets.records import read_records
-from logmark.spark.modes import REPLACE, Rules
 from logmark.spark.pipelines.building import how_far, last_number, standing
 from logmark.spark.pipelines.declaration import Table, Version
 from logmark.spark.pipelines.taking import put
 from logmark.spark.pipelines.working import Job
-from logmark.spark.position import Found, Moved, Offsets, Position, TakenOver, begin, judge
-from logmark.spark.tables import read_position
+from logmark.spark.source.position import Found, Moved, Offsets, Position, TakenOver, begin, judge
+from logmark.spark.tables.modes import REPLACE, Rules
+from logmark.spark.tables.table import read_position
 from logmark.wire import batches
 from tests.spark.pipelines.staged import Numbers
 from tests.spark.staging import WHERE, batch, write

@@ -12,15 +12,15 @@ from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.marks import Mark
 from logmark.spark import read_table, write_table
-from logmark.spark.ledger import Batch, Ledger, entries, handed_over, read_ledger, takes
-from logmark.spark.modes import Rules
-from logmark.spark.options import parse
-from logmark.spark.position import Position
-from logmark.spark.versions import swap_in, version_path
+from logmark.spark.source.options import parse
+from logmark.spark.source.position import Position
+from logmark.spark.tables.ledger import Batch, Ledger, entries, handed_over, read_ledger, takes
+from logmark.spark.tables.modes import Rules
+from logmark.spark.tables.versions import swap_in, version_path
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
+from tests.spark.source.test_following import EARLY, P0, P1, FakeCluster, follow, step
 from tests.spark.staging import batch
-from tests.spark.test_following import EARLY, P0, P1, FakeCluster, follow, step
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -158,7 +158,7 @@ Traceback (most recent call last):
 )
 def test_an_expression_that_cannot_be_computed_is_named_by_its_line_or_its_words(told: str, where: str) -> None:
     trace = f"""terminated with exception: Traceback (most recent call last):
-  File "/opt/lib/python3.11/site-packages/logmark/spark/tables.py", line 155, in _stage
+  File "/opt/lib/python3.11/site-packages/logmark/spark/tables/table.py", line 155, in _stage
 pyspark.errors.exceptions.captured.ArithmeticException: [DIVIDE_BY_ZERO] Division by zero. Use `try_divide` instead. \
 SQLSTATE: 22012
 {told}

@@ -10,11 +10,12 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from logmark.errors import UserError
-from logmark.spark import read_table, tables
+from logmark.spark import read_table
 from logmark.spark.pipelines.declaration import Pipeline, Sink, Table, Topic, Version
 from logmark.spark.pipelines.failures import name_record
 from logmark.spark.pipelines.queries import Brokers, start_query
 from logmark.spark.pipelines.restarts import judge
+from logmark.spark.tables import table as tables
 from tests.harness.brokers import BrokerUnderTest
 from tests.spark.sending import values
 from tests.spark.test_letters import letters_in

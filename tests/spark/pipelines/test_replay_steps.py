@@ -30,7 +30,7 @@ from logmark.spark.pipelines.replaying import (
 from logmark.spark.pipelines.taking import claim, give_back
 from logmark.spark.pipelines.working import Job
 from logmark.spark.pipelines.works import Kind, read_work
-from logmark.spark.versions import list_versions
+from logmark.spark.tables.versions import list_versions
 from tests.harness.brokers import BrokerUnderTest
 from tests.spark.pipelines.paper import Died, Paper, Superseded
 from tests.spark.pipelines.staged import Numbers

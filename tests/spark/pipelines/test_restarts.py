@@ -16,7 +16,7 @@ _PROXY = """\
 An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
   File "/env/lib/python3.11/site-packages/py4j/clientserver.py", line 644, in _call_proxy
     return_value = getattr(self.pool[obj_id], method)(*params)
-  File "/env/lib/python3.11/site-packages/logmark/spark/tables.py", line 76, in write
+  File "/env/lib/python3.11/site-packages/logmark/spark/tables/table.py", line 76, in write
     is_computed = put(table, batch, rows.schema.json(), lambda folder: _stage(rows, folder), rules)
 """
 
@@ -47,7 +47,7 @@ json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)
 IN_OUR_OWN = f"""{_PROXY}\
 pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:
 Traceback (most recent call last):
-  File "/env/lib/python3.11/site-packages/logmark/spark/reading.py", line 36, in connect
+  File "/env/lib/python3.11/site-packages/logmark/spark/source/reading.py", line 36, in connect
     return Client(options.bootstrap_servers)
 AttributeError: 'Options' object has no attribute 'client'
 {_QUERY}"""
@@ -60,7 +60,7 @@ cannot be cast to "INT" because it is malformed. Use `try_cast` to tolerate malf
 cast(cast(value as string) as int) as x
 {_QUERY}"""
 A_DEAD_WORKER_UNDER_A_TABLE = """Traceback (most recent call last):
-  File "/opt/pipelines/lib/python3.11/site-packages/logmark/spark/tables.py", line 160, in _stage
+  File "/opt/pipelines/lib/python3.11/site-packages/logmark/spark/tables/table.py", line 160, in _stage
     writer.parquet(str(directory))
 py4j.protocol.Py4JJavaError: An error occurred while calling o314.parquet.
 : org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows.

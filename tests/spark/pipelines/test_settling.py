@@ -11,7 +11,7 @@ from logmark.client.answers import Committed
 from logmark.names import TopicPartition
 from logmark.offsets.marks import Mark
 from logmark.spark.pipelines.settling import commit_finished, finished
-from logmark.spark.position import Position
+from logmark.spark.source.position import Position
 
 PLACE = TopicPartition("clicks", 0)
 POSITION = Position(group="billing", query="q", generation=7, first={PLACE: 10}, next={PLACE: 20})

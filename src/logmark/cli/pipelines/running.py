@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from logmark.client.client import Client
-    from logmark.spark.options import Options
     from logmark.spark.pipelines.working import Job
+    from logmark.spark.source.options import Options
 
 
 @app.command("run", epilog=example("logmark pipelines run billing.py fraud.py --available-now"))
@@ -111,7 +111,7 @@ def check_all(jobs: "Sequence[Job]", clients: "dict[str, Client]") -> None:
 
 def _checked(job: "Job", clients: "dict[str, Client]") -> str | None:
     """Why the pipeline cannot be run; None if nothing is known that speaks against it."""
-    from logmark.spark.cluster import partitions_of
+    from logmark.spark.source.cluster import partitions_of
 
     try:
         if job.home.is_live():
@@ -126,8 +126,8 @@ def _checked(job: "Job", clients: "dict[str, Client]") -> str | None:
 
 
 def _options(job: "Job") -> "Options":
-    from logmark.spark.options import parse
     from logmark.spark.pipelines.queries import read_options
+    from logmark.spark.source.options import parse
 
     version = job.home.live_version(job.pipeline)
     return parse(read_options(job.pipeline, version, job.brokers, job.options), is_stream=True)

@@ -12,7 +12,7 @@ from logmark.names import TopicPartition
 from logmark.offsets.moves.exporting import parse_offsets
 from logmark.offsets.moves.targets import ToEarliest, ToLatest, ToPlaces, ToTime
 from logmark.offsets.times import FORMATS, parse_duration, parse_moment
-from logmark.spark.ranges import Bounds
+from logmark.spark.source.ranges import Bounds
 
 Aim = ToEarliest | ToLatest | ToTime | ToPlaces
 

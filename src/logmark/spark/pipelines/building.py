@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.spark.cluster import bounds_of, partitions_of
 from logmark.spark.errors import Interrupted
-from logmark.spark.options import Options, parse
 from logmark.spark.pipelines.declaration import Pipeline, Table, Version
 from logmark.spark.pipelines.queries import Brokers, start_query
 from logmark.spark.pipelines.releasing import side_topic
 from logmark.spark.pipelines.restarts import Kind, judge
 from logmark.spark.pipelines.working import Job
-from logmark.spark.position import Offsets, Position
-from logmark.spark.ranges import Bounds
-from logmark.spark.tables import read_position
-from logmark.spark.versions import version_path
+from logmark.spark.source.cluster import bounds_of, partitions_of
+from logmark.spark.source.options import Options, parse
+from logmark.spark.source.position import Offsets, Position
+from logmark.spark.source.ranges import Bounds
+from logmark.spark.tables.table import read_position
+from logmark.spark.tables.versions import version_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from logmark.errors import UserError
 from logmark.spark.errors import sentence_in
-from logmark.spark.modes import REPLACE
+from logmark.spark.tables.modes import REPLACE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

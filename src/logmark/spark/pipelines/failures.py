@@ -22,7 +22,7 @@ from logmark.spark.errors import named_in
 from logmark.spark.pipelines.declaration import Pipeline, Version
 from logmark.spark.pipelines.queries import Brokers
 from logmark.spark.pipelines.restarts import judge
-from logmark.spark.tables import read_position
+from logmark.spark.tables.table import read_position
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,9 +15,9 @@ from logmark.spark.pipelines.declaration import Table, Topic
 from logmark.spark.pipelines.home import Home, has_begun, write_whole
 from logmark.spark.pipelines.releasing import side_topic
 from logmark.spark.pipelines.working import Job
-from logmark.spark.position import Offsets
-from logmark.spark.versions import Version as TableVersion
-from logmark.spark.versions import drop_version, list_versions, version_path
+from logmark.spark.source.position import Offsets
+from logmark.spark.tables.versions import Version as TableVersion
+from logmark.spark.tables.versions import drop_version, list_versions, version_path
 
 _FILE = "versions.json"
 

@@ -14,7 +14,7 @@ from types import ModuleType
 from logmark.errors import UserError
 from logmark.offsets.spelling import did_you_mean
 from logmark.spark.pipelines.declaration import Pipeline, Table
-from logmark.spark.tables import local_path
+from logmark.spark.tables.table import local_path
 
 _NO_SPARK = "SESSION_OR_CONTEXT_NOT_EXISTS"
 _INSTALLED = frozenset({"site-packages", "dist-packages"})

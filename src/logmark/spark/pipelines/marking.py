@@ -16,7 +16,7 @@ from logmark.names import TopicPartition
 from logmark.offsets.letters import Letter, lost, refused
 from logmark.spark.letters import LetterBox, LetterSender
 from logmark.spark.originals import read_originals
-from logmark.spark.outbox import connect, patiently
+from logmark.spark.sink.outbox import connect, patiently
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.spark.modes import APPEND
 from logmark.spark.pipelines.aims import Aim, offsets_of
 from logmark.spark.pipelines.building import beside, logs_of, source_of
 from logmark.spark.pipelines.declaration import Table, Topic
@@ -16,8 +15,9 @@ from logmark.spark.pipelines.queries import make_rows
 from logmark.spark.pipelines.state import keeps_state
 from logmark.spark.pipelines.working import Job
 from logmark.spark.pipelines.works import Kind
-from logmark.spark.position import Offsets
-from logmark.spark.versions import next_version
+from logmark.spark.source.position import Offsets
+from logmark.spark.tables.modes import APPEND
+from logmark.spark.tables.versions import next_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

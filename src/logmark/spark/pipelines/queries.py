@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from logmark.spark.letters import LetterBox, check_letter_topic
-from logmark.spark.outbox import connect
 from logmark.spark.pipelines.declaration import Pipeline, Table, Topic, Version
 from logmark.spark.pipelines.marking import without_marked
 from logmark.spark.pipelines.state import keeps_state
-from logmark.spark.tables import write_table
-from logmark.spark.topics import write_topic
+from logmark.spark.sink.outbox import connect
+from logmark.spark.sink.topics import write_topic
+from logmark.spark.tables.table import write_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

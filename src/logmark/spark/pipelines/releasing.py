@@ -14,8 +14,8 @@ from logmark.client.errors import RefusedByBroker
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.offsets.records import Record, read_records
-from logmark.spark.delivery import partitions_of
-from logmark.spark.topics import ID_HEADER, ids_in_topic
+from logmark.spark.sink.delivery import partitions_of
+from logmark.spark.sink.topics import ID_HEADER, ids_in_topic
 from logmark.wire import batches
 
 SKIP, SEND = "skip", "send"

@@ -40,8 +40,8 @@ from logmark.spark.pipelines.releasing import Released, make_side_topic, release
 from logmark.spark.pipelines.taking import WAIT_S, claim, give_back, live_place, put
 from logmark.spark.pipelines.working import Job
 from logmark.spark.pipelines.works import Kind, Work, forget_work, read_work, remember_work
-from logmark.spark.position import Offsets, Position
-from logmark.spark.versions import current_version, swap_in, take_back
+from logmark.spark.source.position import Offsets, Position
+from logmark.spark.tables.versions import current_version, swap_in, take_back
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,13 +17,13 @@ from logmark.offsets.moves.applying import QUIET_WATCH_S, Applied, Patience, app
 from logmark.offsets.moves.plan import ResetPlan
 from logmark.offsets.moves.reset import plan_reset
 from logmark.offsets.moves.targets import ToPlaces
-from logmark.spark.modes import REPLACE
 from logmark.spark.pipelines.aims import Aim, offsets_of
 from logmark.spark.pipelines.building import Report, how_far, logs_of, run, source_of
 from logmark.spark.pipelines.declaration import Table
 from logmark.spark.pipelines.working import Job, held
-from logmark.spark.position import Offsets
-from logmark.spark.tables import read_table
+from logmark.spark.source.position import Offsets
+from logmark.spark.tables.modes import REPLACE
+from logmark.spark.tables.table import read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

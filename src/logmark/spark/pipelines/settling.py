@@ -11,13 +11,13 @@ from pathlib import Path
 from logmark.client.answers import Committed
 from logmark.errors import LogmarkError
 from logmark.offsets.marks import Mark
-from logmark.spark.cluster import Cluster
-from logmark.spark.options import parse
 from logmark.spark.pipelines.declaration import Pipeline, Version
 from logmark.spark.pipelines.queries import Brokers, read_options
-from logmark.spark.position import Found, Position, Unmoved, judge
-from logmark.spark.reading import connect
-from logmark.spark.tables import read_position
+from logmark.spark.source.cluster import Cluster
+from logmark.spark.source.fetching import connect
+from logmark.spark.source.options import parse
+from logmark.spark.source.position import Found, Position, Unmoved, judge
+from logmark.spark.tables.table import read_position
 
 _TIMEOUT_S = 5.0
 

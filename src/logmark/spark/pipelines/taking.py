@@ -19,7 +19,7 @@ from logmark.offsets.marks import Mark
 from logmark.spark.pipelines.building import standing
 from logmark.spark.pipelines.working import Job, held
 from logmark.spark.pipelines.works import read_work
-from logmark.spark.position import Position
+from logmark.spark.source.position import Position
 
 _LOOK_EVERY_S = 0.1
 WAIT_S = 300.0

@@ -20,7 +20,7 @@ from logmark.spark.pipelines.restarts import Failure, Kind, Restarts, judge, jud
 from logmark.spark.pipelines.settling import last_number, settle
 from logmark.spark.pipelines.state import keeps_state
 from logmark.spark.pipelines.status import Meter, State, Status, write_status
-from logmark.spark.tables import read_position
+from logmark.spark.tables.table import read_position
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

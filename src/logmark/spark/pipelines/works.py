@@ -11,7 +11,7 @@ from logmark.client.answers import Committed
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.spark.pipelines.home import Home, write_whole
-from logmark.spark.position import Offsets
+from logmark.spark.source.position import Offsets
 
 _FILE = "replay.json"
 

@@ -1,0 +1,1 @@
+"""`format("logmark")` as a writer: rows into topics, each batch once."""

@@ -1,0 +1,91 @@
+"""What a reader asks of a cluster: which partitions there are, what they hold, and where a time lies."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from logmark.client.answers import EARLIEST, LATEST, Committed, FetchedPartition, OffsetAndTimestamp
+from logmark.client.errors import RefusedByBroker
+from logmark.client.metadata import ClusterMetadata
+from logmark.errors import ErrorCode, UserError
+from logmark.names import TopicPartition
+from logmark.spark.source.options import Options
+from logmark.spark.source.ranges import Bounds
+
+
+class Cluster(Protocol):
+    """The calls of a client that reading and following a group take."""
+
+    def metadata(self, topics: list[str] | None = None) -> ClusterMetadata: ...
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
+    ) -> dict[TopicPartition, OffsetAndTimestamp]: ...
+    def fetch(
+        self, partition: TopicPartition, offset: int, *, bytes_max: int, max_wait_ms: int, min_bytes: int
+    ) -> FetchedPartition: ...
+    def committed(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Committed]: ...
+    def commit(self, group: str, offsets: Mapping[TopicPartition, Committed | int]) -> None: ...
+
+
+class Known(NamedTuple):
+    """The partitions to read, and the ids of their topics where brokers give them."""
+
+    places: list[TopicPartition]
+    ids: dict[str, str]
+
+
+def partitions_of(cluster: Cluster, options: Options, *, is_strict: bool = True) -> Known:
+    """The partitions that the options ask for; if it is strict, one that they name and is not there is a sentence."""
+    if options.pattern is not None:
+        metadata = cluster.metadata()
+        topics = sorted(name for name, topic in metadata.topics.items() if not topic.is_internal)
+        return _known(metadata, topics, options)
+    metadata = cluster.metadata(list(options.topics))
+    missing = [topic for topic in options.topics if not metadata.partitions(topic)]
+    for topic in missing:
+        code = metadata.errors.get(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if code.is_retriable and code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise RefusedByBroker(code, f"Topic {topic} cannot be read at the moment: the broker answered {code.name}.")
+    if missing and is_strict:
+        raise UserError(
+            f"There is no topic {' and no topic '.join(missing)} at {options.bootstrap_servers}, or you may not see "
+            "it. Nothing was read. `logmark topics list` shows the topics that are there."
+        )
+    known = _known(metadata, options.topics, options)
+    absent = sorted(options.assigned - set(known.places))
+    if absent and is_strict:
+        raise UserError(f"There is no partition {names(absent)}. Nothing was read.")
+    return known
+
+
+def _known(metadata: ClusterMetadata, topics: Iterable[str], options: Options) -> Known:
+    places = [place for topic in topics for place in metadata.partitions(topic) if options.wants(place)]
+    ids = {place.topic: metadata.topics[place.topic].topic_id for place in places}
+    return Known(places, {topic: number.hex() for topic, number in ids.items() if any(number)})
+
+
+def bounds_of(
+    cluster: Cluster, places: Iterable[TopicPartition], *, read_committed: bool
+) -> dict[TopicPartition, Bounds]:
+    """What each partition has to read: up to the oldest open transaction if only committed ones count."""
+    wanted = list(places)
+    # The end is asked last: a log start that moves in between then never lies beyond it.
+    starts = cluster.list_offsets(dict.fromkeys(wanted, EARLIEST)) if wanted else {}
+    ends = cluster.list_offsets(dict.fromkeys(wanted, LATEST), read_committed=read_committed) if wanted else {}
+    return {place: Bounds(starts[place].offset, ends[place].offset) for place in wanted}
+
+
+def look_up(
+    cluster: Cluster, times: Mapping[TopicPartition, int], *, read_committed: bool
+) -> dict[TopicPartition, int]:
+    """The first offset at or after each time, -1 where no record is that young."""
+    if not times:
+        return {}
+    found = cluster.list_offsets(times, read_committed=read_committed)
+    return {place: one.offset for place, one in found.items()}
+
+
+def names(places: Iterable[TopicPartition]) -> str:
+    """Partitions in a sentence."""
+    return ", ".join(str(place) for place in sorted(places))

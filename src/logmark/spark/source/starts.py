@@ -1,0 +1,210 @@
+"""Where a read begins and where it ends: in offsets, times or distances, made into offsets of the logs at hand."""
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from logmark.errors import UserError
+from logmark.names import TopicPartition
+from logmark.offsets.times import parse_datetime, parse_duration, show_time
+from logmark.spark.source.ranges import Bounds
+
+NO_RECORD = -1  # what a look-up by time answers where no record is that young
+_JSON_LATEST, _JSON_EARLIEST = -1, -2
+_BACK = re.compile(r"-(\d+)(\s+records?)?", re.IGNORECASE)
+_AGO = re.compile(r"-\s*(?P<short>[\dP]\S*)|(?P<length>\S+)\s+ago", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One of the two ends of each log."""
+
+    word: Literal["earliest", "latest"]
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffsets:
+    """An offset for each partition; -1 is the end and -2 the beginning, as Spark writes them."""
+
+    offsets: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first record at or after a time, one for all partitions or one for each."""
+
+    times: int | Mapping[TopicPartition, int]
+    is_strict: bool = True  # a partition without so young a record is a mistake, and not read from its end
+
+
+@dataclass(frozen=True, slots=True)
+class Ago:
+    """The first record that is no older than this; the end where there is none."""
+
+    milliseconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Back:
+    """So many offsets before the end, or the beginning of a log that is shorter."""
+
+    records: int
+
+
+Edge = Word | AtOffsets | AtTime | Ago | Back
+LookUp = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]]
+EARLIEST, LATEST = Word("earliest"), Word("latest")
+
+
+def places_of(
+    edge: Edge, bounds: Mapping[TopicPartition, Bounds], *, look_up: LookUp, now_ms: int, name: str
+) -> dict[TopicPartition, int | None]:
+    """The offset in each partition, None where no record is that young; raises a sentence for one left out."""
+    match edge:
+        case Word(word):
+            return {place: bound.start if word == "earliest" else bound.end for place, bound in bounds.items()}
+        case Back(records):
+            return {place: max(bound.start, bound.end - records) for place, bound in bounds.items()}
+        case Ago(milliseconds):
+            return _found(look_up, dict.fromkeys(bounds, max(0, now_ms - milliseconds)))
+        case AtTime(times):
+            wanted = dict.fromkeys(bounds, times) if isinstance(times, int) else _each(times, bounds, name)
+            return _found(look_up, wanted)
+        case AtOffsets(offsets):
+            ends = {_JSON_LATEST: lambda bound: bound.end, _JSON_EARLIEST: lambda bound: bound.start}
+            named = _each(offsets, bounds, name)
+            return {place: ends[to](bounds[place]) if to in ends else to for place, to in named.items()}
+
+
+def named_in(edge: Edge | None) -> Collection[TopicPartition] | None:
+    """The partitions that the edge names, None if it is for all of them."""
+    match edge:
+        case AtOffsets(named) | AtTime(Mapping() as named):
+            return named
+    return None
+
+
+def check_covers(edge: Edge | None, places: Iterable[TopicPartition], *, name: str) -> None:
+    """Raises a sentence if the edge names partitions, and not exactly these."""
+    named = named_in(edge)
+    if named is not None and set(named) != set(places):
+        raise _uncovered(name, places)
+
+
+def start_offsets(
+    edge: Edge, bounds: Mapping[TopicPartition, Bounds], *, look_up: LookUp, now_ms: int, name: str
+) -> dict[TopicPartition, int]:
+    """Where to begin; raises a sentence where a time was asked for, no record is that young, and that is a mistake."""
+    found = places_of(edge, bounds, look_up=look_up, now_ms=now_ms, name=name)
+    missing = sorted(place for place, offset in found.items() if offset is None)
+    if missing and isinstance(edge, AtTime) and edge.is_strict:
+        time = edge.times if isinstance(edge.times, int) else edge.times[missing[0]]
+        raise UserError(
+            f"{name} asks for {show_time(time)}, but {', '.join(str(place) for place in missing)} has no record of "
+            "that time or later. Nothing was read. To begin at the end of such a partition, set "
+            "startingOffsetsByTimestampStrategy to latest."
+        )
+    return {place: bounds[place].end if offset is None else offset for place, offset in found.items()}
+
+
+def parse_edge(text: str, *, name: str) -> Edge:
+    """What `startingOffsets` or `endingOffsets` says."""
+    is_start = name.startswith("starting")
+    words = {"latest": LATEST} | ({"earliest": EARLIEST} if is_start else {})
+    if text.lower() in words:
+        return words[text.lower()]
+    if text.startswith("{"):
+        lowest = _JSON_EARLIEST if is_start else _JSON_LATEST
+        offsets = _by_partition(text, name, lambda value: value if type(value) is int and value >= lowest else None)
+        return AtOffsets(offsets)
+    back, ago = _BACK.fullmatch(text), _AGO.fullmatch(text)
+    if back and (back[2] or int(back[1]) > 2):
+        return Back(int(back[1]))
+    if back:
+        raise UserError(
+            f"The option {name} is {text}, which could mean {'earliest' if back[1] == '2' else 'latest'} or so many "
+            f"records before the end. Write the word, or: {text} records."
+        )
+    if ago:
+        return Ago(parse_duration(ago["short"] or ago["length"]))
+    raise UserError(
+        f"The option {name} is {text!r}, and must be {' or '.join(words)}, offsets by topic and partition such as "
+        f'{{"clicks": {{"0": 100, "1": -1}}}} (-1 is latest{", -2 earliest" if is_start else ""}), a time before now '
+        "such as -2h, or a number of records before the end such as -1000."
+    )
+
+
+def parse_time_edge(text: str, *, name: str, is_strict: bool) -> Edge:
+    """What `startingTimestamp` or `endingTimestamp` says: milliseconds since 1970, a date, or a time before now."""
+    ago = _AGO.fullmatch(text)
+    if ago:
+        return Ago(parse_duration(ago["short"] or ago["length"]))
+    return AtTime(_time(text, name), is_strict)
+
+
+def parse_times_edge(text: str, *, name: str, is_strict: bool) -> Edge:
+    """What `startingOffsetsByTimestamp` or `endingOffsetsByTimestamp` says: times by topic and partition, as JSON."""
+
+    def time(value: Any) -> int | None:
+        if isinstance(value, str):
+            return _time(value, name)
+        return value if type(value) is int and value >= 0 else None
+
+    return AtTime(_by_partition(text, name, time), is_strict)
+
+
+def parse_json(text: str, name: str) -> dict[str, Any]:
+    """The JSON object of an option, keyed by topic."""
+    try:
+        fields = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"The option {name} is not JSON: {error}.") from None
+    if not isinstance(fields, dict):
+        raise UserError(f"The option {name} must be a JSON object, keyed by topic.")
+    return fields
+
+
+def _by_partition(text: str, name: str, read: Callable[[Any], int | None]) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
+    for topic, partitions in parse_json(text, name).items():
+        for number, value in partitions.items() if isinstance(partitions, dict) else [("", None)]:
+            read_value = read(value) if number.isdecimal() else None
+            if read_value is None:
+                what = '{"clicks": {"0": 1700000000000}}' if "Timestamp" in name else '{"clicks": {"0": 100, "1": -1}}'
+                raise UserError(
+                    f"The option {name} must hold a number for each partition of each topic, such as {what}, and not "
+                    f"{json.dumps({topic: partitions})}. Nothing was read."
+                )
+            found[TopicPartition(topic, int(number))] = read_value
+    return found
+
+
+def _time(text: str, name: str) -> int:
+    if text.isdecimal():
+        return int(text)  # Spark's meaning: always milliseconds
+    try:
+        return parse_datetime(text)
+    except UserError as error:
+        raise UserError(f"The option {name}: {error}") from None
+
+
+def _each(
+    given: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, Bounds], name: str
+) -> dict[TopicPartition, int]:
+    if not set(bounds) <= set(given):
+        raise _uncovered(name, bounds)
+    return {place: given[place] for place in bounds}
+
+
+def _uncovered(name: str, places: Iterable[TopicPartition]) -> UserError:
+    return UserError(
+        f"The option {name} must say something for each partition that is read and for no other: "
+        + ", ".join(str(place) for place in sorted(places))
+        + ". Nothing was read."
+    )
+
+
+def _found(look_up: LookUp, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+    return {place: None if offset == NO_RECORD else offset for place, offset in look_up(times).items()}

@@ -1,0 +1,150 @@
+"""Values as typed columns: `value.format=json`."""
+
+from pyspark.sql import types as spark
+
+from logmark.names import TopicPartition
+from logmark.spark.ddl import parse_fields
+from logmark.wire.columns import Columns
+from logmark.wire.json_columns import Kind, Node
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_KINDS: dict[type[spark.DataType], Kind] = {
+    spark.StringType: Kind.STRING,
+    spark.BooleanType: Kind.BOOLEAN,
+    spark.ByteType: Kind.BYTE,
+    spark.ShortType: Kind.SHORT,
+    spark.IntegerType: Kind.INT,
+    spark.LongType: Kind.LONG,
+    spark.FloatType: Kind.FLOAT,
+    spark.DoubleType: Kind.DOUBLE,
+    spark.DecimalType: Kind.DECIMAL,
+    spark.DateType: Kind.DATE,
+    spark.TimestampType: Kind.TIMESTAMP,
+    spark.BinaryType: Kind.BINARY,
+    spark.StructType: Kind.STRUCT,
+    spark.ArrayType: Kind.ARRAY,
+    spark.MapType: Kind.MAP,
+}
+_WITH_OFFSETS = (Kind.STRING, Kind.BINARY, Kind.ARRAY, Kind.MAP)
+
+
+def typed_schema(plain: spark.StructType, fields: spark.StructType, *, with_refused: bool = True) -> spark.StructType:
+    """The columns of a source, its value as these fields, and after them what is wrong with a value that has none.
+
+    Without the refused there is nothing wrong with any.
+    """
+    columns = [spark.StructField("value", fields) if one.name == "value" else one for one in plain.fields]
+    if not with_refused:
+        return spark.StructType(columns)
+    wrong = [spark.StructField("error", spark.StringType()), spark.StructField("raw", spark.BinaryType())]
+    return spark.StructType([*columns, *wrong])
+
+
+class JsonValues:
+    """Turns the values of records into columns of the fields; what does not fit is set apart with the reason."""
+
+    def __init__(self, schema: str) -> None:
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        fields = parse_fields(schema, name="value.schema")
+        self._root = _node(fields, b"")
+        whole: pa.Schema = to_arrow_schema(spark.StructType([spark.StructField("value", fields)]), timezone="UTC")
+        self._field = whole.field("value")
+
+    def to_arrow(self, columns: Columns, place: TopicPartition) -> "pa.RecordBatch":
+        """All the records as one batch."""
+        import pyarrow as pa
+
+        rows, values, refused = self._decoded(columns, place)
+        error, raw = _apart(values, refused)
+        wrong = [pa.field("error", pa.string()), pa.field("raw", pa.binary())]
+        return pa.RecordBatch.from_arrays([*rows.columns, error, raw], schema=pa.schema([*rows.schema, *wrong]))
+
+    def good(self, columns: Columns, place: TopicPartition) -> "tuple[pa.RecordBatch, list[tuple[int, str]]]":
+        """The records that fit as one batch, and the index of each one that does not, with the reason."""
+        import pyarrow.compute as compute
+
+        rows, _, refused = self._decoded(columns, place)
+        return (rows.filter(compute.invert(_mask(len(rows), refused))) if refused else rows), refused
+
+    def _decoded(
+        self, columns: Columns, place: TopicPartition
+    ) -> "tuple[pa.RecordBatch, pa.Array, list[tuple[int, str]]]":
+        """The rows with typed values, the values as they came, and which of them were refused."""
+        import pyarrow as pa
+
+        from logmark.spark.source.arrow import to_arrow
+
+        plain = to_arrow(columns, place)
+        refused = self._root.decode(columns.value_bytes, columns.value_offsets, columns.value_validity)
+        typed = _array(self._root, self._field.type)
+        arrays = [typed if name == "value" else plain.column(name) for name in plain.schema.names]
+        fields = [self._field if field.name == "value" else field for field in plain.schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)), plain.column("value"), refused
+
+
+def _apart(values: "pa.Array", refused: list[tuple[int, str]]) -> "tuple[pa.Array, pa.Array]":
+    """Why, and the value as it came, where it was refused; null elsewhere."""
+    import pyarrow as pa
+    import pyarrow.compute as compute
+
+    count = len(values)
+    error, raw = pa.nulls(count, pa.string()), pa.nulls(count, pa.binary())
+    if not refused:
+        return error, raw
+    mask = _mask(count, refused)
+    reasons = pa.array([reason for _, reason in refused], pa.string())
+    return compute.replace_with_mask(error, mask, reasons), compute.replace_with_mask(raw, mask, values.filter(mask))
+
+
+def _mask(count: int, refused: list[tuple[int, str]]) -> "pa.Array":
+    """True where a value was refused."""
+    import pyarrow as pa
+
+    bits = bytearray((count + 7) >> 3)
+    for index, _ in refused:
+        bits[index >> 3] |= 1 << (index & 7)
+    return pa.Array.from_buffers(pa.bool_(), count, [None, pa.py_buffer(bits)])
+
+
+def _node(kind: spark.DataType, name: bytes) -> Node:
+    children: list[Node] = []
+    wanted = kind.simpleString().upper()
+    precision = scale = 0
+    if isinstance(kind, spark.StructType):
+        children = [_node(field.dataType, field.name.encode()) for field in kind.fields]
+        wanted = "STRUCT"
+    elif isinstance(kind, spark.ArrayType):
+        children = [_node(kind.elementType, b"")]
+        wanted = "ARRAY"
+    elif isinstance(kind, spark.MapType):
+        children = [_node(kind.keyType, b""), _node(kind.valueType, b"")]
+        wanted = "MAP"
+    elif isinstance(kind, spark.DecimalType):
+        precision, scale = kind.precision, kind.scale
+    return Node(_KINDS[type(kind)], name=name, wanted=wanted, children=children, precision=precision, scale=scale)
+
+
+def _array(node: Node, kind: "pa.DataType") -> "pa.Array":
+    """The column as Arrow's, which shares its memory."""
+    import pyarrow as pa
+
+    buffers = [None if node.validity is None else pa.py_buffer(node.validity)]
+    if node.kind in _WITH_OFFSETS:
+        buffers.append(pa.py_buffer(node.offsets))
+    if node.data is not None:
+        buffers.append(pa.py_buffer(node.data))
+    children = []
+    if node.kind == Kind.STRUCT:
+        children = [_array(child, kind.field(index).type) for index, child in enumerate(node.children)]
+    elif node.kind == Kind.ARRAY:
+        children = [_array(node.children[0], kind.value_type)]
+    elif node.kind == Kind.MAP:
+        entries = [_array(node.children[0], kind.key_type), _array(node.children[1], kind.item_type)]
+        pair = pa.struct([kind.key_field, kind.item_field])
+        children = [pa.Array.from_buffers(pair, node.children[0].count, [None], children=entries)]
+    return pa.Array.from_buffers(kind, node.count, buffers, null_count=node.nulls, children=children or None)

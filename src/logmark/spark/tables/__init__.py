@@ -1,0 +1,1 @@
+"""Delta tables that hold the rows of each offset once, and `format("logmark.delta")`."""

@@ -1,0 +1,192 @@
+"""The Parquet files of a table: which rows they hold, and what is left of them when a range is replaced."""
+
+import json
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from logmark.errors import UserError
+from logmark.names import TopicPartition
+from logmark.spark.tables.modes import WHERE
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Ranges = Mapping[TopicPartition, tuple[int, int]]
+Bounds = Mapping[str, tuple[Any, Any]]
+_BOUND_LENGTH_MAX = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """A Parquet file under the table's directory, with the least and greatest (topic, partition, offset) in it.
+
+    The bounds are those of each column alone, None where nobody wrote them down; `bounds` has the least and greatest
+    value of other columns, as far as they are known.
+    """
+
+    path: str
+    size_bytes: int
+    records: int
+    low: tuple[str, int, int] | None
+    high: tuple[str, int, int] | None
+    bounds: Bounds = field(default_factory=dict)
+
+    def stats(self) -> str:
+        """The file's statistics as Delta writes them."""
+        low = {name: least for name, (least, _) in self.bounds.items()}
+        high = {name: greatest for name, (_, greatest) in self.bounds.items()}
+        if self.low is not None and self.high is not None:
+            low |= dict(zip(WHERE, self.low, strict=True))
+            high |= dict(zip(WHERE, self.high, strict=True))
+        if not low:
+            return json.dumps({"numRecords": self.records})
+        none = dict.fromkeys(low, 0)
+        return json.dumps({"numRecords": self.records, "minValues": low, "maxValues": high, "nullCount": none})
+
+    def may_share(self, bounds: Bounds) -> bool:
+        """False only if no value of the file can lie in these bounds."""
+        shared = ((self.bounds[name], bound) for name, bound in bounds.items() if name in self.bounds)
+        return all(least <= high and low <= greatest for (least, greatest), (low, high) in shared)
+
+    def may_hold(self, ranges: Ranges) -> bool:
+        """False only if no row of these ranges can be in the file."""
+        if self.low is None or self.high is None:
+            return bool(ranges)
+        (topic_low, partition_low, low), (topic_high, partition_high, high) = self.low, self.high
+        return any(
+            topic_low <= place.topic <= topic_high
+            and partition_low <= place.partition <= partition_high
+            and low < end
+            and first <= high
+            for place, (first, end) in ranges.items()
+        )
+
+    def is_within(self, ranges: Ranges) -> bool:
+        """True only if every row of the file is in these ranges."""
+        if self.low is None or self.high is None or self.low[:2] != self.high[:2]:
+            return False
+        first, end = ranges.get(TopicPartition(*self.low[:2]), (0, 0))
+        return first <= self.low[2] and self.high[2] < end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replacement:
+    """What becomes of the files that hold rows of the ranges: these go, and these take over the rows that stay."""
+
+    removed: list[DataFile]
+    rewritten: list[DataFile]
+
+
+def describe(table: Path, path: str, *, keys: Sequence[str] = (), is_located: bool = True) -> DataFile:
+    """The file as its own footer describes it; raises a sentence if located rows do not say where they came from."""
+    import pyarrow.parquet as parquet
+
+    file = table / path
+    with parquet.ParquetFile(file) as content:
+        footer = content.metadata
+        numbers = {footer.schema.column(index).path: index for index in range(footer.num_columns)}
+        groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
+        wanted = [name for name in dict.fromkeys((*WHERE, *keys)) if name in numbers]
+        statistics = {name: [group.column(numbers[name]).statistics for group in groups] for name in wanted}
+    found = {name: bound for name, column in statistics.items() if (bound := _bound(column)) is not None}
+    where = [statistics.get(name, []) for name in WHERE]
+    if is_located and any(one and one.has_null_count and one.null_count for column in where for one in column):
+        raise UserError(
+            "Some rows have no topic, partition or offset, so the table could not tell which records they came from. "
+            "Nothing was written. Keep these three columns as the source gives them."
+        )
+    is_known = all(name in found for name in WHERE)
+    return DataFile(
+        path=path,
+        size_bytes=file.stat().st_size,
+        records=footer.num_rows,
+        low=tuple(found[name][0] for name in WHERE) if is_known else None,
+        high=tuple(found[name][1] for name in WHERE) if is_known else None,
+        bounds={name: bound for name, bound in found.items() if name not in WHERE},
+    )
+
+
+def _bound(column: Sequence[Any]) -> tuple[Any, Any] | None:
+    """The least and greatest value of a column, or None if there is any doubt about them."""
+    if not column or not all(one is not None and one.has_min_max and one.has_null_count for one in column):
+        return None
+    values = [value for one in column for value in (one.min, one.max)]
+    if any(one.null_count for one in column) or not all(_is_plain(value) for value in values):
+        return None
+    return min(values), max(values)
+
+
+def _is_plain(value: Any) -> bool:
+    """True for a value that Delta's statistics hold as it is."""
+    return type(value) is int or (type(value) is str and len(value) <= _BOUND_LENGTH_MAX)
+
+
+def listed(actions: Iterable[Mapping[str, Any]]) -> list[DataFile]:
+    """The files of a table, from deltalake's flat list of them."""
+
+    def bounds(action: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+        names = [name.removeprefix("min.") for name in action if name.startswith("min.")]
+        both = {name: (action[f"min.{name}"], action.get(f"max.{name}")) for name in names}
+        return {name: bound for name, bound in both.items() if all(map(_is_plain, bound))}
+
+    files = []
+    for action in actions:
+        found = bounds(action)
+        is_known = all(name in found for name in WHERE)
+        files.append(
+            DataFile(
+                path=action["path"],
+                size_bytes=action["size_bytes"],
+                records=action["num_records"] or 0,
+                low=tuple(found[name][0] for name in WHERE) if is_known else None,
+                high=tuple(found[name][1] for name in WHERE) if is_known else None,
+                bounds={name: bound for name, bound in found.items() if name not in WHERE},
+            )
+        )
+    return files
+
+
+def replace(table: Path, files: Iterable[DataFile], ranges: Ranges, schema: "pa.Schema") -> Replacement:
+    """Takes the rows of the ranges out of the files: by removing a file, or by rewriting one that holds others too."""
+    removed, rewritten = [], []
+    for file in files:
+        if not file.may_hold(ranges):
+            continue
+        if file.is_within(ranges):
+            removed.append(file)
+            continue
+        rest = _rest(table / file.path, ranges, schema)
+        if rest is None:
+            continue
+        removed.append(file)
+        if rest.num_rows:
+            rewritten.append(write(table, rest))
+    return Replacement(removed=removed, rewritten=rewritten)
+
+
+def _rest(file: Path, ranges: Ranges, schema: "pa.Schema") -> "pa.Table | None":
+    """The rows of the file outside of the ranges, or None if all of them are."""
+    import pyarrow.compute as compute
+    import pyarrow.dataset as dataset
+
+    # With the table's schema: other writers of the table may have other types for the same columns.
+    rows = dataset.dataset(str(file), schema=schema, format="parquet").to_table()
+    topic, partition, offset = (compute.field(name) for name in WHERE)
+    goes = compute.scalar(False)
+    for place, (first, end) in ranges.items():
+        goes |= (topic == place.topic) & (partition == place.partition) & (offset >= first) & (offset < end)
+    rest = rows.filter(~goes)
+    return None if rest.num_rows == rows.num_rows else rest
+
+
+def write(table: Path, rows: "pa.Table", *, keys: Sequence[str] = (), is_located: bool = True) -> DataFile:
+    """A new file of these rows, which belongs to no table until a commit adds it."""
+    import pyarrow.parquet as parquet
+
+    path = f"data/{uuid.uuid4().hex}.parquet"
+    (table / path).parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(rows, table / path)
+    return describe(table, path, keys=keys, is_located=is_located)

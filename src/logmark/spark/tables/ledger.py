@@ -1,0 +1,294 @@
+"""What a table knows of the offsets that its rows came from, and which batch it takes: pure decisions.
+
+A Delta commit can carry application transactions: pairs of a name and a number that are part of the table's state, so
+they survive checkpoints and the cleaning of old log files, unlike the text beside a commit. The ledger is kept in them:
+the group, the generation of the last batch and the next offset of every partition; the query and Spark's number of the
+last batch; the mode; and for `append` which offsets were ever read. The same facts, with the batch's beginning, stand
+in the commit's text for people.
+
+Which batch it is. A query without state is a function of the records: its batches are known by their offsets alone, so
+it may lose its checkpoint, or be moved anywhere, and the ranges say what is new. The rows of a query with state
+(aggregations, deduplication, transformWithState) also depend on all that it read before, and a batch may have rows
+though it reads nothing, when a watermark or a timer has passed. So such a batch is known by the query's token, which is
+made with the checkpoint, and the batch's number in it; what would make the state count anything twice, or begin from
+nothing in the middle, is refused.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from logmark.errors import UserError
+from logmark.names import TopicPartition
+from logmark.spark.errors import Superseded
+from logmark.spark.source.position import Offsets, Position
+from logmark.spark.tables.modes import APPEND, MODES, REPLACE, UPSERT
+from logmark.spark.tables.spans import Spans, joined
+
+PREFIX = "logmark/"
+_GENERATION = "logmark/generation"
+_GROUP = "logmark/group"
+_GROUP_BEFORE = "logmark/group-before"
+_QUERY = "logmark/query"
+_BATCH = "logmark/batch"
+_MODE = "logmark/mode"
+_KEYS = "logmark/keys"
+_CLOSED = "logmark/closed"
+GONE = -1  # the number of an entry that no longer counts: Delta has no way to remove one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """One batch of a query: what it reads, its number in the checkpoint, and whether state has a part in its rows."""
+
+    position: Position
+    number: int
+    is_stateful: bool = False
+    mode: str = REPLACE
+    keys: tuple[str, ...] = ()
+    has_sequence: bool = False
+
+    @property
+    def goes_by_offset(self) -> bool:
+        """True if offsets decide which rows of the table make way for those of the batch."""
+        return self.mode == REPLACE or (self.mode == UPSERT and not self.is_stateful and not self.has_sequence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """The last batch that a table holds: None everywhere for a table without one.
+
+    Topics in `anew` were deleted and made again since: what the table knows of their offsets is of other records, and
+    stands no longer here.
+    """
+
+    group_number: int | None
+    generation: int | None
+    ends: Offsets
+    query_number: int | None = None
+    batch: int | None = None
+    mode: str = REPLACE
+    keys_number: int | None = None
+    is_closed: bool = False
+    read: Mapping[TopicPartition, Spans] = field(default_factory=dict)
+    anew: frozenset[str] = frozenset()
+    group_before_number: int | None = None
+
+    def has_group(self, group: str) -> bool:
+        """True for the group of the table, and for the one in which its rows were made before it was swapped in.
+
+        A batch that the query had planned by then is repeated as it was.
+        """
+        return self.group_number is None or number_of_name(group) in (self.group_number, self.group_before_number)
+
+    def has_read(self, batch: Batch) -> bool:
+        """True if the batch reads no record beyond those of the last batch."""
+        position = batch.position
+        return not position.ranges or (self.generation == position.generation and self.ends == position.next)
+
+
+def read_ledger(number_of: Callable[[str], int | None], batch: Position | None = None) -> Ledger:
+    """The ledger of a table, as far as the partitions of the batch are concerned."""
+
+    def number(name: str) -> int | None:
+        found = number_of(name)
+        return None if found == GONE else found
+
+    ids = {topic: number_of_name(name) for topic, name in batch.ids.items()} if batch is not None else {}
+    anew = frozenset(topic for topic, one in ids.items() if number(_id(topic)) not in (None, one))
+    places = [place for place in batch.next if place.topic not in anew] if batch is not None else []
+    ends = {place: number(_next(place)) for place in places}
+    return Ledger(
+        group_number=number(_GROUP),
+        generation=number(_GENERATION),
+        ends={place: end for place, end in ends.items() if end is not None},
+        query_number=number(_QUERY),
+        batch=number(_BATCH),
+        mode=MODES[number(_MODE) or 0],
+        keys_number=number(_KEYS),
+        is_closed=bool(number(_CLOSED)),
+        read={place: _read_spans(number, place) for place in places},
+        anew=anew,
+        group_before_number=number(_GROUP_BEFORE),
+    )
+
+
+def entries(batch: Batch, before: Ledger) -> dict[str, int]:
+    """The ledger after a batch, as names and numbers."""
+    position = batch.position
+    group = number_of_name(position.group)
+    numbers = {
+        _GROUP: before.group_number if before.group_number and group == before.group_before_number else group,
+        _QUERY: number_of_name(position.query),
+        _BATCH: batch.number,
+        _MODE: MODES.index(batch.mode),
+    }
+    if batch.keys:
+        numbers[_KEYS] = number_of_name("/".join(sorted(batch.keys)))
+    if batch.is_stateful and before.generation is not None and before.has_read(batch):
+        # A seek: the rows are those of a timer. Where the state stands is where its last records ended.
+        return numbers
+    numbers |= {_GENERATION: position.generation}
+    numbers |= {_next(place): end for place, end in position.next.items()}
+    numbers |= {_id(topic): number_of_name(name) for topic, name in position.ids.items()}
+    if batch.mode == APPEND and not batch.is_stateful:
+        for place, span in position.ranges.items():
+            numbers |= _span_entries(place, joined((*before.read.get(place, ()), span)))
+    return numbers
+
+
+def closing() -> dict[str, int]:
+    """The entries of a table that takes no more batches, because its rows have become those of another."""
+    return {_CLOSED: 1}
+
+
+def handed_over(numbers: Mapping[str, int], before: Mapping[str, int], *, group: str | None) -> dict[str, int]:
+    """The entries of a table that takes over the ledger of another, `before` being its own until then."""
+    taken = {name: GONE for name in before if name.startswith(PREFIX)}
+    taken |= {name: number for name, number in numbers.items() if name.startswith(PREFIX)}
+    if group is not None:
+        taken |= {_GROUP: number_of_name(group), _GROUP_BEFORE: numbers.get(_GROUP, GONE)}
+    return taken | {_CLOSED: 0}
+
+
+def standing(numbers: Mapping[str, int]) -> dict[str, Any]:
+    """Where a ledger stands, for people: generation, last batch and next offsets."""
+    ends: dict[str, dict[str, int]] = {}
+    for name, number in sorted(numbers.items()):
+        kind, _, place = name.removeprefix(PREFIX).partition("/")
+        if kind == "next" and number != GONE:
+            topic, _, partition = place.rpartition("/")
+            ends.setdefault(topic, {})[partition] = number
+    return {"generation": numbers.get(_GENERATION), "batch": numbers.get(_BATCH), "end": ends}
+
+
+def note(batch: Batch) -> dict[str, Any]:
+    """The batch in words, for the table's history: group, generation, first and next offsets."""
+    position = batch.position
+    fields = position.to_json()
+    where = {"group": position.group, "generation": position.generation, "start": fields["f"], "end": fields["t"]}
+    return where | {"query": position.query, "batch": batch.number, "mode": batch.mode}
+
+
+def takes(ledger: Ledger, batch: Batch, *, table: str) -> bool:
+    """True if the table takes the batch, False if it already holds it; raises a sentence if it must not have it."""
+    if ledger.is_closed:
+        raise Superseded(
+            f"The version in {table} was swapped in and is closed: its rows are those of the table itself now. Nothing "
+            "was written. Let the query write the table itself."
+        )
+    if ledger.generation is None:
+        return True
+    position = batch.position
+    if not ledger.has_group(position.group):
+        raise UserError(
+            f"The table {table} holds the rows of another group than {position.group}, and two groups would replace "
+            "each other's rows. Nothing was written. Give this group a table of its own."
+        )
+    if ledger.mode != batch.mode:
+        raise UserError(
+            f"The table {table} is written in mode {ledger.mode}, and the rows of mode {batch.mode} would not go with "
+            f"what it holds. Nothing was written. Write it in mode {ledger.mode}, or give this mode a table of its own."
+        )
+    if ledger.keys_number not in (None, number_of_name("/".join(sorted(batch.keys)))):
+        raise UserError(
+            f"The table {table} has other keys than {', '.join(batch.keys)}, one row for each. Nothing was written. "
+            "Keep the keys that the table was made with, or give these a table of their own."
+        )
+    anew = sorted({place.topic for place in position.ranges} & ledger.anew)
+    if anew and batch.goes_by_offset:
+        raise UserError(
+            f"The topic {anew[0]} was deleted and made again since the table {table} was written: its offsets are of "
+            "other records now, and their rows would replace those of the old ones. Nothing was written. Give the new "
+            "topic a table of its own, or take the old table away."
+        )
+    return _takes_of_state(ledger, batch, table) if batch.is_stateful else _takes_of_records(ledger, position, table)
+
+
+def _takes_of_records(ledger: Ledger, batch: Position, table: str) -> bool:
+    """Whether a batch is taken whose rows follow from its records alone.
+
+    Within a generation each batch begins where the last one ended, so a batch that ends where the table stands is one
+    that Spark repeats. A newer generation follows a seek or comes from a query that took the group over, and may begin
+    anywhere. An older one comes from a query that has lost its group.
+    """
+    assert ledger.generation is not None
+    if batch.generation > ledger.generation:
+        return True
+    if batch.generation < ledger.generation:
+        raise Superseded(
+            f"A newer query has taken over the group {batch.group} and written the table {table} (generation "
+            f"{ledger.generation}, this query has {batch.generation}). Nothing was written. Stop this query; to let it "
+            "have the group back, stop the other one and reset the group's offsets."
+        )
+    if ledger.ends == batch.next:
+        return False
+    _check_no_gap(ledger, batch, table)
+    return True
+
+
+def _takes_of_state(ledger: Ledger, batch: Batch, table: str) -> bool:
+    """Whether a batch of a query with state is taken: only the next ones of the very query that wrote the table."""
+    position = batch.position
+    if ledger.query_number != number_of_name(position.query):
+        raise Superseded(
+            f"The table {table} holds what another query made with its state, and this query ({position.query}) began "
+            "without it: its checkpoint is new, or another version was swapped in. Nothing was written. If the state "
+            "is lost, build the table again as a new version beside the old one (logmark pipelines replay)."
+        )
+    if ledger.batch is not None and batch.number <= ledger.batch:
+        return False
+    if ledger.has_read(batch):
+        return True
+    for place, end in ledger.ends.items():
+        first = position.first.get(place, end)
+        if first < end:
+            raise UserError(
+                f"Group {position.group} was moved back: the batch begins at offset {first} of {place}, and the table "
+                f"{table} has counted up to {end}. The query keeps state, which would count those records again. "
+                "Nothing was written. Replay it as a new version beside the old one (logmark pipelines replay)."
+            )
+    if ledger.generation == position.generation:
+        _check_no_gap(ledger, position, table)
+    return True
+
+
+def _check_no_gap(ledger: Ledger, batch: Position, table: str) -> None:
+    for place, end in ledger.ends.items():
+        if batch.first.get(place, end) != end:
+            raise UserError(
+                f"The table {table} stands at offset {end} of {place}, but the batch begins at {batch.first[place]}: "
+                "the table was replaced or restored behind the query's back. Nothing was written. Reset group "
+                f"{batch.group} to {end} and the query goes on from there."
+            )
+
+
+def _read_spans(number: Callable[[str], int | None], place: TopicPartition) -> Spans:
+    count = number(_read(place)) or 0
+    edges = [(number(f"{_read(place)}/{index}/first"), number(f"{_read(place)}/{index}/end")) for index in range(count)]
+    return tuple((first, end) for first, end in edges if first is not None and end is not None)
+
+
+def _span_entries(place: TopicPartition, spans: Spans) -> dict[str, int]:
+    numbers = {_read(place): len(spans)}
+    for index, (first, end) in enumerate(spans):
+        numbers |= {f"{_read(place)}/{index}/first": first, f"{_read(place)}/{index}/end": end}
+    return numbers
+
+
+def _next(place: TopicPartition) -> str:
+    return f"logmark/next/{place.topic}/{place.partition}"
+
+
+def _id(topic: str) -> str:
+    return f"logmark/topic/{topic}"
+
+
+def _read(place: TopicPartition) -> str:
+    return f"logmark/read/{place.topic}/{place.partition}"
+
+
+def number_of_name(name: str) -> int:
+    """A number that stands for a group or a query."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")

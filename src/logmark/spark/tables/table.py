@@ -1,0 +1,163 @@
+"""Delta tables that hold the rows of each offset once, whatever is read again.
+
+Spark's executors write the rows of a batch as Parquet files, and the driver adds them to the table in one commit
+(`commits.py`).
+
+Which batch it is. `foreachBatch` is told a batch id, which begins at 0 again when a checkpoint is deleted. But the
+checkpoint's `offsets/<batch id>` is there before the batch runs, and holds what the source returned: group, query,
+generation, first and next offsets (`position.py`). No other file is needed, so it works for the first batch too, whose
+beginning Spark stores nowhere, and for a batch without rows. Whether the query keeps state is seen in the checkpoint as
+well: Spark makes the folder `state` before the first batch. The table's own ledger (`ledger.py`) says whether the batch
+is new, repeated or stale.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from logmark.errors import UserError
+from logmark.spark.source.position import Position
+from logmark.spark.tables.commits import check_rows, files_of, open_table, put
+from logmark.spark.tables.compaction import optimize_when_due
+from logmark.spark.tables.ledger import Batch
+from logmark.spark.tables.modes import COMPLETE, REPLACE, UPSERT, Rules
+from logmark.spark.tables.schemas import check_kind, columns_of, schema_of
+
+if TYPE_CHECKING:
+    import pyarrow
+    from deltalake import DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_OUTPUT_MODES = {COMPLETE: "complete", UPSERT: "update"}
+
+
+def write_table(
+    frame: "DataFrame",
+    path: str | Path,
+    *,
+    mode: str = REPLACE,
+    keys: str | Sequence[str] | None = None,
+    sequence: str | None = None,
+    delete_by: str | None = None,
+    merge_schema: bool = False,
+    checkpoint: str | Path | None = None,
+    every: str | None = None,
+    available_now: bool = False,
+    name: str | None = None,
+    output_mode: str | None = None,
+    optimize_every: int | None = 100,
+) -> "StreamingQuery":
+    """A running query that writes a stream of `format("logmark")` into a Delta table, each batch once.
+
+    mode            replace: rows of offsets that are read again are replaced (needs topic, partition and offset)
+                    append: rows are added, those of offsets that were read before are left out
+                    upsert: rows replace those of the same `keys`, unless these have a greater `sequence` (a column;
+                    without it offsets of the same partition decide, else the later batch); a row is deleted where the
+                    boolean column `delete_by` is true, or where a `delete_by` of any other type is null
+                    complete: the whole result of an aggregation replaces the table
+    merge_schema    columns that the table lacks are added to it
+    checkpoint      `<path>/_checkpoint` unless given
+    every           a batch runs once an interval ("5 seconds"), and not whenever there is something to read
+    available_now   the query ends when all that is there now is read
+    output_mode     Spark's, where it does not follow from the mode
+    optimize_every  after so many commits small files are joined, a bounded number of bytes at a time; None for never
+    """
+    rules = Rules.of(mode, keys=keys, sequence=sequence, delete_by=delete_by, merge_schema=merge_schema)
+    table = local_path(path, "table")
+    kept = local_path(checkpoint, "checkpoint") if checkpoint is not None else table / "_checkpoint"
+    if not frame.isStreaming:
+        raise UserError("write_table takes a stream: load it with spark.readStream and not with spark.read.")
+    check_rows(frame.schema.json(), rules)
+
+    def write(rows: "DataFrame", batch_id: int) -> None:
+        batch = read_batch(kept, batch_id, rules)
+        is_computed = put(table, batch, rows.schema.json(), lambda folder: _stage(rows, folder), rules)
+        if batch.is_stateful and not is_computed:
+            # Spark wants the state of every batch, also of one that the table holds already.
+            rows.write.format("noop").mode("overwrite").save()
+        if optimize_every is not None:
+            optimize_when_due(table, every=optimize_every)
+
+    writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(kept))
+    writer = writer.outputMode(output_mode or _OUTPUT_MODES.get(mode, "append"))
+    if name is not None:
+        writer = writer.queryName(name)
+    if available_now:
+        writer = writer.trigger(availableNow=True)
+    elif every is not None:
+        writer = writer.trigger(processingTime=every)
+    return writer.start()
+
+
+def read_table(path: str | Path, columns: Sequence[str] | None = None) -> "pyarrow.Table":
+    """The rows that the table holds now, of all columns or of these."""
+    import pyarrow.dataset
+
+    delta, paths = _files(path)
+    schema = schema_of(delta)
+    # Not by deltalake's own to_pyarrow_table: its file system is called from Arrow's threads, which now and then aborts
+    # the interpreter at its end.
+    if not paths:
+        return schema.empty_table().select(list(columns or schema.names))
+    return pyarrow.dataset.dataset(paths, schema=schema, format="parquet").to_table(
+        columns=list(columns) if columns else None
+    )
+
+
+def load_table(spark: "SparkSession", path: str | Path) -> "DataFrame":
+    """The rows that the table holds now, as a DataFrame that Spark's own Parquet reader reads."""
+    from pyspark.sql.types import StructType
+
+    delta, paths = _files(path)
+    schema = StructType.fromJson(columns_of(delta.schema().to_json()))
+    return spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
+
+
+def _files(path: str | Path) -> "tuple[DeltaTable, list[str]]":
+    table = local_path(path, "table")
+    delta = open_table(table)
+    if delta is None:
+        raise UserError(f"There is no table in {table}. A pipeline makes it with its first batch.")
+    check_kind(delta, table)
+    return delta, [str(table / file.path) for file in files_of(delta)]
+
+
+def read_batch(checkpoint: Path, batch_id: int, rules: Rules) -> Batch:
+    """The batch that runs now, as the checkpoint of the query knows it."""
+    return Batch(
+        position=read_position(checkpoint, batch_id),
+        number=batch_id,
+        is_stateful=(checkpoint / "state").is_dir(),
+        mode=rules.mode,
+        keys=rules.keys,
+        has_sequence=rules.sequence is not None,
+    )
+
+
+def read_position(checkpoint: Path, batch_id: int) -> Position:
+    """What the batch reads, from the write-ahead log of the query."""
+    lines = (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
+    sources = [line[line.index("{") :] for line in lines[2:] if "{" in line]
+    if len(sources) != 1:
+        raise UserError(
+            f"This query reads {len(sources)} sources, and a table takes the rows of one: offsets of several could not "
+            "be told apart. Nothing was written. Subscribe one source to all the topics instead."
+        )
+    return Position.from_json(json.loads(sources[0]))
+
+
+def _stage(batch: "DataFrame", directory: Path) -> None:
+    # Delta readers expect microseconds; Spark's default for Parquet is an older form.
+    batch.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    writer = batch.write.mode("error").option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+    writer.parquet(str(directory))
+
+
+def local_path(path: str | Path, what: str) -> Path:
+    """The directory; raises a sentence if it is not one of this machine."""
+    text = str(path).removeprefix("file://") if str(path).startswith("file:///") else str(path)
+    if "://" in text:
+        raise UserError(f"The {what} {path} is not a directory of this machine. Give a local or mounted directory.")
+    return Path(text).absolute()

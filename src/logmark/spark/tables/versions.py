@@ -1,0 +1,215 @@
+"""Versions of a table: a new one is built beside the old, swapped in by one commit, and can be taken back.
+
+A version is a Delta table of its own in `<table>/_versions/v<number>`, with its own files and its own ledger. To swap
+it in, its files are linked into the table's `data`, and one commit on the table removes all its files, adds the linked
+ones, takes the version's columns and ledger, and notes both in the history: a reader sees the old or the new. Before
+that, what the table holds is kept as a version in the same way, so that taking it back is another swap.
+
+Links and not moves: a file that belongs to two tables outlives what either of them removes, so vacuum on the table
+cannot touch a version, and a version that is dropped cannot touch the table. Where the file system knows no links,
+files are copied.
+
+A swap may be stopped anywhere and made again. The version is closed first, so that a query which still writes there
+fails instead of writing to where nobody looks; what was linked without a commit is removed by vacuum.
+"""
+
+import os
+import re
+import shutil
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from logmark.errors import UserError
+from logmark.spark.tables.commits import ATTEMPTS_MAX, commit, files_of, open_table, suppress_lost_race, too_busy
+from logmark.spark.tables.files import DataFile, Replacement
+from logmark.spark.tables.ledger import closing, handed_over, standing
+from logmark.spark.tables.schemas import check_kind, table_columns, widen_protocol
+from logmark.spark.tables.transactions import transactions
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_FOLDER = "_versions"
+_CURRENT = "logmark.version"
+_PREVIOUS = "logmark.previous-version"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """One version of a table: where it is, what it holds, and where its ledger stands."""
+
+    number: int
+    path: Path
+    is_current: bool
+    files: int
+    records: int
+    size_bytes: int
+    standing: dict[str, Any]
+
+
+def version_path(table: str | Path, number: int) -> Path:
+    """Where a version that is not swapped in is built or kept; a query writes there as into any table."""
+    return Path(table).absolute() / _FOLDER / f"v{number}"
+
+
+def current_version(table: str | Path) -> int:
+    """The number of the version that the table holds: 1 for a table that nothing was swapped into."""
+    return _number(open_table(Path(table)), _CURRENT) or 1
+
+
+def next_version(table: str | Path) -> int:
+    """The number for a new version."""
+    return max([current_version(table), *_numbers(Path(table).absolute())]) + 1
+
+
+def list_versions(table: str | Path) -> list[Version]:
+    """The versions that there are, in order: the current one and those that are built or kept beside it."""
+    root = Path(table).absolute()
+    current = current_version(root)
+    places = {number: version_path(root, number) for number in _numbers(root) if number != current} | {current: root}
+    found = []
+    for number, path in sorted(places.items()):
+        delta = open_table(path)
+        if delta is not None:
+            files = files_of(delta)
+            found.append(
+                Version(
+                    number=number,
+                    path=path,
+                    is_current=number == current,
+                    files=len(files),
+                    records=sum(file.records for file in files),
+                    size_bytes=sum(file.size_bytes for file in files),
+                    standing=standing(transactions(delta, path)),
+                )
+            )
+    return found
+
+
+def swap_in(table: str | Path, number: int, *, group: str | None = None, keep: bool = True) -> None:
+    """The table holds what the version holds, and stands where it stands, by one commit.
+
+    `group` is the group whose batches the table takes from now on, the version's own unless given. With `keep` what the
+    table held stays as a version. Swapping in what is swapped in already changes nothing.
+    """
+    root = Path(table).absolute()
+    path = version_path(root, number)
+    for _ in range(ATTEMPTS_MAX):
+        delta = open_table(root)
+        current = _number(delta, _CURRENT) or 1
+        if delta is not None and current == number:
+            _empty(path)
+            return
+        staged = _closed(path, root, number)
+        if delta is not None:
+            check_kind(delta, root)
+            is_fit = False
+            with suppress_lost_race():
+                is_fit = widen_protocol(delta, staged)
+            if not is_fit:
+                continue
+            if keep:
+                _keep(delta, root, current)
+        files = [_linked(path, root, file) for file in files_of(staged)]
+        numbers = transactions(staged, path)
+        before = transactions(delta, root) if delta is not None else {}
+        taken = handed_over(numbers, before, group=group) | {_CURRENT: number, _PREVIOUS: current}
+        text = {"swapped in": number, "swapped out": current, "kept": keep, **standing(taken)}
+        columns = table_columns(staged)
+        changes = Replacement(removed=[], rewritten=files)
+        if commit(root, delta, columns, changes, text=text, numbers=taken, is_overwrite=True):
+            _empty(path)
+            return
+        for file in files:
+            (root / file.path).unlink()
+    raise too_busy(root)
+
+
+def take_back(table: str | Path, number: int | None = None, *, group: str | None = None) -> int:
+    """The table holds again what a kept version holds, the one before the present one unless given; its number."""
+    root = Path(table).absolute()
+    wanted = number if number is not None else _number(open_table(root), _PREVIOUS)
+    if wanted is None:
+        raise UserError(f"Nothing was ever swapped into the table {root}, so there is nothing to take back.")
+    if wanted != current_version(root) and not (version_path(root, wanted) / "_delta_log").is_dir():
+        raise UserError(f"Version {wanted} of the table {root} was not kept. The table was left as it is.")
+    swap_in(root, wanted, group=group)
+    return wanted
+
+
+def drop_version(table: str | Path, number: int) -> None:
+    """The version is gone; the table itself is not touched."""
+    root = Path(table).absolute()
+    path = version_path(root, number)
+    if number == current_version(root):
+        raise UserError(f"The table {root} holds version {number}. Nothing was removed. Take another one back first.")
+    if not path.is_dir():
+        raise UserError(f"There is no version {number} beside the table {root}. Nothing was removed.")
+    gone = path.with_name(f".{uuid.uuid4().hex}")
+    path.rename(gone)
+    shutil.rmtree(gone)
+
+
+def _closed(path: Path, root: Path, number: int) -> "DeltaTable":
+    """The version as it will stay: closed to further batches."""
+    for _ in range(ATTEMPTS_MAX):
+        delta = open_table(path)
+        if delta is None:
+            raise UserError(f"There is no version {number} of the table {root}. The table was left as it is.")
+        check_kind(delta, path)
+        if all(delta.transaction_version(name) == value for name, value in closing().items()):
+            return delta
+        none = Replacement(removed=[], rewritten=[])
+        commit(path, delta, table_columns(delta), none, text={"closed": number}, numbers=closing())
+    raise too_busy(path)
+
+
+def _keep(delta: "DeltaTable", root: Path, number: int) -> None:
+    """What the table holds is a version beside it."""
+    building = root / _FOLDER / f".{uuid.uuid4().hex}"
+    (building / "data").mkdir(parents=True)
+    files = [_linked(root, building, file) for file in files_of(delta)]
+    changes = Replacement(removed=[], rewritten=files)
+    numbers = transactions(delta, root) | closing()
+    is_done = commit(building, None, table_columns(delta), changes, text={"kept": number}, numbers=numbers)
+    assert is_done
+    path = version_path(root, number)
+    path.mkdir(exist_ok=True)
+    # Part by part: the checkpoint of the query that built this version may lie there too. The log goes first and comes
+    # last, so that there is no version here until all of it is.
+    for part in ("_delta_log", "data"):
+        shutil.rmtree(path / part, ignore_errors=True)
+    for part in ("data", "_delta_log"):
+        (building / part).rename(path / part)
+    building.rmdir()
+
+
+def _empty(path: Path) -> None:
+    """The version that has become the table lets go of its files and stays closed."""
+    delta = open_table(path)
+    if delta is not None and files_of(delta):
+        none = Replacement(removed=[], rewritten=[])
+        commit(path, delta, table_columns(delta), none, text={"emptied": True}, numbers=closing(), is_overwrite=True)
+    shutil.rmtree(path / "data", ignore_errors=True)
+
+
+def _linked(home: Path, to: Path, file: DataFile) -> DataFile:
+    """The file below another table's directory, under a name of its own."""
+    path = f"data/{uuid.uuid4().hex}.parquet"
+    (to / path).parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(home / file.path, to / path)
+    except OSError:
+        shutil.copyfile(home / file.path, to / path)
+    return replace(file, path=path)
+
+
+def _number(delta: "DeltaTable | None", name: str) -> int | None:
+    return delta.transaction_version(name) if delta is not None else None
+
+
+def _numbers(root: Path) -> list[int]:
+    names = (re.fullmatch(r"v(\d+)", path.name) for path in (root / _FOLDER).glob("v*"))
+    return [int(name.group(1)) for name in names if name]

@@ -1,0 +1,57 @@
+"""A driver that dies in the first batch of a query: Spark asks where it starts once more, and repeats the batch."""
+
+from logmark.clock import ManualClock
+from logmark.spark.source.following import GroupFollower
+from logmark.spark.source.options import parse
+from logmark.spark.source.position import Position
+from logmark.spark.source.reader import StreamReader
+from tests.spark.source.test_following import P0, FakeCluster
+
+OPTIONS = {"bootstrap.servers": "h:1", "subscribe": "clicks", "group.id": "billing", "auto.offset.reset": "earliest"}
+
+
+def planned_first_batch(cluster: FakeCluster, clock: ManualClock) -> Position:
+    """The first batch, as the driver has planned it that dies now."""
+    follower = GroupFollower(parse(OPTIONS, is_stream=True), cluster, clock)
+    planned = follower.advance(follower.begin(), records_max=100)
+    clock.advance(seconds=5)
+    return planned
+
+
+def test_the_query_goes_on_under_its_first_token() -> None:
+    cluster, clock = FakeCluster(p0=(0, 150)), ManualClock()
+    planned = planned_first_batch(cluster, clock)
+    follower = GroupFollower(parse(OPTIONS, is_stream=True), cluster, clock)
+    follower.begin()
+
+    following = follower.advance(planned, records_max=100)
+
+    assert (planned.query, planned.generation) == (following.query, following.generation)
+    assert ({P0: 100}, {P0: 150}) == (following.first, following.next)
+    assert 100 == cluster.offsets[P0].offset
+    assert following == follower.advance(following, records_max=100)
+
+
+def test_a_reset_before_the_second_beginning_is_honoured() -> None:
+    cluster, clock = FakeCluster(p0=(0, 150)), ManualClock()
+    planned = planned_first_batch(cluster, clock)
+    cluster.reset(p0=40)
+    follower = GroupFollower(parse(OPTIONS, is_stream=True), cluster, clock)
+    follower.begin()
+
+    moved = follower.advance(planned, records_max=100)
+
+    assert ({P0: 40}, {P0: 40}) == (moved.first, moved.next)
+    assert moved.generation > planned.generation
+
+
+def test_the_repeated_batch_reads_what_was_planned() -> None:
+    cluster, clock = FakeCluster(p0=(0, 150)), ManualClock()
+    planned = planned_first_batch(cluster, clock)
+    options = parse(OPTIONS, is_stream=True)
+    anew = GroupFollower(options, cluster, clock).begin()
+
+    tasks = StreamReader(options).partitions(anew.to_json(), planned.to_json())
+
+    assert [(0, 100)] == [(task.value.first, task.value.stop) for task in tasks]
+    assert [] == StreamReader(options).partitions(planned.to_json(), planned.seek({P0: 3}, now_ms=9).to_json())

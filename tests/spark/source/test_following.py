@@ -1,0 +1,395 @@
+"""A query and its group, with a cluster that a test can disturb."""
+
+from collections.abc import Iterable, Mapping
+
+import pytest
+
+from logmark.client.answers import EARLIEST, LATEST, Committed, FetchedPartition, OffsetAndTimestamp
+from logmark.client.connection import Address
+from logmark.client.errors import BrokerUnreachable, CommitRefused
+from logmark.client.metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
+from logmark.clock import ManualClock
+from logmark.errors import ErrorCode, UserError
+from logmark.names import TopicPartition
+from logmark.offsets.marks import Mark
+from logmark.spark.source.following import GroupFollower
+from logmark.spark.source.options import parse
+from logmark.spark.source.position import Position
+from logmark.wire.batches import build
+
+RECORD_EVERY_MS = 1000  # the record of offset 7 was written in second 7
+P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
+
+
+class FakeCluster:
+    """Logs with two ends and committed offsets: no network, and failures on demand."""
+
+    def __init__(self, **logs: tuple[int, int]) -> None:
+        self.logs = {TopicPartition("clicks", int(name[1:])): ends for name, ends in logs.items()}
+        self.stable: dict[TopicPartition, int] = {}  # where the oldest open transaction begins
+        self.topic_id = b"\1" * 16
+        self.is_away = False
+        self.value_bytes = 100
+        self.fetches: list[tuple[TopicPartition, int]] = []
+        self.offsets: dict[TopicPartition, Committed] = {}
+        self.commits: list[dict[TopicPartition, int]] = []
+        self.failure: Exception | None = None
+        self.arrives_all_the_same = False
+
+    def metadata(self, topics: list[str] | None = None) -> ClusterMetadata:
+        one = PartitionMetadata(leader=1, leader_epoch=0, replicas=(1,), in_sync=(1,), error=ErrorCode.NONE)
+        numbers: dict[str, dict[int, PartitionMetadata]] = {}
+        for place in self.logs:
+            if topics is None or place.topic in topics:
+                numbers.setdefault(place.topic, {})[place.partition] = one
+        return ClusterMetadata(
+            cluster_id="",
+            controller=1,
+            brokers={1: Address("h", 1)},
+            topics={
+                name: TopicMetadata(
+                    name=name, topic_id=self.topic_id, is_internal=name.startswith("__"), partitions=partitions
+                )
+                for name, partitions in numbers.items()
+            },
+            errors={},
+        )
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        if self.failure is not None and self.is_away:
+            raise self.failure
+        return {
+            place: OffsetAndTimestamp(offset=self._offset(place, at, read_committed=read_committed))
+            for place, at in wanted.items()
+        }
+
+    def _offset(self, place: TopicPartition, at: int, *, read_committed: bool) -> int:
+        start, end = self.logs[place]
+        if at == EARLIEST:
+            return start
+        if at == LATEST:
+            return min(end, self.stable.get(place, end)) if read_committed else end
+        return next((offset for offset in range(start, end) if offset * RECORD_EVERY_MS >= at), -1)
+
+    def fetch(
+        self, partition: TopicPartition, offset: int, *, bytes_max: int, max_wait_ms: int, min_bytes: int
+    ) -> FetchedPartition:
+        records = build([(None, b"x" * self.value_bytes)] * 10, timestamp_ms=0, base_offset=offset)
+        self.fetches.append((partition, offset))
+        start, end = self.logs[partition]
+        return FetchedPartition(
+            records=memoryview(records),
+            high_watermark=end,
+            last_stable_offset=end,
+            log_start_offset=start,
+        )
+
+    def committed(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Committed]:
+        if self.failure is not None:
+            raise self.failure
+        return dict(self.offsets)
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, Committed | int]) -> None:
+        marked = {place: one if isinstance(one, Committed) else Committed(offset=one) for place, one in offsets.items()}
+        if self.failure is None or self.arrives_all_the_same:
+            self.offsets |= marked
+        if self.failure is not None:
+            raise self.failure
+        self.commits.append({place: one.offset for place, one in marked.items()})
+
+    def reset(self, **offsets: int) -> None:
+        """What Apache's tool does: another offset, no metadata."""
+        self.offsets |= {TopicPartition("clicks", int(name[1:])): Committed(offset=to) for name, to in offsets.items()}
+
+
+def follow(cluster: FakeCluster, clock: ManualClock | None = None, **given: str) -> GroupFollower:
+    options = {"bootstrap.servers": "b:1", "subscribe": "clicks", "group.id": "billing", **given}
+    return GroupFollower(parse(options, is_stream=True), cluster, clock or ManualClock())
+
+
+EARLY = {"auto.offset.reset": "earliest"}
+
+
+def step(follower: GroupFollower, start: Position, records_max: int | None = None) -> Position:
+    return follower.advance(start, records_max=records_max)
+
+
+def test_a_new_query_starts_at_the_committed_offsets_and_takes_them_over_at_once() -> None:
+    cluster = FakeCluster(p0=(0, 100), p1=(0, 50))
+    cluster.reset(p0=42)
+
+    position = follow(cluster, **EARLY).begin()
+
+    assert {P0: 42, P1: 0} == position.next
+    assert [{P0: 42, P1: 0}] == cluster.commits
+    assert position.mark(P0) == Mark.of(cluster.offsets[P0].metadata)
+
+
+@pytest.mark.parametrize(("reset", "offset"), [("earliest", 10), ("latest", 100), (None, 100)])
+def test_a_group_without_commits_starts_where_the_reset_rule_says(reset: str | None, offset: int) -> None:
+    cluster = FakeCluster(p0=(10, 100))
+
+    position = follow(cluster, **({"auto.offset.reset": reset} if reset else {})).begin()
+
+    assert {P0: offset} == position.next
+
+
+def test_a_group_without_commits_and_without_a_rule_is_a_sentence() -> None:
+    with pytest.raises(UserError, match=r"has no committed offset for clicks-0, and auto\.offset\.reset is none"):
+        follow(FakeCluster(p0=(0, 9)), **{"auto.offset.reset": "none"}).begin()
+
+
+def test_each_trigger_commits_where_the_last_finished_batch_ended() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **EARLY)
+
+    first = step(follower, follower.begin(), 60)
+    second = step(follower, first)
+    assert second is step(follower, second)
+
+    assert [{P0: 0}, {P0: 60}, {P0: 100}] == cluster.commits
+    assert [{P0: (0, 60)}, {P0: (60, 100)}] == [first.ranges, second.ranges]
+
+
+def test_a_foreign_move_is_followed_and_then_owned() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **EARLY)
+    end = step(follower, follower.begin())
+    step(follower, end)
+    cluster.reset(p0=30)
+
+    seek = step(follower, end)
+    batch = step(follower, seek)
+
+    assert (end.generation + 1, {P0: 30}, {}) == (seek.generation, seek.next, seek.ranges)
+    assert {P0: (30, 100)} == batch.ranges
+    assert batch.generation == seek.generation
+    assert {P0: 30} == cluster.commits[-1]
+
+
+def test_a_stopped_query_follows_a_move_when_it_comes_back() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    end = step(follower := follow(cluster, **EARLY), follower.begin())
+    cluster.reset(p0=30)
+
+    assert {P0: 30} == step(follow(cluster), end).next
+
+
+def test_a_query_that_died_before_its_commit_does_not_read_the_batch_again() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **EARLY)
+    end = step(follower, follower.begin())
+    assert 0 == cluster.offsets[P0].offset
+
+    assert end is step(follow(cluster), end)
+    assert 100 == cluster.offsets[P0].offset
+
+
+def test_the_query_that_lost_its_group_stops_names_the_owner_and_commits_nothing() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    old = follow(cluster, clock, **EARLY)
+    end = step(old, old.begin(), 50)
+    clock.advance(seconds=1)
+    owner = follow(cluster, clock).begin()
+    commits = len(cluster.commits)
+
+    with pytest.raises(UserError, match=f"taken over by the query {owner.query}"):
+        step(old, end)
+    assert commits == len(cluster.commits)
+
+
+def test_a_reset_gives_the_group_back_to_the_query_that_had_lost_it() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    old = follow(cluster, clock, **EARLY)
+    end = step(old, old.begin(), 50)
+    clock.advance(seconds=1)
+    heir = follow(cluster, clock)
+    lost = step(heir, heir.begin(), 20)
+    clock.advance(seconds=1)
+    # As our own tool resets: another offset, what stood beside it stays.
+    cluster.offsets[P0] = Committed(offset=30, metadata=cluster.offsets[P0].metadata)
+
+    back = step(old, end)
+    step(old, back)
+
+    assert ({P0: 30}, True) == (back.next, back.generation > lost.generation)
+    with pytest.raises(UserError, match=f"taken over by the query {back.query}"):
+        step(heir, lost)
+
+
+def test_a_lost_commit_is_no_move_and_is_made_again() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **EARLY)
+    end = step(follower, follower.begin())
+    cluster.offsets.clear()
+
+    assert end is step(follower, end)
+    assert 100 == cluster.offsets[P0].offset
+
+
+def test_a_failing_commit_never_stops_the_query() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **EARLY)
+    end = step(follower, follower.begin(), 50)
+    for failure in (BrokerUnreachable("gone."), CommitRefused("billing", {P0: ErrorCode.UNKNOWN_MEMBER_ID})):
+        cluster.failure = failure
+        end = step(follower, end, 10)
+    cluster.failure = None
+
+    assert end.generation == step(follower, end).generation
+    assert {P0: 70} == cluster.commits[-1]
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_commit_without_an_answer_is_ours_whether_it_arrived_or_not(arrives: bool) -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **EARLY)
+    end = step(follower, follower.begin(), 50)
+    original = cluster.committed
+    cluster.failure, cluster.arrives_all_the_same = BrokerUnreachable("gone."), arrives
+    cluster.committed = lambda group, partitions=None: dict(cluster.offsets)  # type: ignore[method-assign]
+    later = step(follower, end, 10)
+    cluster.failure, cluster.committed = None, original  # type: ignore[method-assign]
+
+    assert later.generation == step(follower, later).generation
+    assert 60 == cluster.offsets[P0].offset
+
+
+def test_a_restart_after_failed_commits_does_not_go_back() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **EARLY)
+    end = step(follower, follower.begin(), 50)
+    cluster.failure = CommitRefused("billing", {P0: ErrorCode.UNKNOWN_MEMBER_ID})
+    cluster.committed = lambda group, partitions=None: dict(cluster.offsets)  # type: ignore[method-assign]
+    end = step(follower, step(follower, end, 10), 10)
+    assert 0 == cluster.offsets[P0].offset
+    cluster.failure = None
+
+    assert end.generation == step(follow(cluster), end).generation
+    assert 70 == cluster.offsets[P0].offset
+
+
+def test_an_idle_query_renews_its_commit_every_day() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    follower = follow(cluster, clock, **EARLY)
+    end = step(follower, follower.begin())
+    for hours in (1, 22, 2, 1, 23):
+        clock.advance(seconds=hours * 3600)
+        assert end is step(follower, end)
+
+    assert [{P0: 0}, {P0: 100}, {P0: 100}, {P0: 100}] == cluster.commits
+
+
+def test_a_restarted_query_renews_its_commit_at_once() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **EARLY)
+    end = step(follower, step(follower, follower.begin()))
+    commits = len(cluster.commits)
+
+    assert end is step(follow(cluster), end)
+    assert commits + 1 == len(cluster.commits)
+
+
+@pytest.mark.parametrize(("reset", "goes_on_at"), [("earliest", 40), ("latest", 100)])
+def test_records_that_expired_unread_are_skipped_as_the_reset_rule_says(reset: str, goes_on_at: int) -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **{"auto.offset.reset": reset})
+    cluster.reset(p0=0)
+    end = step(follower, follower.begin(), 10)
+    cluster.logs[P0] = (40, 100)
+
+    seek = step(follower, end)
+
+    assert ({P0: goes_on_at}, {}) == (seek.next, seek.ranges)
+    assert seek.generation > end.generation
+
+
+@pytest.mark.parametrize("given", [{}, {"auto.offset.reset": "none"}])
+def test_records_that_expired_unread_stop_a_query_without_a_rule(given: dict[str, str]) -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    cluster.reset(p0=0)
+    follower = follow(cluster, **given)
+    end = step(follower, follower.begin(), 10)
+    cluster.logs[P0] = (40, 100)
+
+    with pytest.raises(UserError, match=r"30 records of clicks-0 \(offsets 10 to 39; the log holds 40 to 100\)"):
+        step(follower, end)
+    assert 10 == cluster.offsets[P0].offset, "what was read is committed, and nothing is skipped"
+
+
+def test_a_log_that_was_made_anew_is_noticed() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    follower = follow(cluster, clock, **EARLY)
+    end = step(follower, follower.begin())
+    cluster.logs[P0] = (0, 7)
+    assert end is step(follower, end), "an end that went back may come forward again"
+    clock.advance(seconds=30)
+
+    assert {P0: 0} == step(follower, end).next
+
+
+def test_a_new_partition_is_read_from_its_first_record() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    follower = follow(cluster, clock)
+    end = step(follower, follower.begin())
+    cluster.logs[P1] = (3, 9)
+    clock.advance(seconds=60)
+
+    assert {P1: (3, 9)} == step(follower, end).ranges
+
+
+def test_a_partition_that_is_gone_is_a_sentence() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100), p1=(0, 5)), ManualClock()
+    follower = follow(cluster, clock, **EARLY)
+    end = step(follower, follower.begin())
+    del cluster.logs[P1]
+    clock.advance(seconds=60)
+    assert end is step(follower, end), "one answer may miss a partition"
+    clock.advance(seconds=60)
+
+    with pytest.raises(UserError, match="clicks-1 is not there any more"):
+        step(follower, end)
+
+
+def test_a_topic_that_does_not_exist_is_a_sentence() -> None:
+    with pytest.raises(UserError, match="There is no topic clicks at b:1"):
+        follow(FakeCluster()).begin()
+
+
+def test_available_now_ends_where_the_logs_ended_when_it_began() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **EARLY)
+    follower.fix_end()
+    start = follower.begin()
+    cluster.logs[P0] = (0, 500)
+
+    end = step(follower, start)
+
+    assert {P0: (0, 100)} == end.ranges
+    assert end is step(follower, end)
+
+
+def test_available_now_follows_a_reset_beyond_the_end_that_it_began_with() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **EARLY)
+    follower.fix_end()
+    end = step(follower, follower.begin())
+    cluster.logs[P0] = (0, 500)
+    cluster.reset(p0=400)
+
+    seek = step(follower, end)
+
+    assert {P0: 400} == seek.next
+    assert seek is step(follower, seek)
+
+
+def test_a_checkpoint_of_another_group_is_a_sentence() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    end = step(follower := follow(cluster, **EARLY), follower.begin())
+
+    with pytest.raises(UserError, match=r"belongs to group billing, but group\.id is fraud"):
+        step(follow(cluster, **{"group.id": "fraud"}), end)

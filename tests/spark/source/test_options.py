@@ -1,0 +1,214 @@
+"""The options of format("logmark") as a reader, and the sentences for mistakes in them."""
+
+import pickle
+import re
+
+import pytest
+
+from logmark.errors import UserError
+from logmark.names import TopicPartition
+from logmark.spark.source.limits import Limits
+from logmark.spark.source.option_names import NAMES, REFUSED, WITHOUT_EFFECT
+from logmark.spark.source.options import Options, parse
+from logmark.spark.source.starts import EARLIEST, LATEST, Ago, AtOffsets, AtTime, Back, Edge
+
+BATCH = {"bootstrap.servers": "b:1", "subscribe": "clicks"}
+STREAM = BATCH | {"group.id": "billing"}
+P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
+
+
+def stream(**given: str) -> Options:
+    return parse(STREAM | given, is_stream=True)
+
+
+def batch(**given: str) -> Options:
+    return parse(BATCH | given, is_stream=False)
+
+
+def test_kafkas_names_and_the_bare_ones_mean_the_same() -> None:
+    bare = {"auto.offset.reset": "earliest", "isolation.level": "read_committed", "ssl.ca.location": "/ca.pem"}
+    kafkas = {f"kafka.{name}": value for name, value in ({"group.id": "billing"} | bare).items()}
+
+    assert stream(**bare) == parse({"kafka.bootstrap.servers": "b:1", "subscribe": "clicks", **kafkas}, is_stream=True)
+
+
+def test_names_are_read_as_spark_gives_them_in_small_letters() -> None:
+    options = stream(**{"maxoffsetspertrigger": "5", "includeheaders": "TRUE"})
+
+    assert (5, True) == (options.limits.records_max, options.with_headers)
+
+
+def test_several_topics_or_single_partitions_or_a_pattern_can_be_named() -> None:
+    both = batch(subscribe="clicks, orders,clicks")
+    one = parse({"bootstrap.servers": "b:1", "assign": '{"clicks": [1]}'}, is_stream=False)
+    some = parse({"bootstrap.servers": "b:1", "subscribePattern": "cli.*"}, is_stream=False)
+
+    assert ("clicks", "orders") == both.topics
+    assert [False, True] == [one.wants(place) for place in (P0, P1)]
+    assert [True, False] == [some.wants(place) for place in (P0, TopicPartition("old-clicks", 0))]
+
+
+def test_security_settings_are_passed_to_the_client_under_both_libraries_names() -> None:
+    java = {"kafka.security.protocol": "SSL", "kafka.ssl.truststore.location": "/ca.p12"}
+    librdkafka = {"security.protocol": "SSL", "ssl.ca.location": "/ca.pem"}
+
+    assert {"security.protocol": "SSL", "ssl.truststore.location": "/ca.p12"} == batch(**java).client
+    assert librdkafka == batch(**librdkafka).client
+
+
+EDGES: list[tuple[dict[str, str], Edge]] = [
+    ({"startingOffsets": "earliest"}, EARLIEST),
+    ({"startingOffsets": "LATEST"}, LATEST),
+    ({"startingOffsets": '{"clicks": {"0": 5, "1": -2}}'}, AtOffsets({P0: 5, P1: -2})),
+    ({"startingOffsets": "-2h"}, Ago(7_200_000)),
+    ({"startingOffsets": "-1000"}, Back(1000)),
+    ({"startingOffsets": "-1 records"}, Back(1)),
+    ({"startingTimestamp": "1700000000"}, AtTime(1_700_000_000)),
+    ({"startingTimestamp": "2023-11-14T22:13:20Z"}, AtTime(1_700_000_000_000)),
+    ({"startingTimestamp": "3d ago"}, Ago(3 * 86_400_000)),
+    ({"startingTimestamp": "5", "startingOffsetsByTimestampStrategy": "latest"}, AtTime(5, is_strict=False)),
+    ({"startingOffsetsByTimestamp": '{"clicks": {"0": 7}}'}, AtTime({P0: 7})),
+    ({"auto.offset.reset": "by_duration:PT2H"}, Ago(7_200_000)),
+    ({"auto.offset.reset": "earliest", "startingOffsets": "latest"}, LATEST),
+    ({"startingTimestamp": "5", "startingOffsetsByTimestamp": '{"clicks": {"0": 7}}'}, AtTime(5)),
+    ({"startingOffsetsByTimestamp": '{"clicks": {"0": 7}}', "startingOffsets": "earliest"}, AtTime({P0: 7})),
+    ({}, LATEST),
+]
+
+
+@pytest.mark.parametrize(("given", "edge"), EDGES)
+def test_a_stream_can_start_at(given: dict[str, str], edge: Edge) -> None:
+    assert edge == stream(**given).starting
+
+
+ENDS: list[tuple[dict[str, str], Edge | None]] = [
+    ({}, None),
+    ({"endingOffsets": "latest"}, LATEST),
+    ({"endingOffsets": '{"clicks": {"0": 5, "1": -1}}'}, AtOffsets({P0: 5, P1: -1})),
+    ({"endingTimestamp": "-1d"}, Ago(86_400_000)),
+    ({"endingTimestamp": "9", "startingOffsetsByTimestampStrategy": "error"}, AtTime(9, is_strict=False)),
+    ({"endingOffsetsByTimestamp": '{"clicks": {"0": 7}}'}, AtTime({P0: 7}, is_strict=False)),
+]
+
+
+@pytest.mark.parametrize(("given", "edge"), ENDS)
+def test_a_stream_and_a_batch_read_can_end_at(given: dict[str, str], edge: Edge | None) -> None:
+    assert edge == stream(**given).ending
+    assert (edge or LATEST) == batch(**given).ending
+
+
+LOSSES: list[tuple[dict[str, str], Edge | None]] = [
+    ({}, None),
+    ({"failOnDataLoss": "true", "auto.offset.reset": "earliest"}, None),
+    ({"failOnDataLoss": "false"}, EARLIEST),
+    ({"failOnDataLoss": "false", "auto.offset.reset": "latest"}, LATEST),
+    ({"failOnDataLoss": "false", "auto.offset.reset": "none"}, EARLIEST),
+    ({"auto.offset.reset": "earliest"}, EARLIEST),
+    ({"auto.offset.reset": "latest"}, LATEST),
+    ({"auto.offset.reset": "none"}, None),
+    ({"startingOffsets": "earliest"}, None),
+]
+
+
+@pytest.mark.parametrize(("given", "edge"), LOSSES)
+def test_where_reading_goes_on_after_a_loss_is_said_by_two_options(given: dict[str, str], edge: Edge | None) -> None:
+    assert edge == stream(**given).lost
+
+
+def test_a_stream_is_limited_in_records_in_bytes_and_in_time() -> None:
+    given = {"maxOffsetsPerTrigger": "50", "maxBytesPerTrigger": "4096", "minOffsetsPerTrigger": "10"}
+
+    assert Limits(records_max=50, bytes_max=4096, records_min=10, delay_max_ms=900_000) == stream(**given).limits
+    for text in ("2m", "120s", "PT2M", "120000", "2 minutes", "2min"):
+        assert 120_000 == stream(maxTriggerDelay=text).limits.delay_max_ms
+
+
+def test_a_query_is_patient_and_says_how_patient() -> None:
+    assert (900.0, 120.0, 3600.0) == (stream().patience_s, batch().patience_s, stream(waitForBroker="1h").patience_s)
+
+
+def test_every_option_of_sparks_connector_is_known() -> None:
+    theirs = re.findall(
+        r"\S+",
+        """assign subscribe subscribePattern startingTimestamp startingOffsetsByTimestamp startingOffsets
+        startingOffsetsByTimestampStrategy endingTimestamp endingOffsetsByTimestamp endingOffsets failOnDataLoss
+        kafkaConsumer.pollTimeoutMs fetchOffset.numRetries fetchOffset.retryIntervalMs partition.metadata.cache.ttl.ms
+        maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition groupIdPrefix
+        includeHeaders kafka.bootstrap.servers kafka.group.id kafka.isolation.level""",
+    )
+    ours = {name.lower() for name in (*NAMES, *(f"kafka.{name}" for name in NAMES), *WITHOUT_EFFECT, *REFUSED)}
+
+    assert [] == [name for name in theirs if name.lower() not in ours]
+
+
+def test_what_tunes_only_javas_client_is_accepted_and_changes_nothing() -> None:
+    assert stream() == stream(**dict.fromkeys(WITHOUT_EFFECT, "512"))
+
+
+def test_options_travel_to_the_executors() -> None:
+    options = parse(
+        {"bootstrap.servers": "b:1", "subscribePattern": "c.*", "startingOffsets": '{"clicks": {"0": 5}}'},
+        is_stream=False,
+    )
+
+    assert options == pickle.loads(pickle.dumps(options))
+
+
+MISTAKES = [
+    ({"subscribe": "clicks"}, "bootstrap.servers is missing"),
+    ({"bootstrap.servers": "b:1"}, "exactly one of the options subscribe"),
+    (BATCH | {"assign": '{"clicks": [0]}'}, "exactly one of the options subscribe"),
+    (BATCH | {"subscribePattern": "c.*"}, "exactly one of the options subscribe"),
+    ({"bootstrap.servers": "b:1", "subscribePattern": "("}, "cannot be used: missing ), unterminated"),
+    (BATCH | {"nonsense": "1"}, "has no option nonsense. It knows: bootstrap.servers"),
+    (BATCH | {"startingOffset": "earliest"}, "has no option startingOffset. Did you mean startingOffsets?"),
+    (BATCH | {"kafka.isolation.levl": "x"}, "Did you mean kafka.isolation.level?"),
+    (BATCH | {"kafka.ssl.ca.locaton": "x"}, "ssl.ca.locaton is not known"),
+    (BATCH | {"kafka.quite.new": "x"}, "has no option kafka.quite.new"),
+    (BATCH | {"kafka.enable.auto.commit": "true"}, "when Spark has finished a batch"),
+    (BATCH | {"kafka.value.deserializer": "x"}, "value is a binary column"),
+    (BATCH | {"kafka.isolation.level": "serializable"}, "must be read_uncommitted or read_committed"),
+    (BATCH | {"kafka.bootstrap.servers": "other:1"}, "say different things"),
+    (BATCH | {"auto.offset.reset": "latest"}, "is for streams"),
+    (BATCH | {"maxOffsetsPerTrigger": "5"}, "is for streams"),
+    (BATCH | {"startingOffsets": "latest"}, "would always be empty"),
+    (BATCH | {"startingOffsets": "committed"}, "needs group.id"),
+    (BATCH | {"startingOffsets": "sometime"}, "must be latest or earliest, offsets by topic"),
+    (BATCH | {"startingOffsets": "-2"}, "could mean earliest or so many records before the end"),
+    (BATCH | {"startingOffsets": '{"clicks": {"0": "5"}}'}, "must hold a number for each partition"),
+    (BATCH | {"startingOffsets": '{"clicks": {"0": -3}}'}, "must hold a number for each partition"),
+    (BATCH | {"startingOffsets": '{"clicks": 5}'}, "must hold a number for each partition"),
+    (BATCH | {"startingOffsets": "{"}, "is not JSON"),
+    (BATCH | {"startingTimestamp": "yesterday"}, "startingTimestamp: 'yesterday' is not a point in time"),
+    (BATCH | {"startingOffsetsByTimestampStrategy": "guess"}, "must be error or latest"),
+    (BATCH | {"endingOffsets": "earliest"}, "must be latest, offsets"),
+    (BATCH | {"endingOffsets": '{"clicks": {"0": -2}}'}, "must hold a number for each partition"),
+    (BATCH | {"minPartitions": "0"}, "whole number above 0"),
+    (BATCH | {"maxRecordsPerPartition": "many"}, "whole number above 0"),
+    (BATCH | {"includeHeaders": "yes"}, "must be true or false"),
+    (BATCH | {"failOnDataLoss": "maybe"}, "must be true or false"),
+    (BATCH | {"waitForBroker": "soon"}, "waitForBroker: 'soon' is not a length of time"),
+    ({"bootstrap.servers": "b:1", "assign": "[0]"}, "must be a JSON object"),
+    ({"bootstrap.servers": "b:1", "assign": '{"clicks": 0}'}, "must list partitions"),
+    ({"bootstrap.servers": "b:1", "assign": "{}"}, "names no partition"),
+]
+
+
+@pytest.mark.parametrize(("given", "sentence"), MISTAKES)
+def test_a_mistake_in_a_batch_read_is_a_sentence(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        parse(given, is_stream=False)
+
+
+STREAM_MISTAKES = [
+    (STREAM | {"auto.offset.reset": "now"}, "must be earliest, latest, none or by_duration:PT2H"),
+    (STREAM | {"auto.offset.reset": "by_duration:x"}, "'x' is not a length of time"),
+    (STREAM | {"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "no batch can hold both"),
+    (STREAM | {"maxBytesPerTrigger": "1 MB"}, "whole number above 0"),
+]
+
+
+@pytest.mark.parametrize(("given", "sentence"), STREAM_MISTAKES)
+def test_a_mistake_in_a_stream_is_a_sentence(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        parse(given, is_stream=True)

@@ -1,0 +1,162 @@
+"""Whose move was it? The table of cases that a query meets when it compares its position with its group's."""
+
+import json
+from itertools import product
+
+import pytest
+
+from logmark.errors import UserError
+from logmark.names import TopicPartition
+from logmark.offsets.marks import Mark
+from logmark.spark.source.position import Found, Moved, Position, TakenOver, Unmoved, begin, judge
+
+P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
+START = Position(group="billing", query="me", generation=7, first={P0: 100}, next={P0: 200})
+
+
+def found(offset: int, *, query: str | None = None, generation: int = 7, says: int | None = None) -> Found:
+    """A commit of this offset: without metadata, or with the mark of a query that says it committed `says`."""
+    mark = None
+    if query is not None:
+        mark = Mark(query=query, generation=generation, offset=offset if says is None else says)
+    return Found(offset=offset, mark=mark)
+
+
+KEEP, COMMIT, SEEK, STOP = "go on", "go on and commit", "seek there", "stop: taken over"
+
+RESTARTED = [
+    # what the group has                                     what a restarted query makes of it, and why
+    (found(200, query="me"), KEEP),  # committed right before the stop
+    (found(100, query="me"), COMMIT),  # died between the batch and the next trigger: rightly one batch behind
+    (None, COMMIT),  # expired or deleted
+    (found(50), SEEK),  # Apache's tool: no metadata
+    (found(300), SEEK),  # forward is a move too
+    (found(200), COMMIT),  # somebody's commit of where we stand: no move, but not marked as ours
+    (found(100), SEEK),  # a foreign move to where the last batch began
+    (found(50, query="me", says=200), SEEK),  # a tool that keeps the metadata
+    (found(100, query="me", says=200), SEEK),  # the same, to where the last batch began
+    (found(200, query="me", says=50), COMMIT),
+    (found(50, query="me"), SEEK),  # restored: what this query committed batches ago
+    (found(200, query="me", generation=6), COMMIT),
+    (found(100, query="me", generation=6), SEEK),  # restored from before a seek
+    (found(100, query="me", generation=8), SEEK),  # the checkpoint was restored from a copy, the group was not
+    (found(100, query="older", generation=6), SEEK),  # an undo that restored another query's commit
+    (found(200, query="older", generation=6), COMMIT),  # the query that we took over from, at our own offset
+    (found(150, query="newer", generation=8), STOP),
+    (found(200, query="newer", generation=8), STOP),  # also where it stands at the same offset
+    (found(50, query="newer", generation=8, says=150), SEEK),  # a reset since: whoever follows it first has the group
+    (found(150, query="twin", generation=7), SEEK),  # as old as we are, so no heir
+]
+
+
+@pytest.mark.parametrize(("group", "verdict"), RESTARTED)
+def test_a_restarted_query_knows_whose_move_it_was(group: Found | None, verdict: str) -> None:
+    assert verdict == name(judge(START, {P0: group} if group else {}, ours=START.committed_before()))
+
+
+RUNNING = [
+    (found(100, query="me"), {100}, COMMIT),  # what it remembers to have committed
+    (found(100, query="me"), {150}, SEEK),  # restored: it has committed 150 since
+    (found(150, query="me"), {150}, COMMIT),
+    (found(150, query="me"), {100, 150}, COMMIT),  # a commit without an answer may have arrived
+    (found(100, query="me"), {100, 150}, COMMIT),  # or not
+    (found(200, query="me"), {200}, KEEP),
+    (found(100), {100}, SEEK),  # a reset to where the group already was, before it followed: the metadata is gone
+    (None, {100}, COMMIT),
+]
+
+
+@pytest.mark.parametrize(("group", "ours", "verdict"), RUNNING)
+def test_a_running_query_knows_what_it_committed_last(group: Found | None, ours: set[int], verdict: str) -> None:
+    assert verdict == name(judge(START, {P0: group} if group else {}, ours={P0: ours}))
+
+
+def name(verdict: Unmoved | Moved | TakenOver) -> str:
+    match verdict:
+        case Unmoved():
+            return COMMIT if verdict.commit else KEEP
+        case Moved():
+            return SEEK
+        case TakenOver():
+            return STOP
+
+
+def test_only_a_commit_with_all_three_of_token_generation_and_offset_is_ours() -> None:
+    for query, generation, says in product(("me", "older"), (6, 7), (100, 200)):
+        commit = found(100, query=query, generation=generation, says=says)
+        is_ours = (query, generation, says) == ("me", 7, 100)
+
+        assert is_ours == (Unmoved(commit={P0: 200}) == judge(START, {P0: commit}, ours={P0: {100}}))
+
+
+def test_a_reset_of_one_partition_leaves_the_others_where_they_are() -> None:
+    start = Position(group="g", query="me", generation=7, first={P0: 0, P1: 0}, next={P0: 200, P1: 90})
+
+    verdict = judge(start, {P0: found(50), P1: found(0, query="me")}, ours=start.committed_before())
+
+    assert Moved(to={P0: 50}, commit={P1: 90}) == verdict
+    assert {P0: 50, P1: 90} == start.seek({P0: 50}, now_ms=5).next
+
+
+def test_a_seek_reads_nothing_and_starts_a_new_generation() -> None:
+    after = START.seek({P0: 50}, now_ms=5)
+
+    assert (8, {}, "me") == (after.generation, after.ranges, after.query)
+    assert 1000 == START.seek({P0: 50}, now_ms=1000).generation
+
+
+def test_a_foreign_commit_is_taken_over_after_the_seek() -> None:
+    after = START.seek({P0: 50}, now_ms=5)
+
+    assert Unmoved(commit={P0: 50}) == judge(after, {P0: found(50)}, ours=after.committed_before())
+
+
+def test_after_a_failed_commit_a_restarted_query_still_knows_its_own_older_one() -> None:
+    position = START.batch(first={P0: 200}, next={P0: 300}, known={P0: 100})
+
+    assert Unmoved(commit={P0: 300}) == judge(position, {P0: found(100, query="me")}, ours=position.committed_before())
+    assert position == Position.from_json(json.loads(json.dumps(position.to_json())))
+
+
+def test_a_new_query_is_above_every_generation_that_the_group_shows() -> None:
+    marked = {P0: found(5, query="other", generation=5000), P1: found(5)}
+
+    assert 5001 == begin(group="g", query="me", now_ms=10, found=marked, starts={P0: 5, P1: 5}).generation
+    assert 9000 == begin(group="g", query="me", now_ms=9000, found=marked, starts={P0: 5, P1: 5}).generation
+
+
+def test_the_json_is_the_same_text_whatever_the_order_of_the_partitions() -> None:
+    places = [TopicPartition(topic, number) for topic in ("b", "a") for number in (11, 2, 0)]
+    offsets = dict.fromkeys(places, 1)
+    backwards = dict.fromkeys(reversed(places), 1)
+
+    one, other = (
+        json.dumps(Position(group="g", query="q", generation=1, first=order, next=order).to_json())
+        for order in (offsets, backwards)
+    )
+
+    assert one == other == json.dumps(json.loads(one), sort_keys=True)
+
+
+def test_the_json_of_an_idle_query_goes_back_to_spark_unchanged() -> None:
+    text = json.dumps(START.to_json())
+
+    assert text == json.dumps(Position.from_json(json.loads(text)).to_json())
+
+
+@pytest.mark.parametrize("fields", [{}, {"clicks": {"0": 5}}, {"group": "g", "q": "q", "g": 1, "f": 5, "t": 6}])
+def test_a_checkpoint_of_another_source_is_a_sentence(fields: dict[str, object]) -> None:
+    with pytest.raises(UserError, match="checkpoint was not written by format"):
+        Position.from_json(fields)
+
+
+@pytest.mark.parametrize("metadata", [None, "", "by hand", "logmark", "logmark query=a generation=x offset=1", "{}"])
+def test_metadata_of_others_is_no_mark(metadata: str | None) -> None:
+    assert Mark.of(metadata) is None
+
+
+def test_a_mark_survives_the_metadata_of_a_commit() -> None:
+    mark = Mark(query="host-1-ab", generation=7, offset=259_000_000_000)
+
+    assert mark == Mark.of(mark.to_metadata())
+    assert "logmark query=host-1-ab generation=7 offset=259000000000" == mark.to_metadata()

@@ -1,0 +1,286 @@
+"""Spark's side of the source, without Spark."""
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructField, StructType
+
+from logmark.client.errors import AuthenticationFailed, BrokerUnreachable, ClientError, RefusedByBroker
+from logmark.errors import ErrorCode, UserError
+from logmark.names import TopicPartition
+from logmark.spark.source import reader as source
+from logmark.spark.source.options import parse
+from logmark.spark.source.position import Position
+from logmark.spark.source.ranges import Range
+from logmark.spark.source.reader import DefaultSource, StreamReader
+from logmark.testing import Broker
+from tests.harness.brokers import BrokerUnderTest
+from tests.harness.node import wait_until
+from tests.spark.source.test_following import FakeCluster
+
+P0 = TopicPartition("clicks", 0)
+STREAM = {"bootstrap.servers": "b:1", "subscribe": "clicks", "group.id": "billing"}
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    cluster = FakeCluster(p0=(0, 100))
+    monkeypatch.setattr(source, "connect", lambda options, timeout_s: cluster)
+    return cluster
+
+
+def reader(**more: str) -> StreamReader:
+    return StreamReader(parse(STREAM | more, is_stream=True))
+
+
+def test_a_process_of_spark_loads_no_more_than_the_source_needs() -> None:
+    modules = "import logmark.spark.source.reader, sys; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", modules], capture_output=True, text=True, check=True)
+
+    loaded = set(ran.stdout.split())
+    assert "logmark.spark.source.reader" in loaded
+    assert not {"logmark.spark.tables.table", "logmark.spark.pipelines", "deltalake", "pyarrow.compute"} & loaded, (
+        "Spark starts a Python process for every stream, which waits for these imports"
+    )
+
+
+def test_spark_is_told_the_same_start_twice_though_the_end_moves_in_between(cluster: FakeCluster) -> None:
+    stream = reader()
+
+    first = stream.initialOffset()
+    cluster.logs[P0] = (0, 500)
+
+    assert first == stream.initialOffset()
+    assert {"clicks": {"0": 100}} == first["t"]
+    assert {"clicks": {"0": 100}} == first["f"]
+    assert 100 == cluster.offsets[P0].offset
+
+
+def test_an_idle_stream_answers_with_the_start_that_it_was_given(cluster: FakeCluster) -> None:
+    stream = reader()
+    start = stream.initialOffset()
+
+    assert start is stream.latestOffset(start, ReadAllAvailable())
+
+
+def test_a_batch_is_limited_as_spark_says(cluster: FakeCluster) -> None:
+    stream = reader(**{"auto.offset.reset": "earliest", "maxOffsetsPerTrigger": "30"})
+    start = stream.initialOffset()
+
+    assert ReadMaxRows(30) == stream.getDefaultReadLimit()
+    assert {"clicks": {"0": 30}} == stream.latestOffset(start, stream.getDefaultReadLimit())["t"]
+    assert {"clicks": {"0": 100}} == stream.latestOffset(start, ReadAllAvailable())["t"]
+
+
+def test_the_progress_shows_the_ends_of_the_logs(cluster: FakeCluster) -> None:
+    stream = reader()
+    assert stream.reportLatestOffset() is None
+    stream.initialOffset()
+
+    assert {"clicks": {"0": 100}} == stream.reportLatestOffset()
+
+
+def test_a_batch_becomes_tasks_and_a_seek_becomes_none() -> None:
+    start = Position(group="billing", query="q", generation=1, first={P0: 0}, next={P0: 10})
+    end = start.batch(first={P0: 10}, next={P0: 30}, known={})
+    stream = reader(maxRecordsPerPartition="10")
+
+    assert [Range(P0, 10, 20), Range(P0, 20, 30)] == [
+        task.value for task in stream.partitions(start.to_json(), end.to_json())
+    ]
+    assert [] == stream.partitions(start.to_json(), start.seek({P0: 5}, now_ms=1).to_json())
+
+
+def test_a_reader_travels_to_the_executors_without_its_connection(cluster: FakeCluster) -> None:
+    stream = reader()
+    stream.initialOffset()
+
+    there = pickle.loads(pickle.dumps(stream))
+
+    assert isinstance(there, StreamReader)
+    assert there.reportLatestOffset() is None
+
+
+def test_a_stream_survives_a_broker_that_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Broker() as broker:
+        broker.create_topic("clicks")
+        stream = StreamReader(parse(STREAM | {"bootstrap.servers": broker.bootstrap_servers}, is_stream=True))
+        start = stream.initialOffset()
+        broker.stop()
+        # It comes back when somebody waits for it, who has failed to reach it.
+        come_back = lambda seconds: seconds and (broker.is_running or broker.start())  # noqa: E731
+        monkeypatch.setattr("time.sleep", come_back)
+
+        assert start == stream.latestOffset(start, ReadAllAvailable())
+        stream.stop()
+
+
+def test_an_unknown_option_is_a_sentence_before_anything_runs() -> None:
+    with pytest.raises(UserError, match=r"has no option subscribePatern\. Did you mean subscribePattern"):
+        DefaultSource({"subscribePatern": "c.*"}).schema()
+
+
+def test_a_schema_of_the_users_own_is_a_sentence() -> None:
+    other = StructType([StructField("value", StructType([]))])
+
+    with pytest.raises(UserError, match="always gives the columns key, value, topic"):
+        DefaultSource(STREAM).streamReader(other)
+    with pytest.raises(UserError, match="always gives the columns"):
+        DefaultSource({"includeHeaders": "true"}).reader(source.SCHEMA)
+
+
+def away(cluster: FakeCluster) -> None:
+    cluster.failure, cluster.is_away = BrokerUnreachable("The broker at b:1 did not answer."), True
+
+
+@pytest.fixture
+def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that the source sees; it moves when the source sleeps, and when a test says so."""
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.sleep", lambda pause: now.__setitem__(0, now[0] + pause))
+    return now
+
+
+def test_an_idle_stream_looks_again_soon_after_a_batch_and_less_often_later(
+    cluster: FakeCluster, seconds: list[float]
+) -> None:
+    stream = reader()
+    start = stream.initialOffset()
+
+    def looks_in(duration_s: float) -> int:
+        looks, until = 0, seconds[0] + duration_s
+        while seconds[0] < until:
+            assert start is stream.latestOffset(start, ReadAllAvailable())
+            looks += 1
+        return looks
+
+    assert 4 <= looks_in(0.1), "a record that follows at once waits"
+    assert 11 >= looks_in(1), "an idle query keeps its broker busy"
+    cluster.logs[P0] = (0, 130)
+    start = stream.latestOffset(start, ReadAllAvailable())
+    assert 4 <= looks_in(0.1), "a batch does not bring the short pauses back"
+
+
+def test_a_broker_that_is_away_for_ten_minutes_does_not_end_a_query(cluster: FakeCluster, seconds: list[float]) -> None:
+    stream = reader()
+    start = stream.initialOffset()
+    away(cluster)
+    while seconds[0] < 600:
+        assert start is stream.latestOffset(start, ReadAllAvailable())
+        seconds[0] += 1
+    cluster.failure = None
+    cluster.logs[P0] = (0, 130)
+
+    assert {"clicks": {"0": 130}} == stream.latestOffset(start, ReadAllAvailable())["t"]
+
+
+def test_a_broker_that_stays_away_ends_the_query_with_its_sentence(cluster: FakeCluster, seconds: list[float]) -> None:
+    stream = reader(waitForBroker="5m")
+    start = stream.initialOffset()
+    away(cluster)
+    stream.latestOffset(start, ReadAllAvailable())
+    seconds[0] += 301
+
+    with pytest.raises(BrokerUnreachable, match="did not answer"):
+        stream.latestOffset(start, ReadAllAvailable())
+
+
+def test_two_short_absences_are_not_one_long_one(cluster: FakeCluster, seconds: list[float]) -> None:
+    stream = reader(waitForBroker="5m")
+    start = stream.initialOffset()
+    for _ in range(2):
+        away(cluster)
+        stream.latestOffset(start, ReadAllAvailable())
+        seconds[0] += 200
+        assert start is stream.latestOffset(start, ReadAllAvailable())
+        cluster.failure = None
+        assert start is stream.latestOffset(start, ReadAllAvailable())
+
+
+def test_available_now_waits_for_its_broker_and_does_not_end_early(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, seconds: list[float]
+) -> None:
+    stream = reader(**{"auto.offset.reset": "earliest"})
+    stream.prepareForTriggerAvailableNow()
+    start = stream.initialOffset()
+    away(cluster)
+
+    def pause(length: float) -> None:
+        seconds[0] += length
+        if seconds[0] > 5:
+            cluster.failure = None
+
+    monkeypatch.setattr("time.sleep", pause)
+
+    assert {"clicks": {"0": 100}} == stream.latestOffset(start, ReadAllAvailable())["t"]
+
+
+@pytest.mark.parametrize(
+    "failure", [AuthenticationFailed("no"), RefusedByBroker(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "no")]
+)
+def test_what_does_not_pass_ends_the_query_at_once(cluster: FakeCluster, failure: ClientError) -> None:
+    stream = reader()
+    start = stream.initialOffset()
+    cluster.failure, cluster.is_away = failure, True
+
+    with pytest.raises(type(failure)):
+        stream.latestOffset(start, ReadAllAvailable())
+
+
+def said(broker: BrokerUnderTest, topic: str, **given: str) -> str:
+    """What ends a stream before it has begun."""
+    named = {"bootstrap.servers": broker.bootstrap_servers, "subscribe": topic, "group.id": broker.group("g"), **given}
+    with pytest.raises(UserError) as failure:
+        StreamReader(parse(named, is_stream=True)).initialOffset()
+    return str(failure.value)
+
+
+def test_bad_input_is_a_sentence_and_commits_nothing(broker: BrokerUnderTest) -> None:
+    topic, other = broker.create_topic("clicks"), broker.create_topic("orders")
+    broker.produce(topic, ["a"] * 50)
+    broker.delete_records(topic, 30)
+    broker.commit(broker.group("g"), {(topic, 0): 20})
+    broker.commit(broker.group("far"), {(topic, 0): 70})
+    none = {"auto.offset.reset": "none"}
+    sentences = {
+        "There is no topic nowhere at": said(broker, "nowhere"),
+        "There is no partition": said(broker, topic, **{"subscribe": "", "assign": f'{{"{topic}": [3]}}'}),
+        f"At most 10 records were deleted before this query read them: 10 records of {topic}-0 (": said(broker, topic),
+        f"Positions are not in their logs: offset 70 of {topic}-0 lies beyond": said(
+            broker, topic, **{"group.id": broker.group("far")}
+        ),
+        f"Group {broker.group('g')} has no committed offset for {other}-0": said(broker, other, **none),
+        "The option startingOffsets must say something": said(broker, other, startingOffsets='{"x": {"0": 1}}'),
+        "startingTimestamp asks for 2096-10-02": said(broker, other, startingTimestamp="4000000000000"),
+    }
+
+    assert [] == [(begin, text) for begin, text in sentences.items() if not text.startswith(begin)]
+    assert {(topic, 0): 20} == broker.committed(broker.group("g"))
+
+
+def test_a_topic_that_was_made_anew_behind_a_running_stream_is_noticed(broker: BrokerUnderTest) -> None:
+    topic = broker.create_topic("clicks")
+    broker.produce(topic, ["old"] * 5)
+    named = {"bootstrap.servers": broker.bootstrap_servers, "subscribe": topic, "group.id": broker.group("g")}
+    stream = StreamReader(parse(named | {"partition.metadata.cache.ttl.ms": "1"}, is_stream=True))
+    start = stream.initialOffset()
+    broker.admin.delete_topics([topic])[topic].result(30)
+    wait_until(lambda: topic not in broker.admin.list_topics(timeout=30).topics, "the topic is gone")
+    broker.create_topic("clicks")
+    broker.produce(topic, ["new"] * 9)
+
+    with pytest.raises(UserError, match=f"offset 5 of {topic}-0 belongs to a topic of that name that was deleted"):
+        stream.latestOffset(start, ReadAllAvailable())
+    stream.stop()
+
+
+def test_a_broker_that_was_never_there_is_a_sentence_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    monkeypatch.setattr(source, "FIRST_CONTACT_S", 0.2)
+
+    with pytest.raises(BrokerUnreachable, match=r"The broker at 127\.0\.0\.1:1 refused the connection"):
+        StreamReader(parse(STREAM | {"bootstrap.servers": "127.0.0.1:1"}, is_stream=True)).initialOffset()

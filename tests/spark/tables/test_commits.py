@@ -1,0 +1,248 @@
+"""Batches in a Delta table, written without Spark: which rows it holds after repetitions, replays and races."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logmark.errors import UserError
+from logmark.names import TopicPartition
+from logmark.spark import read_table
+from logmark.spark.source.position import Offsets, Position
+from logmark.spark.tables import commits
+from logmark.spark.tables.commits import put
+from logmark.spark.tables.ledger import Batch
+from logmark.spark.tables.table import read_position
+
+P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
+SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()), ("value", pa.string())])
+TYPES = {"topic": "string", "partition": "integer", "offset": "long", "value": "string"}
+SPARK_SCHEMA = json.dumps(
+    {
+        "type": "struct",
+        "fields": [
+            {"name": name, "type": kind, "nullable": False, "metadata": {"comment": "x"}}
+            for name, kind in TYPES.items()
+        ],
+    }
+)
+Row = tuple[str, int, int, str]
+
+
+def batch(first: Offsets, end: Offsets, *, generation: int = 1, group: str = "billing") -> Batch:
+    position = Position(group=group, query="q", generation=generation, first=first, next=end)
+    return Batch(position=position, number=0)
+
+
+def clicks(first: int, end: int, value: str = "a", partition: int = 0) -> list[Row]:
+    return [("clicks", partition, offset, value) for offset in range(first, end)]
+
+
+def staging(*files: list[Row]) -> Callable[[Path], None]:
+    """Writes each list of rows as one file, as a task of Spark does; a list without rows too."""
+
+    def stage(folder: Path) -> None:
+        folder.mkdir(parents=True)
+        for number, rows in enumerate(files):
+            columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
+            arrays = [pa.array(column, kind) for column, kind in zip(columns, SCHEMA.types, strict=True)]
+            parquet.write_table(pa.Table.from_arrays(arrays, schema=SCHEMA), folder / f"part-{number}.parquet")
+            (folder / f".part-{number}.parquet.crc").touch()
+
+    return stage
+
+
+def write(table: Path, batch: Batch, *files: list[Row]) -> None:
+    put(table, batch, SPARK_SCHEMA, staging(*files))
+
+
+def rows(table: Path) -> list[Row]:
+    return sorted(tuple(row.values()) for row in read_table(table).to_pylist())  # type: ignore[arg-type]
+
+
+def version(table: Path) -> int:
+    return DeltaTable(str(table)).version()
+
+
+def test_batches_follow_each_other(tmp_path: Path) -> None:
+    write(tmp_path, batch({P0: 0, P1: 0}, {P0: 3, P1: 2}), clicks(0, 3), clicks(0, 2, partition=1))
+    write(tmp_path, batch({P0: 3, P1: 2}, {P0: 5, P1: 2}), clicks(3, 5), [])
+
+    assert sorted(clicks(0, 5) + clicks(0, 2, partition=1)) == rows(tmp_path)
+
+
+def test_a_repeated_batch_changes_nothing_and_is_not_even_computed(tmp_path: Path) -> None:
+    write(tmp_path, batch({P0: 0}, {P0: 3}), clicks(0, 3))
+    before = version(tmp_path)
+
+    put(tmp_path, batch({P0: 0}, {P0: 3}), SPARK_SCHEMA, lambda folder: pytest.fail("was computed again"))
+
+    assert (before, clicks(0, 3)) == (version(tmp_path), rows(tmp_path))
+
+
+def test_a_seek_writes_nothing(tmp_path: Path) -> None:
+    put(tmp_path, batch({P0: 3}, {P0: 3}), SPARK_SCHEMA, lambda folder: pytest.fail("was computed"))
+
+    with pytest.raises(UserError, match="There is no table"):
+        rows(tmp_path)
+
+
+def test_a_range_that_is_read_again_is_replaced_also_by_fewer_rows(tmp_path: Path) -> None:
+    write(tmp_path, batch({P0: 0}, {P0: 10}), clicks(0, 10, "false alarm"))
+    write(tmp_path, batch({P0: 4}, {P0: 8}, generation=2), [("clicks", 0, 5, "true alarm")])
+
+    kept = [*clicks(0, 4, "false alarm"), ("clicks", 0, 5, "true alarm"), *clicks(8, 10, "false alarm")]
+    assert kept == rows(tmp_path)
+    assert version(tmp_path) == 1
+
+
+def test_a_range_that_yields_no_rows_any_more_is_empty_afterwards(tmp_path: Path) -> None:
+    write(tmp_path, batch({P0: 0}, {P0: 10}), clicks(0, 10))
+    write(tmp_path, batch({P0: 0}, {P0: 10}, generation=2), [])
+
+    assert [] == rows(tmp_path)
+
+
+def test_the_rows_of_other_partitions_in_the_same_file_stay(tmp_path: Path) -> None:
+    write(tmp_path, batch({P0: 0, P1: 0}, {P0: 4, P1: 4}), clicks(0, 4) + clicks(0, 4, partition=1))
+    write(tmp_path, batch({P0: 0, P1: 4}, {P0: 4, P1: 4}, generation=2), clicks(0, 4, "b"))
+
+    assert clicks(0, 4, "b") + clicks(0, 4, partition=1) == rows(tmp_path)
+
+
+def test_a_table_is_no_worse_for_a_new_query_that_starts_behind_it(tmp_path: Path) -> None:
+    write(tmp_path, batch({P0: 0}, {P0: 10}), clicks(0, 10))
+    write(tmp_path, batch({P0: 6}, {P0: 8}, generation=9), clicks(6, 8, "b"))
+    write(tmp_path, batch({P0: 8}, {P0: 12}, generation=9), clicks(8, 12, "b"))
+
+    assert clicks(0, 6) + clicks(6, 12, "b") == rows(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("stale", "sentence"),
+    [
+        (batch({P0: 10}, {P0: 20}, generation=1), "A newer query has taken over"),
+        (batch({P0: 15}, {P0: 20}, generation=5), "stands at offset 10"),
+        (batch({P0: 10}, {P0: 20}, generation=6, group="fraud"), "another group"),
+    ],
+)
+def test_what_must_not_be_written_is_a_sentence_and_leaves_no_file(tmp_path: Path, stale: Batch, sentence: str) -> None:
+    write(tmp_path, batch({P0: 0}, {P0: 10}, generation=5), clicks(0, 10))
+    files = sorted(tmp_path.rglob("*"))
+
+    with pytest.raises(UserError, match=sentence):
+        write(tmp_path, stale, clicks(10, 20))
+    assert files == sorted(tmp_path.rglob("*"))
+
+
+def test_other_columns_are_a_sentence(tmp_path: Path) -> None:
+    write(tmp_path, batch({P0: 0}, {P0: 1}), clicks(0, 1))
+
+    with pytest.raises(UserError, match=r"but the table .* has topic, partition, offset, value"):
+        put(tmp_path, batch({P0: 1}, {P0: 2}), SPARK_SCHEMA.replace('"value"', '"amount"'), staging(clicks(1, 2)))
+
+
+def test_a_failed_task_leaves_no_file(tmp_path: Path) -> None:
+    def fail(folder: Path) -> None:
+        staging(clicks(0, 3))(folder)
+        raise RuntimeError("a task failed")
+
+    with pytest.raises(RuntimeError):
+        put(tmp_path, batch({P0: 0}, {P0: 3}), SPARK_SCHEMA, fail)
+    assert [] == [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_commit_that_somebody_else_overtook_is_decided_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, batch({P0: 0}, {P0: 10}), clicks(0, 10))
+    replace, races = commits.replace, [1]
+
+    def overtaken(*arguments: object) -> object:
+        planned = replace(*arguments)  # type: ignore[arg-type]
+        if races:
+            races.clear()
+            DeltaTable(str(tmp_path)).optimize.compact()
+            DeltaTable(str(tmp_path)).delete("offset = 2")
+        return planned
+
+    monkeypatch.setattr(commits, "replace", overtaken)
+    write(tmp_path, batch({P0: 5}, {P0: 12}, generation=2), clicks(5, 12, "b"))
+
+    assert clicks(0, 2) + clicks(3, 5) + clicks(5, 12, "b") == rows(tmp_path)
+
+
+def test_two_writers_of_the_same_batch_write_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, batch({P0: 0}, {P0: 10}), clicks(0, 10))
+    replace, races = commits.replace, [1]
+
+    def overtaken(*arguments: object) -> object:
+        planned = replace(*arguments)  # type: ignore[arg-type]
+        if races:
+            races.clear()
+            write(tmp_path, batch({P0: 10}, {P0: 12}), clicks(10, 12, "first"))
+        return planned
+
+    monkeypatch.setattr(commits, "replace", overtaken)
+    write(tmp_path, batch({P0: 10}, {P0: 12}), clicks(10, 12, "second"))
+
+    assert clicks(0, 10) + clicks(10, 12, "first") == rows(tmp_path)
+
+
+def test_the_ledger_survives_the_cleaning_of_the_tables_log(tmp_path: Path) -> None:
+    write(tmp_path, batch({P0: 0}, {P0: 5}), clicks(0, 5))
+    write(tmp_path, batch({P0: 5}, {P0: 10}), clicks(5, 10))
+    DeltaTable(str(tmp_path)).optimize.compact()
+    DeltaTable(str(tmp_path)).create_checkpoint()
+    for old in (0, 1):
+        (tmp_path / "_delta_log" / f"{old:020}.json").unlink()
+
+    write(tmp_path, batch({P0: 5}, {P0: 10}), clicks(5, 10, "again"))
+    write(tmp_path, batch({P0: 10}, {P0: 12}), clicks(10, 12))
+
+    assert clicks(0, 12) == rows(tmp_path)
+
+
+def test_columns_of_a_table_may_be_null_whatever_the_first_version_said(tmp_path: Path) -> None:
+    write(tmp_path, batch({P0: 0}, {P0: 1}), clicks(0, 1))
+
+    assert all(field.nullable for field in DeltaTable(str(tmp_path)).schema().fields)
+
+
+replays = st.lists(st.tuples(st.integers(0, 12), st.lists(st.integers(1, 5), min_size=1, max_size=4)), max_size=4)
+
+
+@settings(max_examples=25, deadline=None)
+@given(replays, st.data())
+def test_whatever_is_replayed_each_offset_has_the_row_of_its_last_reading(
+    tmp_path_factory: pytest.TempPathFactory, seeks: list[tuple[int, list[int]]], data: st.DataObject
+) -> None:
+    table = tmp_path_factory.mktemp("table")
+    write(table, batch({P0: 0}, {P0: 12}), clicks(0, 12, "0"))
+    expected = dict.fromkeys(range(12), "0")
+    for generation, (at, sizes) in enumerate(seeks, start=2):
+        for size in sizes:
+            read = [offset for offset in range(at, at + size) if data.draw(st.booleans())]
+            fresh = [("clicks", 0, offset, f"{generation}") for offset in read]
+            for _ in range(data.draw(st.integers(1, 2))):
+                write(table, batch({P0: at}, {P0: at + size}, generation=generation), fresh)
+            expected = {offset: value for offset, value in expected.items() if not at <= offset < at + size}
+            expected |= dict.fromkeys(read, f"{generation}")
+            at += size
+
+    assert sorted(("clicks", 0, offset, value) for offset, value in expected.items()) == rows(table)
+
+
+def test_a_query_with_two_sources_is_a_sentence(tmp_path: Path) -> None:
+    one = json.dumps(batch({P0: 0}, {P0: 1}).position.to_json())
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_text(f"v1\n{{}}\n{one}")
+    (tmp_path / "offsets" / "1").write_text(f"v1\n{{}}\n{one}\n{one}")
+
+    assert batch({P0: 0}, {P0: 1}).position == read_position(tmp_path, 0)
+    with pytest.raises(UserError, match="reads 2 sources"):
+        read_position(tmp_path, 1)
