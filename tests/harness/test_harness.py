@@ -72,7 +72,9 @@ def test_a_tool_reads_what_a_client_wrote(apache_kafka: BrokerUnderTest) -> None
 
 
 def test_one_worker_gets_all_that_uses_spark_and_every_other_file_stays_whole() -> None:
-    assert {spread.SPARK} == {spread.unit_of(f"tests/spark/{name}.py") for name in ("source/test_streams", "tables/test_tables")}
+    assert {spread.SPARK} == {
+        spread.unit_of(f"tests/spark/{name}.py") for name in ("source/test_streams", "tables/test_tables")
+    }
     for file in ("tests/spark/source/test_options.py", "tests/harness/test_harness.py"):
         assert file == spread.unit_of(file)
 
