@@ -88,3 +88,11 @@ def test_workers_import_the_pyspark_that_is_installed_and_not_its_archive(spark:
     found = spark.sparkContext.parallelize([0], 1).map(lambda _: __import__("pyspark").__file__).collect()
 
     assert [pyspark.__file__] == found
+
+
+@pytest.mark.spark
+def test_a_session_knows_the_format_even_if_spark_itself_finds_none(spark: "SparkSession") -> None:
+    known_by_this_session = spark._jsparkSession.sessionState().dataSourceManager().runtimeDataSourceBuilders()
+
+    assert session() is spark
+    assert known_by_this_session.containsKey("logmark")

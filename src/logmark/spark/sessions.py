@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from logmark.errors import UserError
 
@@ -32,6 +33,8 @@ logger.gateway.level = error
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 SPARK_MIN = (4, 2)
+SOCKETS_PATH_MAX = 60  # of the 104 bytes that a socket's path may have; Spark adds a file name of 43
+_knowing: "WeakSet[SparkSession]" = WeakSet()
 JAVA_MIN = 17
 
 
@@ -56,11 +59,15 @@ def session(
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
-        # Every record comes from a Python process to the JVM: the loopback interface would handle each byte of it.
-        "spark.python.unix.domain.socket.enabled": "true",
     }
     if master.startswith("local"):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        # Every record comes from a Python process to the JVM: the loopback interface would handle each byte of it.
+        if len(_sockets()) <= SOCKETS_PATH_MAX:
+            settings |= {
+                "spark.python.unix.domain.socket.enabled": "true",
+                "spark.python.unix.domain.socket.dir": _sockets(),
+            }
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     settings |= config or {}
     builder = SparkSession.builder.appName(name).master(master)
@@ -72,7 +79,22 @@ def session(
             builder = builder.config(key, value)
         if master.startswith("local") and os.environ["PYSPARK_PYTHON"] == sys.executable:
             os.environ["SPARK_HOME"] = os.environ.get("SPARK_HOME") or _home()
-        return builder.getOrCreate()
+        spark = builder.getOrCreate()
+    make_known(spark)
+    return spark
+
+
+def make_known(spark: "SparkSession") -> None:
+    """This session knows `format("logmark")`.
+
+    Spark looks for formats in Python once in the life of its JVM. When that one look fails, because the process for it
+    did not start in time on a busy machine, it says no more than a warning, and the format stays unknown for ever.
+    """
+    if spark not in _knowing:
+        from pyspark_logmark import DefaultSource
+
+        spark.dataSource.register(DefaultSource)
+        _knowing.add(spark)
 
 
 def make_active(spark: "SparkSession") -> None:
@@ -80,6 +102,14 @@ def make_active(spark: "SparkSession") -> None:
     jvm = getattr(spark, "_jvm", None)  # a session of Spark Connect has none
     if jvm is not None:
         type(spark)._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)
+
+
+@functools.cache
+def _sockets() -> str:
+    """A folder of this process for the sockets between Spark and its Python processes, which leave theirs behind."""
+    folder = tempfile.mkdtemp(prefix="logmark-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 @functools.cache

@@ -8,6 +8,7 @@ from logmark.spark.letters import LetterBox, check_letter_topic
 from logmark.spark.pipelines.declaration import Pipeline, Table, Topic, Version
 from logmark.spark.pipelines.marking import without_marked
 from logmark.spark.pipelines.state import keeps_state
+from logmark.spark.sessions import make_known
 from logmark.spark.sink.outbox import connect
 from logmark.spark.sink.topics import write_topic
 from logmark.spark.tables.table import write_table
@@ -37,6 +38,7 @@ def read_records(
     pipeline: Pipeline, version: Version, spark: "SparkSession", brokers: Brokers, *, options: Mapping[str, str]
 ) -> "DataFrame":
     """The stream of records that a version reads, before `transform`; `options` win over those of the pipeline."""
+    make_known(spark)
     return spark.readStream.format("logmark").options(**read_options(pipeline, version, brokers, options)).load()
 
 
