@@ -2,7 +2,9 @@
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import (
@@ -16,7 +18,8 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from tests.harness.node import wait_until
+from logmark.testing import Broker
+from tests.harness.node import kafka_node, wait_until
 from tests.harness.worker import Worker
 
 DEADLINE_S = 30.0
@@ -241,3 +244,15 @@ def warm_up(bootstrap_servers: str) -> None:
 def _dotted(config: Mapping[str, Any]) -> dict[str, Any]:
     """Options as Kafka spells them; call-backs keep the underscore."""
     return {name if callable(value) else name.replace("_", "."): value for name, value in config.items()}
+
+
+@contextmanager
+def own_broker(kind: str, folder: Path) -> Iterator[BrokerUnderTest]:
+    """A broker in a process of its own, ours with all that it needs to be killed."""
+    if kind == "kafka":
+        with kafka_node(folder / "kafka") as node:
+            warm_up(node.bootstrap_servers)
+            yield BrokerUnderTest(kind, node.bootstrap_servers, node)
+        return
+    with Broker({"auto.create.topics.enable": "false"}, subprocess=True) as running:
+        yield BrokerUnderTest(kind, running.bootstrap_servers, running)

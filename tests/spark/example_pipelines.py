@@ -28,12 +28,14 @@ QUICK = {
 class Examples:
     """Billing, fraud and features of one topic of clicks; tables, checkpoints and logs are in a folder."""
 
-    def __init__(self, servers: str, folder: Path, *, seed: int, clicks: int) -> None:
+    def __init__(
+        self, servers: str, folder: Path, *, seed: int, clicks: int, start_ms: int = START_MS, days: int = 2
+    ) -> None:
         self.servers = servers
         self.folder = folder
         self.truth = Truth()
         self._charged: set[Place] = set()
-        self._left = generate(clicks, seed=seed, start_ms=START_MS, end_ms=START_MS + 2 * DAY_MS)
+        self._left = generate(clicks, seed=seed, start_ms=start_ms, end_ms=start_ms + days * DAY_MS)
         folder.mkdir(parents=True, exist_ok=True)
         topic.create(servers)
 
@@ -57,6 +59,12 @@ class Examples:
         where = ["--bootstrap-servers", self.servers, "--home", str(self.home), "--master", master]
         settings = [part for one in (QUICK | dict(config or {})).items() for part in ("--conf", "=".join(one))]
         return [sys.executable, "-m", "logmark", "pipelines", "run", *files, *where, *settings, *more]
+
+    def replay_command(self, name: str, *more: str) -> list[str]:
+        """`logmark pipelines replay` of one."""
+        where = ["--bootstrap-servers", self.servers, "--home", str(self.home), "--master", "local[2]"]
+        settings = [part for one in QUICK.items() for part in ("--conf", "=".join(one))]
+        return [sys.executable, "-m", "logmark", "pipelines", "replay", name, *more, "--yes", *where, *settings]
 
     def said(self) -> str:
         """The last words of Spark, for a test that fails."""

@@ -1,15 +1,12 @@
 """Whatever is killed, and whichever checkpoint is lost: charges are exact, and no alert or row is lost or doubled."""
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from logmark.testing import Broker
-from tests.harness.brokers import BrokerUnderTest, warm_up
-from tests.harness.node import kafka_node
+from tests.harness.brokers import own_broker
 from tests.spark.kills.rounds import BROKER, CHECKPOINT, CLICKS_PER_ROUND, DRIVER, WORKER, rounds
 
 pytestmark = pytest.mark.spark
@@ -20,18 +17,6 @@ KINDS = {
     "logmark": ((DRIVER, WORKER, BROKER, CHECKPOINT), (4, 3, 2, 1)),
     "kafka": ((DRIVER, WORKER, CHECKPOINT), (4, 4, 1)),
 }
-
-
-@contextmanager
-def own_broker(kind: str, folder: Path) -> Iterator[BrokerUnderTest]:
-    """A broker in a process of its own, ours with all that it needs to be killed."""
-    if kind == "kafka":
-        with kafka_node(folder / "kafka") as node:
-            warm_up(node.bootstrap_servers)
-            yield BrokerUnderTest(kind, node.bootstrap_servers, node)
-        return
-    with Broker({"auto.create.topics.enable": "false"}, subprocess=True) as running:
-        yield BrokerUnderTest(kind, running.bootstrap_servers, running)
 
 
 @pytest.mark.timeout(900)

@@ -1,5 +1,6 @@
 """A replay killed at each of its steps, gone on with or given up: with queries on paper, on both brokers."""
 
+import json
 import shutil
 import threading
 from collections import Counter
@@ -14,6 +15,7 @@ from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.moves.targets import ToEarliest
 from logmark.spark.pipelines import replaying
+from logmark.spark.pipelines.aims import parse_aim
 from logmark.spark.pipelines.building import connect, is_close, standing
 from logmark.spark.pipelines.lineage import drop, previous, versions_of
 from logmark.spark.pipelines.plans import check_older, kind_of, plan_version
@@ -418,6 +420,25 @@ def test_what_a_table_would_lack_is_said_and_refused(our_broker: BrokerUnderTest
         check_older(plan, drop_older=True)
         other = plan_version(numbers.job("fraud"), client, ToEarliest(), kind=Kind.SWAP, is_stateful=True)
         check_older(other, drop_older=False)
+
+
+def test_a_version_reads_what_lies_before_its_beginning_unless_that_is_to_be_dropped(
+    our_broker: BrokerUnderTest, tmp_path: Path
+) -> None:
+    numbers = Numbers(our_broker, tmp_path)
+    numbers.send(20)
+    first, second = TopicPartition(numbers.topic, 0), TopicPartition(numbers.topic, 1)
+    aim = parse_aim(json.dumps({numbers.topic: {"0": 8, "1": 3}}), group="", now_ms=0)
+    for kind in ("counts", "fraud"):
+        job = numbers.job(kind)
+        with connect(job.brokers) as client:
+            whole = plan_version(job, client, aim, kind=Kind.SWAP, is_stateful=True)
+            later = plan_version(job, client, aim, kind=Kind.SWAP, is_stateful=True, drop_older=True)
+
+        assert ({first: 0, second: 0}, {first: 8, second: 3}) == (whole.starts, later.starts)
+        assert ["The version reads 11 records before --from as well: what comes after depends on the state they "
+                "leave."] == whole.notes  # fmt: skip
+        assert (0, 11 if kind == "counts" else 0) == (whole.dropped, later.dropped)
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,8 @@ def replay(
         typer.Option(
             "--from",
             metavar="PLACE",
-            help="Where to begin: earliest, 3d or 2h (before now), a time, offsets as JSON, or a file of offsets. With "
-            "state, the beginning unless it is given.",
+            help="Where to begin: earliest, 3d or 2h (before now), a time, offsets as JSON, or a file of offsets. A "
+            "new version reads what lies before it as well, unless --drop-older is given.",
             show_default=False,
         ),
     ] = None,
@@ -64,7 +64,7 @@ def replay(
         bool, typer.Option("--beside", help="Build a new version and swap it in, also where that is not needed.")
     ] = False,
     drop_older: Annotated[
-        bool, typer.Option("--drop-older", help="Let a new table begin at --from, without older rows.")
+        bool, typer.Option("--drop-older", help="Let a new version begin at --from, without older rows or state.")
     ] = False,
     keep: Annotated[bool, typer.Option("--keep/--no-keep", help="Keep the old version, to take it back.")] = True,
     keep_side_topic: KeepSideTopic = False,
@@ -179,7 +179,7 @@ class _Act:
         if kind is Kind.LIVE:
             self._reread(client, *aims, is_detached=is_detached)
             return
-        plan = plan_version(job, client, *aims, kind=kind, is_stateful=is_stateful)
+        plan = plan_version(job, client, *aims, kind=kind, is_stateful=is_stateful, drop_older=drop_older)
         if not plan.records and kind is Kind.COPY:
             say(f"Nothing to do: {job.pipeline.name} has read nothing behind that place.")
             raise typer.Exit(NOTHING_TO_DO)

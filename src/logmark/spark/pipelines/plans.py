@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
+from logmark.offsets.moves.targets import ToEarliest, ToLatest
 from logmark.spark.pipelines.aims import Aim, offsets_of
 from logmark.spark.pipelines.building import beside, logs_of, source_of
 from logmark.spark.pipelines.declaration import Table, Topic
@@ -76,12 +77,35 @@ def kind_of(job: Job, *, is_stateful: bool, is_beside: bool, has_stop: bool) -> 
 
 
 def plan_version(
-    job: Job, client: Client, aim: Aim, stop: Aim | None = None, *, kind: Kind, is_stateful: bool
+    job: Job,
+    client: Client,
+    aim: Aim,
+    stop: Aim | None = None,
+    *,
+    kind: Kind,
+    is_stateful: bool,
+    drop_older: bool = False,
 ) -> VersionPlan:
-    """What building a version would read; nothing is changed."""
+    """What building a version would read; nothing is changed.
+
+    A version that takes the live one's place reads all that the logs have, wherever the aim lies, unless older records
+    are to be dropped: its table replaces the whole old one, and state of an earlier day is to be had no other way.
+    """
     bounds = logs_of(client, source_of(job))
     starts = offsets_of(client, aim, bounds)
     notes = []
+    if kind is Kind.SWAP and not drop_older:
+        if isinstance(aim, ToLatest):
+            raise UserError(
+                "There is nothing to read again from the latest on. Nothing was changed. Say --drop-older if a version "
+                "shall begin there, without state and older rows.",
+                exit_code=2,
+            )
+        more = sum(start - bounds[place].start for place, start in starts.items())
+        starts = offsets_of(client, ToEarliest(), bounds)
+        if more:
+            why = "what comes after depends on the state they leave" if is_stateful else "it replaces the whole table"
+            notes.append(f"The version reads {more:,} records before --from as well: {why}.")
     stops = {place: one.end for place, one in bounds.items()}
     if kind is Kind.COPY:
         stops = _where_it_stands(job, client, starts)
@@ -117,9 +141,8 @@ def check_older(plan: VersionPlan, *, drop_older: bool) -> None:
     """Raises a sentence if the new table would lack rows of the old one and nobody has said that this is meant."""
     if plan.dropped and not drop_older:
         raise UserError(
-            f"A version replaces the whole table, and {plan.dropped:,} records before its beginning would not be in it "
-            "(they lie before --from, or are no longer in the log). Nothing was changed. Say --from earliest, or "
-            "--drop-older if the table shall begin there.",
+            f"A version replaces the whole table, and {plan.dropped:,} records before its beginning would not be in "
+            "it: the logs no longer have them. Nothing was changed. Say --drop-older if the table shall begin there.",
             exit_code=2,
         )
 
