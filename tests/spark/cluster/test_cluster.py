@@ -2,11 +2,8 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import sysconfig
-import venv
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,15 +12,13 @@ import pytest
 
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.spark_cluster import SparkCluster, spark_cluster
+from tests.spark.cluster.bare import bare_python, only_on_the_driver, package
 from tests.spark.cluster.work import values, work
 from tests.spark.sending import rows as sent
 from tests.spark.staging import rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-REPOSITORY = Path(__file__).resolve().parents[3]
-HERE = "LOGMARK_TEST_DRIVER"
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
 
@@ -89,7 +84,7 @@ def test_executors_that_lack_the_package_get_it_as_an_archive(
     expected = work(spark, our_broker.bootstrap_servers, topic, target, tmp_path / "local")
     topics(apache_kafka)
     python, archive = bare_python(tmp_path / "bare"), package(tmp_path)
-    env = {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python), HERE: str(REPOSITORY / "src")}
+    env = only_on_the_driver(python)
     config = {"spark.archives": f"{archive}#logmark", "spark.executorEnv.PYTHONPATH": "logmark"}
     arguments = (apache_kafka.bootstrap_servers, topic, target)
 
@@ -102,19 +97,3 @@ def test_executors_that_lack_the_package_get_it_as_an_archive(
 
     assert json.loads(json.dumps(expected)) == found
     assert rows(tmp_path / "local" / "clicks") == rows(tmp_path / "shipped" / "clicks")
-
-
-def bare_python(folder: Path) -> Path:
-    """A Python that has all that we have but Logmark and Cython; on the driver, which says so, it finds Logmark too."""
-    venv.create(folder, symlinks=True)
-    [site] = folder.glob("lib/python*/site-packages")
-    for name in os.listdir(sysconfig.get_paths()["purelib"]):
-        if "logmark" not in name.lower() and "cython" not in name.lower() and not (site / name).exists():
-            (site / name).symlink_to(Path(sysconfig.get_paths()["purelib"], name))
-    (site / "driver.pth").write_text(f"import os, sys; sys.path.extend(filter(None, [os.environ.get({HERE!r})]))\n")
-    return folder / "bin" / "python"
-
-
-def package(folder: Path) -> Path:
-    """What a wheel holds, its compiled modules as well."""
-    return Path(shutil.make_archive(str(folder / "package"), "zip", REPOSITORY / "src"))

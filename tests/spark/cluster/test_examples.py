@@ -1,18 +1,19 @@
 """The example pipelines on a standalone cluster, against Apache Kafka, beside a local Spark on our broker."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from examples.clicks.checks import alerts
-from tests.harness.brokers import warm_up
+from tests.harness.brokers import own_broker, warm_up
 from tests.harness.node import kafka_node, wait_until
 from tests.harness.spark_cluster import DRIVER, SparkCluster, spark_cluster
+from tests.spark.cluster.bare import bare_python, only_on_the_driver, package
 from tests.spark.example_pipelines import Examples
 from tests.spark.kills.processes import Program
-from tests.spark.kills.test_kills import SEED, own_broker
+from tests.spark.kills.test_kills import SEED
 from tests.spark.staging import rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.soak, pytest.mark.timeout(3600)]
@@ -21,14 +22,18 @@ CLICKS = 20_000
 
 
 def results(
-    examples: Examples, cluster: SparkCluster | None = None, *, meanwhile: Callable[[], None] = lambda: None
+    examples: Examples,
+    cluster: SparkCluster | None = None,
+    *more: str,
+    meanwhile: Callable[[], None] = lambda: None,
+    env: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """All that the pipelines make of the clicks, which is what they must."""
     examples.publish(CLICKS)
     how: dict[str, Any] = {} if cluster is None else {"master": cluster.master, "config": DRIVER}
     home = {} if cluster is None else {"SPARK_HOME": str(cluster.home)}
-    log, env = examples.folder / "run.log", {**examples.environment, **home}
-    with Program(examples.command("--available-now", **how), log, env) as program:
+    log, around = examples.folder / "run.log", {**examples.environment, **home, **(env or {})}
+    with Program(examples.command("--available-now", *more, **how), log, around) as program:
         meanwhile()
         code = program.wait(1800)
     assert 0 == code, f"{program.said()}\n{examples.said()}\n{cluster.said() if cluster is not None else ''}"
@@ -62,3 +67,12 @@ def test_a_worker_machine_that_is_lost_costs_no_result(tmp_path: Path) -> None:
             cluster.kill_worker()
 
         results(examples, cluster, meanwhile=lose_a_machine)
+
+
+def test_executors_that_lack_the_package_get_it_by_the_option(tmp_path: Path) -> None:
+    with own_broker("logmark", tmp_path) as broker, spark_cluster(tmp_path / "cluster") as cluster:
+        examples = Examples(broker.bootstrap_servers, tmp_path / "there", seed=SEED, clicks=CLICKS)
+        env = only_on_the_driver(bare_python(tmp_path / "bare"))
+        results(examples, cluster, "--package", str(package(tmp_path)), env=env)
+
+    assert {"worker-0", "worker-1"} == cluster.executors(), "one of the workers ran nothing"

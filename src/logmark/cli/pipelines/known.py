@@ -58,13 +58,15 @@ def known(
     cluster: Cluster, name: str, *, file: Path | None, home: Path | None, settings: SparkSettings | None = None
 ) -> Iterator[Known]:
     """The pipeline of this name, as its file declares it now; raises a sentence if there is none."""
+    from logmark.spark.pipelines.home import Home
     from logmark.spark.pipelines.loading import load_with, own_modules, ship_by_value
 
     root = root_of(home)
     if file is None:
-        [found] = remembered(root, [name])
-        record = found.record()
-        cluster = cluster_of(cluster, record)
+        remembered(root, [name])
+    record = Home(root, name).record()
+    cluster = cluster_of(cluster, record)
+    if file is None:
         if record.file is None:
             raise UserError(
                 f"It is not known which file declares the pipeline {name}. Nothing was changed. Name it with --file.",
