@@ -14,7 +14,7 @@ from rich.console import Console
 from logmark.cli.pipelines import starting
 from logmark.cli.pipelines.showing import state_text
 from logmark.cli.pipelines.starting import parse_conf
-from logmark.cli.pipelines.watching import Lags, batch_text, board_table, how_far, lines
+from logmark.cli.pipelines.watching import Lags, bars, batch_text, board_table, how_far, lines
 from logmark.client.answers import Committed
 from logmark.client.errors import BrokerUnreachable
 from logmark.errors import UserError
@@ -87,6 +87,26 @@ def test_lines_tell_of_batches_and_of_nothing_twice(capsys: pytest.CaptureFixtur
     assert 2 == len(said)
     assert said[0].startswith("billing: batch 9: 50 records in 1.5 s, 2 s ago, ")
     assert said[0].endswith(", 5 records behind")
+
+
+class Terminal(StringIO):
+    """A terminal, and all that was written to it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_each_pipeline_has_one_bar_however_often_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("logmark.cli.pipelines.watching._LOOK_EVERY_S", 0)
+    with bars({"kafka:9092": Broker()}) as (watch, tell):  # type: ignore[dict-item]
+        for _ in range(3):
+            watch([worker("billing"), worker("fraud")])
+        tell("billing: version 1 runs as group billing")
+
+    last_drawn = terminal.getvalue().rpartition("as group billing")[2]
+    assert (1, 1) == (last_drawn.count("billing"), last_drawn.count("fraud")), last_drawn
 
 
 @pytest.mark.parametrize(

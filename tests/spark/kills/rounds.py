@@ -75,7 +75,7 @@ class Rounds:
     def _kill_checkpoint(self) -> None:
         self._kill_driver()
         name = self._chance.choice(NAMES)
-        for checkpoint in (self.examples.home / name).glob("v*"):
+        for checkpoint in (self.examples.home / name).glob("v[0-9]*"):
             shutil.rmtree(checkpoint)
         self.done[f"checkpoint of {name}"] += 1
 

@@ -144,8 +144,10 @@ def bars(clients: "Mapping[str, Client]") -> "Iterator[Watching]":
             if time.monotonic() - looked_s < _LOOK_EVERY_S / 4 and not is_over:
                 return
             for worker in workers:
-                run = runs.setdefault(worker.name, Remaining(progress, progress.add_task(worker.name, total=None)))
-                run.look(clients.get(worker.job.brokers.bootstrap_servers), worker.job.pipeline.group)
+                if worker.name not in runs:
+                    runs[worker.name] = Remaining(progress, progress.add_task(worker.name, total=None))
+                client = clients.get(worker.job.brokers.bootstrap_servers)
+                runs[worker.name].look(client, worker.job.pipeline.group)
             looked_s = time.monotonic()
 
         def tell(sentence: str) -> None:
