@@ -350,6 +350,40 @@ def test_a_lost_checkpoint_is_built_again_as_a_new_version(scene: Scene) -> None
     ] == told
 
 
+def test_a_version_that_loses_its_own_checkpoint_is_built_from_its_beginning_again(scene_on_both: Scene) -> None:
+    scene = scene_on_both
+    for number, step in ((2, 3), (3, 5)):
+        scene.begin()
+        with pytest.raises(Killed):
+            scene.carry_out(killed_at=step)
+        shutil.rmtree(scene.job.home.checkpoint(number))
+        scene.numbers.send(4)
+
+        assert number == scene.carry_out().number
+        scene.numbers.send(2)
+        scene.go_on()
+        scene.check(is_new=True)
+
+
+def test_a_version_that_loses_its_checkpoint_when_it_is_handed_over_is_live_and_built_again(scene: Scene) -> None:
+    for step in (6, 7):
+        scene.begin()
+        number = scene.job.home.record().building
+        assert number is not None
+        with pytest.raises(Killed):
+            scene.carry_out(killed_at=step)
+        shutil.rmtree(scene.job.home.checkpoint(number))
+        scene.numbers.send(4)
+
+        assert number == scene.carry_out().number
+        if scene.job.home.has_lost_checkpoint():
+            with scene.job.home.live():
+                rebuild(scene.job, None, is_stateful=True, say=lambda text: None)  # type: ignore[arg-type]
+        scene.numbers.send(2)
+        scene.go_on()
+        scene.check(is_new=True)
+
+
 def test_a_rebuilt_topic_without_state_goes_on_where_its_group_stood_and_sends_nothing_twice(
     our_broker: BrokerUnderTest, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

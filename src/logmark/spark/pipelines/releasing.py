@@ -61,6 +61,12 @@ def make_side_topic(client: Client, topic: str, side: str, *, is_new: bool) -> N
             ) from None
 
 
+def empty(client: Client, side: str) -> None:
+    """Nothing is in the side topic any more, if there is one."""
+    if places := client.metadata([side]).partitions(side):
+        client.delete_records(client.latest(places))
+
+
 def release(
     client: Client,
     side: str,

@@ -36,7 +36,7 @@ from logmark.spark.pipelines.declaration import Table, Topic
 from logmark.spark.pipelines.home import has_begun
 from logmark.spark.pipelines.lineage import Turn, is_whole, note_turn, remove, remove_folder, remove_side_topic
 from logmark.spark.pipelines.plans import VersionPlan, next_number
-from logmark.spark.pipelines.releasing import Released, make_side_topic, release, side_topic
+from logmark.spark.pipelines.releasing import Released, empty, make_side_topic, release, side_topic
 from logmark.spark.pipelines.taking import WAIT_S, claim, give_back, live_place, put
 from logmark.spark.pipelines.working import Job
 from logmark.spark.pipelines.works import Kind, Work, forget_work, read_work, remember_work
@@ -161,9 +161,10 @@ class Replay:
             else:
                 self._build()
                 self._take_the_place()
-        stands = self._standing().next
+        position = standing(self._version.checkpoint)
         self._clean()
         self._reached(9)
+        stands = position.next if position is not None else {}
         return Outcome(number=work.number, kind=work.kind, stands=stands, released=self._released)
 
     def _is_live(self) -> bool:
@@ -193,11 +194,25 @@ class Replay:
     def _prepare(self) -> None:
         job, work = self._job, self._work
         is_new = not has_begun(self._version.checkpoint)
+        if is_new and (work.is_prepared or work.kind is Kind.BACK):
+            self._start_over()
         if isinstance(job.pipeline.sink, Topic):
-            make_side_topic(self._client, job.pipeline.sink.name, self._side, is_new=is_new)
+            is_untouched = is_new and not work.is_prepared
+            make_side_topic(self._client, job.pipeline.sink.name, self._side, is_new=is_untouched)
         if is_new and work.starts:
             self._client.commit(self._version.group, dict(work.starts))
+        self._work = replace(work, is_prepared=True)
+        remember_work(job.home, self._work)
         self._reached(2)
+
+    def _start_over(self) -> None:
+        """What the version has made is gone, because its checkpoint is: no other query could go on from it."""
+        job, number = self._job, self._work.number
+        if self._work.kind is Kind.BACK:
+            self._standing()  # raises: what was live once cannot be made again
+        remove(job, self._client, number, with_topic=False)
+        if isinstance(job.pipeline.sink, Topic):
+            empty(self._client, self._side)
 
     @property
     def _side(self) -> str:
@@ -206,6 +221,9 @@ class Replay:
 
     def _take_the_place(self) -> None:
         job = self._job
+        if self._is_handed_over() and standing(self._version.checkpoint) is None:
+            self._go_live()  # whoever runs it finds that its checkpoint is lost, and builds it again
+            return
         position = self._standing()
         try:
             with contextlib.ExitStack() as stack:
@@ -263,8 +281,10 @@ class Replay:
 
     def _go_live(self) -> None:
         job, number = self._job, self._work.number
-        position = self._standing()
-        if position.group == job.pipeline.group:
+        position = standing(self._version.checkpoint)
+        if position is None:
+            pass  # lost since it was handed over: its group stands where it was claimed
+        elif position.group == job.pipeline.group:
             put(self._client, job.pipeline.group, position)  # the very commit by which its query knows itself
         else:
             claim(self._client, job.pipeline.group, position)

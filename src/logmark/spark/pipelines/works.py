@@ -35,6 +35,7 @@ class Kind(StrEnum):
 class Work:
     """A version on its way.
 
+    From `is_prepared` on whatever is in its table, its side topic and its group was made by it.
     From `is_handing_over` on the live version must not run any more: it would send what the new one has sent already.
     `is_handed_over` says that what the version made is where readers look.
     """
@@ -46,6 +47,7 @@ class Work:
     keep: bool = True
     keep_side_topic: bool = False
     without_id: str | None = None
+    is_prepared: bool = False
     is_handing_over: bool = False
     is_handed_over: bool = False
     before: Mapping[TopicPartition, Committed] = field(default_factory=dict)  # what the pipeline's group had
