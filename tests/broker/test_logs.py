@@ -4,11 +4,12 @@ import errno
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from logmark.disk.files import RealFileSystem
 from logmark.testing import Broker, FaultyFileSystem
+from tests.harness.node import wait_until
 
 
 def send(broker: Broker, topic: str, value: str) -> None:
@@ -45,8 +46,19 @@ def test_groups_work_once_a_full_disk_has_space_again() -> None:
 
         files.heal()
 
-        consumer.commit(offsets=[TopicPartition("t", 0, 1)], asynchronous=False)
+        # Half a second is little for the fifty partitions of the offsets on a busy machine.
+        wait_until(lambda: is_committed(consumer, TopicPartition("t", 0, 1)), "a commit is taken")
         consumer.close()
+
+
+def is_committed(consumer: Consumer, place: TopicPartition) -> bool:
+    """Whether a commit was taken."""
+    try:
+        consumer.commit(offsets=[place], asynchronous=False)
+    except KafkaException as failure:
+        assert failure.args[0].code() == KafkaError._WAIT_COORD, failure
+        return False
+    return True
 
 
 def test_deleted_records_stay_deleted_after_a_kill() -> None:

@@ -337,7 +337,10 @@ def test_a_running_query_outlives_the_absence_of_its_broker(spark: "SparkSession
         time.sleep(away_s)
         assert query.isActive, query.exception()
         own.start()
-        broker.produce(topic, numbers(10))
-        wait_for(query, stands_at(broker, group, topic, 20), "the query has caught up again")
+        # A request that librdkafka sent into the old connection may be waited for until it times out.
+        again = BrokerUnderTest("logmark", own.bootstrap_servers, own)
+        again.produce(topic, numbers(10))
+        wait_for(query, stands_at(again, group, topic, 20), "the query has caught up again")
         query.stop()
+        again.close()
         broker.close()
