@@ -27,7 +27,7 @@ def keep_freed_buffers() -> bool:
 def spare_what_stays() -> None:
     """Takes all that is alive at the first call, the modules above all, out of every later collection of garbage.
 
-    Spark's Python workers collect it whole after every task: up to a third of their processor time went into walking
-    over modules that live as long as the process.
+    Spark's Python workers collect it whole after every task: a good part of their processor time went into walking over
+    modules that live as long as the process.
     """
     gc.freeze()

@@ -12,8 +12,9 @@ from logmark.client.client import Client
 from logmark.names import TopicPartition
 from logmark.offsets.marks import Mark
 from logmark.offsets.records import read_records
-from logmark.spark.pipelines.building import how_far, last_number, standing
+from logmark.spark.pipelines.building import how_far, standing
 from logmark.spark.pipelines.declaration import Table, Version
+from logmark.spark.pipelines.settling import last_number
 from logmark.spark.pipelines.taking import put
 from logmark.spark.pipelines.working import Job
 from logmark.spark.source.position import Found, Moved, Offsets, Position, TakenOver, begin, judge

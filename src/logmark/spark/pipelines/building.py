@@ -1,7 +1,6 @@
 """A version on its way: where it begins, the runs that bring it to the end, and where its checkpoint stands."""
 
 import json
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,6 +15,7 @@ from logmark.spark.pipelines.declaration import Pipeline, Table, Version
 from logmark.spark.pipelines.queries import Brokers, start_query
 from logmark.spark.pipelines.releasing import side_topic
 from logmark.spark.pipelines.restarts import Kind, judge
+from logmark.spark.pipelines.settling import last_number
 from logmark.spark.pipelines.working import Job
 from logmark.spark.source.cluster import bounds_of, partitions_of
 from logmark.spark.source.options import Options, parse
@@ -155,14 +155,6 @@ def standing(checkpoint: Path) -> Position | None:
     if last_number(checkpoint / "commits") == planned:
         return position
     return replace(position, next={place: position.first.get(place, end) for place, end in position.next.items()})
-
-
-def last_number(folder: Path) -> int | None:
-    """The highest number of a log of Spark's, None if it has none."""
-    try:
-        return max((int(name) for name in os.listdir(folder) if name.isdecimal()), default=None)
-    except FileNotFoundError:
-        return None
 
 
 def _limited(job: Job) -> dict[str, str]:
