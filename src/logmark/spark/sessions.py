@@ -87,8 +87,8 @@ def session(
 def make_known(spark: "SparkSession") -> None:
     """The Spark session knows `format("logmark")`.
 
-    Spark looks for formats in Python once in the life of its JVM. When that one look fails, because the process for it
-    did not start in time on a busy machine, it says no more than a warning, and the format stays unknown for ever.
+    Spark looks for formats in Python once in the life of its JVM. When that one look fails it says no more than a
+    warning, and the format stays unknown for ever.
     """
     if spark not in _knowing:
         from pyspark_logmark import DefaultSource

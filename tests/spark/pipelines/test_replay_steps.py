@@ -365,6 +365,21 @@ def test_a_version_that_loses_its_own_checkpoint_is_built_from_its_beginning_aga
         scene.check(is_new=True)
 
 
+def test_what_a_version_sent_before_it_lost_its_checkpoint_is_not_released(
+    our_broker: BrokerUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = staged(our_broker, tmp_path, monkeypatch, to_topic=True)
+    scene.numbers.divisors = [2, 3, 5]
+    scene.begin()
+    with pytest.raises(Killed):
+        scene.carry_out(killed_at=3)
+    shutil.rmtree(scene.job.home.checkpoint(2))
+    scene.numbers.divisors = [2, 3]
+
+    scene.carry_out()
+    scene.check(is_new=True)
+
+
 def test_a_version_that_loses_its_checkpoint_when_it_is_handed_over_is_live_and_built_again(scene: Scene) -> None:
     for step in (6, 7):
         scene.begin()
