@@ -150,6 +150,17 @@ def test_a_replay_that_was_stopped_is_gone_on_with_or_given_up(scene: Scene, mon
 
 
 @with_state
+def test_a_file_that_is_named_is_replayed_where_the_pipeline_ran(scene: Scene) -> None:
+    file = scene.job.file
+    assert file is not None
+
+    done = scene("replay", "--file", file, "--yes")
+
+    assert 0 == done.exit_code, done.output
+    assert ({"new"}, 40) == scene.numbers.counted()
+
+
+@with_state
 def test_what_makes_no_sense_is_a_sentence(scene: Scene) -> None:
     for arguments, sentence in (
         (["replay", "--to", "3d", "--yes"], "Leave --to away"),
