@@ -30,8 +30,9 @@ def broker() -> Iterator[Broker]:
 
 
 def fill(broker: Broker, topic: str = "places", rounds: int = 12) -> None:
-    """Every key again and again, until there are three segments."""
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 20, **QUIET})
+    """Every key again and again, in batches so small that the first of two segments is full wherever they end."""
+    small = {"linger.ms": 20, "batch.num.messages": 50}
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, **small, **QUIET})
     for at in range(rounds):
         for key in range(KEYS):
             producer.produce(topic, key=b"key-%d" % key, value=(b"%d " % at) * 300, partition=0)
