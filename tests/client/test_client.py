@@ -34,13 +34,26 @@ def test_topics_are_created_described_grown_configured_and_deleted(broker: Broke
     def changed() -> dict[str, str | None]:
         return {entry.name: entry.value for entry in client.describe_configs([name])[name] if not entry.is_default}
 
+    assert 3 == len(client.metadata([name]).partitions(name))
     # A controller's answer is a moment ahead of what its brokers know.
-    wait_until(lambda: len(client.metadata([name]).partitions(name)) == 3, "the partitions are known")
     wait_until(lambda: changed() == {"segment.bytes": "2097152"}, "the settings are known")
     assert name in client.metadata().topics
 
     assert {} == client.delete_topics([name])
     assert ErrorCode.UNKNOWN_TOPIC_OR_PARTITION == client.delete_topics([name])[name].code
+
+
+def test_a_new_topic_is_there_when_it_is_said_to_be_though_brokers_hear_of_it_later(
+    our_broker: BrokerUnderTest,
+) -> None:
+    name = our_broker.unique("orders")
+    with Client(our_broker.bootstrap_servers) as client:
+        client.metadata([])
+        our_broker.control.fail_next("Metadata", "UNKNOWN_TOPIC_OR_PARTITION", times=2)
+
+        client.create_topic(name)
+
+        assert [TopicPartition(name, 0)] == client.metadata([name]).partitions(name)
 
 
 def test_a_topic_that_cannot_be_created_says_why_and_the_others_are(broker: BrokerUnderTest, client: Client) -> None:

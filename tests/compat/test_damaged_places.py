@@ -66,15 +66,15 @@ def test_kafka_python_raises_and_reads_on_after_a_seek(damaged: BrokerUnderTest)
     consumer.seek(where, 0)
     found: list[int] = []
     while len(found) < FIRST:
-        found += [one.offset for one in consumer.poll(5000).get(where, [])]
+        found += [one.offset for one in consumer.poll(30_000).get(where, [])]
     assert list(range(FIRST)) == found
 
     for _ in range(3):
         with pytest.raises(CorruptRecordError):
-            while not consumer.poll(5000):
+            while not consumer.poll(30_000):
                 pass
     consumer.seek(where, NEXT)
-    assert NEXT == consumer.poll(5000)[where][0].offset
+    assert NEXT == consumer.poll(30_000)[where][0].offset
 
 
 def test_aiokafka_raises_and_reads_on_after_a_seek(damaged: BrokerUnderTest) -> None:

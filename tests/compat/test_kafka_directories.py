@@ -85,7 +85,7 @@ def all_of(broker: BrokerUnderTest, topic: str, end: int, isolation: str) -> lis
     consumer.assign(at((topic, 0, 0)))
     found: list[Message] = []
     while consumer.position(at((topic, 0)))[0].offset < end:
-        message = consumer.poll(5)
+        message = consumer.poll(30)
         if message is None or message.error() is not None:
             break
         found.append(message)

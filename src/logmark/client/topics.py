@@ -41,8 +41,8 @@ class TopicCalls(Router):
             raise failure
 
     def create_topics(self, topics: Iterable[NewTopic], *, is_dry_run: bool = False) -> dict[str, RefusedByBroker]:
-        """Creates topics; returns those that were not created, with the reason."""
-        deadline = self._deadline()
+        """Creates topics, which can be found at once; returns those that were not created, with the reason."""
+        topics, deadline = list(topics), self._deadline()
         request = create_topics.Request(
             topics=[
                 create_topics.RequestTopic(
@@ -57,7 +57,10 @@ class TopicCalls(Router):
             validate_only=is_dry_run,
         )
         answer = self._at_controller(create_topics, request, create_topics.Response, deadline)
-        return {one.name: _refusal(one.name, one) for one in answer.topics if one.error_code}
+        refused = {one.name: _refusal(one.name, one) for one in answer.topics if one.error_code}
+        if not is_dry_run:
+            self._wait_for_partitions({one.name: 1 for one in topics if one.name not in refused}, deadline)
+        return refused
 
     def delete_topics(self, names: Sequence[str]) -> dict[str, RefusedByBroker]:
         """Deletes topics; returns those that were not deleted, with the reason."""
@@ -83,7 +86,9 @@ class TopicCalls(Router):
             timeout_ms=int(self.timeout_s * 1000),
         )
         answer = self._at_controller(create_partitions, request, create_partitions.Response, deadline)
-        return {one.name: _refusal(one.name, one) for one in answer.results if one.error_code}
+        refused = {one.name: _refusal(one.name, one) for one in answer.results if one.error_code}
+        self._wait_for_partitions({name: count for name, count in counts.items() if name not in refused}, deadline)
+        return refused
 
     def describe_configs(self, topics: Sequence[str]) -> dict[str, list[ConfigEntry]]:
         """Every setting of these topics, with whether it is a default."""
@@ -179,6 +184,21 @@ class TopicCalls(Router):
             controller=answer.controller_id,
             brokers={broker.broker_id: f"{broker.host}:{broker.port}" for broker in answer.brokers},
         )
+
+    def _wait_for_partitions(self, counts: Mapping[str, int], deadline: float) -> None:
+        """Waits until these topics have so many partitions, all with leaders, and not beyond the deadline.
+
+        Apache Kafka's controller answers when the change is written, and brokers hear of it a little later: whoever
+        went on at once could be told that the topic does not exist.
+        """
+        for _ in self._tries(deadline) if counts else ():
+            found = self._metadata(list(counts), deadline)
+            if not any(code.is_retriable for code in found.errors.values()) and all(
+                len(topic.partitions) >= counts[topic.name]
+                and all(one.leader in found.brokers for one in topic.partitions.values())
+                for topic in found.topics.values()
+            ):
+                return
 
     def _at_controller(self, schema: ModuleType, request: Message, answer: type[Answer], deadline: float) -> Answer:
         """Asks the controller; not twice, for it may have done the work before the connection broke."""
