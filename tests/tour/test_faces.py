@@ -1,6 +1,7 @@
 """The same chapter as Markdown, as plain text and in a terminal that waits for its reader."""
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -104,17 +105,14 @@ def test_a_terminal_without_unicode_gets_ascii() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "leaves"), [("", False), ("yes", False), ("q", True), (" Quit", True), (None, True)]
+    ("typed", "leaves"), [("\n", False), ("yes\n", False), ("q\n", True), (" Quit\n", True), ("", True)]
 )
 def test_enter_goes_on_and_q_or_the_end_of_the_input_leaves(
-    answer: str | None, leaves: bool, monkeypatch: pytest.MonkeyPatch
+    typed: str, leaves: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def answered(_: object = "") -> str:
-        if answer is None:
-            raise EOFError
-        return answer
-
-    monkeypatch.setattr("builtins.input", answered)
+    keyboard = tmp_path / "keyboard"
+    keyboard.write_text(typed)
+    monkeypatch.setattr("sys.stdin", keyboard.open())
     if leaves:
         with pytest.raises(Left):
             in_terminal(Pause(), has_pauses=True)

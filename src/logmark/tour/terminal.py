@@ -1,5 +1,8 @@
 """How a tour looks in a terminal: colours, pictures, and a pause where the reader wants one."""
 
+import select
+import sys
+
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.padding import Padding
@@ -14,6 +17,7 @@ from logmark.tour.faces import wrapped
 _WIDTH_MAX = 100
 _UNFOLDED = 10_000
 _QUESTION = "Enter goes on, q leaves: "
+_LOOK_EVERY_S = 0.1
 
 
 class Left(Exception):
@@ -74,10 +78,16 @@ class Terminal:
     def _pause(self) -> None:
         if not self._has_pauses:
             return
-        try:
-            answer = self._console.input(f"[dim]{_QUESTION}[/dim]")
-        except EOFError:
-            raise Left from None
-        if answer.strip().lower().startswith("q"):
+        self._console.print(f"[dim]{_QUESTION}[/dim]", end="")
+        answer = _typed_line()
+        if not answer or answer.strip().lower().startswith("q"):
             raise Left
         self._console.print()
+
+
+def _typed_line() -> str:
+    """The next line of standard input, empty at its end."""
+    # Not by a read that waits: an interrupt between the question and such a read would not end it.
+    while not select.select([sys.stdin], [], [], _LOOK_EVERY_S)[0]:
+        pass
+    return sys.stdin.readline()
