@@ -299,6 +299,30 @@ def test_a_decimal_is_rounded_half_up_to_its_scale_and_refused_beyond_its_precis
     assert found == (units if abs(units) < 10**precision else "a: a number beyond the range of DECIMAL, at byte 6")
 
 
+@pytest.mark.parametrize("quote", ["", '"'])
+@pytest.mark.parametrize(
+    ("number", "is_beyond"),
+    [
+        (f"1e{10**20 - 1}", True),
+        (f"-12.5E+{10**20 - 1}", True),
+        (f"123e{10**18 - 1}", True),
+        (f"0e{10**20 - 1}", False),
+        (f"-0.00e+{'9' * 5000}", False),
+        (f"1e-{10**20 - 1}", False),
+        (f"-9.99E-{10**20 - 1}", False),
+        ("1e-30", False),
+    ],
+)
+def test_an_exponent_of_any_length_makes_a_decimal_zero_or_one_that_is_refused(
+    number: str, is_beyond: bool, quote: str
+) -> None:
+    expected = "a: a number beyond the range of DECIMAL, at byte 6" if is_beyond else 0
+
+    found = one(Kind.DECIMAL, quote + number + quote, wanted="DECIMAL", precision=10, scale=2)
+
+    assert expected == found
+
+
 def as_expected(value: Any) -> Any:
     """What a column of texts holds of a value that Python reads from JSON; halves of pairs are replaced."""
     if not isinstance(value, str):
@@ -400,6 +424,7 @@ def test_broken_texts_leave_the_others_alone_and_the_same_without_a_compiler() -
     refused = 0
     for _ in range(40):
         texts = [SOUND if number % 2 else broken(SOUND, chance) for number in range(20)]
+        texts[0] = b'{"decimal":%de%d}' % (chance.randint(0, 1), chance.choice((-1, 1)) * 10**20)
 
         whys = decode(root, *texts)
 

@@ -1021,7 +1021,13 @@ def _exactly(text: bytes, precision: int, scale: int) -> int:
     """The number in units of its scale; raises ValueError if it is none, OverflowError if it does not fit."""
     if not _NUMBER.fullmatch(text):
         raise ValueError(text)
-    number = decimal.Decimal(text.decode())
+    try:
+        number = decimal.Decimal(text.decode())
+    except decimal.InvalidOperation:  # an exponent of so many digits that no mantissa makes up for it
+        mantissa, _, exponent = text.lower().partition(b"e")
+        if mantissa.strip(b"+-.0") and not exponent.startswith(b"-"):
+            raise OverflowError from None
+        return 0
     if number.adjusted() > precision and number:
         raise OverflowError
     units = int(number.quantize(decimal.Decimal(1).scaleb(-scale), context=_EXACT).scaleb(scale, _EXACT))
