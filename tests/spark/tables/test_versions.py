@@ -23,6 +23,7 @@ from logmark.spark.tables.transactions import transactions
 from logmark.spark.tables.versions import (
     current_version,
     drop_version,
+    has_version,
     list_versions,
     next_version,
     swap_in,
@@ -165,6 +166,48 @@ def test_a_kept_version_survives_vacuum_and_one_that_is_dropped_takes_nothing_wi
     drop_version(table, 2)
 
     assert OLD == rows(table)
+    with pytest.raises(UserError, match=r"Version 2 of the table .* was not kept"):
+        take_back(table)
+
+
+def test_a_version_that_was_not_kept_cannot_be_taken_back_and_is_not_listed(table: Path) -> None:
+    count(version_path(table, 3), 0, total=1000, query="newer", generation=9, group="billing.v3")
+    swap_in(table, 2, group="billing")
+    swap_in(table, 3, group="billing", keep=False)
+
+    with pytest.raises(UserError, match=r"Version 2 of the table .* was not kept\. The table was left as it is"):
+        take_back(table)
+    with pytest.raises(UserError, match=r"Version 2 .* its rows are gone\. The table was left as it is"):
+        swap_in(table, 2)
+    assert [("a", 1000), ("b", 1000)] == rows(table)
+    assert [1, 3] == [one.number for one in list_versions(table)]
+    assert (True, False, 4) == (has_version(table, 1), has_version(table, 2), next_version(table))
+    assert 1 == take_back(table, 1)
+    assert OLD == rows(table)
+
+
+def test_a_version_without_rows_is_kept_and_taken_back_like_any_other(tmp_path: Path) -> None:
+    write(tmp_path, batch({P0: 0}, {P0: 5}, UPSERT), UPSERT, TOTALS, [])
+    write(version_path(tmp_path, 2), batch({P0: 0}, {P0: 5}, UPSERT, generation=2), UPSERT, TOTALS, [])
+
+    swap_in(tmp_path, 2)
+    assert 1 == take_back(tmp_path)
+    assert 2 == take_back(tmp_path)
+
+    assert [1, 2] == [one.number for one in list_versions(tmp_path)]
+
+
+def test_a_version_whose_swap_was_stopped_before_it_was_emptied_is_not_kept_by_a_swap_that_keeps_nothing(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count(version_path(table, 3), 0, total=1000, query="newer", generation=9, group="billing.v3")
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "_empty", lambda path: None)
+        swap_in(table, 2, group="billing")
+    count(table, 3, total=103, query="new", generation=7)
+
+    swap_in(table, 3, group="billing", keep=False)
+
     with pytest.raises(UserError, match=r"Version 2 of the table .* was not kept"):
         take_back(table)
 

@@ -17,7 +17,7 @@ from logmark.spark.pipelines.releasing import side_topic
 from logmark.spark.pipelines.working import Job
 from logmark.spark.source.position import Offsets
 from logmark.spark.tables.versions import Version as TableVersion
-from logmark.spark.tables.versions import drop_version, list_versions, version_path
+from logmark.spark.tables.versions import drop_version, has_version, list_versions, version_path
 
 _FILE = "versions.json"
 
@@ -100,7 +100,7 @@ def versions_of(job: Job) -> list[Known]:
 def is_whole(job: Job, number: int) -> bool:
     """Whether a version that is not live could be: its checkpoint is there, and so are the rows of its table."""
     sink = job.pipeline.sink
-    has_rows = isinstance(sink, Topic) or (version_path(sink.path, number) / "_delta_log").is_dir()
+    has_rows = isinstance(sink, Topic) or has_version(sink.path, number)
     return has_begun(job.home.checkpoint(number)) and has_rows
 
 

@@ -11,6 +11,9 @@ files are copied.
 
 A swap may be stopped anywhere and made again. The version is closed first, so that a query which still writes there
 fails instead of writing to where nobody looks; what was linked without a commit is removed by vacuum.
+
+A version that has become the table is emptied and its log stays, closed, for such a query. The log says that it was
+emptied: a version without files may also be one that has no rows.
 """
 
 import os
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 _FOLDER = "_versions"
 _CURRENT = "logmark.version"
 _PREVIOUS = "logmark.previous-version"
+_EMPTIED = "logmark.emptied"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,11 @@ def current_version(table: str | Path) -> int:
     return _number(open_table(Path(table)), _CURRENT) or 1
 
 
+def has_version(table: str | Path, number: int) -> bool:
+    """True if a version with all its rows is built or kept beside the table."""
+    return _is_whole(open_table(version_path(table, number)))
+
+
 def next_version(table: str | Path) -> int:
     """The number for a new version."""
     return max([current_version(table), *_numbers(Path(table).absolute())]) + 1
@@ -72,7 +81,7 @@ def list_versions(table: str | Path) -> list[Version]:
     found = []
     for number, path in sorted(places.items()):
         delta = open_table(path)
-        if delta is not None:
+        if delta is not None and (number == current or _is_whole(delta)):
             files = files_of(delta)
             found.append(
                 Version(
@@ -121,6 +130,9 @@ def swap_in(table: str | Path, number: int, *, group: str | None = None, keep: b
         changes = Replacement(removed=[], rewritten=files)
         if commit(root, delta, columns, changes, text=text, numbers=taken, is_overwrite=True):
             _empty(path)
+            if not keep:
+                # Left of a swap that was stopped before it could empty it, and older than what the table held.
+                _empty(version_path(root, current))
             return
         for file in files:
             (root / file.path).unlink()
@@ -133,8 +145,11 @@ def take_back(table: str | Path, number: int | None = None, *, group: str | None
     wanted = number if number is not None else _number(open_table(root), _PREVIOUS)
     if wanted is None:
         raise UserError(f"Nothing was ever swapped into the table {root}, so there is nothing to take back.")
-    if wanted != current_version(root) and not (version_path(root, wanted) / "_delta_log").is_dir():
-        raise UserError(f"Version {wanted} of the table {root} was not kept. The table was left as it is.")
+    if wanted != current_version(root) and not has_version(root, wanted):
+        raise UserError(
+            f"Version {wanted} of the table {root} was not kept. The table was left as it is. Take back one that "
+            "list_versions names, or build the rows again as a new version."
+        )
     swap_in(root, wanted, group=group)
     return wanted
 
@@ -158,6 +173,11 @@ def _closed(path: Path, root: Path, number: int) -> "DeltaTable":
         delta = open_table(path)
         if delta is None:
             raise UserError(f"There is no version {number} of the table {root}. The table was left as it is.")
+        if not _is_whole(delta):
+            raise UserError(
+                f"Version {number} of the table {root} was swapped in before and not kept since, so its rows are gone. "
+                "The table was left as it is. Build them again as a new version."
+            )
         check_kind(delta, path)
         if all(delta.transaction_version(name) == value for name, value in closing().items()):
             return delta
@@ -188,11 +208,20 @@ def _keep(delta: "DeltaTable", root: Path, number: int) -> None:
 
 def _empty(path: Path) -> None:
     """The version that has become the table lets go of its files and stays closed."""
-    delta = open_table(path)
-    if delta is not None and files_of(delta):
+    for _ in range(ATTEMPTS_MAX):
+        delta = open_table(path)
+        if delta is None or not _is_whole(delta):
+            shutil.rmtree(path / "data", ignore_errors=True)
+            return
         none = Replacement(removed=[], rewritten=[])
-        commit(path, delta, table_columns(delta), none, text={"emptied": True}, numbers=closing(), is_overwrite=True)
-    shutil.rmtree(path / "data", ignore_errors=True)
+        numbers = closing() | {_EMPTIED: 1}
+        commit(path, delta, table_columns(delta), none, text={"emptied": True}, numbers=numbers, is_overwrite=True)
+    raise too_busy(path)
+
+
+def _is_whole(delta: "DeltaTable | None") -> bool:
+    """True for a version whose rows are there: one that was built or kept and not emptied since."""
+    return delta is not None and not _number(delta, _EMPTIED)
 
 
 def _linked(home: Path, to: Path, file: DataFile) -> DataFile:
