@@ -119,7 +119,50 @@ def test_a_dry_run_changes_nothing(scene: Scene) -> None:
     assert ("swap", 2, 40, True) == (fields["kind"], fields["version"], fields["records"], fields["stateful"])
     assert before == scene.job.home.record()
     assert "This was a dry run" in shown.stderr
-    assert 0 == scene("take-back", "--dry-run", "1").exit_code
+
+
+@with_state
+def test_a_dry_run_of_giving_up_says_what_it_would_and_gives_nothing_up(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped_by(monkeypatch, scene)
+    folder = scene.job.home.folder
+
+    def there() -> tuple[object, ...]:
+        return scene.job.home.record(), (folder / "replay.json").read_text(), scene.client.committed(scene.name)
+
+    before = there()
+    monkeypatch.setenv("LOGMARK_READ_ONLY", "1")
+    shown = scene("replay", "--abandon", "--dry-run", "--output", "json")
+
+    assert (0, {"version": 2, "kind": "swap"}) == (shown.exit_code, json.loads(shown.stdout))
+    assert f"Version 2 of {scene.name} would be given up" in shown.stderr
+    assert before == there()
+
+
+@with_state
+def test_a_dry_run_ends_as_the_real_one_would(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    for arguments in (["take-back", "7"], ["take-back", "1"], ["replay", "--abandon"]):
+        real, dry = scene(*arguments, "--yes"), scene(*arguments, "--dry-run")
+        assert (real.exit_code, real.stderr) == (dry.exit_code, dry.stderr), arguments
+        assert 0 != dry.exit_code
+    assert 0 == scene("replay", "--yes").exit_code
+    scene.go_on()
+    assert 0 == scene("take-back", "--dry-run").exit_code
+    assert 2 == scene.job.home.record().live
+
+
+def stopped_by(monkeypatch: pytest.MonkeyPatch, scene: Scene) -> None:
+    """A replay was begun, and stopped while its version was built."""
+
+    def fails(*given: object, **named: object) -> None:
+        raise UserError("The disk is full.")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(replaying, "run_until_close", fails)
+        stopped = scene("replay", "--yes")
+    assert (1, True) == (stopped.exit_code, "The disk is full." in stopped.stderr)
+    assert 2 == scene.job.home.record().building
 
 
 @with_state
@@ -132,14 +175,7 @@ def test_without_a_terminal_and_without_yes_nothing_is_done(scene: Scene) -> Non
 
 @with_state
 def test_a_replay_that_was_stopped_is_gone_on_with_or_given_up(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*given: object, **named: object) -> None:
-        raise UserError("The disk is full.")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(replaying, "run_until_close", fails)
-        stopped = scene("replay", "--yes")
-    assert (1, True) == (stopped.exit_code, "The disk is full." in stopped.stderr)
-    assert 2 == scene.job.home.record().building
+    stopped_by(monkeypatch, scene)
 
     refused = scene("replay", "--from", "earliest", "--yes")
     assert (1, True) == (refused.exit_code, "was begun and is not done" in refused.stderr)

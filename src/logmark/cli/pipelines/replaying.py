@@ -96,7 +96,7 @@ def replay(
         with it.job.home.replaying(), it.connect() as client:
             work = unfinished(it.job)
             if abandon:
-                act.abandon(client, work)
+                act.abandon(client)
             elif work is not None:
                 # Whoever was told that rows have no ids says so the second time.
                 work = replace(work, without_id=_without_id(without_id) or work.without_id)
@@ -204,9 +204,10 @@ class _Act:
 
     def take_back(self, client: "Client", number: int, choices: "Choices") -> None:
         """Makes a version live again."""
-        from logmark.spark.pipelines.replaying import begin_taking_back
+        from logmark.spark.pipelines.replaying import begin_taking_back, check_taking_back
 
         job = self._it.job
+        check_taking_back(job, number)
         say(f"Version {number} of {job.pipeline.name} takes the place of version {job.home.record().live} again.")
         if self._dry_run:
             self._end_dry_run({"version": number, "kind": "back"})
@@ -214,14 +215,19 @@ class _Act:
         self._ask("Take it back?")
         self._carry_out(client, begin_taking_back(job, client, number, choices))
 
-    def abandon(self, client: "Client", work: "Work | None") -> None:
+    def abandon(self, client: "Client") -> None:
         """Gives up what was begun."""
-        from logmark.spark.pipelines.replaying import abandon
+        from logmark.spark.pipelines.replaying import abandon, can_be_abandoned
 
-        if work is not None and not self._dry_run:
-            self._ask(f"Give up version {work.number} of {self._it.job.pipeline.name}?")
-        number = abandon(self._it.job, client)
-        say(f"Done: version {number} of {self._it.job.pipeline.name} is given up; the live one has its group.")
+        job = self._it.job
+        work = can_be_abandoned(job)
+        if self._dry_run:
+            say(f"Version {work.number} of {job.pipeline.name} would be given up; the live one would have its group.")
+            self._end_dry_run({"version": work.number, "kind": work.kind.value})
+            return
+        self._ask(f"Give up version {work.number} of {job.pipeline.name}?")
+        number = abandon(job, client)
+        say(f"Done: version {number} of {job.pipeline.name} is given up; the live one has its group.")
 
     def _aims(self, from_: str | None, to: str | None, kind: "Kind") -> "tuple[Aim, Aim | None]":
         from logmark.spark.pipelines.aims import parse_aim

@@ -93,12 +93,7 @@ def begin(job: Job, client: Client, plan: VersionPlan, choices: Choices) -> Work
 
 def begin_taking_back(job: Job, client: Client, number: int, choices: Choices) -> Work:
     """The version is remembered as the one that shall be live again; raises a sentence if it cannot be."""
-    if number == job.home.record().live:
-        raise UserError(f"Version {number} of {job.pipeline.name} is live already. Nothing was changed.", exit_code=3)
-    if not is_whole(job, number):
-        raise UserError(
-            f"Version {number} of {job.pipeline.name} was not kept, so it cannot be taken back. Nothing was changed."
-        )
+    check_taking_back(job, number)
     position = standing(job.home.checkpoint(number))
     assert position is not None
     work = Work(
@@ -112,6 +107,16 @@ def begin_taking_back(job: Job, client: Client, number: int, choices: Choices) -
     )
     _remember(job, work)
     return work
+
+
+def check_taking_back(job: Job, number: int) -> None:
+    """Raises a sentence unless the version could be live again."""
+    if number == job.home.record().live:
+        raise UserError(f"Version {number} of {job.pipeline.name} is live already. Nothing was changed.", exit_code=3)
+    if not is_whole(job, number):
+        raise UserError(
+            f"Version {number} of {job.pipeline.name} was not kept, so it cannot be taken back. Nothing was changed."
+        )
 
 
 def _remember(job: Job, work: Work) -> None:
@@ -325,19 +330,24 @@ class Replay:
         self._telling.reached(step)
 
 
-def abandon(job: Job, client: Client) -> int:
-    """The replay that had begun is given up, and the live version has its group; the number of the version."""
+def can_be_abandoned(job: Job) -> Work:
+    """The replay that has begun; raises a sentence if there is none, or if it can only be gone on with."""
     work = unfinished(job)
-    record = job.home.record()
-    sink = job.pipeline.sink
     if work is None:
         raise UserError(f"No replay of {job.pipeline.name} has begun. Nothing was changed.", exit_code=3)
-    if work.is_handing_over or record.live == work.number:
+    if work.is_handing_over or job.home.record().live == work.number:
         raise UserError(
             f"Version {work.number} of {job.pipeline.name} is being put in place already. Nothing was changed. Go on "
             f"with `logmark pipelines replay {job.pipeline.name}`; then take the old version back with `logmark "
             f"pipelines take-back {job.pipeline.name}`."
         )
+    return work
+
+
+def abandon(job: Job, client: Client) -> int:
+    """The replay that had begun is given up, and the live version has its group; the number of the version."""
+    work = can_be_abandoned(job)
+    sink = job.pipeline.sink
     give_back(client, job)
     if work.kind is not Kind.BACK:
         remove(job, client, work.number)
