@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.spark.tables.files import DataFile, Ranges, describe, replace
+from logmark.spark.tables.files import DataFile, Ranges, describe, listed, replace
 
 P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 Row = tuple[str, int, int]
@@ -79,6 +79,27 @@ def test_a_file_without_statistics_is_looked_into(tmp_path: Path) -> None:
 def test_rows_without_an_offset_are_refused_with_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Some rows have no topic, partition or offset"):
         file(tmp_path, "a.parquet", [("clicks", 0, 1), (None, 0, 2)])
+
+
+ACTION = {"path": "a.parquet", "size_bytes": 9, "num_records": 2, "min.user": "ann", "max.user": "bob"}
+
+
+@pytest.mark.parametrize(
+    ("nulls", "bounds"), [(0, {"user": ("ann", "bob")}), (1, {}), (None, {})], ids=["none", "some", "unknown"]
+)
+def test_bounds_count_only_where_it_is_known_that_there_are_no_nulls(
+    nulls: int | None, bounds: dict[str, tuple[str, str]]
+) -> None:
+    [one] = listed([{**ACTION, "null_count.user": nulls}])
+
+    assert bounds == one.bounds
+    assert ("user" in bounds) == ("user" in one.stats())
+
+
+def test_a_file_whose_records_nobody_counted_is_not_said_to_have_none() -> None:
+    [one] = listed([{**ACTION, "num_records": None, "null_count.user": 0}])
+
+    assert "numRecords" not in one.stats()
 
 
 places = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 2), st.integers(0, 12))

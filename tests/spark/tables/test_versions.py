@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from logmark.errors import UserError
 from logmark.spark import read_table
@@ -30,7 +30,7 @@ from logmark.spark.tables.versions import (
     take_back,
     version_path,
 )
-from tests.spark.staging import P0, P1, batch, rows, write
+from tests.spark.staging import P0, P1, WHERE, batch, rows, write
 
 TOTALS = {"campaign": "string", "total": "long"}
 UPSERT = Rules.of("upsert", keys="campaign")
@@ -220,6 +220,26 @@ def test_the_checkpoint_beside_a_version_outlives_every_swap(table: Path) -> Non
     take_back(table)
 
     assert checkpoint.is_dir()
+
+
+def test_readers_find_the_nulls_of_files_that_another_writer_joined_also_after_swaps(tmp_path: Path) -> None:
+    import polars
+
+    rules, columns = Rules.of("replace"), {**WHERE, "user": "string"}
+    for number in range(2):
+        one = batch({P0: number}, {P0: number + 1}, rules, number=number)
+        row = {"topic": "clicks", "partition": 0, "offset": number, "user": None if number else "ann"}
+        write(tmp_path, one, rules, columns, [row])
+    write(version_path(tmp_path, 2), batch({P0: 0}, {P0: 1}, rules, generation=2), rules, columns, [])
+    DeltaTable(str(tmp_path)).optimize.compact()
+
+    swap_in(tmp_path, 2)
+    take_back(tmp_path)
+
+    nulls = polars.scan_delta(str(tmp_path)).filter(polars.col("user").is_null())
+    assert [(1,)] == nulls.select("offset").collect().rows()
+    found = QueryBuilder().register("t", DeltaTable(str(tmp_path))).execute("select offset from t where user is null")
+    assert [1] == pa.table(found.read_all())["offset"].to_pylist()
 
 
 def test_without_links_files_are_copied(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:

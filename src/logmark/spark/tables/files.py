@@ -24,12 +24,13 @@ class DataFile:
     """A Parquet file under the table's directory, with the least and greatest (topic, partition, offset) in it.
 
     The bounds are those of each column alone, None where nobody wrote them down; `bounds` has the least and greatest
-    value of other columns, as far as they are known.
+    value of other columns, as far as they are known. A column with bounds has no nulls. `records` is None where nobody
+    has counted them.
     """
 
     path: str
     size_bytes: int
-    records: int
+    records: int | None
     low: tuple[str, int, int] | None
     high: tuple[str, int, int] | None
     bounds: Bounds = field(default_factory=dict)
@@ -41,10 +42,10 @@ class DataFile:
         if self.low is not None and self.high is not None:
             low |= dict(zip(WHERE, self.low, strict=True))
             high |= dict(zip(WHERE, self.high, strict=True))
-        if not low:
-            return json.dumps({"numRecords": self.records})
-        none = dict.fromkeys(low, 0)
-        return json.dumps({"numRecords": self.records, "minValues": low, "maxValues": high, "nullCount": none})
+        known: dict[str, Any] = {} if self.records is None else {"numRecords": self.records}
+        if low:
+            known |= {"minValues": low, "maxValues": high, "nullCount": dict.fromkeys(low, 0)}
+        return json.dumps(known)
 
     def may_share(self, bounds: Bounds) -> bool:
         """False only if no value of the file can lie in these bounds."""
@@ -129,6 +130,8 @@ def listed(actions: Iterable[Mapping[str, Any]]) -> list[DataFile]:
 
     def bounds(action: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
         names = [name.removeprefix("min.") for name in action if name.startswith("min.")]
+        # Other writers of the table keep bounds of columns with nulls too; those say nothing of the nulls.
+        names = [name for name in names if action.get(f"null_count.{name}") == 0]
         both = {name: (action[f"min.{name}"], action.get(f"max.{name}")) for name in names}
         return {name: bound for name, bound in both.items() if all(map(_is_plain, bound))}
 
@@ -140,7 +143,7 @@ def listed(actions: Iterable[Mapping[str, Any]]) -> list[DataFile]:
             DataFile(
                 path=action["path"],
                 size_bytes=action["size_bytes"],
-                records=action["num_records"] or 0,
+                records=action["num_records"],
                 low=tuple(found[name][0] for name in WHERE) if is_known else None,
                 high=tuple(found[name][1] for name in WHERE) if is_known else None,
                 bounds={name: bound for name, bound in found.items() if name not in WHERE},

@@ -89,7 +89,7 @@ def list_versions(table: str | Path) -> list[Version]:
                     path=path,
                     is_current=number == current,
                     files=len(files),
-                    records=sum(file.records for file in files),
+                    records=sum(file.records or 0 for file in files),
                     size_bytes=sum(file.size_bytes for file in files),
                     standing=standing(transactions(delta, path)),
                 )
