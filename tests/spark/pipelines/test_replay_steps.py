@@ -14,7 +14,7 @@ from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.moves.targets import ToEarliest
-from logmark.spark.pipelines import replaying
+from logmark.spark.pipelines import lineage, replaying
 from logmark.spark.pipelines.aims import parse_aim
 from logmark.spark.pipelines.building import connect, is_close, standing
 from logmark.spark.pipelines.lineage import drop, previous, versions_of
@@ -306,6 +306,34 @@ def test_a_version_that_was_not_kept_cannot_be_taken_back(scene: Scene) -> None:
         begin_taking_back(scene.job, scene.client, 2, Choices())
     scene.check(is_new=True)
     assert [2] == [one.number for one in versions_of(scene.job)]
+
+
+def test_an_old_version_that_is_not_kept_is_removed_also_by_a_replay_that_is_gone_on_with(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.begin(keep=False)
+    with pytest.raises(Killed):
+        scene.carry_out(killed_at=8)
+    scene.go_on()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lineage, "remove_folder", lambda path: _die())
+        with pytest.raises(Killed):
+            scene.carry_out()
+    assert 2 == scene.job.home.record().live
+    scene.carry_out()
+
+    assert [2] == [one.number for one in versions_of(scene.job)]
+    assert not scene.job.home.checkpoint(1).exists()
+    if not scene.to_topic:
+        assert [2] == [one.number for one in list_versions(scene.numbers.table)]
+    with pytest.raises(UserError, match="was not kept"):
+        begin_taking_back(scene.job, scene.client, 1, Choices())
+    scene.check(is_new=True)
+
+
+def _die() -> None:
+    raise Killed
 
 
 def test_a_kept_version_can_be_dropped_and_the_live_one_cannot(scene: Scene) -> None:

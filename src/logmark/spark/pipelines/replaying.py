@@ -8,7 +8,7 @@
     6   handed over         the table holds its rows, by one commit; or the topic has what was not sent before
     7   moved               the pipeline's group stands where the version does
     8   live                the record says so: whoever runs the pipeline runs this version
-    9   cleaned             what only the building needed is gone
+    9   cleaned             what only the building needed is gone, and the old version if it is not kept
 """
 
 import contextlib
@@ -295,19 +295,18 @@ class Replay:
             claim(self._client, job.pipeline.group, position)
         self._reached(7)
         old = job.home.record().live
+        if old != number:
+            self._work = replace(self._work, replaced=old)
+            remember_work(job.home, self._work)
         how = "taken back" if self._work.kind is Kind.BACK else "built beside"
         note_turn(job.home, Turn(number=number, at_ms=time.time_ns() // 1_000_000, how=how))
         job.home.change(lambda record: replace(record, live=number, building=None, begun=number))
         self._reached(8)
-        if not self._work.keep:
-            self._drop(old)
-
-    def _drop(self, number: int) -> None:
-        if number != self._work.number:
-            remove(self._job, self._client, number)
 
     def _clean(self) -> None:
         job, work = self._job, self._work
+        if work.replaced is not None and not work.keep:
+            remove(job, self._client, work.replaced)
         if isinstance(job.pipeline.sink, Topic) and not work.keep_side_topic:
             remove_side_topic(self._client, self._side)
         self._client.delete_groups([group_of(job.pipeline, work.number)])

@@ -38,6 +38,7 @@ class Work:
     From `is_prepared` on whatever is in its table, its side topic and its group was made by it.
     From `is_handing_over` on the live version must not run any more: it would send what the new one has sent already.
     `is_handed_over` says that what the version made is where readers look.
+    `replaced` is the version that was live until this one was: what is not kept of it is removed at the very end.
     """
 
     number: int
@@ -50,6 +51,7 @@ class Work:
     is_prepared: bool = False
     is_handing_over: bool = False
     is_handed_over: bool = False
+    replaced: int | None = None
     before: Mapping[TopicPartition, Committed] = field(default_factory=dict)  # what the pipeline's group had
 
 
