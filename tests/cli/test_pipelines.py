@@ -15,6 +15,7 @@ import pytest
 from logmark.spark import read_table
 from logmark.spark.pipelines.home import Home, Record
 from logmark.spark.pipelines.status import BatchDone, State, Status, write_status
+from logmark.spark.pipelines.works import Kind, Work, remember_work
 from tests.cli.conftest import Ran, run
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
@@ -100,6 +101,18 @@ def test_a_mistake_is_said_before_spark_is_started(
     assert "Traceback" not in ran.error
     assert {} == stage.broker.committed(stage.group)
     assert not stage.root.exists()
+
+
+def test_a_replay_that_has_to_be_gone_on_with_first_is_named_before_spark_is_started(stage: Stage) -> None:
+    topic = stage.broker.create_topic("clicks")
+    remember_work(stage.home, Work(number=2, kind=Kind.SWAP, is_handing_over=True))
+
+    refused = stage.run("run", stage.file(topic, startingOffsets="earliest"))
+
+    assert 1 == refused.exit_code
+    assert "billing: Version 2 of billing is being put in place" in refused.error
+    assert "Go on with `logmark pipelines replay billing`" in refused.error
+    assert "Starting Spark" not in refused.error
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.moves.targets import ToEarliest
-from logmark.spark.pipelines import lineage, replaying
+from logmark.spark.pipelines import lineage, replaying, working
 from logmark.spark.pipelines.aims import parse_aim
 from logmark.spark.pipelines.building import connect, is_close, standing
 from logmark.spark.pipelines.lineage import drop, previous, versions_of
@@ -30,7 +30,7 @@ from logmark.spark.pipelines.replaying import (
     rebuild,
 )
 from logmark.spark.pipelines.taking import claim, give_back
-from logmark.spark.pipelines.working import Job
+from logmark.spark.pipelines.working import Job, start_live
 from logmark.spark.pipelines.works import Kind, read_work
 from logmark.spark.tables.versions import list_versions
 from tests.harness.brokers import BrokerUnderTest
@@ -251,6 +251,29 @@ def test_a_batch_that_was_planned_when_the_driver_died_is_finished_by_the_versio
 
     assert 1 == scene.job.home.record().live
     scene.check(is_new=False)
+
+
+def test_a_planned_batch_of_the_old_version_is_not_sent_again_by_a_start_after_the_release(
+    our_broker: BrokerUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = staged(our_broker, tmp_path, monkeypatch, to_topic=True)
+    scene.numbers.send(4)
+    scene.paper.dies_in_the_batch = True
+    with pytest.raises(Died):
+        scene.go_on()
+    scene.paper.dies_in_the_batch = False
+    scene.begin()
+    with pytest.raises(Killed):
+        scene.carry_out(killed_at=6)
+    monkeypatch.setattr(working, "start_query", lambda *given, **named: scene.go_on())
+
+    with pytest.raises(UserError, match=f"Go on with `logmark pipelines replay {scene.job.pipeline.name}`"):
+        start_live(scene.job, None, available_now=True)  # type: ignore[arg-type]
+    scene.check(is_new=True)
+    scene.carry_out()
+    scene.go_on()
+
+    scene.check(is_new=True)
 
 
 def claim_by_version_2(scene: Scene) -> None:

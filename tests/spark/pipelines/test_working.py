@@ -17,7 +17,9 @@ from logmark.spark.pipelines.home import Home
 from logmark.spark.pipelines.queries import Brokers
 from logmark.spark.pipelines.running import Runner
 from logmark.spark.pipelines.status import State, read_status
-from logmark.spark.pipelines.working import ATTEMPTS_MAX, Job, Worker
+from logmark.spark.pipelines.working import ATTEMPTS_MAX, Job, Worker, start_live
+from logmark.spark.pipelines.works import Kind as WorkKind
+from logmark.spark.pipelines.works import Work, forget_work, remember_work
 from tests.spark.pipelines.test_restarts import A_DEAD_WORKER, IN_CODE, ours
 from tests.spark.pipelines.test_status import report
 
@@ -300,6 +302,55 @@ def test_an_unfinished_replay_is_named_to_whoever_lost_the_group_to_it(stage: St
         worker.look()
 
     assert "`logmark pipelines replay billing` goes on with it" in stage.said[-1]
+
+
+def being_put_in_place(stage: Stage, number: int = 2) -> None:
+    """A replay was killed between the release of what its version made and the turn of that version."""
+    remember_work(stage.home, Work(number=number, kind=WorkKind.SWAP, is_handing_over=True))
+    stage.home.change(lambda record: replace(record, building=number, last=number))
+
+
+def test_a_version_whose_place_is_being_taken_is_not_started_any_more(stage: Stage) -> None:
+    being_put_in_place(stage)
+    worker = stage.worker()
+    for _ in range(3):
+        worker.look()
+
+    assert [] == stage.queries, "it would repeat the batch that it had planned"
+    assert State.FAILED is worker.status.state
+    assert not stage.home.is_live()
+    assert [
+        "billing: Version 2 of billing is being put in place, and that is not done: version 1 must not run any more, "
+        "because it would make again what was handed over already. Nothing was read or written. Go on with `logmark "
+        "pipelines replay billing`, and run it then."
+    ] == stage.said
+    with pytest.raises(UserError, match="version 1 must not run any more"):
+        start_live(stage.job, stage.spark, available_now=True)
+    assert [] == stage.queries
+    assert not stage.home.is_live()
+
+
+def test_a_run_that_comes_while_a_version_is_put_in_place_waits_and_runs_that_one(stage: Stage) -> None:
+    being_put_in_place(stage)
+    worker = stage.worker()
+    with stage.home.replaying():
+        worker.look()
+        worker.look()
+        assert State.MAKING_WAY is worker.status.state
+        stage.home.change(lambda record: replace(record, live=2, building=None))
+        forget_work(stage.home)
+    worker.look()
+
+    assert [2] == [query.version for query in stage.queries]
+    assert (State.RUNNING, ["billing: version 2 runs as group billing"]) == (worker.status.state, stage.said)
+
+
+def test_a_version_that_is_in_place_runs_though_its_replay_has_not_cleaned_up(stage: Stage) -> None:
+    being_put_in_place(stage)
+    stage.home.change(lambda record: replace(record, live=2))
+    stage.worker().look()
+
+    assert [2] == [query.version for query in stage.queries]
 
 
 def test_the_record_that_the_pipelines_code_fails_on_is_looked_for_and_named(

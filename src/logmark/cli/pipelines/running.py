@@ -111,12 +111,15 @@ def check_all(jobs: "Sequence[Job]", clients: "dict[str, Client]") -> None:
 
 def _checked(job: "Job", clients: "dict[str, Client]") -> str | None:
     """Why the pipeline cannot be run; None if nothing is known that speaks against it."""
+    from logmark.spark.pipelines.works import check_may_run
     from logmark.spark.source.cluster import partitions_of
 
     try:
         if job.home.is_live():
             with job.home.live():
                 pass  # the lock knows who has it
+        elif not job.home.is_replaying() and not job.home.has_lost_checkpoint():
+            check_may_run(job.home)
         options = _options(job)
         if job.brokers.bootstrap_servers in clients:
             partitions_of(clients[job.brokers.bootstrap_servers], options)

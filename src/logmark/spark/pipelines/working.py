@@ -20,6 +20,7 @@ from logmark.spark.pipelines.restarts import Failure, Kind, Restarts, judge, jud
 from logmark.spark.pipelines.settling import last_number, settle
 from logmark.spark.pipelines.state import keeps_state
 from logmark.spark.pipelines.status import Meter, State, Status, write_status
+from logmark.spark.pipelines.works import check_may_run, taking_over
 from logmark.spark.tables.table import read_position
 
 if TYPE_CHECKING:
@@ -288,7 +289,7 @@ class Worker:
         unfinished = (
             f" Version {record.building} is being built and not finished: `logmark pipelines replay {self.name}` goes "
             "on with it."
-            if record.building is not None
+            if record.building is not None and taking_over(home) is None
             else ""
         )
         self._give_up(f"{self._error}{unfinished}")
@@ -372,6 +373,8 @@ def begin(job: Job, version: Version, spark: "SparkSession", *, available_now: b
 
     From the start on: a driver may die in its first batch, and its checkpoint be lost, when rows are written already.
     """
+    # Spark repeats a batch that was planned before it asks the source, which would know whose the group is.
+    check_may_run(job.home)
     query = start_query(job.pipeline, version, spark, job.brokers, available_now=available_now, options=job.options)
     try:
         job.home.change(lambda record: replace(record, begun=version.number))

@@ -10,6 +10,7 @@ from pathlib import Path
 from logmark.client.answers import Committed
 from logmark.errors import UserError
 from logmark.names import TopicPartition
+from logmark.spark.errors import Superseded
 from logmark.spark.pipelines.home import Home, write_whole
 from logmark.spark.source.position import Offsets
 
@@ -73,6 +74,23 @@ def read_work(home: Home) -> Work | None:
             f"{path} cannot be read, so nobody knows how far the replay was. Nothing was changed. Take the file away "
             "and begin the replay again."
         ) from None
+
+
+def taking_over(home: Home) -> Work | None:
+    """The replay because of which the live version must not run any more, if one is that far and not done."""
+    work = read_work(home)
+    return work if work is not None and work.is_handing_over and work.number != home.record().live else None
+
+
+def check_may_run(home: Home) -> None:
+    """Raises a sentence if another version is being put in the place of the live one."""
+    work = taking_over(home)
+    if work is not None:
+        raise Superseded(
+            f"Version {work.number} of {home.name} is being put in place, and that is not done: version "
+            f"{home.record().live} must not run any more, because it would make again what was handed over already. "
+            f"Nothing was read or written. Go on with `logmark pipelines replay {home.name}`, and run it then."
+        )
 
 
 def remember_work(home: Home, work: Work) -> None:
