@@ -1,6 +1,7 @@
 """`logmark pipelines replay`, `versions`, `take-back` and `drop`, with queries on paper instead of Spark's."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -260,3 +261,51 @@ def test_rows_without_ids_are_a_sentence_and_gone_on_with_once_somebody_says_wha
     fields = json.loads(done.stdout)
     assert (2, 0, 7) == (fields["version"], fields["released"], fields["without_id"])
     assert 2 == scene.job.home.record().live
+
+
+@pytest.mark.parametrize("scene", ["topic"], indirect=True)
+@pytest.mark.parametrize("is_rebuilt", [False, True])
+def test_rows_without_ids_leave_the_live_version_as_it_was_and_the_replay_can_be_given_up(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, is_rebuilt: bool
+) -> None:
+    monkeypatch.setattr(plans, "check_ids", lambda *given, **named: None)
+    alerts = scene.numbers.alerted()
+    scene.numbers.divisors = [2, 3]
+    with monkeypatch.context() as patch:
+        patch.setattr(releasing, "id_of", lambda record: None)
+        if is_rebuilt:
+            shutil.rmtree(scene.job.home.checkpoint(1))
+            with scene.job.home.live(), pytest.raises(UserError, match="Nothing was sent"):
+                replaying.rebuild(scene.job, None, is_stateful=True, say=lambda text: None)  # type: ignore[arg-type]
+        else:
+            assert "Nothing was sent" in scene("replay", "--yes").stderr
+    assert alerts == scene.numbers.alerted()
+
+    given_up = scene("replay", "--abandon", "--yes")
+    assert 0 == given_up.exit_code, given_up.stderr
+    scene.numbers.send(4)
+    if is_rebuilt:  # the mended code gives ids
+        with scene.job.home.live():
+            replaying.rebuild(scene.job, None, is_stateful=True, say=lambda text: None)  # type: ignore[arg-type]
+    else:
+        scene.numbers.divisors = [3]
+    scene.go_on()
+    assert scene.numbers.due(*scene.numbers.divisors) == scene.numbers.alerted()
+
+
+@pytest.mark.parametrize("scene", ["topic"], indirect=True)
+def test_a_rebuilt_version_of_rows_without_ids_is_finished_by_whoever_says_what_becomes_of_them(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(scene.job.home.checkpoint(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(releasing, "id_of", lambda record: None)
+        with scene.job.home.live(), pytest.raises(UserError, match="--without-id skip"):
+            replaying.rebuild(scene.job, None, is_stateful=True, say=lambda text: None)  # type: ignore[arg-type]
+        done = scene("replay", "--yes", "--without-id", "skip")
+
+    assert 0 == done.exit_code, done.output
+    assert not scene.job.home.has_lost_checkpoint()
+    scene.numbers.send(4)
+    scene.go_on()
+    assert scene.numbers.due(3) == scene.numbers.alerted()

@@ -14,7 +14,7 @@ from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.moves.targets import ToEarliest
-from logmark.spark.pipelines import lineage, replaying, working
+from logmark.spark.pipelines import lineage, releasing, replaying, working
 from logmark.spark.pipelines.aims import parse_aim
 from logmark.spark.pipelines.building import connect, is_close, standing
 from logmark.spark.pipelines.lineage import drop, previous, versions_of
@@ -273,6 +273,56 @@ def test_a_planned_batch_of_the_old_version_is_not_sent_again_by_a_start_after_t
     scene.carry_out()
     scene.go_on()
 
+    scene.check(is_new=True)
+
+
+def test_rows_without_ids_are_found_before_the_live_version_is_disturbed(
+    our_broker: BrokerUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = staged(our_broker, tmp_path, monkeypatch, to_topic=True)
+    monkeypatch.setattr(releasing, "id_of", lambda record: None)
+    scene.begin()
+    with scene.running() as thread:
+        with pytest.raises(UserError, match=r"of the records in .* have no id"):
+            scene.carry_out()
+        assert thread.is_alive()
+
+
+def test_rows_without_ids_that_come_at_last_leave_the_way_back_open(
+    our_broker: BrokerUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = staged(our_broker, tmp_path, monkeypatch, to_topic=True)
+    scene.begin()
+
+    def lose_ids() -> None:
+        scene.numbers.send(6)
+        monkeypatch.setattr(releasing, "id_of", lambda record: None)
+
+    with pytest.raises(UserError, match=r"^4 of the records in "):  # the others were looked at before
+        scene.carry_out(hooks={4: lose_ids})
+    monkeypatch.undo()
+
+    abandon(scene.job, scene.client)
+    scene.numbers.divisors = [3]
+    scene.go_on()
+    scene.check(is_new=False)
+
+
+def test_a_replay_that_was_killed_while_it_handed_over_reads_nothing_more_before_it_is_done(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.begin()
+    with monkeypatch.context() as patch:
+        patch.setattr(Replay, "_hand_over", lambda replay: _die())
+        with pytest.raises(Killed):
+            scene.carry_out()
+    scene.numbers.send(4)
+    runs = scene.paper.runs
+
+    scene.carry_out()
+
+    assert runs == scene.paper.runs, "what it had found then could not be given up any more"
+    scene.go_on()
     scene.check(is_new=True)
 
 

@@ -67,6 +67,36 @@ def empty(client: Client, side: str) -> None:
         client.delete_records(client.latest(places))
 
 
+def check_named(
+    client: Client,
+    side: str,
+    topic: str,
+    *,
+    without_id: str | None = None,
+    checked: Mapping[TopicPartition, int] | None = None,
+) -> dict[TopicPartition, int]:
+    """Raises a sentence if a release would, for records without an id; else the ends up to which it has looked.
+
+    Records before those that are given as `checked` are not looked at again.
+    """
+    if without_id in WITHOUT_ID:
+        return {}
+    ends = client.latest(partitions_of(client, side))
+    starts = client.earliest(ends) | {place: offset for place, offset in (checked or {}).items() if place in ends}
+    nameless = sum(id_of(record) is None for _, record in _records(client, starts, ends))
+    if nameless:
+        raise _without_ids(nameless, side, topic)
+    return ends
+
+
+def _without_ids(nameless: int, side: str, topic: str) -> UserError:
+    return UserError(
+        f"{nameless} of the records in {side} have no id, so nobody can say whether they were sent to {topic} before. "
+        "Nothing was sent. Go on with `logmark pipelines replay` and --without-id skip or --without-id send; or give "
+        "it up with --abandon, give every row an id, and begin again."
+    )
+
+
 def release(
     client: Client,
     side: str,
@@ -92,10 +122,7 @@ def release(
         else:
             ids.add(own_id)
     if nameless and without_id not in WITHOUT_ID:
-        raise UserError(
-            f"{nameless} of the records in {side} have no id, so nobody can say whether they were sent to {topic} "
-            "before. Nothing was sent. Give every row an id, or say --without-id skip or --without-id send."
-        )
+        raise _without_ids(nameless, side, topic)
     known = ids_in_topic(client, ids, starts=dict.fromkeys(partitions_of(client, topic), 0)) if ids else set()
     found = len(known)
     post = _Post(client, topic)

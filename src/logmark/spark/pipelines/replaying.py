@@ -36,7 +36,8 @@ from logmark.spark.pipelines.declaration import Table, Topic
 from logmark.spark.pipelines.home import has_begun
 from logmark.spark.pipelines.lineage import Turn, is_whole, note_turn, remove, remove_folder, remove_side_topic
 from logmark.spark.pipelines.plans import VersionPlan, next_number
-from logmark.spark.pipelines.releasing import Released, empty, make_side_topic, release, side_topic
+from logmark.spark.pipelines.releasing import Released, check_named, empty, make_side_topic, release, side_topic
+from logmark.spark.pipelines.settling import finished
 from logmark.spark.pipelines.taking import WAIT_S, claim, give_back, live_place, put
 from logmark.spark.pipelines.working import Job
 from logmark.spark.pipelines.works import Kind, Work, forget_work, read_work, remember_work
@@ -152,6 +153,7 @@ class Replay:
         self._has_live_place = has_live_place
         self._version = beside(job, work.number)
         self._released: Released | None = None
+        self._named: Offsets = {}
 
     def carry_out(self) -> Outcome:
         """Everything that is left of the replay is done."""
@@ -183,18 +185,32 @@ class Replay:
         return self._work.is_handed_over
 
     def _build(self) -> None:
-        if self._is_handed_over() or self._takes_rows_back():
+        if self._is_handed_over() or self._takes_rows_back() or self._is_complete():
             return
         self._prepare()
         starts = self._work.starts
         run_until_close(
             self._job, self._version, self._spark(), self._client, starts=starts, report=self._telling.report
         )
+        self._check_ids()
         self._reached(3)
 
     def _takes_rows_back(self) -> bool:
         """A table that was kept is taken back as it is, and goes on from where it stood."""
         return self._work.kind is Kind.BACK and isinstance(self._job.pipeline.sink, Table)
+
+    def _is_complete(self) -> bool:
+        """Whether handing over had begun when a process was killed: the version reads no more until it is live."""
+        # Reading on might find rows without ids, and there is no way back any more.
+        return self._work.is_handing_over and finished(self._version.checkpoint) is not None
+
+    def _check_ids(self) -> None:
+        """What cannot be released is found while the live version still runs, or can run on."""
+        sink = self._job.pipeline.sink
+        if isinstance(sink, Topic):
+            self._named = check_named(
+                self._client, self._side, sink.name, without_id=self._work.without_id, checked=self._named
+            )
 
     def _prepare(self) -> None:
         job, work = self._job, self._work
@@ -237,8 +253,9 @@ class Replay:
                     stack.enter_context(place)
                 self._reached(4)
                 if not self._is_handed_over():
-                    if not self._takes_rows_back():
+                    if not self._takes_rows_back() and not self._is_complete():
                         self._run(None)
+                        self._check_ids()
                     self._reached(5)
                     self._claim()
                     self._hand_over()
