@@ -66,7 +66,7 @@ class Paper:
             place: max(min(end, (stops or ends).get(place, end)), position.next[place]) for place, end in ends.items()
         }
         number = (last_number(version.checkpoint / "offsets") or 0) + 1
-        following = position.batch(first=position.next, next=wanted, known=position.next)
+        following = position.batch(first=position.next, next=wanted, held={})
         _note(version.checkpoint / "offsets" / str(number), following)
         if self.dies_in_the_batch:
             raise Died
@@ -113,7 +113,7 @@ class Paper:
         if position.group != version.group:
             assert position.group == version.group_before, "a checkpoint of a third group"
             return position.adopted(version.group, found, now_ms=now_ms)
-        verdict = judge(position, found, ours=position.committed_before())
+        verdict = judge(position, found, held=position.committed_before())
         if isinstance(verdict, TakenOver):
             raise Superseded(str(verdict.owner))
         if isinstance(verdict, Moved):

@@ -32,6 +32,18 @@ def test_the_query_goes_on_under_its_first_token() -> None:
     assert following == follower.advance(following, records_max=100)
 
 
+def test_a_query_that_died_twice_in_its_first_batch_is_not_taken_for_another() -> None:
+    cluster, clock = FakeCluster(p0=(0, 150)), ManualClock()
+    planned = planned_first_batch(cluster, clock)
+    GroupFollower(parse(OPTIONS, is_stream=True), cluster, clock).begin()  # repeats the batch, and dies at its end
+    clock.advance(seconds=5)
+    third = GroupFollower(parse(OPTIONS, is_stream=True), cluster, clock)
+
+    following = third.advance(planned, records_max=100)
+
+    assert (planned.query, {P0: (100, 150)}) == (following.query, following.ranges)
+
+
 def test_a_reset_before_the_second_beginning_is_honoured() -> None:
     cluster, clock = FakeCluster(p0=(0, 150)), ManualClock()
     planned = planned_first_batch(cluster, clock)

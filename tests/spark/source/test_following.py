@@ -6,12 +6,13 @@ import pytest
 
 from logmark.client.answers import EARLIEST, LATEST, Committed, FetchedPartition, OffsetAndTimestamp
 from logmark.client.connection import Address
-from logmark.client.errors import BrokerUnreachable, CommitRefused
+from logmark.client.errors import BrokerUnreachable, CommitRefused, NoCoordinator, RefusedByBroker
 from logmark.client.metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
 from logmark.clock import ManualClock
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.offsets.marks import Mark
+from logmark.spark.source.fetching import is_passing
 from logmark.spark.source.following import GroupFollower
 from logmark.spark.source.options import parse
 from logmark.spark.source.position import Position
@@ -118,14 +119,18 @@ def step(follower: GroupFollower, start: Position, records_max: int | None = Non
     return follower.advance(start, records_max=records_max)
 
 
-def test_a_new_query_starts_at_the_committed_offsets_and_takes_them_over_at_once() -> None:
+def test_a_new_query_starts_at_the_committed_offsets_and_owns_them_when_it_plans_its_first_batch() -> None:
     cluster = FakeCluster(p0=(0, 100), p1=(0, 50))
     cluster.reset(p0=42)
+    follower = follow(cluster, **EARLY)
 
-    position = follow(cluster, **EARLY).begin()
+    position = follower.begin()
+    anchored = list(cluster.commits)
+    step(follower, position)
 
     assert {P0: 42, P1: 0} == position.next
-    assert [{P0: 42, P1: 0}] == cluster.commits
+    assert [{P1: 0}] == anchored, "where the group had none, the start is its own at once"
+    assert {P0: 42, P1: 0} == {place: one.offset for place, one in cluster.offsets.items()}
     assert position.mark(P0) == Mark.of(cluster.offsets[P0].metadata)
 
 
@@ -194,7 +199,7 @@ def test_the_query_that_lost_its_group_stops_names_the_owner_and_commits_nothing
     old = follow(cluster, clock, **EARLY)
     end = step(old, old.begin(), 50)
     clock.advance(seconds=1)
-    owner = follow(cluster, clock).begin()
+    owner = step(heir := follow(cluster, clock), heir.begin())
     commits = len(cluster.commits)
 
     with pytest.raises(UserError, match=f"taken over by the query {owner.query}"):
@@ -273,6 +278,105 @@ def test_a_restart_after_failed_commits_does_not_go_back() -> None:
     assert 70 == cluster.offsets[P0].offset
 
 
+REFUSED = CommitRefused("billing", dict.fromkeys((P0, P1), ErrorCode.GROUP_AUTHORIZATION_FAILED))
+
+
+class Refusing(FakeCluster):
+    """Lets everybody see the group, and refuses commits while `refuses` says so."""
+
+    refuses: int = 1_000_000
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, Committed | int]) -> None:
+        self.refuses -= 1
+        if self.refuses >= 0:
+            raise REFUSED
+        super().commit(group, offsets)
+
+
+def read(follower: GroupFollower, position: Position, triggers: int, records_max: int = 10) -> list[dict[int, object]]:
+    """The ranges that the next triggers read, partition by partition, without those that read nothing."""
+    seen = []
+    for _ in range(triggers):
+        before, position = position, step(follower, position, records_max)
+        if position.ranges and position is not before:
+            seen.append({place.partition: ends for place, ends in position.ranges.items()})
+    return seen
+
+
+def test_where_no_commit_is_allowed_a_query_reads_each_record_once() -> None:
+    cluster = Refusing(p0=(0, 40))
+    cluster.reset(p0=10)
+    follower = follow(cluster, **EARLY)
+
+    assert [{0: (10, 20)}, {0: (20, 30)}, {0: (30, 40)}] == read(follower, follower.begin(), 6)
+
+
+def test_where_no_commit_is_allowed_a_restarted_query_goes_on() -> None:
+    cluster = Refusing(p0=(0, 40))
+    cluster.reset(p0=10)
+    end = step(follower := follow(cluster, **EARLY), follower.begin(), 10)
+
+    assert [{0: (20, 30)}, {0: (30, 40)}] == read(follow(cluster, **EARLY), Position.from_json(end.to_json()), 4)
+
+
+def test_a_reset_is_followed_once_though_the_commit_after_it_is_refused() -> None:
+    cluster = Refusing(p0=(0, 40))
+    cluster.refuses = 0
+    follower = follow(cluster, **EARLY)
+    end = step(follower, follower.begin(), 30)
+    step(follower, end, 1)
+    cluster.reset(p0=5)
+    cluster.refuses = 2
+
+    assert [{0: (5, 15)}, {0: (15, 25)}, {0: (25, 35)}] == read(follower, end, 4)
+    assert 25 == cluster.offsets[P0].offset
+
+
+def test_a_refused_commit_beside_a_reset_rewinds_no_other_partition() -> None:
+    cluster = Refusing(p0=(0, 50), p1=(0, 50))
+    cluster.refuses = 0
+    follower = follow(cluster, **EARLY)
+    end = step(follower, follower.begin(), 100)
+    cluster.reset(p0=5)
+    cluster.refuses = 1
+
+    assert [{0: (5, 50)}] == read(follower, end, 4, records_max=100)
+
+
+def test_a_query_that_was_restarted_without_its_coordinator_does_not_go_back() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **EARLY)
+    end = step(follower, step(follower, follower.begin(), 50), 50)
+    assert end is step(follower, end)
+    cluster.logs[P0] = (0, 300)
+    cluster.failure = NoCoordinator("billing", ErrorCode.COORDINATOR_NOT_AVAILABLE, "It is being elected.")
+    restarted = follow(cluster)
+
+    blind = step(restarted, step(restarted, end, 50), 50)
+    cluster.failure = None
+    after = step(restarted, blind, 50)
+
+    assert {P0: (150, 200)} == blind.ranges
+    assert (blind.generation, {P0: (200, 250)}) == (after.generation, after.ranges)
+    assert {P0: (200, 250)} == step(follow(cluster), blind, 50).ranges, "nor does the next one"
+
+
+def test_a_commit_that_arrived_without_an_answer_is_known_after_a_restart() -> None:
+    cluster = FakeCluster(p0=(0, 300))
+    follower = follow(cluster, **EARLY)
+    end = step(follower, follower.begin(), 50)
+    original = cluster.committed
+    cluster.failure, cluster.arrives_all_the_same = BrokerUnreachable("gone."), True
+    cluster.committed = lambda group, partitions=None: dict(cluster.offsets)  # type: ignore[method-assign]
+    end = step(follower, end, 50)
+    cluster.committed = original  # type: ignore[method-assign]
+    end = step(follower, end, 50)
+    cluster.failure = None
+    assert (50, {P0: (100, 150)}) == (cluster.offsets[P0].offset, end.ranges)
+
+    assert {P0: (150, 200)} == step(follow(cluster), end, 50).ranges
+
+
 def test_an_idle_query_renews_its_commit_every_day() -> None:
     cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
     follower = follow(cluster, clock, **EARLY)
@@ -330,6 +434,66 @@ def test_a_log_that_was_made_anew_is_noticed() -> None:
     clock.advance(seconds=30)
 
     assert {P0: 0} == step(follower, end).next
+
+
+def test_the_offset_of_a_topic_that_was_deleted_is_not_committed_in_the_one_that_has_its_name_now() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    cluster.reset(p0=0)
+    end = step(follower := follow(cluster, clock), follower.begin())
+    cluster.topic_id, cluster.logs[P0] = b"\2" * 16, (0, 150)
+    cluster.offsets.clear()
+
+    with pytest.raises(UserError, match="belongs to a topic of that name that was deleted"):
+        step(follow(cluster, clock), end)
+    assert {} == cluster.offsets
+
+
+def test_a_run_that_ends_waits_until_it_is_known_that_a_log_has_become_shorter() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    cluster.reset(p0=0)
+    end = step(follower := follow(cluster, clock), follower.begin())
+    cluster.logs[P0] = (0, 60)
+    weekly = follow(cluster, clock)
+    weekly.fix_end()
+
+    with pytest.raises(RefusedByBroker, match="clicks-0 is missing, or shorter than what was read of it") as waits:
+        step(weekly, end)
+    clock.advance(seconds=30)
+    with pytest.raises(UserError, match="offset 100 of clicks-0 lies beyond the log, which holds 0 to 60"):
+        step(weekly, end)
+    assert is_passing(waits.value)
+
+
+def test_a_run_that_ends_waits_until_it_is_known_that_a_topic_is_gone() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    cluster.reset(p0=0)
+    pattern = {"subscribe": "", "subscribePattern": "cl.*"}
+    end = step(follower := follow(cluster, clock, **pattern), follower.begin())
+    cluster.logs.clear()
+    weekly = follow(cluster, clock, **pattern)
+    weekly.fix_end()
+
+    with pytest.raises(RefusedByBroker, match="clicks-0 is missing"):
+        step(weekly, end)
+    clock.advance(seconds=30)
+    with pytest.raises(UserError, match="clicks-0 is not there any more"):
+        step(weekly, end)
+
+
+def test_a_take_over_while_a_new_leader_knows_less_does_not_begin_elsewhere() -> None:
+    cluster, clock = FakeCluster(p0=(0, 90)), ManualClock()
+    cluster.reset(p0=100)
+    follower = follow(cluster, clock, **EARLY)
+    position = follower.begin()
+    assert position is step(follower, position)
+    cluster.logs[P0] = (0, 120)
+
+    assert {P0: (100, 120)} == step(follower, position).ranges
+
+
+def test_a_topic_that_never_was_is_a_sentence_whatever_may_be_lost() -> None:
+    with pytest.raises(UserError, match="There is no topic clicks"):
+        follow(FakeCluster(), failOnDataLoss="false").begin()
 
 
 def test_a_new_partition_is_read_from_its_first_record() -> None:

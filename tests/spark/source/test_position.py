@@ -51,7 +51,7 @@ RESTARTED = [
 
 @pytest.mark.parametrize(("group", "verdict"), RESTARTED)
 def test_a_restarted_query_knows_whose_move_it_was(group: Found | None, verdict: str) -> None:
-    assert verdict == name(judge(START, {P0: group} if group else {}, ours=START.committed_before()))
+    assert verdict == name(judge(START, {P0: group} if group else {}, held=START.committed_before()))
 
 
 RUNNING = [
@@ -62,13 +62,16 @@ RUNNING = [
     (found(100, query="me"), {100, 150}, COMMIT),  # or not
     (found(200, query="me"), {200}, KEEP),
     (found(100), {100}, SEEK),  # a reset to where the group already was, before it followed: the metadata is gone
+    (found(200, query="older", generation=6), {100}, COMMIT),  # a foreign commit of where the query stands
     (None, {100}, COMMIT),
 ]
 
 
 @pytest.mark.parametrize(("group", "ours", "verdict"), RUNNING)
 def test_a_running_query_knows_what_it_committed_last(group: Found | None, ours: set[int], verdict: str) -> None:
-    assert verdict == name(judge(START, {P0: group} if group else {}, ours={P0: ours}))
+    held = {P0: {START.own(offset) for offset in ours}}
+
+    assert verdict == name(judge(START, {P0: group} if group else {}, held=held))
 
 
 def name(verdict: Unmoved | Moved | TakenOver) -> str:
@@ -86,13 +89,13 @@ def test_only_a_commit_with_all_three_of_token_generation_and_offset_is_ours() -
         commit = found(100, query=query, generation=generation, says=says)
         is_ours = (query, generation, says) == ("me", 7, 100)
 
-        assert is_ours == (Unmoved(commit={P0: 200}) == judge(START, {P0: commit}, ours={P0: {100}}))
+        assert is_ours == (Unmoved(commit={P0: 200}) == judge(START, {P0: commit}, held={P0: {START.own(100)}}))
 
 
 def test_a_reset_of_one_partition_leaves_the_others_where_they_are() -> None:
     start = Position(group="g", query="me", generation=7, first={P0: 0, P1: 0}, next={P0: 200, P1: 90})
 
-    verdict = judge(start, {P0: found(50), P1: found(0, query="me")}, ours=start.committed_before())
+    verdict = judge(start, {P0: found(50), P1: found(0, query="me")}, held=start.committed_before())
 
     assert Moved(to={P0: 50}, commit={P1: 90}) == verdict
     assert {P0: 50, P1: 90} == start.seek({P0: 50}, now_ms=5).next
@@ -108,14 +111,44 @@ def test_a_seek_reads_nothing_and_starts_a_new_generation() -> None:
 def test_a_foreign_commit_is_taken_over_after_the_seek() -> None:
     after = START.seek({P0: 50}, now_ms=5)
 
-    assert Unmoved(commit={P0: 50}) == judge(after, {P0: found(50)}, ours=after.committed_before())
+    assert Unmoved(commit={P0: 50}) == judge(after, {P0: found(50)}, held=after.committed_before())
 
 
 def test_after_a_failed_commit_a_restarted_query_still_knows_its_own_older_one() -> None:
-    position = START.batch(first={P0: 200}, next={P0: 300}, known={P0: 100})
+    position = START.batch(first={P0: 200}, next={P0: 300}, held={P0: {START.own(100)}})
 
-    assert Unmoved(commit={P0: 300}) == judge(position, {P0: found(100, query="me")}, ours=position.committed_before())
-    assert position == Position.from_json(json.loads(json.dumps(position.to_json())))
+    assert Unmoved(commit={P0: 300}) == judge(position, {P0: found(100, query="me")}, held=position.committed_before())
+
+
+@pytest.mark.parametrize(
+    "left_there", [found(40), found(40, query="older", generation=6), found(40, query="me", generation=6), found(0)]
+)
+def test_what_could_not_be_committed_over_is_no_move_after_a_restart_either(left_there: Found) -> None:
+    position = START.batch(first={P0: 200}, next={P0: 300}, held={P0: {left_there}})
+    after = START.seek({P0: 250}, now_ms=5, held={P0: {left_there}})
+
+    for one in (position, after):
+        assert one == Position.from_json(json.loads(json.dumps(one.to_json())))
+        assert Unmoved(commit=one.next) == judge(one, {P0: left_there}, held=one.committed_before())
+        assert Moved(to={P0: 41}, commit={}) == judge(one, {P0: found(41)}, held=one.committed_before())
+
+
+def test_what_follows_from_the_position_is_not_written_twice() -> None:
+    position = START.batch(first={P0: 200}, next={P0: 300}, held={P0: {START.own(200)}})
+
+    assert "c" not in position.to_json()
+
+
+def test_a_checkpoint_of_an_earlier_version_says_what_the_group_had_as_a_number() -> None:
+    fields = {**START.to_json(), "c": {"clicks": {"0": 40}}}
+
+    assert {P0: {START.own(40)}} == Position.from_json(fields).held
+
+
+def test_a_partition_that_was_never_read_does_not_tell_of_a_newer_query() -> None:
+    of_another_beginning = {P0: found(200, query="me"), P1: found(0, query="newer", generation=8)}
+
+    assert Unmoved(commit={}) == judge(START, of_another_beginning, held=START.committed_before())
 
 
 def test_a_new_query_is_above_every_generation_that_the_group_shows() -> None:

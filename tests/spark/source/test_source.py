@@ -85,7 +85,7 @@ def test_the_progress_shows_the_ends_of_the_logs(cluster: FakeCluster) -> None:
 
 def test_a_batch_becomes_tasks_and_a_seek_becomes_none() -> None:
     start = Position(group="billing", query="q", generation=1, first={P0: 0}, next={P0: 10})
-    end = start.batch(first={P0: 10}, next={P0: 30}, known={})
+    end = start.batch(first={P0: 10}, next={P0: 30}, held={})
     stream = reader(maxRecordsPerPartition="10")
 
     assert [Range(P0, 10, 20), Range(P0, 20, 30)] == [

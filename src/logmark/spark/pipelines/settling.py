@@ -36,7 +36,7 @@ def commit_finished(cluster: Cluster, position: Position) -> bool:
     """Commits the position as its query would; False if somebody has moved the group, or there is nothing to commit."""
     committed = cluster.committed(position.group, list(position.next))
     found = {place: Found(offset=one.offset, mark=Mark.of(one.metadata)) for place, one in committed.items()}
-    verdict = judge(position, found, ours=position.committed_before())
+    verdict = judge(position, found, held=position.committed_before())
     if not isinstance(verdict, Unmoved) or not verdict.commit:
         return False
     marked = {

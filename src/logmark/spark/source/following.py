@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from logmark.client.answers import LATEST, Committed
-from logmark.client.errors import BrokerUnreachable, ClientError, CommitRefused
+from logmark.client.errors import BrokerUnreachable, ClientError, CommitRefused, RefusedByBroker
 from logmark.clock import Clock
-from logmark.errors import UserError
+from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.offsets.marks import Mark
 from logmark.spark.errors import Superseded
@@ -26,7 +26,7 @@ from logmark.spark.source.cluster import Cluster, bounds_of, look_up, names, par
 from logmark.spark.source.limits import share
 from logmark.spark.source.losses import Grace, Loss, losses, refusal, shown_edge, told
 from logmark.spark.source.options import Options
-from logmark.spark.source.position import Found, Moved, Offsets, Position, TakenOver, begin, judge
+from logmark.spark.source.position import Found, Held, Moved, Offsets, Position, TakenOver, begin, judge
 from logmark.spark.source.ranges import Bounds
 from logmark.spark.source.sizes import Sizes
 from logmark.spark.source.starts import Edge, check_covers, start_offsets
@@ -45,10 +45,10 @@ class GroupFollower:
         self._group = options.group or ""  # empty: made at the beginning, and kept in the checkpoint
         self._cluster = cluster
         self._clock = clock
-        self._ours: dict[TopicPartition, set[int]] | None = None  # None: this process has not committed yet
+        # What the group may hold if nobody else has moved it; None: as the checkpoint says.
+        self._held: dict[TopicPartition, set[Found]] | None = None
         self._begun: Position | None = None
         self._is_first_query_known = False
-        self._known: dict[TopicPartition, int] = {}
         self._renewed_ms: int | None = None
         self._places: list[TopicPartition] = []
         self._ids: dict[str, str] = {}
@@ -61,9 +61,15 @@ class GroupFollower:
         self._beyond, self._gone = Grace(), Grace()
 
     def begin(self) -> Position:
-        """Where a query with a new checkpoint starts: at the group's offsets, which it takes over at once."""
+        """Where a query with a new checkpoint starts: at the group's offsets; others are the group's at once.
+
+        Offsets that are there already become the query's own when it plans its first batch, and not before: Spark asks
+        a query that died in its first batch where it begins once more, and then goes on with what was planned. A mark
+        of this second beginning would be a stranger's to a third.
+        """
         options = self._options
-        places = self._partitions()
+        self._looked_ms = None
+        places = self._partitions(is_new=True)
         check_covers(options.starting, places, name=options.starting_name)
         check_covers(options.ending, places, name=options.ending_name)
         if not places:
@@ -76,13 +82,14 @@ class GroupFollower:
             self._group = f"{options.group_prefix}-{uuid.uuid4()}"
         starts = {place: commit.offset for place, commit in found.items()}
         starts |= self._first_starts([place for place in places if place not in starts], found, bounds)
-        starts |= self._back_in_range(self._losses(starts, bounds), bounds)
+        starts |= self._found_again(starts, bounds)
         query = f"{socket.gethostname().replace(' ', '-')}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         now_ms = self._clock.now_ms()
         position = begin(group=self._group, query=query, now_ms=now_ms, found=found, starts=starts, ids=self._ids)
-        self._ours = {}
+        self._held = {place: {one} for place, one in found.items()}
         self._begun = position
-        self._commit(position, starts)
+        is_there = {place for place, offset in starts.items() if place in found and found[place].offset == offset}
+        self._commit(position, {place: offset for place, offset in starts.items() if place not in is_there})
         return position
 
     def fix_end(self) -> None:
@@ -111,8 +118,14 @@ class GroupFollower:
         bounds = self._bounds(places)
         here = {place: offset for place, offset in start.next.items() if place in bounds}
         lost = self._made_anew(start, here, bounds) or self._settled_losses(here, bounds)
-        if lost and found is None:
+        if lost and found is None and self._until is None:
             return start  # somebody may have moved the group to where there is something to read
+        if self._until is not None and (kept or self._beyond.places) and not lost:
+            # A run that ends has no next time: it waits until it is known what is lost.
+            raise RefusedByBroker(
+                ErrorCode.OFFSET_NOT_AVAILABLE,
+                f"{names([*kept, *self._beyond.places])} is missing, or shorter than what was read of it.",
+            )
         if lost:
             back = self._back_in_range(lost, bounds)
             seek = self._seek(start, back)
@@ -133,9 +146,9 @@ class GroupFollower:
         if {**following, **kept} == start.next:
             return start
         self._planned_ms = self._clock.now_ms()
-        known = self._known or {**start.first, **start.behind}
         ids = {**start.ids, **self._ids}
-        return start.batch(first={**first, **kept}, next={**following, **kept}, known=known, ids=ids)
+        held = self._may_hold(start)
+        return start.batch(first={**first, **kept}, next={**following, **kept}, held=held, ids=ids)
 
     def ends(self) -> Offsets:
         """The ends of the partitions as they were seen last."""
@@ -159,8 +172,7 @@ class GroupFollower:
         position = start.adopted(self._group, self._found(start.next), now_ms=self._clock.now_ms(), ids=ids)
         self._cluster.commit(self._group, _marked(position, position.next))
         log.warning("group %s is taken over from group %s at %s", self._group, start.group, _shown(position.next))
-        self._ours = {place: {offset} for place, offset in position.next.items()}
-        self._known = dict(position.next)
+        self._held = {place: {position.own(offset)} for place, offset in position.next.items()}
         self._renewed_ms = self._clock.now_ms()
         return position
 
@@ -187,43 +199,44 @@ class GroupFollower:
             return found
         if not self._is_first_query_known:
             self._is_first_query_known = True
-            self._ours = {place: set(offsets) for place, offsets in start.committed_before().items()}
-        known = self._ours or {}
-        anew = {place for place, one in found.items() if one.mark and one.mark.query == self._begun.query}
-        for place in anew:
-            offset = found[place].offset
-            mark = Mark(query=start.query, generation=start.generation, offset=offset)
-            # Begun elsewhere than the first time: somebody has moved the group meanwhile.
-            found[place] = Found(offset=offset, mark=mark if offset in known.get(place, ()) else None)
+            self._held = None
+        held = self._may_hold(start)
+        for place, one in found.items():
+            if one.mark and one.mark.query == self._begun.query:
+                same = (other for other in held.get(place, ()) if other.offset == one.offset)
+                # Begun elsewhere than the first time: somebody has moved the group meanwhile.
+                found[place] = next(same, Found(offset=one.offset, mark=None))
         return found
+
+    def _may_hold(self, start: Position) -> Held:
+        """What the group may hold if nobody else has moved it."""
+        return start.committed_before() if self._held is None else self._held
 
     def _settle(self, start: Position, found: Mapping[TopicPartition, Found]) -> Position | None:
         """Commits what is to be committed; the position to seek to if somebody moved the group."""
-        ours = start.committed_before() if self._ours is None else self._ours
-        verdict = judge(start, found, ours=ours)
+        verdict = judge(start, found, held=self._may_hold(start))
         if isinstance(verdict, TakenOver):
             raise Superseded(_taken_over(self._group, verdict.owner))
-        if self._ours is None:
-            self._ours = {place: set(offsets) for place, offsets in ours.items()}
-        self._known = {place: commit.offset for place, commit in found.items()}
-        offsets = verdict.commit
+        self._held = {place: {one} for place, one in found.items()}
         is_due = self._renewed_ms is None or self._clock.now_ms() - self._renewed_ms >= RENEW_AFTER_MS
-        if is_due and not isinstance(verdict, Moved):
-            offsets = start.next
-        self._commit(start, offsets)
+        offsets = start.next if is_due and not isinstance(verdict, Moved) else verdict.commit
+        anew = self._topics_made_anew(start)
+        # An offset of a topic that was deleted says nothing in the one that has its name now.
+        self._commit(start, {place: offset for place, offset in offsets.items() if place.topic not in anew})
         if isinstance(verdict, Moved):
             log.warning("group %s was moved to %s: reading goes on there", self._group, _shown(verdict.to))
             return self._seek(start, verdict.to)
         return None
 
     def _seek(self, start: Position, to: Offsets) -> Position:
-        return start.seek(to, now_ms=self._clock.now_ms(), ids={**start.ids, **self._ids})
+        ids = {**start.ids, **self._ids}
+        return start.seek(to, now_ms=self._clock.now_ms(), held=self._may_hold(start), ids=ids)
 
     def _commit(self, position: Position, offsets: Offsets) -> None:
         """Tries to commit; a failure is remembered, and mended at the next trigger."""
         if not offsets:
             return
-        assert self._ours is not None
+        held = self._held = {place: set(commits) for place, commits in self._may_hold(position).items()}
         refused: set[TopicPartition] = set()
         try:
             self._cluster.commit(self._group, _marked(position, offsets))
@@ -231,15 +244,12 @@ class GroupFollower:
             refused = set(error.errors)
             log.warning("%s The query goes on and tries again.", error)
         except ClientError as error:
-            # Nobody knows whether it was done: both the old and the new offset count as ours.
+            # Nobody knows whether it was done: the group may hold the old and the new.
             log.warning("%s The query goes on and commits later.", error)
             for place, offset in offsets.items():
-                self._ours.setdefault(place, set()).add(offset)
+                held.setdefault(place, set()).add(position.own(offset))
             return
-        for place, offset in offsets.items():
-            if place not in refused:
-                self._ours[place] = {offset}
-                self._known[place] = offset
+        held |= {place: {position.own(offset)} for place, offset in offsets.items() if place not in refused}
         if not refused and len(offsets) == len(position.next):
             self._renewed_ms = self._clock.now_ms()
 
@@ -248,7 +258,10 @@ class GroupFollower:
         try:
             return self._found([*start.next, *(place for place in self._places if place not in start.next)])
         except ClientError as error:
-            if self._until is not None and isinstance(error, BrokerUnreachable):
+            is_passing = isinstance(error, BrokerUnreachable) or (
+                isinstance(error, RefusedByBroker) and error.code.is_retriable
+            )
+            if self._until is not None and is_passing:
                 raise  # a run that ends has no next time: it waits
             log.warning("%s The query goes on and looks again.", error)
             return None
@@ -257,12 +270,12 @@ class GroupFollower:
         committed = self._cluster.committed(self._group, list(places))
         return {place: Found(offset=one.offset, mark=Mark.of(one.metadata)) for place, one in committed.items()}
 
-    def _partitions(self) -> list[TopicPartition]:
+    def _partitions(self, *, is_new: bool = False) -> list[TopicPartition]:
         """The partitions to read; new ones are noticed within seconds."""
         now_ms = self._clock.now_ms()
         if self._looked_ms is None or now_ms - self._looked_ms >= self._options.new_partitions_after_ms:
             # Once it runs, a query does not end because one answer misses a topic.
-            is_strict = self._looked_ms is None and not self._options.skips_deleted_topics
+            is_strict = is_new or (self._looked_ms is None and not self._options.skips_deleted_topics)
             self._places, self._ids = partitions_of(self._cluster, self._options, is_strict=is_strict)
             self._looked_ms = now_ms
         return self._places
@@ -331,7 +344,16 @@ class GroupFollower:
         """Where partitions start that are younger than the query: at the group's offset, else at their first record."""
         new = [place for place in places if place not in here]
         starts = {place: found[place].offset if place in found else bounds[place].start for place in new}
-        return starts | self._back_in_range(self._losses(starts, bounds), bounds)
+        return starts | self._found_again(starts, bounds)
+
+    def _found_again(self, starts: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:
+        """Where to begin instead of at starts that the logs do not hold.
+
+        One beyond the end is a sentence at once where that may be, but is no reason to begin elsewhere: the end may be
+        that of a new leader which knows less for a moment.
+        """
+        lost = self._losses(starts, bounds)
+        return self._back_in_range([one for one in lost if one.count or self._options.lost is None], bounds)
 
     def _losses(self, offsets: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> list[Loss]:
         lost = losses(offsets, bounds)
@@ -351,12 +373,15 @@ class GroupFollower:
 
     def _made_anew(self, start: Position, here: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> list[Loss]:
         """The positions in topics that were deleted and made again: the same numbers, other records."""
-        anew = {topic for topic, known in start.ids.items() if self._ids.get(topic, known) != known}
+        anew = self._topics_made_anew(start)
         return [
             Loss(place=place, offset=offset, bounds=bounds[place], is_anew=True)
             for place, offset in sorted(here.items())
             if place.topic in anew
         ]
+
+    def _topics_made_anew(self, start: Position) -> set[str]:
+        return {topic for topic, known in start.ids.items() if self._ids.get(topic, known) != known}
 
     def _back_in_range(self, lost: list[Loss], bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:
         """Where to go on from positions that the logs no longer have, as the options say; never without a word."""

@@ -88,6 +88,11 @@ class Grace:
     def __init__(self) -> None:
         self._since_ms: dict[TopicPartition, int] = {}
 
+    @property
+    def places(self) -> set[TopicPartition]:
+        """Those that were named last."""
+        return set(self._since_ms)
+
     def outlasted(self, places: set[TopicPartition], *, now_ms: int) -> set[TopicPartition]:
         """Those of the places that have been named without a break for the whole grace."""
         self._since_ms = {place: self._since_ms.get(place, now_ms) for place in places}

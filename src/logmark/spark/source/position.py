@@ -10,7 +10,8 @@ query must know:
     g           the generation: it grows with every seek, and a new query starts above all earlier ones
     f           the first offset of the batch, per partition
     t           the next offset after the batch, per partition
-    c           what the group really had when the batch was planned, where that was not `f` (a commit had failed)
+    c           what else the group may hold though nobody has moved it: commits of this query that failed have left
+                there what it had before, or are not known to have arrived
     i           the ids of the topics, where brokers give them: one that was made anew has another
 
 and the metadata of each committed offset carries token, generation and the offset itself.
@@ -19,16 +20,17 @@ What "this query last committed" means. While the query runs it is remembered. A
 the last batch that Spark finished. The batch was planned by a call that first committed its beginning, so the group has
 `f` (or `c`, where that commit failed) if the driver died before the next call, and `t` if it died after it. A commit of
 this token and generation, whose offset is the one in its own metadata and is one of these, is ours: the group is
-rightly one batch behind, and going back to it would read that batch twice. Any other offset is a move by somebody, also
-under a token that a tool kept (the metadata names another offset) or restored (another generation, or an offset that
-this query left behind batches ago). The one move that cannot be seen is one to exactly where the group already was.
+rightly one batch behind, and going back to it would read that batch twice. So is what somebody else committed and this
+query has followed already, as long as it could not commit over it. Any other commit is a move by somebody, also under a
+token that a tool kept (the metadata names another offset) or restored (another generation, or an offset that this query
+left behind batches ago). The one move that cannot be seen is one to exactly where the group already was.
 
 Generations are times: a seek makes max(generation + 1, now in milliseconds), and so does a new query. So a query that
 takes a group over is above its predecessor even where a reset has wiped the metadata that named it, and the tables can
 refuse the rows of a query that has lost its group.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,12 +58,14 @@ class Position:
     generation: int
     first: Offsets
     next: Offsets
-    behind: Offsets = field(default_factory=dict)
+    held: Mapping[TopicPartition, frozenset[Found]] = field(default_factory=dict)
     ids: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """What Spark keeps; the keys are sorted, because Spark compares offsets as text."""
-        fields: dict[str, Any] = {"c": _nested(self.behind)} if self.behind else {}
+        fields: dict[str, Any] = {}
+        if self.held:
+            fields["c"] = _nested({place: self._packed(commits) for place, commits in self.held.items()})
         fields |= {"f": _nested(self.first), "g": self.generation, "group": self.group}
         if self.ids:
             fields["i"] = dict(sorted(self.ids.items()))
@@ -71,16 +75,17 @@ class Position:
     def from_json(cls, fields: Mapping[str, Any]) -> "Position":
         """The position that `to_json` wrote."""
         try:
-            return cls(
+            position = cls(
                 group=fields["group"],
                 query=fields["q"],
                 generation=fields["g"],
-                first=_flat(fields["f"]),
-                next=_flat(fields["t"]),
-                behind=_flat(fields.get("c", {})),
+                first=_offsets(fields["f"]),
+                next=_offsets(fields["t"]),
                 ids=dict(fields.get("i", {})),
             )
-        except (KeyError, TypeError, ValueError, AttributeError):
+            held = {place: position._unpacked(commits) for place, commits in _flat(fields.get("c", {})).items()}
+            return replace(position, held=held)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError):
             raise UserError(
                 'The checkpoint was not written by format("logmark"), so it does not say where this query stands. '
                 "Nothing was read. Give the query a checkpoint directory of its own."
@@ -96,12 +101,19 @@ class Position:
         """What the commit of this position carries."""
         return Mark(query=self.query, generation=self.generation, offset=self.next[place])
 
-    def seek(self, to: Offsets, *, now_ms: int, ids: Mapping[str, str] | None = None) -> "Position":
-        """The position after a seek: other offsets, a new generation, nothing read."""
+    def own(self, offset: int) -> Found:
+        """How the group shows a commit of this offset by this query in this generation."""
+        return Found(offset=offset, mark=Mark(query=self.query, generation=self.generation, offset=offset))
+
+    def seek(
+        self, to: Offsets, *, now_ms: int, held: "Held | None" = None, ids: Mapping[str, str] | None = None
+    ) -> "Position":
+        """The position after a seek, while the group held this: other offsets, a new generation, nothing read."""
         places = {**self.next, **to}
         generation = max(self.generation + 1, now_ms)
         known = self.ids if ids is None else ids
-        return replace(self, generation=generation, first=places, next=places, behind={}, ids=known)
+        sought = replace(self, generation=generation, first=places, next=places, held={}, ids=known)
+        return replace(sought, held=sought._besides(held or {}))
 
     def adopted(
         self, group: str, found: Mapping[TopicPartition, Found], *, now_ms: int, ids: Mapping[str, str] | None = None
@@ -117,18 +129,41 @@ class Position:
         return replace(self.seek(there, now_ms=above, ids=ids), group=group)
 
     def batch(
-        self, *, first: Offsets, next: Offsets, known: Offsets, ids: Mapping[str, str] | None = None
+        self, *, first: Offsets, next: Offsets, held: "Held", ids: Mapping[str, str] | None = None
     ) -> "Position":
-        """The position after a batch that was planned while the group had the offsets in `known`."""
-        behind = {place: known[place] for place, offset in first.items() if known.get(place, offset) != offset}
-        return replace(self, first=first, next=next, behind=behind, ids=self.ids if ids is None else ids)
+        """The position after a batch that was planned while the group held this."""
+        planned = replace(self, first=first, next=next, held={}, ids=self.ids if ids is None else ids)
+        return replace(planned, held=planned._besides(held))
 
-    def committed_before(self) -> dict[TopicPartition, frozenset[int]]:
-        """Which offsets the group may have if nobody else moved it, as far as a restarted query can know."""
+    def committed_before(self) -> dict[TopicPartition, frozenset[Found]]:
+        """What the group may hold if nobody else moved it, as far as a restarted query can know."""
         return {
-            place: frozenset({end, self.first.get(place, end), self.behind.get(place, end)})
+            place: self.held.get(place, frozenset()) | {self.own(end), self.own(self.first.get(place, end))}
             for place, end in self.next.items()
         }
+
+    def _besides(self, held: "Held") -> dict[TopicPartition, frozenset[Found]]:
+        """What is held beside that which follows from the position itself."""
+        others = {place: frozenset(held.get(place, ())) - {self.own(at)} for place, at in self.first.items()}
+        return {place: commits for place, commits in others.items() if commits}
+
+    def _packed(self, commits: Iterable[Found]) -> list[Any]:
+        """Commits as JSON: a number for one of our own, else a list of the offset and the metadata that matters."""
+        ordered = sorted(commits, key=lambda one: (one.offset, one.mark.to_metadata() if one.mark else ""))
+        return [
+            one.offset if one == self.own(one.offset) else [one.offset, *([one.mark.to_metadata()] if one.mark else [])]
+            for one in ordered
+        ]
+
+    def _unpacked(self, packed: Any) -> frozenset[Found]:
+        """The commits that `_packed` wrote; a bare number is what earlier versions wrote."""
+        return frozenset(
+            self.own(one) if isinstance(one, int) else Found(offset=int(one[0]), mark=Mark.of("".join(one[1:])))
+            for one in (packed if isinstance(packed, list) else [packed])
+        )
+
+
+Held = Mapping[TopicPartition, Collection[Found]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,26 +188,26 @@ class TakenOver:
     owner: Mark
 
 
-def judge(
-    start: Position, found: Mapping[TopicPartition, Found], *, ours: Mapping[TopicPartition, Collection[int]]
-) -> Unmoved | Moved | TakenOver:
-    """Says who moved the group since this query last committed, `ours` being the offsets that it may have committed.
+def judge(start: Position, found: Mapping[TopicPartition, Found], *, held: Held) -> Unmoved | Moved | TakenOver:
+    """Says who moved the group since this query last looked, `held` being what it may hold if nobody did.
 
-    A newer query owns the group where it committed last. Where a tool has moved the group since and kept its token, the
-    move counts and not the token, so that a reset gives the group back to a query that had lost it; whoever commits
+    A newer query owns the group where it committed last; in partitions that this query has never read there may be a
+    commit of another beginning of its own, which is none. Where a tool has moved the group since and kept its token,
+    the move counts and not the token, so that a reset gives the group back to a query that had lost it; whoever commits
     first then has it, in a generation above the other's. A commit that is missing was expired or deleted, which is no
     move. A foreign commit of the very offset where the query stands is no move either; the query marks it as its own.
     """
-    newer = [commit.mark for commit in found.values() if commit.mark and _is_newer(commit.mark, commit.offset, start)]
+    there_now = {place: found[place] for place in start.next if place in found}
+    newer = [one.mark for one in there_now.values() if one.mark and _is_newer(one.mark, one.offset, start)]
     if newer:
         return TakenOver(owner=max(newer, key=lambda mark: mark.generation))
     moved: dict[TopicPartition, int] = {}
     commit: dict[TopicPartition, int] = {}
     for place, end in start.next.items():
-        there = found.get(place)
+        there = there_now.get(place)
         if there is None:
             commit[place] = end
-        elif there.offset != end and not _is_ours(there, start, ours.get(place, ())):
+        elif there.offset != end and there not in held.get(place, ()):
             moved[place] = there.offset
         elif there.offset != end or there.mark != start.mark(place):
             commit[place] = end
@@ -181,11 +216,6 @@ def judge(
 
 def _is_newer(mark: Mark, offset: int, start: Position) -> bool:
     return mark.query != start.query and mark.generation > start.generation and mark.offset == offset
-
-
-def _is_ours(there: Found, start: Position, ours: Collection[int]) -> bool:
-    expected = Mark(query=start.query, generation=start.generation, offset=there.offset)
-    return there.mark == expected and there.offset in ours
 
 
 def begin(
@@ -203,16 +233,20 @@ def begin(
     return Position(group=group, query=query, generation=generation, first=starts, next=starts, ids=ids or {})
 
 
-def _nested(offsets: Offsets) -> dict[str, dict[str, int]]:
-    nested: dict[str, dict[str, int]] = {}
-    for place in sorted(offsets, key=lambda place: (place.topic, str(place.partition))):
-        nested.setdefault(place.topic, {})[str(place.partition)] = offsets[place]
+def _nested(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
+    nested: dict[str, dict[str, Any]] = {}
+    for place in sorted(values, key=lambda place: (place.topic, str(place.partition))):
+        nested.setdefault(place.topic, {})[str(place.partition)] = values[place]
     return nested
 
 
-def _flat(nested: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+def _flat(nested: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, Any]:
     return {
-        TopicPartition(topic, int(partition)): int(offset)
+        TopicPartition(topic, int(partition)): value
         for topic, partitions in nested.items()
-        for partition, offset in partitions.items()
+        for partition, value in partitions.items()
     }
+
+
+def _offsets(nested: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
+    return {place: int(offset) for place, offset in _flat(nested).items()}
