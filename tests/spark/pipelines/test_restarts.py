@@ -194,8 +194,18 @@ def test_a_query_that_worked_for_a_while_begins_with_a_short_pause_again() -> No
     restarts = Restarts()
     for _ in range(5):
         restarts = restarts.after_failure(0)
+    worked = restarts.after_batch()
 
-    assert 32 == restarts.after_failure(calm_ms - 1).pause_s(lambda: 0.5)
-    assert 1 == restarts.after_failure(calm_ms).pause_s(lambda: 0.5)
-    assert 1 == restarts.working(calm_ms).after_failure(calm_ms + 1).pause_s(lambda: 0.5)
-    assert 6 == restarts.after_failure(calm_ms).count
+    assert 32 == worked.after_failure(calm_ms - 1).pause_s(lambda: 0.5)
+    assert 1 == worked.after_failure(calm_ms).pause_s(lambda: 0.5)
+    assert 1 == worked.working(calm_ms).after_failure(calm_ms + 1).pause_s(lambda: 0.5)
+    assert 6 == worked.after_failure(calm_ms).count
+
+
+def test_tries_that_take_long_and_finish_no_batch_are_failures_in_a_row() -> None:
+    calm_ms = round(CALM_AFTER_S * 1000)
+    restarts = Restarts().after_batch()
+    for number in range(1, 12):
+        restarts = restarts.working(number * 2 * calm_ms - 1).after_failure(number * 2 * calm_ms)
+
+    assert (11, PAUSE_S_MAX) == (restarts.in_a_row, restarts.pause_s(lambda: 0.5))

@@ -206,10 +206,13 @@ def test_a_pipeline_that_somebody_else_runs_is_not_run(stage: Stage) -> None:
     assert "The pipeline billing runs already" in stage.said[-1]
 
 
-def test_a_run_that_is_to_end_does_not_try_for_ever(stage: Stage) -> None:
+@pytest.mark.parametrize("took_s", [0, 15 * 60])
+def test_a_run_that_is_to_end_does_not_try_for_ever(stage: Stage, took_s: int) -> None:
     worker = stage.worker(available_now=True)
     worker.look()
     for _ in range(ATTEMPTS_MAX + 1):
+        stage.clock.advance(seconds=took_s)  # a query waits for so long for a broker that is away
+        worker.look()
         stage.queries[-1].fail(A_DEAD_WORKER)
         worker.look()
         stage.clock.advance(seconds=80)
@@ -217,6 +220,21 @@ def test_a_run_that_is_to_end_does_not_try_for_ever(stage: Stage) -> None:
 
     assert State.FAILED is worker.status.state
     assert ATTEMPTS_MAX + 1 == len(stage.queries)
+
+
+def test_a_run_that_is_to_end_goes_on_for_as_long_as_it_finishes_batches(stage: Stage) -> None:
+    worker = stage.worker(available_now=True)
+    worker.look()
+    for number in range(2 * ATTEMPTS_MAX):
+        stage.clock.advance(seconds=3 * 60)
+        stage.queries[-1].reports.append(report(number, 10 * number, 10 * number + 10))
+        worker.look()
+        stage.queries[-1].fail(A_DEAD_WORKER)
+        worker.look()
+        stage.clock.advance(seconds=2)
+        worker.look()
+
+    assert (State.RUNNING, 2 * ATTEMPTS_MAX) == (worker.status.state, worker.status.restarts)
 
 
 def test_a_run_that_is_to_end_is_done_when_its_query_is(stage: Stage) -> None:

@@ -16,7 +16,7 @@ from logmark.spark.errors import named_in
 FIRST_PAUSE_S = 1.0
 PAUSE_S_MAX = 60.0
 JITTER = 0.2
-# A query that has worked for so long since its last failure is well again.
+# A query is well again that has finished a batch since its last failure, if that is so long ago.
 CALM_AFTER_S = 120.0
 
 # Our exceptions that another try may mend; every other one stays as it is.
@@ -173,22 +173,33 @@ def _one_line(text: str, size_max: int = 400) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restarts:
-    """How often a query was started again, and how long it waits the next time."""
+    """How often a query was started again, and how long it waits the next time.
+
+    `has_worked` says that a batch was finished since the last failure. Time alone says nothing: a try that only waits
+    for a broker may take longer than any calm time.
+    """
 
     count: int = 0
     in_a_row: int = 0
     failed_at_ms: int | None = None
+    has_worked: bool = False
 
     def after_failure(self, now_ms: int) -> "Restarts":
         """One failure more; one that comes after a calm time is the first in a row."""
-        calm = self.failed_at_ms is not None and now_ms - self.failed_at_ms >= CALM_AFTER_S * 1000
-        return Restarts(count=self.count + 1, in_a_row=1 if calm else self.in_a_row + 1, failed_at_ms=now_ms)
+        return Restarts(
+            count=self.count + 1, in_a_row=1 if self._is_calm(now_ms) else self.in_a_row + 1, failed_at_ms=now_ms
+        )
+
+    def after_batch(self) -> "Restarts":
+        """The same after a batch that was finished."""
+        return replace(self, has_worked=True)
 
     def working(self, now_ms: int) -> "Restarts":
         """The same after a look at a query that works."""
-        if self.failed_at_ms is None or now_ms - self.failed_at_ms < CALM_AFTER_S * 1000 or not self.in_a_row:
-            return self
-        return replace(self, in_a_row=0)
+        return replace(self, in_a_row=0) if self.in_a_row and self._is_calm(now_ms) else self
+
+    def _is_calm(self, now_ms: int) -> bool:
+        return self.has_worked and self.failed_at_ms is not None and now_ms - self.failed_at_ms >= CALM_AFTER_S * 1000
 
     def pause_s(self, random: Callable[[], float]) -> float:
         """How long to wait: a second at first, twice as long each time, a minute at most, a little more or less."""

@@ -244,6 +244,7 @@ class Worker:
         reports = self._query.recentProgress if int(last["batchId"]) > known + 1 else [last]
         if sum(self._meter.note(_fields(report)) for report in reports):
             self._is_back = False
+            self._restarts = self._restarts.after_batch()
 
     def _failed(self, failure: Failure) -> None:
         self._query = None
