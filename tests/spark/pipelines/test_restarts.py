@@ -101,6 +101,46 @@ def test_what_passes_is_tried_again_and_what_stays_is_not(failure: str, kind: Ki
     assert kind is judge(failure).kind
 
 
+@pytest.mark.parametrize("name", ["pyspark", "pandas", "projects/logmark/spark", "lib/python3.11", "env/lib"])
+def test_code_of_users_is_theirs_whatever_its_folder_is_called(name: str) -> None:
+    folder = f"/home/ann/{name}"
+    file = f"{folder}/billing.py"
+    for found in (
+        judge(IN_CODE.replace("/home/ann/billing.py", file), folder=folder),
+        judge_raised(_raised_by(file, ValueError("boom")), folder=folder),
+    ):
+        assert (Kind.FINAL, True) == (found.kind, found.is_of_code)
+        assert file in found.sentence
+
+
+@pytest.mark.parametrize("name", ["pyspark", "pandas", "projects/logmark/spark"])
+def test_code_of_users_is_theirs_also_where_it_is_not_known_where_the_pipeline_was_declared(name: str) -> None:
+    assert judge(IN_CODE.replace("/home/ann/", f"/home/ann/{name}/")).is_of_code
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "/env/lib/python3.11/site-packages/pyspark/worker.py",
+        "/home/ann/env/lib/python3.11/site-packages/pandas/core/frame.py",
+        "/usr/lib/python3/dist-packages/pyarrow/array.py",
+        "/opt/spark/python/pyspark/worker.py",
+        "/opt/spark-4.1.0-bin-hadoop3/python/lib/pyspark.zip/pyspark/worker.py",
+        "/yarn/container_1/py4j-0.10.9.9-src.zip/py4j/protocol.py",
+        "/usr/lib64/python3.11/socket.py",
+        "<frozen importlib._bootstrap>",
+        "/work/app-1/0/logmark/logmark/spark/source/fetching.py",  # as executors unpack a wheel
+        "/home/ann/src/logmark/spark/source/fetching.py",
+        "src/logmark/wire/columns.py",
+    ],
+)
+@pytest.mark.parametrize("folder", [None, "/home/ann"])
+def test_what_packages_and_python_itself_raise_is_not_of_the_users_code(file: str, folder: str | None) -> None:
+    text = f'{_PROXY}  File "{file}", line 7, in work\n    call()\nAttributeError: no such thing\n{_QUERY}'
+
+    assert (Kind.PASSING, False) == (judge(text, folder=folder).kind, judge(text, folder=folder).is_of_code)
+
+
 def test_a_sentence_of_ours_is_told_as_it_is() -> None:
     assert (
         "Group billing was taken over."

@@ -103,7 +103,7 @@ def run(
         while not query.awaitTermination(_LOOK_EVERY_S):  # type: ignore[arg-type]
             report(*how_far(client, version.group, starts, stops or client.latest(starts)))
     except StreamingQueryException as error:
-        failure = judge(str(error))
+        failure = judge(str(error), folder=job.folder)
         raise (Interrupted if failure.kind is Kind.PASSING else UserError)(failure.sentence) from None
     finally:
         if query.isActive:

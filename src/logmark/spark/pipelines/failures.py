@@ -137,11 +137,13 @@ def name_record(
     brokers: Brokers,
     *,
     failure: str = "",
+    folder: str | None = None,
     seconds_max: float = SECONDS_MAX,
 ) -> str:
     """A sentence about the record that the last batch of a version failed on; empty if nothing can be said.
 
-    Only what fails in the way that `failure` tells, in the words of `judge`, counts as failing.
+    Only what fails in the way that `failure` tells, in the words of `judge`, counts as failing; `folder` is where the
+    pipeline's file lies.
     """
     try:
         whole = failed_ranges(version.checkpoint)
@@ -153,7 +155,7 @@ def name_record(
 
     def fails(part: Ranges) -> bool:
         raised = _raised_by(rows_of(pipeline, spark, brokers, part), deadline)
-        return raised is not None and is_alike(judge(raised).sentence, failure)
+        return raised is not None and is_alike(judge(raised, folder=folder).sentence, failure)
 
     try:
         with _quiet(spark):

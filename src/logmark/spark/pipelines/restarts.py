@@ -10,7 +10,9 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 
+import logmark
 from logmark.spark.errors import named_in
 
 FIRST_PAUSE_S = 1.0
@@ -27,9 +29,13 @@ _SUPERSEDED = "Superseded"
 _FRAME = re.compile(r'^ *File "([^"]+)", line (\d+), in (\S+)', re.MULTILINE)
 _RAISED = re.compile(r"^(?:[\w.]+\.)?(\w+): (.*)$", re.MULTILINE)
 _RAISED_BARE = re.compile(r"^(?:[a-z_]\w*\.)*([A-Z]\w+)$", re.MULTILINE)  # an exception without a word
+# Where packages and the standard library lie: a folder of a user's may be called pandas, or pyspark.
 _NOT_OF_USERS = re.compile(
-    r"/(?:pyspark|py4j|cloudpickle|pyarrow|pandas)/|/logmark/(?:spark|offsets|client|wire|cli)/|/lib/python3\.\d+/(?!site-packages)|^<frozen"
+    r"/(?:site|dist)-packages/(?:pyspark|py4j|cloudpickle|pyarrow|pandas|logmark)/"
+    r"|/[^/]*spark[^/]*/python/pyspark/|/pyspark\.zip/|/py4j-[^/]*\.zip/"
+    r"|/lib(?:64)?/python3\.\d+t?/(?!(?:site|dist)-packages/)|^<frozen"
 )
+_OURS = Path(logmark.__file__).parent
 # Exceptions in a pipeline's own code that another try may mend: memory and networks, as Python and its usual clients
 # name them. The same record would raise any other one again.
 _PASSING_IN_CODE = frozenset(
@@ -78,8 +84,8 @@ class Failure:
         return " ".join(part for part in (self.sentence, record, self.remedy) if part)
 
 
-def judge(failure: str) -> Failure:
-    """What the text of a failed query means."""
+def judge(failure: str, *, folder: str | None = None) -> Failure:
+    """What the text of a failed query means; `folder` is where the pipeline's file lies."""
     named = named_in(failure)
     if named is not None:
         name, sentence = named
@@ -87,7 +93,7 @@ def judge(failure: str) -> Failure:
         return Failure(kind=kind, sentence=sentence)
     text = failure.partition(_QUERY_TEXT)[0]
     last = text[text.rfind(_TRACEBACK) :]
-    frames = [frame for frame in _FRAME.findall(last) if not _NOT_OF_USERS.search(frame[0])]
+    frames = [frame for frame in _FRAME.findall(last) if _is_of_users(frame[0], folder)]
     if frames:
         file, line, function = frames[-1]
         return _of_code(_raised(last, file), file=file, line=line, function=function)
@@ -103,14 +109,14 @@ def judge(failure: str) -> Failure:
     return Failure(kind=Kind.PASSING, sentence=_gist(text))
 
 
-def judge_raised(error: BaseException) -> Failure:
+def judge_raised(error: BaseException, *, folder: str | None = None) -> Failure:
     """What an exception means that came before there was a query, from the pipeline's own function or from Spark."""
     name = type(error).__name__
     text = "".join(traceback.format_exception(error))
     named = named_in(text)
     if named is not None:
-        return judge(text)
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if not _NOT_OF_USERS.search(one.filename)]
+        return judge(text, folder=folder)
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if _is_of_users(one.filename, folder)]
     if name == "AnalysisException" or (frames and name != "Py4JNetworkError"):
         said = _one_line(str(error).partition("\n\n")[0])
         if not frames:
@@ -118,6 +124,18 @@ def judge_raised(error: BaseException) -> Failure:
         at = frames[-1]
         return _of_code(f"{name}: {said}", file=at.filename, line=str(at.lineno), function=at.name)
     return Failure(kind=Kind.PASSING, sentence=_gist(f"{name}: {error}"))
+
+
+def _is_of_users(file: str, folder: str | None) -> bool:
+    """Whether a frame is of the user's code, as all is below the folder of the pipeline's file but packages there."""
+    inside = file[len(folder) :] if folder is not None and file.startswith(f"{folder}/") else file
+    return not _NOT_OF_USERS.search(inside) and not _is_ours(inside)
+
+
+def _is_ours(file: str) -> bool:
+    """Whether a file is one of this package, wherever a machine of the cluster has unpacked it."""
+    _, found, inside = f"/{file}".rpartition(f"/{_OURS.name}/")
+    return bool(found) and inside.endswith(".py") and (_OURS / inside).is_file()
 
 
 def _of_code(raised: str, *, file: str, line: str, function: str) -> Failure:

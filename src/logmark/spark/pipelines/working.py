@@ -43,6 +43,11 @@ class Job:
     context: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def folder(self) -> str | None:
+        """Where the pipeline's file lies, and what it imports from beside it."""
+        return None if self.file is None else str(Path(self.file).absolute().parent)
+
 
 class Worker:
     """One pipeline, from its first start to its end; `look` is called again and again by whoever runs it."""
@@ -178,7 +183,7 @@ class Worker:
         except Exception as error:
             if is_spark_gone(error, self._spark):
                 raise
-            self._failed(judge_raised(error))
+            self._failed(judge_raised(error, folder=self.job.folder))
             return
         if self._version is None or self._version.number != version.number:
             self._meter.begin()
@@ -194,7 +199,7 @@ class Worker:
         self._aside = Aside(
             lambda: rebuild(self.job, self._spark, is_stateful=is_stateful, say=self._say),
             then=lambda number: self._start(),
-            otherwise=lambda error: self._failed(judge_raised(error)),
+            otherwise=lambda error: self._failed(judge_raised(error, folder=self.job.folder)),
         )
 
     def _examine(self, failure: Failure) -> None:
@@ -207,7 +212,14 @@ class Worker:
             return
         self._state = State.EXAMINING
         self._aside = Aside(
-            lambda: name_record(self.job.pipeline, version, self._spark, self.job.brokers, failure=failure.sentence),
+            lambda: name_record(
+                self.job.pipeline,
+                version,
+                self._spark,
+                self.job.brokers,
+                failure=failure.sentence,
+                folder=self.job.folder,
+            ),
             then=lambda record: self._give_up(failure.told(record)),
             otherwise=lambda error: self._give_up(failure.told()),
         )
@@ -226,7 +238,7 @@ class Worker:
             return
         failure = self._query.exception()
         if failure is not None:
-            self._failed(judge(str(failure)))
+            self._failed(judge(str(failure), folder=self.job.folder))
         elif self._available_now:
             self._end(State.DONE)
             self._tell(f"all is read: {self._meter.records:,} records in {_batches(self._meter.batches)}")
@@ -300,7 +312,7 @@ class Worker:
         try:
             self.job = reloaded(self.job)
         except UserError as error:
-            self._failed(judge_raised(error))
+            self._failed(judge_raised(error, folder=self.job.folder))
             return False
         return True
 
