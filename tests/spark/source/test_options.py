@@ -127,6 +127,17 @@ def test_a_query_is_patient_and_says_how_patient() -> None:
     assert (900.0, 120.0, 3600.0) == (stream().patience_s, batch().patience_s, stream(waitForBroker="1h").patience_s)
 
 
+def test_the_largest_numbers_names_and_lengths_are_taken() -> None:
+    most = {"fetch.max.bytes": str(255 << 20), "client.id": "c" * 32_767, "waitForBroker": "100000d"}
+    most |= {"startingTimestamp": str(2**63 - 1), "endingOffsets": f'{{"clicks": {{"{2**31 - 1}": {2**63 - 1}}}}}'}
+
+    options = batch(**most, subscribe="x" * 249)
+
+    assert (255 << 20, 32_767, 8.64e9) == (options.fetch_bytes_max, len(options.client_id), options.patience_s)
+    assert (AtTime(2**63 - 1), ("x" * 249,)) == (options.starting, options.topics)
+    assert AtOffsets({TopicPartition("clicks", 2**31 - 1): 2**63 - 1}) == options.ending
+
+
 def test_every_option_of_sparks_connector_is_known() -> None:
     theirs = re.findall(
         r"\S+",
@@ -191,6 +202,31 @@ MISTAKES = [
     ({"bootstrap.servers": "b:1", "assign": "[0]"}, "must be a JSON object"),
     ({"bootstrap.servers": "b:1", "assign": '{"clicks": 0}'}, "must list partitions"),
     ({"bootstrap.servers": "b:1", "assign": "{}"}, "names no partition"),
+    (BATCH | {"subscribe": ","}, "The option subscribe is ',' and names no topic"),
+    (BATCH | {"subscribe": "clicks,my topic"}, "The option subscribe names the topic 'my topic', and no topic can be"),
+    (BATCH | {"subscribe": "x" * 250}, f"names the topic '{'x' * 40}…', and no topic can be called that: a name has 1"),
+    (BATCH | {"subscribe": ".."}, "names the topic '..', and no topic can be called that"),
+    ({"bootstrap.servers": "b:1", "assign": '{"": [0]}'}, "The option assign names the topic ''"),
+    (BATCH | {"fetch.max.bytes": "3000000000"}, "fetch.max.bytes must be a whole number above 0 and at most 267386880"),
+    (BATCH | {"max.partition.fetch.bytes": str(256 << 20)}, "max.partition.fetch.bytes must be a whole number above 0"),
+    (BATCH | {"maxRecordsPerPartition": "9" * 5000}, f"and at most {2**63 - 1}, not '{'9' * 40}…'. Nothing was read."),
+    (BATCH | {"minPartitions": str(2**31)}, f"whole number above 0 and at most {2**31 - 1}, not '2147483648'"),
+    (BATCH | {"startingTimestamp": "9" * 20}, f"startingTimestamp asks for '{'9' * 20}' milliseconds since 1970"),
+    (BATCH | {"endingTimestamp": "9" * 5000}, f"endingTimestamp asks for '{'9' * 40}…' milliseconds since 1970"),
+    (BATCH | {"startingOffsetsByTimestamp": f'{{"clicks": {{"0": {2**63}}}}}'}, "of at most 64 bits, and not"),
+    (BATCH | {"startingOffsetsByTimestamp": f'{{"clicks": {{"0": " {2**63} "}}}}'}, "asks for '9223372036854775808'"),
+    (BATCH | {"startingOffsets": f'{{"clicks": {{"0": {2**63}}}}}'}, "of at most 64 bits, and not '{\"clicks"),
+    (BATCH | {"endingOffsets": f'{{"clicks": {{"{2**31}": 0}}}}'}, "must hold a number for each partition"),
+    (BATCH | {"endingOffsets": f'{{"clicks": {{"{"9" * 5000}": 0}}}}'}, "must hold a number for each partition"),
+    (BATCH | {"endingOffsets": '{"clicks":' + "[" * 100_000}, "The option endingOffsets is not JSON"),
+    (BATCH | {"startingOffsets": f"-{2**63}"}, "No log has so many records"),
+    (BATCH | {"startingOffsets": f"-{'9' * 400}d"}, f"startingOffsets gives a length of time of '{'9' * 40}…'. The"),
+    (BATCH | {"startingTimestamp": "-100001d"}, "startingTimestamp gives a length of time of '100001d'. The longest"),
+    (BATCH | {"endingTimestamp": "-5"}, "The option endingTimestamp: '5' is not a length of time"),
+    (BATCH | {"waitForBroker": f"P{'9' * 400}D"}, "waitForBroker gives a length of time of"),
+    (BATCH | {"waitForBroker": "9" * 5000}, "waitForBroker gives a length of time of"),
+    (BATCH | {"client.id": "é" * 16_384}, "of 16,384 characters. Kafka carries 32,767 bytes there. Nothing was read."),
+    (BATCH | {"group.id": "g" * 32_768}, f"The option group.id is '{'g' * 40}…', of 32,768 characters."),
 ]
 
 
@@ -205,6 +241,15 @@ STREAM_MISTAKES = [
     (STREAM | {"auto.offset.reset": "by_duration:x"}, "'x' is not a length of time"),
     (STREAM | {"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "no batch can hold both"),
     (STREAM | {"maxBytesPerTrigger": "1 MB"}, "whole number above 0"),
+    (STREAM | {"maxOffsetsPerTrigger": str(2**63)}, f"whole number above 0 and at most {2**63 - 1}, not"),
+    (STREAM | {"maxTriggerDelay": f"{'9' * 400}h"}, "maxTriggerDelay gives a length of time of"),
+    (STREAM | {"auto.offset.reset": f"by_duration:P{'9' * 400}D"}, "auto.offset.reset gives a length of time of"),
+    (STREAM | {"group.id.before": "g" * 32_768}, "The option group.id.before is"),
+    (STREAM | {"groupIdPrefix": "g" * 32_767}, "Kafka carries 32,730 bytes there"),
+    (
+        STREAM | {"value.format": "json", "value.schema": "a INT", "deadLetters.topic": "bad ones"},
+        "The option deadLetters.topic names the topic 'bad ones'",
+    ),
 ]
 
 

@@ -1,10 +1,17 @@
 """The names of options: which are known, which change nothing, which are refused, and what a mistyped one resembles."""
 
 import difflib
+import re
 from collections.abc import Mapping
 
 from logmark.errors import UserError
 from logmark.offsets.times import parse_duration
+from logmark.wire.primitives import STRING_BYTES_MAX
+
+INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
+_DAYS_MAX = 100_000  # 273 years: Python's waits end at 292
+_SHOWN_MAX = 40
+_TOPIC = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
 
 # What the reader does something with.
 NAMES = (
@@ -115,7 +122,7 @@ def choice(ours: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str 
     if value is None or value.lower() in allowed:
         return None if value is None else value.lower()
     raise UserError(
-        f"The option {name} must be {', '.join(allowed[:-1])} or {allowed[-1]}, not {value!r}. Nothing was read."
+        f"The option {name} must be {', '.join(allowed[:-1])} or {allowed[-1]}, not {shown(value)}. Nothing was read."
     )
 
 
@@ -124,14 +131,32 @@ def is_true(ours: Mapping[str, str], name: str) -> bool:
     return choice(ours, name, ("true", "false")) == "true"
 
 
-def count(ours: Mapping[str, str], name: str) -> int | None:
+def shown(value: str) -> str:
+    """The value in quotes, cut off where it is too long for a sentence."""
+    return repr(value if len(value) <= _SHOWN_MAX else f"{value[:_SHOWN_MAX]}…")
+
+
+def whole(text: str, most: int = INT64_MAX) -> int | None:
+    """The number that these digits are; None if they are none, or more than that."""
+    digits = text.lstrip("0")
+    if not text.isdecimal() or len(digits) > len(str(most)):  # Python reads no number of 5,000 digits
+        return None
+    number = int(digits or "0")
+    return number if number <= most else None
+
+
+def count(ours: Mapping[str, str], name: str, most: int = INT64_MAX) -> int | None:
     """The option as a whole number above 0; None if it was not given."""
     value = ours.get(name.lower())
     if value is None:
         return None
-    if not value.isdecimal() or int(value) == 0:
-        raise UserError(f"The option {name} must be a whole number above 0, not {value!r}. Nothing was read.")
-    return int(value)
+    number = whole(value, most)
+    if not number:
+        limit = f" and at most {most}" if value.isdecimal() else ""
+        raise UserError(
+            f"The option {name} must be a whole number above 0{limit}, not {shown(value)}. Nothing was read."
+        )
+    return number
 
 
 def duration(ours: Mapping[str, str], name: str, default_s: float) -> float:
@@ -139,10 +164,43 @@ def duration(ours: Mapping[str, str], name: str, default_s: float) -> float:
     value = ours.get(name.lower())
     if value is None:
         return default_s
+    return length_ms(f"{value}ms" if value.isdecimal() else _spelt(value), name) / 1000
+
+
+def length_ms(text: str, name: str) -> int:
+    """A length of time that an option gives, in milliseconds."""
     try:
-        return (int(value) if value.isdecimal() else parse_duration(_spelt(value))) / 1000
+        length = parse_duration(text)
     except UserError as error:
         raise UserError(f"The option {name}: {error} Nothing was read.") from None
+    except OverflowError:
+        length = None
+    if length is None or length > _DAYS_MAX * 86_400_000:
+        raise UserError(
+            f"The option {name} gives a length of time of {shown(text)}. The longest is {_DAYS_MAX}d. Nothing was read."
+        )
+    return length
+
+
+def text_of(ours: Mapping[str, str], name: str, *, room: int = 0) -> str | None:
+    """The option as a text that Kafka can carry, with so many bytes more; None if it was not given or is empty."""
+    value = ours.get(name.lower()) or None
+    most = STRING_BYTES_MAX - room
+    if value is not None and len(value.encode(errors="replace")) > most:
+        raise UserError(
+            f"The option {name} is {shown(value)}, of {len(value):,} characters. Kafka carries {most:,} bytes there. "
+            "Nothing was read."
+        )
+    return value
+
+
+def check_topic(topic: str, name: str) -> None:
+    """Raises a sentence if the option names a topic that cannot be."""
+    if not _TOPIC.fullmatch(topic):
+        raise UserError(
+            f"The option {name} names the topic {shown(topic)}, and no topic can be called that: a name has 1 to 249 "
+            "letters, digits, dots, underscores and hyphens, and is not . or .. alone. Nothing was read."
+        )
 
 
 def _spelt(value: str) -> str:

@@ -10,12 +10,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from logmark.client.connection import RESPONSE_BYTES_MAX
 from logmark.client.properties import Security
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.times import parse_duration
 from logmark.spark.source.limits import DELAY_MAX_MS, Limits
-from logmark.spark.source.option_names import REFUSED, choice, count, duration, is_true, sorted_out
+from logmark.spark.source.option_names import (
+    INT32_MAX,
+    REFUSED,
+    check_topic,
+    choice,
+    count,
+    duration,
+    is_true,
+    length_ms,
+    shown,
+    sorted_out,
+    text_of,
+)
 from logmark.spark.source.patterns import topic_pattern
 from logmark.spark.source.starts import (
     EARLIEST,
@@ -32,6 +44,8 @@ from logmark.spark.source.starts import (
 NEW_PARTITIONS_AFTER_MS = 10_000
 STREAM_PATIENCE_S, BATCH_PATIENCE_S = 15 * 60.0, 2 * 60.0
 FETCH_BYTES_MAX = 4 << 20
+_FETCH_BYTES_MOST = RESPONSE_BYTES_MAX - (1 << 20)  # what else is in an answer must fit, too
+_UUID_BYTES = 37  # with the dash before it
 _START_NAMES = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _END_NAMES = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 _STREAM_ONLY = (
@@ -103,9 +117,9 @@ def parse(given: Mapping[str, str], *, is_stream: bool) -> Options:
         topics=topics,
         pattern=pattern,
         assigned=assigned,
-        group=ours.get("group.id") or None,
+        group=text_of(ours, "group.id"),
         group_before=_group_before(ours),
-        group_prefix=ours.get("groupidprefix") or "spark-logmark-source",
+        group_prefix=text_of(ours, "groupIdPrefix", room=_UUID_BYTES) or "spark-logmark-source",
         from_group=from_group,
         starting=starting,
         starting_name=starting_name,
@@ -115,7 +129,7 @@ def parse(given: Mapping[str, str], *, is_stream: bool) -> Options:
         skips_deleted_topics=choice(ours, "failOnDataLoss", ("true", "false")) == "false",
         limits=_limits(ours),
         records_per_task_max=count(ours, "maxRecordsPerPartition"),
-        tasks_min=count(ours, "minPartitions"),
+        tasks_min=count(ours, "minPartitions", INT32_MAX),
         with_headers=is_true(ours, "includeHeaders"),
         value_schema=value_schema(ours),
         letters=letter_topic(ours),
@@ -125,7 +139,7 @@ def parse(given: Mapping[str, str], *, is_stream: bool) -> Options:
         new_partitions_after_ms=_refresh_ms(ours),
         fetch_bytes_max=_fetch_bytes(ours),
         fetches_in_flight=count(ours, "fetchesInFlight") or 1,
-        client_id=ours.get("client.id") or "logmark-spark",
+        client_id=text_of(ours, "client.id") or "logmark-spark",
         client=client,
     )
 
@@ -149,7 +163,7 @@ def value_schema(ours: Mapping[str, str]) -> str | None:
 
 
 def _group_before(ours: Mapping[str, str]) -> str | None:
-    before = ours.get("group.id.before") or None
+    before = text_of(ours, "group.id.before")
     if before and not ours.get("group.id"):
         raise UserError(
             "The option group.id.before needs group.id beside it: the group that takes over from it. Nothing was read."
@@ -165,6 +179,8 @@ def letter_topic(ours: Mapping[str, str]) -> str | None:
             "The option deadLetters.topic needs value.format=json and value.schema beside it: without a schema no "
             "record is refused. Nothing was read."
         )
+    if topic is not None:
+        check_topic(topic, "deadLetters.topic")
     return topic
 
 
@@ -195,10 +211,18 @@ def _places(ours: Mapping[str, str]) -> tuple[tuple[str, ...], re.Pattern[str] |
     if pattern:
         return (), topic_pattern(pattern), frozenset()
     if subscribe:
-        names = dict.fromkeys(name.strip() for name in subscribe.split(","))
-        return tuple(name for name in names if name), None, frozenset()
+        names = dict.fromkeys(name.strip() for name in subscribe.split(",") if name.strip())
+        for name in names:
+            check_topic(name, "subscribe")
+        if not names:
+            raise UserError(
+                f'The option subscribe is {shown(subscribe)} and names no topic. Give one, such as "clicks". Nothing '
+                "was read."
+            )
+        return tuple(names), None, frozenset()
     places = []
     for topic, partitions in parse_json(ours["assign"], "assign").items():
+        check_topic(topic, "assign")
         if not isinstance(partitions, list) or not all(type(number) is int and number >= 0 for number in partitions):
             raise UserError('The option assign must list partitions by topic, such as {"clicks": [0, 1]}.')
         places += [TopicPartition(topic, number) for number in partitions]
@@ -212,10 +236,7 @@ def _reset(ours: Mapping[str, str]) -> Edge | Literal["none"] | None:
     text = ours.get("auto.offset.reset", "").lower()
     kind, colon, length = text.partition(":")
     if kind == "by_duration" and colon:
-        try:
-            return Ago(parse_duration(length))
-        except UserError as error:
-            raise UserError(f"The option auto.offset.reset: {error}") from None
+        return Ago(length_ms(length, "auto.offset.reset"))
     choice(ours, "auto.offset.reset", ("earliest", "latest", "none", "by_duration:PT2H"))
     if text == "none":
         return "none"
@@ -288,5 +309,5 @@ def _refresh_ms(ours: Mapping[str, str]) -> int:
 
 
 def _fetch_bytes(ours: Mapping[str, str]) -> int:
-    given = [count(ours, name) for name in ("max.partition.fetch.bytes", "fetch.max.bytes")]
+    given = [count(ours, name, _FETCH_BYTES_MOST) for name in ("max.partition.fetch.bytes", "fetch.max.bytes")]
     return min((size for size in given if size), default=FETCH_BYTES_MAX)

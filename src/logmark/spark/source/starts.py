@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.times import parse_datetime, parse_duration, show_time
+from logmark.offsets.times import parse_datetime, show_time
+from logmark.spark.source.option_names import INT32_MAX, INT64_MAX, length_ms, shown, whole
 from logmark.spark.source.ranges import Bounds
 
 NO_RECORD = -1  # what a look-up by time answers where no record is that young
@@ -117,20 +118,25 @@ def parse_edge(text: str, *, name: str) -> Edge:
         return words[text.lower()]
     if text.startswith("{"):
         lowest = _JSON_EARLIEST if is_start else _JSON_LATEST
-        offsets = _by_partition(text, name, lambda value: value if type(value) is int and value >= lowest else None)
+        offsets = _by_partition(text, name, lambda value: value if _is_number(value, lowest) else None)
         return AtOffsets(offsets)
     back, ago = _BACK.fullmatch(text), _AGO.fullmatch(text)
-    if back and (back[2] or int(back[1]) > 2):
-        return Back(int(back[1]))
+    records = whole(back[1]) if back else None
+    if back and records is None:
+        raise UserError(
+            f"The option {name} is {shown(text)}. No log has so many records: at most {INT64_MAX}. Nothing was read."
+        )
+    if back and records is not None and (back[2] or records > 2):
+        return Back(records)
     if back:
         raise UserError(
             f"The option {name} is {text}, which could mean {'earliest' if back[1] == '2' else 'latest'} or so many "
             f"records before the end. Write the word, or: {text} records."
         )
     if ago:
-        return Ago(parse_duration(ago["short"] or ago["length"]))
+        return Ago(length_ms(ago["short"] or ago["length"], name))
     raise UserError(
-        f"The option {name} is {text!r}, and must be {' or '.join(words)}, offsets by topic and partition such as "
+        f"The option {name} is {shown(text)}, and must be {' or '.join(words)}, offsets by topic and partition such as "
         f'{{"clicks": {{"0": 100, "1": -1}}}} (-1 is latest{", -2 earliest" if is_start else ""}), a time before now '
         "such as -2h, or a number of records before the end such as -1000."
     )
@@ -140,7 +146,7 @@ def parse_time_edge(text: str, *, name: str, is_strict: bool) -> Edge:
     """What `startingTimestamp` or `endingTimestamp` says: milliseconds since 1970, a date, or a time before now."""
     ago = _AGO.fullmatch(text)
     if ago:
-        return Ago(parse_duration(ago["short"] or ago["length"]))
+        return Ago(length_ms(ago["short"] or ago["length"], name))
     return AtTime(_time(text, name), is_strict)
 
 
@@ -150,7 +156,7 @@ def parse_times_edge(text: str, *, name: str, is_strict: bool) -> Edge:
     def time(value: Any) -> int | None:
         if isinstance(value, str):
             return _time(value, name)
-        return value if type(value) is int and value >= 0 else None
+        return value if _is_number(value, 0) else None
 
     return AtTime(_by_partition(text, name, time), is_strict)
 
@@ -159,7 +165,7 @@ def parse_json(text: str, name: str) -> dict[str, Any]:
     """The JSON object of an option, keyed by topic."""
     try:
         fields = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"The option {name} is not JSON: {error}.") from None
     if not isinstance(fields, dict):
         raise UserError(f"The option {name} must be a JSON object, keyed by topic.")
@@ -170,20 +176,32 @@ def _by_partition(text: str, name: str, read: Callable[[Any], int | None]) -> di
     found: dict[TopicPartition, int] = {}
     for topic, partitions in parse_json(text, name).items():
         for number, value in partitions.items() if isinstance(partitions, dict) else [("", None)]:
-            read_value = read(value) if number.isdecimal() else None
-            if read_value is None:
+            partition, read_value = whole(number, INT32_MAX), read(value)
+            if partition is None or read_value is None:
                 what = '{"clicks": {"0": 1700000000000}}' if "Timestamp" in name else '{"clicks": {"0": 100, "1": -1}}'
                 raise UserError(
-                    f"The option {name} must hold a number for each partition of each topic, such as {what}, and not "
-                    f"{json.dumps({topic: partitions})}. Nothing was read."
+                    f"The option {name} must hold a number for each partition of each topic, such as {what}, of at "
+                    f"most 64 bits, and not {shown(json.dumps({topic: {number: value} if number else partitions}))}. "
+                    "Nothing was read."
                 )
-            found[TopicPartition(topic, int(number))] = read_value
+            found[TopicPartition(topic, partition)] = read_value
     return found
 
 
-def _time(text: str, name: str) -> int:
+def _is_number(value: Any, lowest: int) -> bool:
+    return type(value) is int and lowest <= value <= INT64_MAX
+
+
+def _time(given: str, name: str) -> int:
+    text = given.strip()
     if text.isdecimal():
-        return int(text)  # Spark's meaning: always milliseconds
+        time = whole(text)  # Spark's meaning: always milliseconds
+        if time is None:
+            raise UserError(
+                f"The option {name} asks for {shown(text)} milliseconds since 1970. The last time that Kafka knows is "
+                f"{INT64_MAX}. Nothing was read."
+            )
+        return time
     try:
         return parse_datetime(text)
     except UserError as error:
