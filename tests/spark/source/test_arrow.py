@@ -1,10 +1,13 @@
 """Records as Arrow, in exactly the types that Spark wants."""
 
+from array import array
+
 import pyarrow as pa
+import pytest
 
 from logmark.names import TopicPartition
 from logmark.spark.source import arrow
-from logmark.spark.source.arrow import pieces, to_arrow
+from logmark.spark.source.arrow import Times, pieces, to_arrow
 from logmark.wire import columns
 from logmark.wire.batches import build
 
@@ -46,6 +49,23 @@ def test_every_field_of_a_record_arrives() -> None:
         "headers": [None, [{"key": "a", "value": b"1"}, {"key": "b", "value": None}], None],
     } == {name: values for name, values in batch.to_pydict().items() if name != "timestamp"}
     assert [1_700_000_000_123_000] * 3 == batch.column("timestamp").cast(pa.int64()).to_pylist()
+
+
+def test_a_time_that_spark_cannot_hold_becomes_the_nearest_that_it_can_and_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    nanoseconds, last_ms = 1_700_000_000_123_456_789, (2**63 - 1) // 1000
+    given = [5, nanoseconds, last_ms, last_ms + 1, -last_ms, -last_ms - 1, -(2**63)]
+    data = build([(b"k", b"v")] * 7, timestamp_ms=0, base_offset=FIRST)
+    part = columns.decode(data, start=0, stop=2**62, decompressed_bytes_max=1 << 20)
+    part.timestamps_ms[:] = array("q", given)
+    times = Times()
+
+    found = [to_arrow(part, PLACE, times).column("timestamp").cast(pa.int64()).to_pylist() for _ in range(2)]
+
+    assert [[time * 1000 for time in (5, last_ms, last_ms, last_ms, -last_ms, -last_ms, -last_ms)]] * 2 == found
+    (said,) = caplog.messages
+    assert f"The record at offset {FIRST + 1} of clicks-3 says that it was written {nanoseconds} milliseconds" in said
 
 
 def test_a_large_batch_goes_to_the_jvm_in_slices() -> None:

@@ -175,6 +175,19 @@ def test_a_bad_value_is_set_apart_with_the_reason_its_bytes_and_its_place() -> N
     } == {name: values for name, values in batch.to_pydict().items() if name != "timestamp"}
 
 
+def test_a_record_with_a_time_that_spark_cannot_hold_is_read_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    data = build([(b"k", b'{"n":1}')] * 2, timestamp_ms=[1_700_000_000_123, 1_700_000_000_123_456_789], base_offset=7)
+    part = columns.decode(data, start=0, stop=2**62, decompressed_bytes_max=1 << 20)
+    values = JsonValues("n INT")
+
+    batches = [values.to_arrow(part, PLACE), values.good(part, PLACE)[0]]
+
+    times = [batch.column("timestamp").cast(pa.int64()).to_pylist() for batch in batches]
+    assert [[1_700_000_000_123_000, (2**63 - 1) // 1000 * 1000]] * 2 == times
+    assert [[{"n": 1}] * 2] * 2 == [batch.column("value").to_pylist() for batch in batches]
+    assert ["offset 8 of clicks-3" in said for said in caplog.messages] == [True]
+
+
 def test_slices_of_typed_columns_hold_what_the_whole_held() -> None:
     from logmark.spark.source.arrow import pieces
 

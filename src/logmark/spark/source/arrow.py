@@ -1,5 +1,6 @@
 """Columns of records as Arrow, in exactly the types that Spark expects of its Kafka source."""
 
+import logging
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -8,11 +9,15 @@ import pyarrow as pa
 from logmark.names import TopicPartition
 from logmark.wire.columns import Columns
 
+log = logging.getLogger(__name__)
+
 BYTES_PER_BATCH = 8 << 20  # the JVM holds one batch at a time
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _HEADERS = pa.list_(pa.field("element", _HEADER))
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
+_MILLISECONDS = pa.timestamp("ms", tz="UTC")
+_MILLISECONDS_MAX = (2**63 - 1) // 1000  # Spark counts microseconds in 64 bits
 _SCHEMA = pa.schema(
     [
         ("key", pa.binary()),
@@ -27,16 +32,45 @@ _SCHEMA = pa.schema(
 _SCHEMA_WITH_HEADERS = _SCHEMA.append(pa.field("headers", _HEADERS))
 
 
-def to_arrow(columns: Columns, place: TopicPartition) -> pa.RecordBatch:
+class Times:
+    """The times of a task's records as Spark has them."""
+
+    def __init__(self) -> None:
+        self._is_told = False
+
+    def of(self, columns: Columns, place: TopicPartition) -> pa.Array:
+        """The time of each record, or the nearest that Spark can hold, which the log tells once."""
+        try:
+            return _plain(_MILLISECONDS, columns.count, columns.timestamps_ms).cast(_TIMESTAMP)
+        except pa.ArrowInvalid:
+            return self._nearest(columns, place)
+
+    def _nearest(self, columns: Columns, place: TopicPartition) -> pa.Array:
+        import pyarrow.compute as compute
+
+        given = _plain(pa.int64(), columns.count, columns.timestamps_ms)
+        held = compute.max_element_wise(compute.min_element_wise(given, _MILLISECONDS_MAX), -_MILLISECONDS_MAX)
+        if not self._is_told:
+            self._is_told = True
+            first = compute.index(compute.not_equal(given, held), True).as_py()
+            log.warning(
+                "The record at offset %d of %s says that it was written %d milliseconds after 1970, which is more than "
+                "Spark's timestamps hold (did its producer mean nanoseconds?). It is read with the nearest time that "
+                "they do, and so are others like it.",
+                columns.offsets[first], place, given[first].as_py(),
+            )  # fmt: skip
+        return held.cast(_MILLISECONDS).cast(_TIMESTAMP)
+
+
+def to_arrow(columns: Columns, place: TopicPartition, times: Times | None = None) -> pa.RecordBatch:
     """One batch of all the records, which shares the memory of the columns."""
     count = columns.count
-    milliseconds = _plain(pa.timestamp("ms", tz="UTC"), count, columns.timestamps_ms)
     arrays = [
         _binary(pa.binary(), count, columns.key_validity, columns.key_offsets, columns.key_bytes),
         _binary(pa.binary(), count, columns.value_validity, columns.value_offsets, columns.value_bytes),
         *(column.slice(0, count) for column in _constants(place, _rounded_up(count))),
         _plain(pa.int64(), count, columns.offsets),
-        milliseconds.cast(_TIMESTAMP),
+        (times or Times()).of(columns, place),
         _plain(pa.int32(), count, columns.timestamp_types),
     ]
     if columns.header_key_offsets is None:

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from logmark.client.aborted import without_aborted
@@ -175,9 +176,9 @@ def _layout(options: Options, held: ExitStack) -> Layout:
             patience_s=options.patience_s,
         )
         return GoodRows(values, held.enter_context(LetterSender(box)), with_headers=options.with_headers).to_arrow
-    from logmark.spark.source.arrow import to_arrow
+    from logmark.spark.source.arrow import Times, to_arrow
 
-    return to_arrow
+    return partial(to_arrow, times=Times())
 
 
 class Expansion:

@@ -44,12 +44,15 @@ def typed_schema(plain: spark.StructType, fields: spark.StructType, *, with_refu
 
 
 class JsonValues:
-    """Turns the values of records into columns of the fields; what does not fit is set apart with the reason."""
+    """Turns the values of a task's records into columns; what does not fit is set apart with the reason."""
 
     def __init__(self, schema: str) -> None:
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
+        from logmark.spark.source.arrow import Times
+
+        self._times = Times()
         fields = parse_fields(schema, name="value.schema")
         self._root = _node(fields, b"")
         whole: pa.Schema = to_arrow_schema(spark.StructType([spark.StructField("value", fields)]), timezone="UTC")
@@ -79,7 +82,7 @@ class JsonValues:
 
         from logmark.spark.source.arrow import to_arrow
 
-        plain = to_arrow(columns, place)
+        plain = to_arrow(columns, place, self._times)
         refused = self._root.decode(columns.value_bytes, columns.value_offsets, columns.value_validity)
         typed = _array(self._root, self._field.type)
         arrays = [typed if name == "value" else plain.column(name) for name in plain.schema.names]
