@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from logmark.client.client import Client
 from logmark.names import TopicPartition
-from logmark.spark.sink.delivery import Plan, finish, group_of, plan
+from logmark.spark.sink.delivery import Content, Plan, finish, group_of, plan
 from logmark.spark.sink.options import SinkOptions, parse
 from logmark.spark.sink.outbox import Attempt, connect
 from logmark.spark.sink.writer import Sent, send
@@ -52,7 +52,8 @@ class Query:
     def commit(self, batch: int, *sent: Sent) -> None:
         topics = {topic for one in sent for topic in one.topics} | ({self.options.topic} - {None})  # type: ignore[arg-type]
         with connect(self.options) as client:
-            finish(client, topics=topics, group=self.group, query=self.query, batch=batch)
+            content = sum((one.content for one in sent), Content())
+            finish(client, topics=topics, group=self.group, query=self.query, batch=batch, content=content)
 
     def run(self, batch: int, *tasks: Sequence[Row]) -> None:
         planned = self.plan()

@@ -7,6 +7,7 @@ import time
 import pytest
 from confluent_kafka.admin import NewPartitions
 
+from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
@@ -140,6 +141,80 @@ def test_a_batch_that_was_committed_is_not_written_again_though_spark_repeats_it
     query.run(0, numbered(10))
 
     assert (10, 10) == (broker.start_offset(topic), broker.end_offset(topic))
+
+
+def test_the_last_batch_is_known_again_in_whatever_order_its_rows_come(broker: BrokerUnderTest) -> None:
+    topic = broker.create_topic("reordered")
+    query = small(broker, topic)
+    query.run(0, numbered(6, key="k"), [{"key": None, "value": None}], [])
+
+    query.run(0, [], numbered(3, 3, key="k"), [{"key": None, "value": None}, *reversed(numbered(3, key="k"))])
+
+    assert 7 == broker.end_offset(topic)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [numbered(10, 50), numbered(9), numbered(11), numbered(10, key="k")],
+    ids=["other values", "fewer", "more", "other keys"],
+)
+def test_the_last_batch_with_other_rows_is_a_sentence_and_they_are_not_lost_without_a_word(
+    broker: BrokerUnderTest, others: list[Row]
+) -> None:
+    topic = broker.create_topic("planned-anew")
+    query = small(broker, topic)
+    query.run(0, numbered(4, 1000))
+    query.run(1, numbered(10))
+
+    # The machine went down, and Spark had not synced what it had planned: the batch has the records of now.
+    with pytest.raises(UserError, match=rf"Batch 1 was written before with other rows \(10 then, {len(others)} now\)"):
+        query.run(1, others)
+
+    assert 14 == broker.end_offset(topic)
+    query.run(1, numbered(10))
+    query.run(2, numbered(1, 2000))
+    assert 15 == broker.end_offset(topic), "a true repetition is silent, and the next batch comes behind it"
+
+
+def test_a_batch_before_the_last_one_is_a_sentence(broker: BrokerUnderTest) -> None:
+    topic = broker.create_topic("restored")
+    query = small(broker, topic)
+    for number in range(3):
+        query.run(number, numbered(2, 2 * number))
+
+    for given in (numbered(2, 2), numbered(2, 50)):  # the checkpoint came from a backup
+        with pytest.raises(UserError, match=r"would write batch 1, and batch 2 was written before: its checkpoint"):
+            query.run(1, given)
+
+    query.run(1, [])
+    query.run(3, numbered(1, 6))
+    assert [[row["value"] for row in numbered(7)]] == values(broker, topic)
+
+
+def test_a_batch_without_rows_leaves_none_out_and_the_mark_where_it_is(broker: BrokerUnderTest) -> None:
+    topic = broker.create_topic("seek")
+    query = small(broker, topic)
+    for number in range(3):
+        query.run(number, numbered(2, 2 * number))
+
+    query.run(1, [])  # as a group is followed to where it stands, with state that is asked in every batch
+    query.run(2, [])
+
+    query.run(2, numbered(2, 4))
+    assert [[row["value"] for row in numbered(6)]] == values(broker, topic)
+
+
+def test_the_last_batch_of_an_older_logmark_is_left_out_by_its_number(broker: BrokerUnderTest) -> None:
+    topic = broker.create_topic("noted")
+    query = small(broker, topic)
+    query.run(0, numbered(3))
+    with Client(broker.bootstrap_servers) as client:
+        client.commit(query.group, {TopicPartition(topic, 0): Committed(offset=3, metadata="q 0")})
+
+    query.run(0, numbered(3))
+    query.run(1, numbered(2, 3))
+
+    assert [[row["value"] for row in numbered(5)]] == values(broker, topic)
 
 
 def test_the_same_batch_number_of_a_query_with_a_new_checkpoint_is_another_batch(broker: BrokerUnderTest) -> None:

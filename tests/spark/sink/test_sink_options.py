@@ -146,7 +146,7 @@ def test_a_stream_is_planned_once_a_batch_and_committed_by_another_writer(
     assert [["a", "b"]] == values(broker, topic)
     assert {(topic, 0): 2} == broker.committed(group)
     with Client(broker.bootstrap_servers) as client:
-        assert ["q-1 0"] == [one.metadata for one in client.committed(group).values()]
+        assert ["q-1 0 2 15a76ae3c"] == [one.metadata for one in client.committed(group).values()]
 
 
 def test_a_job_with_an_id_writes_once_and_one_without_writes_again(

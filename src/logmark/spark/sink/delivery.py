@@ -9,19 +9,25 @@ that another attempt of the task was quicker to write, and a late attempt of an 
 A leader forgets producers that are silent for a day (`producer.id.expiration.ms`), and a query may be down for longer.
 So before the tasks of a batch write, the tail of the topic is looked at: from where it ended when the last batch was
 committed. That place is the committed offset of a group, `logmark-sink-<id>`, whose metadata names the query and the
-batch.
+batch, and says how many rows that had and what they add up to.
+
+Of the batch that was committed last nothing is written again, and of those before nothing can be told any more. So a
+batch of such a number is only left out if it is the last one and has the same rows; any other one is a checkpoint that
+is older than the topic, and the rows of its batches may be new ones.
 """
 
 import hashlib
+import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import NamedTuple
 
 from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.client.errors import RefusedByBroker, UnknownTopic
-from logmark.errors import ErrorCode
+from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.offsets.spelling import unknown_topic
 from logmark.wire import batches
@@ -30,6 +36,13 @@ from logmark.wire import batches
 FIRST_ID = 1 << 62
 EPOCHS = 1 << 15
 SEQUENCE_MAX = (1 << 31) - 1
+_PRINTS_MAX = (1 << 64) - 1
+_NOTE = re.compile(r"(.+?) (\d+)(?: (\d+) ([0-9a-f]+))?")
+_HOW = "as one from a backup is, or one that lost its last batches when a machine went down."
+_REMEDY = (
+    "Take the checkpoint away, so that a new query goes on where its group stands, or get past this batch with "
+    "delivery=at-least-once; either may write rows that are there once more."
+)
 
 
 class Sender(NamedTuple):
@@ -49,6 +62,31 @@ def sender_of(query: str, batch: int, task: int) -> Sender:
 Written = dict[Sender, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The rows of a batch or of a part of it, in whatever order: how many they are, and the sum of their prints."""
+
+    rows: int = 0
+    prints: int = 0
+
+    def __add__(self, other: "Content") -> "Content":
+        return Content(self.rows + other.rows, self.prints + other.prints & _PRINTS_MAX)
+
+    @classmethod
+    def of(cls, keys: Sequence[bytes | None] | None, values: Sequence[bytes | None]) -> "Content":
+        """These rows; each has the print of `print_of`, which would take twice as long."""
+        crc32 = zlib.crc32
+        seeds = map(crc32, [key or b"" for key in keys]) if keys is not None else repeat(0)
+        return cls(len(values), sum(map(crc32, [value or b"" for value in values], seeds)) & _PRINTS_MAX)
+
+
+class Done(NamedTuple):
+    """The batch of a query that was committed last; what it holds is not known where an older Logmark wrote it."""
+
+    batch: int
+    content: Content | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What tasks are told before they write.
@@ -65,8 +103,17 @@ class Plan:
     done: Mapping[str, int] = field(default_factory=dict)
 
     def is_done(self, query: str, batch: int) -> bool:
-        """Whether the batch was committed as a whole before."""
+        """Whether the batch, or one that came after it, was committed as a whole before."""
         return self.done.get(query, -1) >= batch
+
+    def check_last(self, query: str, batch: int) -> None:
+        """Raises a sentence if a later batch of the query was committed: what this one wrote is not known any more."""
+        last = self.done.get(query, -1)
+        if last > batch:
+            raise UserError(
+                f"The query would write batch {batch}, and batch {last} was written before: its checkpoint is older "
+                f"than the topic, {_HOW} Nothing was written. {_REMEDY}"
+            )
 
 
 def group_of(id: str, *, is_stream: bool) -> str:
@@ -105,7 +152,7 @@ def plan(client: Client, *, topic: str | None, group: str | None) -> Plan:
         counts=_counts(starts),
         starts=starts,
         written=look(client, starts) if group is not None else {},
-        done=_done(one.metadata for one in kept.values()),
+        done={query: last.batch for query, last in _done(one.metadata for one in kept.values()).items()},
     )
 
 
@@ -118,23 +165,38 @@ def _counts(places: Iterable[TopicPartition]) -> dict[str, int]:
     return counts
 
 
-def _done(notes: Iterable[str]) -> dict[str, int]:
-    done: dict[str, int] = {}
+def _done(notes: Iterable[str]) -> dict[str, Done]:
+    done: dict[str, Done] = {}
     for note in notes:
-        query, _, batch = note.rpartition(" ")
-        if query and batch.isdecimal():
-            done[query] = max(done.get(query, -1), int(batch))
+        found = _NOTE.fullmatch(note)
+        if found is not None:
+            query, batch, rows, prints = found.groups()
+            one = Done(int(batch), None if rows is None else Content(int(rows), int(prints, 16)))
+            done[query] = max(done.get(query, one), one, key=lambda known: known.batch)
     return done
 
 
-def finish(client: Client, *, topics: Iterable[str], group: str, query: str, batch: int) -> None:
-    """The group says that this batch is written, and that the next one begins at the present ends."""
-    known = {place.topic for place in client.committed(group)}
-    metadata = client.metadata(sorted(known | set(topics)))
+def finish(client: Client, *, topics: Iterable[str], group: str, query: str, batch: int, content: Content) -> None:
+    """The group says that this batch is written, and that the next one begins at the present ends.
+
+    Of a batch that it says this of already, nothing was written now: raises a sentence if it has other rows.
+    """
+    kept = client.committed(group)
+    last = _done(one.metadata for one in kept.values()).get(query)
+    if last is not None and last.batch >= batch:
+        if last.batch == batch and content.rows and last.content not in (None, content):
+            assert last.content is not None
+            raise UserError(
+                f"Batch {batch} was written before with other rows ({last.content.rows} then, {content.rows} now): the "
+                f"query makes other rows of the same records, or its checkpoint is older than the topic, {_HOW} "
+                f"Nothing was written. {_REMEDY}"
+            )
+        return
+    metadata = client.metadata(sorted({place.topic for place in kept} | set(topics)))
     places = [place for topic in metadata.topics for place in metadata.partitions(topic)]
     if not places:
         return
-    note = f"{query} {batch}"
+    note = f"{query} {batch} {content.rows} {content.prints:x}"
     # One request, which brokers keep as a whole or not at all.
     client.commit(group, {place: Committed(offset=end, metadata=note) for place, end in client.latest(places).items()})
 

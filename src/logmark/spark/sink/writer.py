@@ -3,7 +3,7 @@
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 
 from logmark.errors import UserError
 from logmark.offsets.partitioning import partition_of_key
-from logmark.spark.sink.delivery import Plan, finish, group_of, plan
+from logmark.spark.sink.delivery import Content, Plan, finish, group_of, plan
 from logmark.spark.sink.options import SinkOptions, parse
 from logmark.spark.sink.outbox import Attempt, Headers, Outbox, connect, patiently
 from logmark.spark.sink.topics import ID_HEADER
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _TEXT = (StringType, BinaryType)
+_COMPARED = ("key", "value")
 COLUMNS: dict[str, tuple[type[DataType], ...]] = {
     "key": _TEXT,
     "value": _TEXT,
@@ -79,28 +80,42 @@ def _is_headers(kind: ArrayType) -> bool:
 
 @dataclass(frozen=True)
 class Sent(WriterCommitMessage):
-    """What a task has written."""
+    """What a task has written, and all that it had to write."""
 
     query: str
     topics: frozenset[str]
     rows: int
+    content: Content = field(default_factory=Content)
 
 
 def send(options: SinkOptions, planned: Plan, attempt: Attempt, rows: "Iterator[pa.RecordBatch]") -> Sent:
     """Writes the rows of a task, without those that were written before."""
+    content = Content()
     if options.is_once and planned.is_done(attempt.query, attempt.batch):
-        return Sent(attempt.query, frozenset(), 0)
+        for some in rows:
+            if some.num_rows:
+                planned.check_last(attempt.query, attempt.batch)
+                content += _content(some)
+        return Sent(attempt.query, frozenset(), 0, content)
     with connect(options) as client:
         outbox = Outbox(client, options, planned, attempt)
         now_ms = time.time_ns() // 1_000_000
         for some in rows:
             if some.num_rows:
-                _put(outbox, some, now_ms, options.topic)
+                columns = _put(outbox, some, now_ms, options.topic)
+                if options.is_once and options.id is not None:
+                    content += Content.of(columns.get("key"), columns["value"])
         outbox.close()
-        return Sent(attempt.query, outbox.topics, outbox.rows)
+        return Sent(attempt.query, outbox.topics, outbox.rows, content)
 
 
-def _put(outbox: Outbox, rows: "pa.RecordBatch", now_ms: int, topic: str | None) -> None:
+def _content(rows: "pa.RecordBatch") -> Content:
+    keys, values = (_listed(name, rows.column(name)) if name in rows.schema.names else None for name in _COMPARED)
+    return Content.of(keys, values or ())
+
+
+def _put(outbox: Outbox, rows: "pa.RecordBatch", now_ms: int, topic: str | None) -> dict[str, list[Any]]:
+    """Hands the rows to the outbox; returns their columns as lists."""
     columns = {name: _listed(name, rows.column(name)) for name in rows.schema.names}
     count = rows.num_rows
     nothing: list[Any] = [None] * count
@@ -114,10 +129,11 @@ def _put(outbox: Outbox, rows: "pa.RecordBatch", now_ms: int, topic: str | None)
         outbox.put_all(
             topic, columns.get("key"), columns["value"], headers, times, lambda count: _partitions(keys, count)
         )
-        return
+        return columns
     topics, partitions, keys = (columns.get(name, nothing) for name in ("topic", "partition", "key"))
     for row in zip(topics, partitions, keys, columns["value"], headers, times, strict=True):
         outbox.put(*row)
+    return columns
 
 
 def _partitions(keys: "pa.Array", count: int) -> list[int]:
@@ -148,7 +164,7 @@ def _headers(pairs: Any, own_id: str | None) -> Headers:
 def _listed(name: str, column: "pa.Array") -> list[Any]:
     import pyarrow as pa
 
-    if name in ("key", "value"):
+    if name in _COMPARED:
         column = column.cast(pa.binary())
     elif name == "timestamp":
         if pa.types.is_timestamp(column.type):
@@ -212,9 +228,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
             return
         topics = {topic for message in sent for topic in message.topics} | {self._options.topic or ""} - {""}
         with connect(self._options) as client:
-            query = sent[0].query
+            query, content = sent[0].query, sum((message.content for message in sent), Content())
             patiently(
-                lambda: finish(client, topics=topics, group=group, query=query, batch=batchId),
+                lambda: finish(client, topics=topics, group=group, query=query, batch=batchId, content=content),
                 self._options,
                 f"Committing to group {group}",
             )
