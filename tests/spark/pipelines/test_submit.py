@@ -75,7 +75,8 @@ def test_a_pipeline_is_run_by_plain_spark_submit(our_broker: BrokerUnderTest, tm
     topic, group = our_broker.create_topic("clicks"), our_broker.group("billing")
     our_broker.produce(topic, [str(number) for number in range(20)])
     program = tmp_path / "shop.py"
-    program.write_text(PROGRAM.format(group=group, topic=topic, table=str(tmp_path / "table")))
+    program.write_text(PROGRAM.format(group=group, topic=topic, table="table"))
+    (tmp_path / "elsewhere").mkdir()
     (tmp_path / "prices.py").write_text(PRICES)
     settings = [part for name, value in QUICK_JAVA.items() for part in ("--conf", f"{name}={value}")]
     arguments = [
@@ -86,7 +87,8 @@ def test_a_pipeline_is_run_by_plain_spark_submit(our_broker: BrokerUnderTest, tm
         our_broker.bootstrap_servers,
     ]
 
-    said = run([str(BIN / "spark-submit"), "--master", "local[1]", *settings, str(program), *arguments], tmp_path)
+    command = [str(BIN / "spark-submit"), "--master", "local[1]", *settings, str(program), *arguments]
+    said = run(command, tmp_path / "elsewhere")
 
     assert "billing: all is read: 20 records in 1 batch" in said
     assert [2 * number for number in range(20)] == sorted(read_table(tmp_path / "table")["cents"].to_pylist())

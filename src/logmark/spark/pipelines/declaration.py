@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from logmark.errors import UserError
 from logmark.spark.errors import sentence_in
+from logmark.spark.pipelines.places import declaring_folder
 from logmark.spark.tables.modes import REPLACE
+from logmark.spark.tables.paths import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -19,7 +21,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows go into a Delta table, each batch by one commit; the fields are those of `write_table`."""
+    """Rows go into a Delta table, each batch by one commit; the fields are those of `write_table`.
+
+    A relative path counts from the folder of the file that declares the pipeline, and from the working directory for a
+    pipeline that no file declares.
+    """
 
     path: str | Path
     mode: str = field(default=REPLACE, kw_only=True)
@@ -94,6 +100,9 @@ class Pipeline:
             )
         if not self.group:
             object.__setattr__(self, "group", self.name)
+        if isinstance(self.sink, Table):
+            path = local_path(self.sink.path, "table", below=declaring_folder())
+            object.__setattr__(self, "sink", replace(self.sink, path=path))
         read = {self.topics} if isinstance(self.topics, str) else set(self.topics)
         written = {"sink": self.sink.name if isinstance(self.sink, Topic) else None, "dead_letters": self.dead_letters}
         for name, topic in written.items():
@@ -162,4 +171,4 @@ def shown_topics(pipeline: Pipeline) -> str:
 
 def shown_sink(sink: Sink) -> str:
     """Where rows go, for people."""
-    return f"topic {sink.name}" if isinstance(sink, Topic) else f"table {Path(sink.path).absolute()}"
+    return f"topic {sink.name}" if isinstance(sink, Topic) else f"table {local_path(sink.path, 'table')}"

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import uuid
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -142,8 +141,7 @@ def remove_folder(path: Path) -> None:
 
 
 def _tables(sink: Table) -> dict[int, TableVersion]:
-    found: Sequence[TableVersion] = list_versions(sink.path) if (Path(sink.path) / "_delta_log").is_dir() else ()
-    return {one.number: one for one in found}
+    return {one.number: one for one in list_versions(sink.path)}
 
 
 def _checkpoints(home: Home) -> list[int]:

@@ -14,10 +14,9 @@ from types import ModuleType
 from logmark.errors import UserError
 from logmark.offsets.spelling import did_you_mean
 from logmark.spark.pipelines.declaration import Pipeline, Table
-from logmark.spark.tables.table import local_path
+from logmark.spark.pipelines.places import INSTALLED
 
 _NO_SPARK = "SESSION_OR_CONTEXT_NOT_EXISTS"
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
 _NOT_OWN = frozenset({"__main__", "logmark", "pyspark", "pyspark_logmark", "pyspark_logmark_delta"})
 
 
@@ -102,7 +101,7 @@ def folders_of(files: Sequence[str | Path]) -> list[str]:
 
 def _is_below(module: ModuleType, roots: Iterable[Path]) -> bool:
     file = getattr(module, "__file__", None)
-    if file is None or any(part in _INSTALLED for part in Path(file).parts):
+    if file is None or any(part in INSTALLED for part in Path(file).parts):
         return False
     is_of_python = Path(file).is_relative_to(sysconfig.get_paths()["stdlib"])
     return not is_of_python and any(Path(file).is_relative_to(root) for root in roots)
@@ -186,10 +185,7 @@ def _check(found: Sequence[Loaded]) -> None:
     for what, key in (
         ("name", lambda one: one.name),
         ("group", lambda one: one.group),
-        (
-            "table",
-            lambda one: str(local_path(one.sink.path, "table").resolve()) if isinstance(one.sink, Table) else None,
-        ),
+        ("table", lambda one: str(Path(one.sink.path).resolve()) if isinstance(one.sink, Table) else None),
     ):
         seen: dict[str, Loaded] = {}
         for one in found:

@@ -24,6 +24,7 @@ from logmark.spark.tables.commits import ATTEMPTS_MAX, commit, files_of, open_ta
 from logmark.spark.tables.files import DataFile, Replacement, write
 from logmark.spark.tables.ledger import read_ledger
 from logmark.spark.tables.modes import UPSERT, WHERE
+from logmark.spark.tables.paths import local_path
 from logmark.spark.tables.schemas import check_kind, schema_of, table_columns
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def optimize_table(
     path: str | Path, *, target_bytes: int = TARGET_BYTES, size_bytes_max: int | None = None
 ) -> Compacted:
     """Joins small files to files of about the target size, with the same rows; at most so many bytes when told."""
-    table = Path(path).absolute()
+    table = local_path(path, "table")
     delta = open_table(table)
     if delta is None:
         raise UserError(f"There is no table in {table}. A pipeline makes it with its first batch.")
@@ -98,7 +99,7 @@ def vacuum_table(path: str | Path, *, retention_hours: int = RETENTION_HOURS, dr
     Readers that opened the table before, and batches on their way into it, are safe as long as they take less than the
     retention; the versions beside the table are not touched.
     """
-    table = Path(path).absolute()
+    table = local_path(path, "table")
     delta = open_table(table)
     if delta is None:
         raise UserError(f"There is no table in {table}. Nothing was removed.")

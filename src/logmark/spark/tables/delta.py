@@ -21,8 +21,9 @@ from logmark.errors import UserError
 from logmark.spark.tables.commits import check_rows, put
 from logmark.spark.tables.compaction import optimize_when_due
 from logmark.spark.tables.modes import COMPLETE, REPLACE, Rules
+from logmark.spark.tables.paths import local_path
 from logmark.spark.tables.schemas import arrow_of, columns_of
-from logmark.spark.tables.table import local_path, read_batch
+from logmark.spark.tables.table import read_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,6 +22,7 @@ from logmark.spark.tables.commits import check_rows, files_of, open_table, put
 from logmark.spark.tables.compaction import optimize_when_due
 from logmark.spark.tables.ledger import Batch
 from logmark.spark.tables.modes import COMPLETE, REPLACE, UPSERT, Rules
+from logmark.spark.tables.paths import local_path
 from logmark.spark.tables.schemas import check_kind, columns_of, schema_of
 
 if TYPE_CHECKING:
@@ -153,11 +154,3 @@ def _stage(batch: "DataFrame", directory: Path) -> None:
     batch.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     writer = batch.write.mode("error").option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
     writer.parquet(str(directory))
-
-
-def local_path(path: str | Path, what: str) -> Path:
-    """The directory; raises a sentence if it is not one of this machine."""
-    text = str(path).removeprefix("file://") if str(path).startswith("file:///") else str(path)
-    if "://" in text:
-        raise UserError(f"The {what} {path} is not a directory of this machine. Give a local or mounted directory.")
-    return Path(text).absolute()

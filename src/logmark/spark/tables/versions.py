@@ -28,6 +28,7 @@ from logmark.errors import UserError
 from logmark.spark.tables.commits import ATTEMPTS_MAX, commit, files_of, open_table, suppress_lost_race, too_busy
 from logmark.spark.tables.files import DataFile, Replacement
 from logmark.spark.tables.ledger import closing, handed_over, standing
+from logmark.spark.tables.paths import local_path
 from logmark.spark.tables.schemas import check_kind, table_columns, widen_protocol
 from logmark.spark.tables.transactions import transactions
 
@@ -55,12 +56,12 @@ class Version:
 
 def version_path(table: str | Path, number: int) -> Path:
     """Where a version that is not swapped in is built or kept; a query writes there as into any table."""
-    return Path(table).absolute() / _FOLDER / f"v{number}"
+    return local_path(table, "table") / _FOLDER / f"v{number}"
 
 
 def current_version(table: str | Path) -> int:
     """The number of the version that the table holds: 1 for a table that nothing was swapped into."""
-    return _number(open_table(Path(table)), _CURRENT) or 1
+    return _number(open_table(local_path(table, "table")), _CURRENT) or 1
 
 
 def has_version(table: str | Path, number: int) -> bool:
@@ -70,12 +71,12 @@ def has_version(table: str | Path, number: int) -> bool:
 
 def next_version(table: str | Path) -> int:
     """The number for a new version."""
-    return max([current_version(table), *_numbers(Path(table).absolute())]) + 1
+    return max([current_version(table), *_numbers(local_path(table, "table"))]) + 1
 
 
 def list_versions(table: str | Path) -> list[Version]:
     """The versions that there are, in order: the current one and those that are built or kept beside it."""
-    root = Path(table).absolute()
+    root = local_path(table, "table")
     current = current_version(root)
     places = {number: version_path(root, number) for number in _numbers(root) if number != current} | {current: root}
     found = []
@@ -103,7 +104,7 @@ def swap_in(table: str | Path, number: int, *, group: str | None = None, keep: b
     `group` is the group whose batches the table takes from now on, the version's own unless given. With `keep` what the
     table held stays as a version. Swapping in what is swapped in already changes nothing.
     """
-    root = Path(table).absolute()
+    root = local_path(table, "table")
     path = version_path(root, number)
     for _ in range(ATTEMPTS_MAX):
         delta = open_table(root)
@@ -141,7 +142,7 @@ def swap_in(table: str | Path, number: int, *, group: str | None = None, keep: b
 
 def take_back(table: str | Path, number: int | None = None, *, group: str | None = None) -> int:
     """The table holds again what a kept version holds, the one before the present one unless given; its number."""
-    root = Path(table).absolute()
+    root = local_path(table, "table")
     wanted = number if number is not None else _number(open_table(root), _PREVIOUS)
     if wanted is None:
         raise UserError(f"Nothing was ever swapped into the table {root}, so there is nothing to take back.")
@@ -156,7 +157,7 @@ def take_back(table: str | Path, number: int | None = None, *, group: str | None
 
 def drop_version(table: str | Path, number: int) -> None:
     """The version is gone; the table itself is not touched."""
-    root = Path(table).absolute()
+    root = local_path(table, "table")
     path = version_path(root, number)
     if number == current_version(root):
         raise UserError(f"The table {root} holds version {number}. Nothing was removed. Take another one back first.")
