@@ -1,15 +1,18 @@
 """Reading raw batches, on our broker and on Apache Kafka."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from logmark.client.answers import FetchedPartition
 from logmark.client.client import Client
 from logmark.client.errors import OffsetOutOfRange, RefusedByBroker, UnknownTopic
-from logmark.client.fetcher import next_offset
+from logmark.client.fetcher import EMPTY_ANSWERS, Fetcher, next_offset
 from logmark.errors import Malformed
 from logmark.names import TopicPartition
 from logmark.wire import columns
+from logmark.wire.batches import build
 from tests.harness.brokers import BrokerUnderTest
 
 LIMIT = 64 << 20
@@ -112,3 +115,60 @@ def test_damaged_records_are_an_error_and_never_data(our_broker: BrokerUnderTest
 def test_a_batch_of_an_impossible_length_is_refused() -> None:
     with pytest.raises(Malformed, match="a batch of 3 bytes"):
         next_offset(memoryview(bytes(8) + (3).to_bytes(4, "big") + bytes(60)), 0)
+
+
+class CompactedLog(Fetcher):
+    """Ten records, and after them offsets up to 15 of which the cleaner has left none."""
+
+    def __init__(self, *, read_committed: bool, stable: int, start: int = 0, local: int = 0) -> None:
+        self.partition = TopicPartition("clicks", 0)
+        self.empty = 0
+        self._timeout_s, self._isolation_level = 10.0, int(read_committed)
+        self._stable, self._start, self._local = stable, start, local
+
+    def send(self, offset: int) -> None:
+        self._at = offset
+
+    def receive(self) -> FetchedPartition:
+        records = build([(None, b"v")] * 10, timestamp_ms=0) if self._at < 10 else b""
+        self.empty += not records
+        return FetchedPartition(
+            records=memoryview(records),
+            high_watermark=15,
+            last_stable_offset=self._stable,
+            log_start_offset=self._start,
+        )
+
+    def local_start(self) -> int:
+        return self._local
+
+
+@pytest.mark.parametrize(("read_committed", "stable"), [(False, -1), (True, 15)])
+def test_a_range_ends_where_the_cleaner_left_no_batch_before_the_end(read_committed: bool, stable: int) -> None:
+    log = CompactedLog(read_committed=read_committed, stable=stable)
+
+    assert [b"v"] * 10 == [value for answer in log.read(0, 15) for value in values(answer.records, 0, 15)]
+    assert EMPTY_ANSWERS == log.empty
+
+
+@pytest.mark.parametrize("more", [{"read_committed": True, "stable": 14}, {"start": 11}, {"local": 11}])
+def test_silence_is_not_the_end_while_records_may_come(more: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now.__setitem__(0, now[0] + 1) or now[0])
+    log = CompactedLog(**({"read_committed": False, "stable": -1} | more))
+
+    with pytest.raises(RefusedByBroker):
+        list(log.read(0, 15))
+    assert log.empty > EMPTY_ANSWERS
+
+
+def test_a_leader_says_which_records_it_has_itself(broker: BrokerUnderTest, client: Client) -> None:
+    here = TopicPartition(broker.create_topic("clicks"), 0)
+    broker.produce(here.topic, [str(number) for number in range(10)])
+    broker.delete_records(here.topic, 4)
+
+    with client.fetcher(here) as fetcher:
+        assert 4 == fetcher.local_start()
+        fetcher.send(4)
+        assert 6 == len(values(fetcher.receive().records, 4, 10))
+        assert 4 == fetcher.local_start()

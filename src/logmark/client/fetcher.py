@@ -12,7 +12,10 @@ from logmark.client.errors import BrokerUnreachable, OffsetOutOfRange, RefusedBy
 from logmark.errors import ErrorCode, Malformed
 from logmark.names import TopicPartition
 from logmark.wire import fetch
+from logmark.wire.schema import list_offsets
 
+EMPTY_ANSWERS = 3  # in a row, before a leader is asked whether it has anything there
+_EARLIEST_LOCAL, _EARLIEST_LOCAL_SINCE = -4, 8
 _BACKOFF_S = 0.1
 _HEADER_BYTES = 61
 _LENGTH = struct.Struct(">qi")
@@ -113,22 +116,51 @@ class Fetcher:
         The first batch may begin below `start`, and the last may end beyond `stop`.
         """
         position = start
-        moved_at = time.monotonic()
+        silence = Silence(stop, timeout_s=self._timeout_s)
         if position < stop:
             self.send(position)
         while position < stop:
             answer = self.receive()
             after = next_offset(answer.records, position)
             if after > position:
-                position, moved_at = after, time.monotonic()
-            elif time.monotonic() - moved_at > self._timeout_s:
-                raise OffsetOutOfRange(
-                    self.partition, stop, log_start=answer.log_start_offset, log_end=answer.high_watermark
-                )
+                position = after
+                silence.end()
+            elif silence.is_all(self, answer, position):
+                return
             if position < stop:
                 self.send(position)
             if answer.records:
                 yield answer
+
+    def visible_end(self, answer: FetchedPartition) -> int:
+        """Where this reader's view of the log ended when it was answered."""
+        return answer.last_stable_offset if self._isolation_level else answer.high_watermark
+
+    def local_start(self) -> int | None:
+        """The first offset that the leader has on its own disk, None if it is too old to tell."""
+        assert self._asked is None, "a fetch is under way"
+        if self._connection is None:
+            self._connection = self._connect()
+        version = self._connection.version_of(list_offsets.KEY, list_offsets.VERSIONS)
+        if version < _EARLIEST_LOCAL_SINCE:
+            return None
+        one = list_offsets.RequestPartition(partition_index=self.partition.partition, timestamp=_EARLIEST_LOCAL)
+        request = list_offsets.Request(
+            replica_id=-1,
+            isolation_level=0,
+            topics=[list_offsets.RequestTopic(name=self.partition.topic, partitions=[one])],
+            timeout_ms=round(self._timeout_s * 1000),
+        )
+        response = self._connection.call(list_offsets, request, timeout_s=self._timeout_s, version=version)
+        assert isinstance(response, list_offsets.Response)
+        found = response.topics[0].partitions[0]
+        if found.error_code:
+            raise RefusedByBroker(
+                error_code(found.error_code),
+                f"Partition {self.partition}: its leader does not say which records it has itself "
+                f"({error_code(found.error_code).name}).",
+            )
+        return found.offset if found.offset >= 0 else None
 
     def _send(self) -> None:
         assert self._asked is not None
@@ -202,6 +234,49 @@ class Fetcher:
         else:
             what = f"the broker answered {code.name}"
         return RefusedByBroker(code, f"Partition {self.partition} cannot be read at offset {offset}: {what}.")
+
+
+class Silence:
+    """Answers without anything new, to a reader of all up to `stop`.
+
+    A leader that has records below its end sends some at once. If it sends none, older brokers' cleaners have taken the
+    last batches of a compacted log away, and nothing lies there for ever; or they are in tiered storage, which was too
+    slow to answer, and then the leader's own records begin behind. One that cannot tell where they begin is too old to
+    have tiers, and is believed when it has been silent for the whole timeout.
+    """
+
+    def __init__(self, stop: int, *, timeout_s: float) -> None:
+        self._stop = stop
+        self._timeout_s = timeout_s
+        self._empty = 0
+        self._since = time.monotonic()
+
+    def end(self) -> None:
+        """Something new came."""
+        self._empty = 0
+        self._since = time.monotonic()
+
+    def is_all(self, fetcher: Fetcher, answer: FetchedPartition, at: int) -> bool:
+        """Whether the log has no records from `at` to the stop; raises a sentence if that stays open for too long."""
+        is_late = time.monotonic() - self._since > self._timeout_s
+        end = fetcher.visible_end(answer)
+        is_inside = answer.log_start_offset <= at and self._stop <= end
+        self._empty = 0 if answer.records else self._empty + 1
+        if is_inside and self._empty and (is_late or self._empty == EMPTY_ANSWERS):
+            local = fetcher.local_start()
+            if is_late if local is None else local <= at:
+                return True
+        if not is_late:
+            return False
+        if is_inside:
+            raise RefusedByBroker(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"Partition {fetcher.partition} has records up to offset {end}, but its leader has sent none from "
+                f"offset {at} on for {self._timeout_s:.0f} s. If they are in tiered storage, that is slow or away.",
+            )
+        raise OffsetOutOfRange(
+            fetcher.partition, self._stop, log_start=answer.log_start_offset, log_end=answer.high_watermark
+        )
 
 
 def _failed(code: ErrorCode) -> FetchedPartition:

@@ -9,6 +9,7 @@ import pytest
 from logmark.client.answers import FetchedPartition
 from logmark.client.client import Client
 from logmark.client.errors import BrokerUnreachable, ClientError, OffsetOutOfRange, RefusedByBroker, UnknownTopic
+from logmark.client.fetcher import EMPTY_ANSWERS
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.spark.source.fetching import (
@@ -240,8 +241,21 @@ class ScriptedFetcher:
 
     partition = TopicPartition("clicks", 0)
 
-    def __init__(self, batches: list[int], asked: list[int], per_answer: int) -> None:
-        self._batches, self._asked, self._per_answer = batches, asked, per_answer
+    def __init__(self, batches: list[int], asked: list[int], per_answer: int, end: int = 1000) -> None:
+        self._batches, self._asked, self._per_answer, self._end = batches, asked, per_answer, end
+        self.local: int | None = 0
+
+    def __enter__(self) -> "ScriptedFetcher":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def visible_end(self, answer: FetchedPartition) -> int:
+        return answer.high_watermark
+
+    def local_start(self) -> int | None:
+        return self.local
 
     def send(self, offset: int) -> None:
         self._asked.append(offset)
@@ -251,7 +265,7 @@ class ScriptedFetcher:
         bases = [base for base in self._batches if base + 10 > self._at][: self._per_answer]
         data = b"".join(build([(None, b"")] * 10, timestamp_ms=0, base_offset=base) for base in bases)
         return FetchedPartition(
-            records=memoryview(data), high_watermark=1000, last_stable_offset=1000, log_start_offset=0
+            records=memoryview(data), high_watermark=self._end, last_stable_offset=-1, log_start_offset=0
         )
 
 
@@ -275,7 +289,52 @@ def test_stripes_are_cut_by_what_answers_hold_and_sent_ahead(gap: int) -> None:
 def test_a_range_beyond_the_log_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now.__setitem__(0, now[0] + 1) or now[0])
-    fetcher: Any = ScriptedFetcher([0, 10], [], per_answer=5)
+    fetcher: Any = ScriptedFetcher([0, 10], [], per_answer=5, end=20)
 
     with pytest.raises(OffsetOutOfRange):
         list(read_stripes([fetcher], 0, 100, timeout_s=5))
+
+
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_a_range_ends_where_the_cleaner_took_the_last_batches_of_the_log_away(
+    in_flight: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.monotonic", lambda: 0.0)
+    asked: list[int] = []
+    fetchers = iter([ScriptedFetcher([0, 10, 30], asked, per_answer=1, end=90) for _ in range(in_flight)])
+
+    class OneClient:
+        def __enter__(self) -> "OneClient":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def fetcher(self, *_: object, **__: object) -> ScriptedFetcher:
+            return next(fetchers)
+
+    monkeypatch.setattr("logmark.spark.source.fetching.connect", lambda options: OneClient())
+    given = {"bootstrap.servers": "b:1", "subscribe": "clicks", "fetchesInFlight": str(in_flight)}
+    wanted = parse(given, is_stream=False)
+
+    assert [*range(5, 20), *range(30, 40)] == offsets(wanted, "clicks", 5, 90)
+    assert EMPTY_ANSWERS == asked.count(40)
+
+
+@pytest.mark.parametrize("local", [41, None])
+def test_empty_answers_of_tiered_or_unknown_storage_are_not_taken_for_the_end_at_once(
+    local: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now.__setitem__(0, now[0] + 1) or now[0])
+    asked: list[int] = []
+    fetcher: Any = ScriptedFetcher([0, 10, 20, 30], asked, per_answer=4, end=90)
+    fetcher.local = local
+
+    if local is None:
+        assert 1 == len(list(read_stripes([fetcher], 0, 90, timeout_s=30)))
+    else:
+        with pytest.raises(RefusedByBroker, match="has records up to offset 90, but its leader has sent none") as error:
+            list(read_stripes([fetcher], 0, 90, timeout_s=30))
+        assert error.value.code.is_retriable, "tiered storage that is away is waited for"
+    assert asked.count(40) > 20

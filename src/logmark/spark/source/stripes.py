@@ -5,14 +5,12 @@ a long way most of its time is spent waiting. Stripes are cut ahead by what the 
 too long takes a second fetch; one that was cut too short had bytes sent in vain; neither changes what is read.
 """
 
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from logmark.client.answers import FetchedPartition
-from logmark.client.errors import OffsetOutOfRange
-from logmark.client.fetcher import Fetcher, next_offset
+from logmark.client.fetcher import Fetcher, Silence, next_offset
 
 _OF_AN_ANSWER = 0.9  # so that a stripe mostly fits into one answer
 
@@ -33,18 +31,16 @@ def read_stripes(
     # Nothing is known of the answers yet: the first stripe is the whole range, and is cut when its first one is there.
     ahead = _send(free, under_way, first, stop, stop - first)
     length = stop - first
-    moved_at = time.monotonic()
+    silence = Silence(stop, timeout_s=timeout_s)
     while under_way:
         now = under_way[0]
         answer = now.fetcher.receive()
         after = next_offset(answer.records, now.at)
         if after > now.at:
-            moved_at = time.monotonic()
+            silence.end()
             length = max(1, round((after - now.at) * _OF_AN_ANSWER))
-        elif time.monotonic() - moved_at > timeout_s:
-            raise OffsetOutOfRange(
-                now.fetcher.partition, stop, log_start=answer.log_start_offset, log_end=answer.high_watermark
-            )
+        elif silence.is_all(now.fetcher, answer, now.at):
+            return
         now.at = after
         if len(under_way) == 1 and now.stop == stop and len(fetchers) > 1:
             ahead = now.stop = min(after, stop)  # what is left is cut anew, for all connections
