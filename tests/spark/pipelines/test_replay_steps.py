@@ -368,6 +368,33 @@ def test_the_old_version_is_taken_back_and_the_new_one_again(scene_on_both: Scen
             scene.check(is_new=False)
 
 
+@pytest.mark.parametrize("step", [3, 5])
+def test_what_a_version_made_while_it_was_taken_back_is_released_though_that_was_given_up_once(
+    scene: Scene, step: int
+) -> None:
+    scene.begin()
+    scene.carry_out()
+    scene.go_on()
+    scene.numbers.label, scene.numbers.divisors = "old", [3, 5]
+    scene.numbers.send(6)
+    begin_taking_back(scene.job, scene.client, 1, Choices())
+    with suppress(Killed):
+        scene.carry_out(killed_at=step if scene.to_topic else 4)
+    abandon(scene.job, scene.client)
+
+    begin_taking_back(scene.job, scene.client, 1, Choices())
+    scene.carry_out()
+    scene.go_on()
+
+    assert 1 == scene.job.home.record().live
+    if scene.to_topic:
+        assert {"number-21", "number-24", "number-25"} <= set(scene.numbers.alerted())
+        assert {1} == set(scene.numbers.alerted().values()), "an alert was sent twice"
+        assert f"{scene.numbers.alerts}.v1" not in scene.client.metadata().topics
+    else:
+        scene.check(is_new=False)
+
+
 def test_a_version_that_was_not_kept_cannot_be_taken_back(scene: Scene) -> None:
     scene.begin(keep=False)
     scene.carry_out()

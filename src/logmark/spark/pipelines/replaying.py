@@ -363,12 +363,10 @@ def can_be_abandoned(job: Job) -> Work:
 def abandon(job: Job, client: Client) -> int:
     """The replay that had begun is given up, and the live version has its group; the number of the version."""
     work = can_be_abandoned(job)
-    sink = job.pipeline.sink
     give_back(client, job)
     if work.kind is not Kind.BACK:
+        # One that was live before keeps its side topic: its checkpoint has gone on, and will not make those rows again.
         remove(job, client, work.number)
-    elif isinstance(sink, Topic):
-        remove_side_topic(client, side_topic(sink.name, work.number))
     job.home.change(lambda record: replace(record, building=None))
     forget_work(job.home)
     return work.number
