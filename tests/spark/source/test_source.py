@@ -8,11 +8,17 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructField, StructType
 
-from logmark.client.errors import AuthenticationFailed, BrokerUnreachable, ClientError, RefusedByBroker
+from logmark.client.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    ClientError,
+    RefusedByBroker,
+)
+from logmark.client.metadata import ClusterMetadata
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.spark.source import reader as source
-from logmark.spark.source.options import parse
+from logmark.spark.source.options import Options, parse
 from logmark.spark.source.position import Position
 from logmark.spark.source.ranges import Range
 from logmark.spark.source.reader import DefaultSource, StreamReader
@@ -199,6 +205,79 @@ def test_two_short_absences_are_not_one_long_one(cluster: FakeCluster, seconds: 
         assert start is stream.latestOffset(start, ReadAllAvailable())
         cluster.failure = None
         assert start is stream.latestOffset(start, ReadAllAvailable())
+
+
+class AwayAtFirst(FakeCluster):
+    """A cluster that nobody reaches for a while, and how many clients asked for it."""
+
+    connections = 0
+
+    def metadata(self, topics: list[str] | None = None) -> ClusterMetadata:
+        if self.failure is not None and self.is_away:
+            raise self.failure
+        return super().metadata(topics)
+
+
+LETTERS = {"value.format": "json", "value.schema": "a INT", "deadLetters.topic": "dead"}
+
+
+@pytest.fixture
+def away_at_first(monkeypatch: pytest.MonkeyPatch) -> AwayAtFirst:
+    cluster = AwayAtFirst(p0=(0, 100))
+    cluster.logs[TopicPartition("dead", 0)] = (0, 0)
+    away(cluster)
+
+    def connect(options: Options, timeout_s: float) -> AwayAtFirst:
+        cluster.connections += 1
+        return cluster
+
+    monkeypatch.setattr(source, "connect", connect)
+    return cluster
+
+
+STANDS = Position(group="billing", query="q", generation=1, first={P0: 5}, next={P0: 5}).to_json()
+
+
+@pytest.mark.parametrize("given", [{}, LETTERS])
+def test_a_query_that_goes_on_from_its_checkpoint_waits_for_a_broker_that_is_away(
+    away_at_first: AwayAtFirst, seconds: list[float], given: dict[str, str]
+) -> None:
+    stream = reader(**given)
+    while seconds[0] < 600:
+        assert STANDS is stream.latestOffset(STANDS, ReadAllAvailable())
+        seconds[0] += 10
+    away_at_first.failure = None
+
+    assert {"clicks": {"0": 100}} == stream.latestOffset(STANDS, ReadAllAvailable())["t"]
+    assert 1 == away_at_first.connections, "a client for each try stays open"
+
+
+@pytest.mark.parametrize("given", [{}, LETTERS])
+def test_available_now_goes_on_from_its_checkpoint_when_its_broker_is_back(
+    away_at_first: AwayAtFirst, seconds: list[float], given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pause(length: float) -> None:
+        seconds[0] += length
+        if seconds[0] > 60:
+            away_at_first.failure = None
+
+    monkeypatch.setattr("time.sleep", pause)
+    stream = reader(**given)
+    stream.prepareForTriggerAvailableNow()
+
+    there = stream.latestOffset(STANDS, ReadAllAvailable())
+    assert {"clicks": {"0": 100}} == there["t"]
+    away_at_first.logs[P0] = (0, 200)
+    assert there == stream.latestOffset(there, ReadAllAvailable()), "what came later is left for the next run"
+
+
+def test_a_new_query_does_not_wait_for_its_first_contact(away_at_first: AwayAtFirst, seconds: list[float]) -> None:
+    stream = reader(**LETTERS)
+    stream.prepareForTriggerAvailableNow()
+
+    with pytest.raises(BrokerUnreachable):
+        stream.initialOffset()
+    assert 0.0 == seconds[0]
 
 
 def test_available_now_waits_for_its_broker_and_does_not_end_early(

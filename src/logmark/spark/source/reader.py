@@ -134,6 +134,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._idle_until = 0.0
         self._pause_s = IDLE_PAUSE_FIRST_S
         self._away_since: float | None = None
+        self._is_end_to_be_fixed = False
 
     def __reduce__(self) -> tuple[type["StreamReader"], tuple[Options]]:
         return StreamReader, (self._options,)
@@ -160,15 +161,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch; while the broker is away there is none, for as long as the patience lasts."""
         while True:
             try:
-                there = self._following().advance(here, records_max=records_max)
+                follower = self._following()
+                if self._is_end_to_be_fixed:
+                    self._fix_end()
+                there = follower.advance(here, records_max=records_max)
             except ClientError as error:
                 self._endure(error)
-                if not self._following().reads_to_a_fixed_end:
+                if not self._reads_to_a_fixed_end:
                     return here  # Spark asks again, and can stop the query in between
                 time.sleep(IDLE_PAUSE_S)
                 continue
             self._away_since = None
             return there
+
+    @property
+    def _reads_to_a_fixed_end(self) -> bool:
+        follower = self._follower
+        return self._is_end_to_be_fixed or (follower is not None and follower.reads_to_a_fixed_end)
 
     def _endure(self, error: ClientError) -> None:
         """Raises the error if it does not pass, or has lasted for longer than the patience."""
@@ -185,7 +194,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
+        self._is_end_to_be_fixed = True
+        try:
+            self._fix_end()
+        except ClientError as error:
+            self._endure(error)  # a query that goes on from its checkpoint waits; a new one asks where it starts
+
+    def _fix_end(self) -> None:
         self._following().fix_end()
+        self._is_end_to_be_fixed = False
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         ends = self._follower.ends() if self._follower is not None else {}
@@ -214,8 +231,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._client.close()
 
     def _following(self) -> GroupFollower:
-        if self._follower is None:
+        if self._client is None:
             self._client = connect(self._options, timeout_s=FIRST_CONTACT_S)
+        if self._follower is None:
             _check_letters(self._client, self._options, self._options.topics)
             self._follower = GroupFollower(self._options, self._client, SystemClock())
         return self._follower
