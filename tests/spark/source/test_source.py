@@ -8,10 +8,12 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructField, StructType
 
+from logmark.client.answers import FetchedPartition
 from logmark.client.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
     ClientError,
+    OffsetOutOfRange,
     RefusedByBroker,
 )
 from logmark.client.metadata import ClusterMetadata
@@ -278,6 +280,32 @@ def test_a_new_query_does_not_wait_for_its_first_contact(away_at_first: AwayAtFi
     with pytest.raises(BrokerUnreachable):
         stream.initialOffset()
     assert 0.0 == seconds[0]
+
+
+@pytest.mark.parametrize("moves", [1, 2])
+def test_a_log_start_that_moves_while_a_batch_is_measured_does_not_end_the_query(
+    cluster: FakeCluster, moves: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = cluster.fetch
+
+    def fetch(place: TopicPartition, offset: int, **more: int) -> FetchedPartition:
+        start = 20 * moves
+        if offset >= start:
+            return found(place, offset, **more)
+        cluster.logs[place] = (min(start, offset + 20), 100)
+        raise OffsetOutOfRange(place, offset, log_start=cluster.logs[place][0], log_end=100)
+
+    stream = reader(**{"auto.offset.reset": "earliest", "failOnDataLoss": "false", "maxBytesPerTrigger": "1000"})
+    start = stream.initialOffset()
+    monkeypatch.setattr(cluster, "fetch", fetch)
+
+    there = stream.latestOffset(start, ReadAllAvailable())
+    assert (moves == 1) == (there["t"]["clicks"]["0"] < 20), "what is left says how large records are"
+    while there["t"]["clicks"]["0"] < 100:
+        before, there = there, stream.latestOffset(there, ReadAllAvailable())
+        assert before != there
+
+    assert 20 * moves == cluster.logs[P0][0]
 
 
 def test_available_now_waits_for_its_broker_and_does_not_end_early(

@@ -1,7 +1,9 @@
 """How large records are, measured where a batch would begin: what a limit in bytes is shared by."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 
+from logmark.client.errors import OffsetOutOfRange
 from logmark.client.fetcher import next_offset
 from logmark.names import TopicPartition
 from logmark.spark.source.cluster import Cluster
@@ -27,6 +29,13 @@ class Sizes:
         return {place: self._known.get(place, average) for place in waiting}
 
     def _sample(self, place: TopicPartition, offset: int) -> None:
+        try:
+            self._measure(place, offset)
+        except OffsetOutOfRange as gone:  # since the bounds were asked; who reads there says so, or the next batch
+            with suppress(OffsetOutOfRange):
+                self._measure(place, gone.log_start)
+
+    def _measure(self, place: TopicPartition, offset: int) -> None:
         answer = self._cluster.fetch(place, offset, bytes_max=_SAMPLE_BYTES, max_wait_ms=0, min_bytes=0)
         offsets = next_offset(answer.records, offset) - first_offset(answer.records, offset)
         if offsets > 0:
