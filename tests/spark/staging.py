@@ -58,6 +58,7 @@ def batch(
     generation: int = 1,
     group: str = "billing",
     is_stateful: bool = False,
+    is_continued: bool = False,
     topic_id: str = "the first",
 ) -> Batch:
     """A batch of these offsets."""
@@ -67,6 +68,7 @@ def batch(
         position=position,
         number=number,
         is_stateful=is_stateful,
+        is_continued=is_continued,
         mode=rules.mode,
         keys=rules.keys,
         has_sequence=rules.sequence is not None,

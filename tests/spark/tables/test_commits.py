@@ -1,6 +1,7 @@
 """Batches in a Delta table, written without Spark: which rows it holds after repetitions, replays and races."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from logmark.spark.source.position import Offsets, Position
 from logmark.spark.tables import commits
 from logmark.spark.tables.commits import put
 from logmark.spark.tables.ledger import Batch
-from logmark.spark.tables.table import read_position
+from logmark.spark.tables.modes import Rules
+from logmark.spark.tables.table import read_batch, read_position
 
 P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()), ("value", pa.string())])
@@ -246,3 +248,65 @@ def test_a_query_with_two_sources_is_a_sentence(tmp_path: Path) -> None:
     assert batch({P0: 0}, {P0: 1}).position == read_position(tmp_path, 0)
     with pytest.raises(UserError, match="reads 2 sources"):
         read_position(tmp_path, 1)
+
+
+def plan(checkpoint: Path, number: int, first: Offsets, end: Offsets, *, generation: int = 1) -> Batch:
+    """Spark plans a batch with this number; as the table is told of it."""
+    (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
+    position = batch(first, end, generation=generation).position
+    (checkpoint / "offsets" / str(number)).write_text(f"v1\n{{}}\n{json.dumps(position.to_json())}")
+    return read_batch(checkpoint, number, Rules())
+
+
+def test_a_batch_continues_what_its_checkpoint_has_read_since_the_last_seek(tmp_path: Path) -> None:
+    planned = [
+        plan(tmp_path, 0, {P0: 0}, {P0: 3}),
+        plan(tmp_path, 1, {P0: 3}, {P0: 5}),
+        plan(tmp_path, 2, {P0: 5, P1: 0}, {P0: 5, P1: 0}),  # a new partition without records
+        plan(tmp_path, 3, {P0: 5, P1: 0}, {P0: 6, P1: 0}),
+        plan(tmp_path, 4, {P0: 2}, {P0: 2}, generation=2),  # a seek
+        plan(tmp_path, 5, {P0: 2}, {P0: 4}, generation=2),
+        plan(tmp_path, 6, {P0: 4}, {P0: 6}, generation=2),
+    ]
+
+    assert [False, True, True, True, False, False, True] == [one.is_continued for one in planned]
+    assert tmp_path == planned[0].checkpoint
+    (tmp_path / "offsets" / "5").unlink()
+    assert not read_batch(tmp_path, 6, Rules()).is_continued
+
+
+def test_a_table_that_was_taken_away_is_begun_anew_where_its_group_is_reset_to(tmp_path: Path) -> None:
+    table, checkpoint = tmp_path / "table", tmp_path / "checkpoint"
+    write(table, plan(checkpoint, 0, {P0: 0}, {P0: 3}), clicks(0, 3))
+    shutil.rmtree(table)
+
+    write(table, plan(checkpoint, 1, {P0: 0}, {P0: 0}, generation=2))
+    write(table, plan(checkpoint, 2, {P0: 0}, {P0: 2}, generation=2), clicks(0, 2))
+    write(table, plan(checkpoint, 3, {P0: 2}, {P0: 5}, generation=2), clicks(2, 5))
+
+    assert clicks(0, 5) == rows(table)
+
+
+def test_a_table_that_was_taken_away_under_a_query_is_begun_anew_as_the_sentence_says(tmp_path: Path) -> None:
+    table, checkpoint = tmp_path / "table", tmp_path / "checkpoint"
+    write(table, plan(checkpoint, 0, {P0: 0}, {P0: 3}), clicks(0, 3))
+    shutil.rmtree(table)
+
+    # Spark tries the batch again with every restart, also when the group has been reset meanwhile.
+    planned = plan(checkpoint, 1, {P0: 3}, {P0: 5})
+    for _ in range(2):
+        with pytest.raises(UserError, match=rf"take the query's checkpoint away \({checkpoint}\) and start it again"):
+            write(table, planned, clicks(3, 5))
+    assert not table.exists()
+
+    shutil.rmtree(checkpoint)
+    write(table, plan(checkpoint, 0, {P0: 0}, {P0: 5}, generation=2), clicks(0, 5))
+    assert clicks(0, 5) == rows(table)
+
+
+def test_the_first_rows_may_come_after_batches_that_have_read_nothing(tmp_path: Path) -> None:
+    table, checkpoint = tmp_path / "table", tmp_path / "checkpoint"
+    write(table, plan(checkpoint, 0, {P0: 7}, {P0: 7}))
+    write(table, plan(checkpoint, 1, {P0: 7}, {P0: 9}), clicks(7, 9))
+
+    assert clicks(7, 9) == rows(table)

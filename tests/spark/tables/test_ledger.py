@@ -1,5 +1,6 @@
 """Which batches a table takes."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +20,8 @@ def batch(first: int, end: int, *, generation: int = 5, group: str = "billing", 
     return of(Position(group=group, query="q", generation=generation, first={P0: first}, next={P0: end}), **more)
 
 
-def of(position: Position, *, number: int = 0, is_stateful: bool = False, mode: str = "replace") -> Batch:
-    return Batch(position=position, number=number, is_stateful=is_stateful, mode=mode)
+def of(position: Position, **more: Any) -> Batch:
+    return Batch(position=position, **{"number": 0, **more})
 
 
 def after(*batches: Batch) -> Ledger:
@@ -31,8 +32,33 @@ def after(*batches: Batch) -> Ledger:
     return read_ledger(numbers.get, EVERYWHERE)
 
 
-def test_a_table_without_batches_takes_any() -> None:
-    assert takes(after(), batch(500, 600), table="t")
+def test_a_table_without_batches_takes_the_first_one_of_a_checkpoint_wherever_that_begins() -> None:
+    for is_stateful in (False, True):
+        assert takes(after(), batch(500, 600, is_stateful=is_stateful), table="t")
+
+
+def test_a_table_without_batches_takes_the_first_one_after_a_seek() -> None:
+    assert takes(after(), batch(0, 100, number=7), table="t")
+
+
+@pytest.mark.parametrize(
+    ("more", "remedy"),
+    [
+        (
+            {"number": 7, "is_continued": True},
+            r"reset the group .*\(logmark offsets reset billing --all-topics --to-earliest\), take the query's "
+            r"checkpoint away \(/checkpoints/v1\) and start it again",
+        ),
+        (
+            {"number": 1, "is_stateful": True},
+            r"as a new version \(logmark pipelines replay\), or without a pipeline by taking the query's checkpoint "
+            r"away \(/checkpoints/v1\) and resetting its group",
+        ),
+    ],
+)
+def test_a_table_that_is_gone_or_has_another_path_is_not_begun_in_the_middle(more: Any, remedy: str) -> None:
+    with pytest.raises(UserError, match=f"t holds nothing of this query, .* Nothing was written.* {remedy}"):
+        takes(after(), batch(700, 800, checkpoint=Path("/checkpoints/v1"), **more), table="t")
 
 
 def test_a_batch_that_begins_where_the_table_stands_is_taken() -> None:
@@ -54,6 +80,30 @@ def test_after_the_seek_batches_follow_each_other_again() -> None:
     assert takes(ledger, batch(30, 40, generation=6), table="t")
     with pytest.raises(UserError, match="stands at offset 30 of clicks-0, but the batch begins at 100"):
         takes(ledger, batch(100, 110, generation=6), table="t")
+
+
+def test_a_gap_names_the_offset_to_reset_to_and_the_checkpoint_to_take_away() -> None:
+    command = r"logmark offsets reset billing --topic clicks:0 --to-offset 100"
+    with pytest.raises(UserError, match=rf"{command}\), take the query's checkpoint away \(c\)"):
+        takes(after(batch(0, 100)), batch(200, 300, checkpoint=Path("c")), table="t")
+    with pytest.raises(UserError, match=r"begins at 200.* Build it again as a new version"):
+        takes(after(batch(0, 100, is_stateful=True)), batch(200, 300, number=1, is_stateful=True), table="t")
+
+
+def test_a_repeated_batch_of_a_query_with_state_is_known_by_its_number() -> None:
+    ledger = after(*(batch(10 * number, 10 * number + 10, number=number, is_stateful=True) for number in range(3)))
+
+    for number in range(3):
+        assert not takes(ledger, batch(10 * number, 10 * number + 10, number=number, is_stateful=True), table="t")
+
+
+def test_a_seek_and_a_timer_of_a_query_with_state_are_known_by_their_number() -> None:
+    begun = batch(0, 10, is_stateful=True)
+    seek = batch(500, 500, number=1, generation=6, is_stateful=True)
+
+    assert not takes(after(begun, seek), seek, table="t")
+    timer = batch(0, 10, number=1, is_stateful=True)
+    assert not takes(after(begun, timer), timer, table="t")
 
 
 def test_a_partition_that_is_new_does_not_make_the_batch_a_repeated_one() -> None:

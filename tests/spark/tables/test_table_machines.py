@@ -69,6 +69,7 @@ class QueryMachine(RuleBasedStateMachine):
         self.next: Offsets = dict(self.ends)
         self.generation, self.query, self.number = 1, 1, 0
         self.planned: Batch | None = None
+        self.has_read: set[int] = set()
 
     def teardown(self) -> None:
         shutil.rmtree(self.table)
@@ -89,7 +90,8 @@ class QueryMachine(RuleBasedStateMachine):
 
     def batch(self, first: Offsets, end: Offsets) -> Batch:
         names = {"query": f"q{self.query}", "generation": self.generation, "number": self.number}
-        return batch(dict(first), dict(end), self.how, is_stateful=self.is_stateful, **names)  # type: ignore[arg-type]
+        known = {"is_stateful": self.is_stateful, "is_continued": self.generation in self.has_read}
+        return batch(dict(first), dict(end), self.how, **names, **known)  # type: ignore[arg-type]
 
     def plan(self, limit: int) -> Batch:
         """The batch that was planned and not finished, or the next one."""
@@ -113,6 +115,7 @@ class QueryMachine(RuleBasedStateMachine):
                 return crash == "after commit"
         if crash != "before checkpoint":
             self.next, self.number, self.planned = dict(one.position.next), self.number + 1, None
+            self.has_read |= {one.position.generation} if one.position.ranges else set()
         return True
 
 
@@ -190,6 +193,22 @@ class StatelessMachine(QueryMachine):
     def lose_checkpoint(self) -> None:
         self.generation, self.query, self.number = self.generation + 1, self.query + 1, 0
         self.planned, self.next = None, dict(self.committed)
+
+    @precondition(lambda self: commits.open_table(self.table) is not None)
+    @rule()
+    def lose_table(self) -> None:
+        """Somebody takes the table away, and does what the sentence says where that is not enough for a new one."""
+        shutil.rmtree(self.table)
+        self.table.mkdir()
+        one = self.plan(5)
+        if one.is_continued and one.position.ranges:
+            with pytest.raises(UserError, match="take the query's checkpoint away"):
+                put(self.table, one, spark_schema(self.columns), pytest.fail, self.how)
+            self.lose_checkpoint()
+        else:
+            self.generation, self.number, self.planned = self.generation + 1, self.number + 1, None
+        self.next, self.committed = dict.fromkeys(PLACES, 0), dict.fromkeys(PLACES, 0)
+        self.model, self.read, self.held = {}, set(), None
 
     @invariant()
     def the_table_holds_what_it_should(self) -> None:

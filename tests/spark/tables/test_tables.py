@@ -123,6 +123,36 @@ def test_complete_totals_are_exact_through_repeated_batches_a_lost_checkpoint_an
     assert truth(range(140)) == rows(table)
 
 
+def test_a_table_that_is_gone_is_built_again_by_following_the_sentence_and_not_begun_in_the_middle(
+    our_broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path
+) -> None:
+    topic, group = our_broker.create_topic("clicks"), our_broker.group("billing")
+    table, checkpoint = tmp_path / "table", tmp_path / "checkpoint"
+
+    def run() -> None:
+        frame = stream(spark, our_broker, topic, group, per_batch=200)
+        finish(write_table(frame, table, checkpoint=checkpoint, available_now=True))
+
+    our_broker.produce(topic, clicks(0, 20))
+    run()
+    shutil.rmtree(table)
+    our_broker.produce(topic, clicks(20, 30))
+    with pytest.raises(UserError, match=rf"holds nothing of this query.* checkpoint away \({checkpoint}\)"):
+        run()
+    assert not table.exists()
+
+    our_broker.commit(group, {(topic, 0): 0})
+    shutil.rmtree(checkpoint)
+    run()
+    assert [(number,) for number in range(30)] == rows(table, "price")
+
+    # Where no batch was planned in between, the reset alone is enough.
+    shutil.rmtree(table)
+    our_broker.commit(group, {(topic, 0): 0})
+    run()
+    assert [(number,) for number in range(30)] == rows(table, "price")
+
+
 def test_windows_are_appended_once_also_by_batches_that_read_nothing(
     our_broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path
 ) -> None:

@@ -12,11 +12,17 @@ it may lose its checkpoint, or be moved anywhere, and the ranges say what is new
 though it reads nothing, when a watermark or a timer has passed. So such a batch is known by the query's token, which is
 made with the checkpoint, and the batch's number in it; what would make the state count anything twice, or begin from
 nothing in the middle, is refused.
+
+Where a table begins. One that knows of no batch takes the first batch of a checkpoint, which begins where the group
+stands, and without state also the first one after a seek, which begins where somebody wanted it to. Any other batch
+continues rows that some table had and this one has not. A batch that is refused stays planned in Spark's checkpoint and
+is tried again by every restart, before the group is looked at: so to begin elsewhere takes another checkpoint too.
 """
 
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from logmark.errors import UserError
@@ -40,11 +46,16 @@ GONE = -1  # the number of an entry that no longer counts: Delta has no way to r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """One batch of a query: what it reads, its number in the checkpoint, and whether state has a part in its rows."""
+    """One batch of a query: what it reads, its number in the checkpoint, and whether state has a part in its rows.
+
+    `is_continued` says that an earlier batch of the same generation has read records, so that there are rows of it.
+    """
 
     position: Position
     number: int
     is_stateful: bool = False
+    is_continued: bool = False
+    checkpoint: Path | None = None
     mode: str = REPLACE
     keys: tuple[str, ...] = ()
     has_sequence: bool = False
@@ -179,6 +190,7 @@ def takes(ledger: Ledger, batch: Batch, *, table: str) -> bool:
             "was written. Let the query write the table itself."
         )
     if ledger.generation is None:
+        _check_beginning(batch, table)
         return True
     position = batch.position
     if not ledger.has_group(position.group):
@@ -203,10 +215,32 @@ def takes(ledger: Ledger, batch: Batch, *, table: str) -> bool:
             "other records now, and their rows would replace those of the old ones. Nothing was written. Give the new "
             "topic a table of its own, or take the old table away."
         )
-    return _takes_of_state(ledger, batch, table) if batch.is_stateful else _takes_of_records(ledger, position, table)
+    return _takes_of_state(ledger, batch, table) if batch.is_stateful else _takes_of_records(ledger, batch, table)
 
 
-def _takes_of_records(ledger: Ledger, batch: Position, table: str) -> bool:
+def _check_beginning(batch: Batch, table: str) -> None:
+    """Raises a sentence if a table that knows of no batch would begin in the middle with this one."""
+    group = batch.position.group
+    where = f" ({batch.checkpoint})" if batch.checkpoint is not None else ""
+    gone = (
+        f"The table {table} holds nothing of this query, which has finished batches before (this one is batch "
+        f"{batch.number}): the table was taken away, or the query wrote to another path until now. Nothing was "
+        "written. Put the table back, or name its path again."
+    )
+    if batch.is_stateful and batch.number > 0:
+        raise UserError(
+            f"{gone} Otherwise build it again from the beginning, as a new version (logmark pipelines replay), or "
+            f"without a pipeline by taking the query's checkpoint away{where} and resetting its group (logmark offsets "
+            f"reset {group} --all-topics --to-earliest)."
+        )
+    if batch.is_continued and not batch.is_stateful:
+        raise UserError(
+            f"{gone} To let a new one begin, reset the group to where it shall begin (logmark offsets reset {group} "
+            f"--all-topics --to-earliest), take the query's checkpoint away{where} and start it again."
+        )
+
+
+def _takes_of_records(ledger: Ledger, one: Batch, table: str) -> bool:
     """Whether a batch is taken whose rows follow from its records alone.
 
     Within a generation each batch begins where the last one ended, so a batch that ends where the table stands is one
@@ -214,6 +248,7 @@ def _takes_of_records(ledger: Ledger, batch: Position, table: str) -> bool:
     anywhere. An older one comes from a query that has lost its group.
     """
     assert ledger.generation is not None
+    batch = one.position
     if batch.generation > ledger.generation:
         return True
     if batch.generation < ledger.generation:
@@ -224,7 +259,7 @@ def _takes_of_records(ledger: Ledger, batch: Position, table: str) -> bool:
         )
     if ledger.ends == batch.next:
         return False
-    _check_no_gap(ledger, batch, table)
+    _check_no_gap(ledger, one, table)
     return True
 
 
@@ -250,17 +285,24 @@ def _takes_of_state(ledger: Ledger, batch: Batch, table: str) -> bool:
                 "Nothing was written. Replay it as a new version beside the old one (logmark pipelines replay)."
             )
     if ledger.generation == position.generation:
-        _check_no_gap(ledger, position, table)
+        _check_no_gap(ledger, batch, table)
     return True
 
 
-def _check_no_gap(ledger: Ledger, batch: Position, table: str) -> None:
+def _check_no_gap(ledger: Ledger, one: Batch, table: str) -> None:
+    batch = one.position
     for place, end in ledger.ends.items():
         if batch.first.get(place, end) != end:
+            remedy = (
+                "Build it again as a new version beside the old one (logmark pipelines replay)."
+                if one.is_stateful
+                else f"Reset group {batch.group} to {end} there (logmark offsets reset {batch.group} --topic "
+                f"{place.topic}:{place.partition} --to-offset {end}), take the query's checkpoint away"
+                f"{f' ({one.checkpoint})' if one.checkpoint is not None else ''} and start it again."
+            )
             raise UserError(
                 f"The table {table} stands at offset {end} of {place}, but the batch begins at {batch.first[place]}: "
-                "the table was replaced or restored behind the query's back. Nothing was written. Reset group "
-                f"{batch.group} to {end} and the query goes on from there."
+                f"the table was replaced or restored behind the query's back. Nothing was written. {remedy}"
             )
 
 

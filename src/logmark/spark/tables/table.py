@@ -127,14 +127,31 @@ def _files(path: str | Path) -> "tuple[DeltaTable, list[str]]":
 
 def read_batch(checkpoint: Path, batch_id: int, rules: Rules) -> Batch:
     """The batch that runs now, as the checkpoint of the query knows it."""
+    position = read_position(checkpoint, batch_id)
     return Batch(
-        position=read_position(checkpoint, batch_id),
+        position=position,
         number=batch_id,
         is_stateful=(checkpoint / "state").is_dir(),
+        is_continued=_is_continued(checkpoint, batch_id, position.generation),
+        checkpoint=checkpoint,
         mode=rules.mode,
         keys=rules.keys,
         has_sequence=rules.sequence is not None,
     )
+
+
+def _is_continued(checkpoint: Path, batch_id: int, generation: int) -> bool:
+    """True if a batch before this one has read records in the same generation: Spark finishes one before the next."""
+    for number in range(batch_id - 1, -1, -1):
+        try:
+            earlier = read_position(checkpoint, number)
+        except FileNotFoundError:
+            return False  # so old that Spark has removed it
+        if earlier.generation != generation:
+            return False
+        if earlier.ranges:
+            return True
+    return False
 
 
 def read_position(checkpoint: Path, batch_id: int) -> Position:
