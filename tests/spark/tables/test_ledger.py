@@ -106,6 +106,24 @@ def test_a_seek_and_a_timer_of_a_query_with_state_are_known_by_their_number() ->
     assert not takes(after(begun, timer), timer, table="t")
 
 
+@pytest.mark.parametrize("generation", [5, 6])
+@pytest.mark.parametrize("first", [20, 30])
+def test_a_batch_of_a_known_number_that_reads_new_records_is_a_sentence(generation: int, first: int) -> None:
+    ledger = after(*(batch(10 * number, 10 * number + 10, number=number, is_stateful=True) for number in range(3)))
+
+    with pytest.raises(
+        UserError, match=r"holds batch 2 .* up to offset 50 of clicks-0, .* counted up to 30.* Nothing was"
+    ):
+        takes(ledger, batch(first, 50, number=2, generation=generation, is_stateful=True), table="t")
+
+
+def test_a_batch_of_a_known_number_that_reads_a_new_partition_is_a_sentence() -> None:
+    other = Position(group="billing", query="q", generation=5, first={P0: 10, P1: 0}, next={P0: 10, P1: 5})
+
+    with pytest.raises(UserError, match="up to offset 5 of clicks-1, of which the table has counted nothing"):
+        takes(after(batch(0, 10, is_stateful=True)), of(other, is_stateful=True), table="t")
+
+
 def test_a_partition_that_is_new_does_not_make_the_batch_a_repeated_one() -> None:
     grown = of(Position(group="billing", query="q", generation=5, first={P0: 100, P1: 0}, next={P0: 100, P1: 7}))
 

@@ -273,6 +273,7 @@ def _takes_of_state(ledger: Ledger, batch: Batch, table: str) -> bool:
             "is lost, build the table again as a new version beside the old one (logmark pipelines replay)."
         )
     if ledger.batch is not None and batch.number <= ledger.batch:
+        _check_is_repeated(ledger, batch, table)
         return False
     if ledger.has_read(batch):
         return True
@@ -287,6 +288,20 @@ def _takes_of_state(ledger: Ledger, batch: Batch, table: str) -> bool:
     if ledger.generation == position.generation:
         _check_no_gap(ledger, batch, table)
     return True
+
+
+def _check_is_repeated(ledger: Ledger, batch: Batch, table: str) -> None:
+    """Raises a sentence if a batch whose number the table knows reads records that it does not know."""
+    for place, (_, end) in sorted(batch.position.ranges.items()):
+        known = ledger.ends.get(place)
+        if known is None or end > known:
+            raise UserError(
+                f"The table {table} holds batch {ledger.batch} of this query, and now comes batch {batch.number} once "
+                f"more, with other records: up to offset {end} of {place}, of which the table has counted "
+                f"{f'up to {known}' if known is not None else 'nothing'}. The query's checkpoint is older than the "
+                "table: it was restored from a backup, or has lost its last batches, and so has its state. Nothing was "
+                "written. Build the table again as a new version beside the old one (logmark pipelines replay)."
+            )
 
 
 def _check_no_gap(ledger: Ledger, one: Batch, table: str) -> None:
