@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 
 from rich.console import Console
 from rich.table import Table
@@ -114,13 +114,21 @@ def show(
     if options.output == "json":
         said: dict[str, object] = {"notes": list(notes)} if notes else {}
         said |= {"shares": [one.as_json() for one in shares]} if shares else {}
-        print(json.dumps({**about, **said, "rows": [row.as_json() for row in rows]}, indent=2))
+        print(json.dumps({**about, **ratios(rows), **said, "rows": [row.as_json() for row in rows]}, indent=2))
     else:
         _table(rows, about=about, title=title)
         for note in notes:
             print(f"- {note}")
         for one in shares:
             print("\n".join(one.markdown()))
+
+
+def ratios(rows: Iterable[Row]) -> dict[str, float]:
+    """The geometric mean of the ratios of each kind of work, under the name that its rows have it by."""
+    kinds: dict[str, list[float]] = {}
+    for row in rows:
+        kinds.setdefault(f"{row.kind}_ratio", []).append(row.ratio)
+    return {name: round(geometric_mean(found), 3) for name, found in kinds.items() if all(found)}
 
 
 def record(text: str, bench: str) -> None:

@@ -182,6 +182,11 @@ def scan_stream(bench: Bench, source: str, topic: str) -> float:
     return timed(lambda: writer.option("checkpointLocation", bench.place()).start().awaitTermination())
 
 
+def start_stream(bench: Bench, source: str, topic: str) -> float:
+    """Seconds that a stream takes which has next to nothing to read."""
+    return scan_stream(bench, source, topic)
+
+
 def scan_json(bench: Bench, source: str, topic: str) -> float:
     """Seconds to read the whole topic as typed columns."""
     records = typed(bench.batch, source, topic, topics.CLICKS_SCHEMA)
@@ -260,6 +265,9 @@ def cases(plan: Plan, bench: Bench) -> list[Case]:
     for name in plan.pipelines:
         work = f"{name}, availableNow into Parquet"
         found.append(Case(work=work, topic="examples", records=plan.examples, run=piped(name), kind="pipeline"))
+    _fill(bench, "start", topics.lines(100), PARTITIONS, "none")
+    work = "a stream of four records, from its start to its end"
+    found.append(Case(work=work, topic="start", records=PARTITIONS, run=start_stream, kind="start", unit="ms"))
     sides.create_topic(bench.address, "trickle", 1)
     run = trickle(plan.trickled)
     found.append(Case(work="micro-batch of one record", topic="trickle", records=1, run=run, kind="latency", unit="ms"))
@@ -268,10 +276,17 @@ def cases(plan: Plan, bench: Bench) -> list[Case]:
 
 def scans(topic: str, records: int, size: int, packed: str) -> list[Case]:
     """The topic read as a batch and as a stream."""
-    ways = (("batch", scan_batch), ("availableNow", scan_stream))
+    ways = (("batch", scan_batch, "scan"), ("availableNow", scan_stream, "available_now"))
     return [
-        Case(work=f"{name} of {SIZES[size]} records{packed}", topic=topic, records=records, run=scan, value_bytes=size)
-        for name, scan in ways
+        Case(
+            work=f"{name} of {SIZES[size]} records{packed}",
+            topic=topic,
+            records=records,
+            run=run,
+            kind=kind,
+            value_bytes=size,
+        )
+        for name, run, kind in ways
     ]
 
 
@@ -316,7 +331,7 @@ class Measuring:
                 if number:
                     samples[source].append(seconds * 1000 if case.unit == "ms" else case.records / seconds)
                     used[source].append({name: after[name] - before[name] for name in after})
-        if case.kind == "scan" and case.topic in {f"scan-{size}" for size in plan.records}:
+        if case.kind in ("scan", "available_now") and case.topic in {f"scan-{size}" for size in plan.records}:
             self.by_process += [self._used(case, source, used[source]) for source in SOURCES[::-1]]
         return Compared(
             work=f"{case.work} from {self._name}",
