@@ -4,7 +4,6 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,10 @@ from logmark.spark.pipelines.taking import put
 from logmark.spark.pipelines.working import Job
 from logmark.spark.source.position import Found, Moved, Offsets, Position, TakenOver, begin, judge
 from logmark.spark.tables.modes import REPLACE, Rules
-from logmark.spark.tables.table import read_position
+from logmark.spark.tables.table import read_batch, read_position
 from logmark.wire import batches
 from tests.spark.pipelines.staged import Numbers
-from tests.spark.staging import WHERE, batch, write
+from tests.spark.staging import WHERE, write
 
 COMPLETE = Rules.of("complete")
 COLUMNS = {"label": "string", "rest": "long", "count": "long"}
@@ -65,7 +64,8 @@ class Paper:
         wanted = {
             place: max(min(end, (stops or ends).get(place, end)), position.next[place]) for place, end in ends.items()
         }
-        number = (last_number(version.checkpoint / "offsets") or 0) + 1
+        last = last_number(version.checkpoint / "offsets")
+        number = 0 if last is None else last + 1
         following = position.batch(first=position.next, next=wanted, held={})
         _note(version.checkpoint / "offsets" / str(number), following)
         if self.dies_in_the_batch:
@@ -82,9 +82,9 @@ class Paper:
         ]
         values = [value for _, _, value in records]
         if isinstance(version.sink, Table) and version.sink.mode == REPLACE:
-            self._keep(version, number, following, records)
+            self._keep(version, number, records)
         elif isinstance(version.sink, Table):
-            self._count(version, number, following, values)
+            self._count(version, number, values)
         elif job.pipeline.name.startswith("forwards"):
             wanted = [one for one in records if any(int(one[2]) % each == 0 for each in self._numbers.divisors)]
             self._send(version, client, [(at.partition, value, f"{at.partition}/{one}") for at, one, value in wanted])
@@ -121,28 +121,24 @@ class Paper:
             return position.seek(verdict.to, now_ms=now_ms)
         return position
 
-    def _keep(
-        self, version: Version, number: int, position: Position, records: list[tuple[TopicPartition, int, str]]
-    ) -> None:
+    def _keep(self, version: Version, number: int, records: list[tuple[TopicPartition, int, str]]) -> None:
         label = self._numbers.label
         rows = [
             {"topic": at.topic, "partition": at.partition, "offset": offset, "value": value, "label": label}
             for at, offset, value in records
         ]
-        one = replace(batch(position.first, position.next, Rules(), number=number), position=position)
+        one = read_batch(version.checkpoint, number, Rules())
         assert isinstance(version.sink, Table)
         write(Path(version.sink.path), one, Rules(), WHERE | {"value": "string", "label": "string"}, rows)
 
-    def _count(self, version: Version, number: int, position: Position, values: list[str]) -> None:
+    def _count(self, version: Version, number: int, values: list[str]) -> None:
         counts = Counter({int(rest): count for rest, count in _state(version.checkpoint).items()})
         counts.update(int(value) % 5 for value in values)
         (version.checkpoint / "state").mkdir(exist_ok=True)
         (version.checkpoint / "state" / "counts").write_text(json.dumps(counts))
         label = self._numbers.label
         rows = [{"label": label, "rest": rest, "count": count} for rest, count in sorted(counts.items())]
-        one = replace(
-            batch(position.first, position.next, COMPLETE, number=number, is_stateful=True), position=position
-        )
+        one = read_batch(version.checkpoint, number, COMPLETE)
         assert isinstance(version.sink, Table)
         write(Path(version.sink.path), one, COMPLETE, COLUMNS, rows)
 
