@@ -242,6 +242,26 @@ def test_readers_find_the_nulls_of_files_that_another_writer_joined_also_after_s
     assert [1] == pa.table(found.read_all())["offset"].to_pylist()
 
 
+def test_a_vacuum_in_the_middle_of_a_swap_takes_none_of_its_files_however_old_they_are(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in version_path(table, 2).rglob("*.parquet"):
+        os.utime(file, (0, 0))
+    planned: list[str] = []
+    commit = module.commit
+
+    def vacuumed(path: Path, *arguments: Any, **named: Any) -> bool:
+        if path == table:
+            planned.extend(vacuum_table(table, retention_hours=1, dry_run=True))
+        return commit(path, *arguments, **named)
+
+    monkeypatch.setattr(module, "commit", vacuumed)
+    swap_in(table, 2)
+
+    assert [] == planned
+    assert NEW == rows(table)
+
+
 def test_without_links_files_are_copied(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*paths: object) -> None:
         raise OSError("this file system knows no links")

@@ -136,7 +136,7 @@ def swap_in(table: str | Path, number: int, *, group: str | None = None, keep: b
                 _empty(version_path(root, current))
             return
         for file in files:
-            (root / file.path).unlink()
+            (root / file.path).unlink(missing_ok=True)
     raise too_busy(root)
 
 
@@ -233,6 +233,8 @@ def _linked(home: Path, to: Path, file: DataFile) -> DataFile:
         os.link(home / file.path, to / path)
     except OSError:
         shutil.copyfile(home / file.path, to / path)
+    # A link is as old as its file, and vacuum takes old files that no commit names yet.
+    os.utime(to / path)
     return replace(file, path=path)
 
 
