@@ -11,9 +11,11 @@ from logmark.client.errors import OffsetOutOfRange, RefusedByBroker, UnknownTopi
 from logmark.client.fetcher import EMPTY_ANSWERS, Fetcher, next_offset
 from logmark.errors import Malformed
 from logmark.names import TopicPartition
-from logmark.wire import columns
+from logmark.wire import columns, fetch
 from logmark.wire.batches import build
 from tests.harness.brokers import BrokerUnderTest
+from tests.harness.gateway import call_tool
+from tests.harness.tools import CONFIGS
 
 LIMIT = 64 << 20
 
@@ -172,3 +174,75 @@ def test_a_leader_says_which_records_it_has_itself(broker: BrokerUnderTest, clie
         fetcher.send(4)
         assert 6 == len(values(fetcher.receive().records, 4, 10))
         assert 4 == fetcher.local_start()
+
+
+class QuotaConnection:
+    """Answers so often without a partition, as a broker does whose client has used its quota up, then with records."""
+
+    def __init__(self, held_back: int) -> None:
+        self.sent = 0
+        self._held_back = held_back
+
+    def version_of(self, key: int, ours: range) -> int:
+        return ours[-1]
+
+    def send(self, *_: object, **__: object) -> None:
+        self.sent += 1
+
+    def receive(self, deadline: float) -> memoryview:
+        one = fetch.FetchAnswer(0, 0, 1, 1, 0, bytes(build([(None, b"v")], timestamp_ms=0)))
+        topics = [("clicks", [one])] if self.sent > self._held_back else []
+        buffers = fetch.encode_response(
+            fetch.VERSIONS[-1], throttle_time_ms=1000, error_code=0, session_id=0, topics=topics
+        )
+        return memoryview(b"".join(buffers))
+
+    def close(self) -> None:
+        raise AssertionError("a new connection would not be held back, which is not for the client to decide")
+
+
+def held_back(connection: Any) -> Fetcher:
+    return Fetcher(
+        TopicPartition("clicks", 0), connect=lambda: connection, moved=lambda: None, bounds=lambda: (0, 1),
+        timeout_s=30, bytes_max=1000, max_wait_ms=500, min_bytes=1, read_committed=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("times", "is_given_up"), [(1, False), (250, False), (400, True)])
+def test_a_client_whose_quota_is_used_up_waits_on_its_connection(
+    times: int, is_given_up: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.sleep", lambda pause: now.__setitem__(0, now[0] + pause))
+    connection = QuotaConnection(times)
+    fetcher = held_back(connection)
+    fetcher.send(0)
+
+    if is_given_up:
+        with pytest.raises(RefusedByBroker, match="the broker holds this client back for longer than 30 s") as refused:
+            fetcher.receive()
+        assert refused.value.code.is_retriable
+    else:
+        assert [b"v"] == values(fetcher.receive().records, 0, 1)
+        assert times + 1 == connection.sent
+
+
+@pytest.mark.kafka
+def test_a_quota_of_the_broker_slows_a_reader_and_nothing_else(apache_kafka: BrokerUnderTest) -> None:
+    here = TopicPartition(apache_kafka.create_topic("clicks"), 0)
+    written = [f"{number:05d}" * 200 for number in range(30)]
+    apache_kafka.produce(here.topic, written, batch_num_messages=1)
+    quota = ("--entity-type", "clients", "--entity-name", here.topic)
+    change = ("--add-config", "consumer_byte_rate=2700")
+    call_tool(CONFIGS, "--alter", *quota, *change, broker=apache_kafka).check()
+
+    found: list[bytes] = []
+    with (
+        Client(apache_kafka.bootstrap_servers, client_id=here.topic) as client,
+        client.fetcher(here, bytes_max=3000) as fetcher,
+    ):
+        for answer in fetcher.read(0, 30):
+            found += values(answer.records, 0, 30)
+
+    assert [text.encode() for text in written] == found

@@ -83,16 +83,21 @@ class Fetcher:
         assert self._asked is not None, "nothing was asked"
         offset = self._asked
         deadline = time.monotonic() + self._timeout_s + self._max_wait_ms / 1000
+        is_held_back = False
         while True:
             try:
-                if self._connection is None:
+                if self._connection is None or is_held_back:
                     self._send()
                 answer = self._receive(deadline)
+                is_held_back = answer is None
             except BrokerUnreachable:
                 self._drop()
                 if time.monotonic() + _BACKOFF_S >= deadline:
                     raise
                 time.sleep(_BACKOFF_S)
+                continue
+            if answer is None:
+                self._wait_for_quota(offset, deadline)
                 continue
             if answer.error == ErrorCode.NONE:
                 self._asked = None
@@ -201,7 +206,19 @@ class Fetcher:
             deadline=time.monotonic() + self._timeout_s,
         )
 
-    def _receive(self, deadline: float) -> FetchedPartition:
+    def _wait_for_quota(self, offset: int, deadline: float) -> None:
+        """Pauses before another try on the same connection, which the broker reads when the client may have more."""
+        if time.monotonic() + _BACKOFF_S >= deadline:
+            self._asked = None
+            raise RefusedByBroker(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"Partition {self.partition} cannot be read at offset {offset}: the broker holds this client back "
+                f"for longer than {self._timeout_s:.0f} s, because its quota is used up.",
+            )
+        time.sleep(_BACKOFF_S)
+
+    def _receive(self, deadline: float) -> FetchedPartition | None:
+        """The answer, None if it says nothing of the partition: that is how a broker holds a client back."""
         assert self._connection is not None
         body = self._connection.receive(deadline)
         try:
@@ -210,6 +227,8 @@ class Fetcher:
             raise BrokerUnreachable(f"The answer to a fetch of {self.partition} cannot be read: {error}.") from None
         if response.error_code:
             return _failed(error_code(response.error_code))
+        if not response.topics:
+            return None
         one = response.topics[0][1][0]
         return FetchedPartition(
             records=memoryview(one.records),
