@@ -127,11 +127,7 @@ class GroupFollower:
                 f"{names([*kept, *self._beyond.places])} is missing, or shorter than what was read of it.",
             )
         if lost:
-            back = self._back_in_range(lost, bounds)
-            seek = self._seek(start, back)
-            # At once: what the group has now belongs to the old generation, and would be taken for somebody's move.
-            self._commit(seek, back)
-            return seek
+            return self._seek(start, self._back_in_range(lost, bounds))
         # Where the group stands in a new partition must be known before anything of it is read.
         first = here if found is None else here | self._new(places, here, bounds, found)
         ends = {place: bounds[place].end for place in first}
