@@ -129,7 +129,7 @@ def test_code_of_users_is_theirs_also_where_it_is_not_known_where_the_pipeline_w
         "/yarn/container_1/py4j-0.10.9.9-src.zip/py4j/protocol.py",
         "/usr/lib64/python3.11/socket.py",
         "<frozen importlib._bootstrap>",
-        "/work/app-1/0/logmark/logmark/spark/source/fetching.py",  # as executors unpack a wheel
+        "/executor/app-1/0/logmark/logmark/spark/source/fetching.py",  # as executors unpack a wheel
         "/home/ann/src/logmark/spark/source/fetching.py",
         "src/logmark/wire/columns.py",
     ],

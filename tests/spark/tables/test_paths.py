@@ -32,12 +32,12 @@ UPSERT = Rules.of("upsert", keys="campaign")
         ("file:///data/t", "/data/t"),
         ("file:/data/t", "/data/t"),
         (Path("file:///data/t"), "/data/t"),
-        ("tables/t", "/work/tables/t"),
-        ("file:t", "/work/file:t"),
+        ("tables/t", "/here/tables/t"),
+        ("file:t", "/here/file:t"),
     ],
 )
 def test_a_directory_is_the_same_however_it_is_written(given: str | Path, meant: str) -> None:
-    assert Path(meant) == local_path(given, "table", below=Path("/work"))
+    assert Path(meant) == local_path(given, "table", below=Path("/here"))
 
 
 def test_a_relative_path_counts_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
