@@ -148,19 +148,26 @@ class Position:
         return {place: commits for place, commits in others.items() if commits}
 
     def _packed(self, commits: Iterable[Found]) -> list[Any]:
-        """Commits as JSON: a number for one of our own, else a list of the offset and the metadata that matters."""
+        """Commits as JSON: an offset of our own; or a list of an offset and who has committed it, if that is known."""
         ordered = sorted(commits, key=lambda one: (one.offset, one.mark.to_metadata() if one.mark else ""))
-        return [
-            one.offset if one == self.own(one.offset) else [one.offset, *([one.mark.to_metadata()] if one.mark else [])]
-            for one in ordered
-        ]
+        return [one.offset if one == self.own(one.offset) else [one.offset, *self._who(one)] for one in ordered]
+
+    def _who(self, one: Found) -> list[int | str]:
+        """The generation where it was this query, else the whole mark."""
+        if one.mark is None:
+            return []
+        earlier = replace(self, generation=one.mark.generation).own(one.offset)
+        return [one.mark.generation if one == earlier else one.mark.to_metadata()]
 
     def _unpacked(self, packed: Any) -> frozenset[Found]:
         """The commits that `_packed` wrote; a bare number is what earlier versions wrote."""
-        return frozenset(
-            self.own(one) if isinstance(one, int) else Found(offset=int(one[0]), mark=Mark.of("".join(one[1:])))
-            for one in (packed if isinstance(packed, list) else [packed])
-        )
+        commits = packed if isinstance(packed, list) else [packed]
+        return frozenset(self.own(one) if isinstance(one, int) else self._of(*one) for one in commits)
+
+    def _of(self, offset: int, who: int | str = "") -> Found:
+        if isinstance(who, int):
+            return replace(self, generation=who).own(offset)
+        return Found(offset=offset, mark=Mark.of(who))
 
 
 Held = Mapping[TopicPartition, Collection[Found]]
