@@ -14,6 +14,10 @@ class Superseded(UserError):
     """Another query has the group or the table now; this one has stopped and committed nothing since."""
 
 
+class Refused(UserError):
+    """A broker refuses something for good: another try would get the same answer."""
+
+
 class Contended(UserError):
     """Others were faster again and again; nothing was written, and another try may succeed."""
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from logmark.client.errors import AuthenticationFailed, BrokerUnreachable
-from logmark.errors import UserError
+from logmark.client.errors import AuthenticationFailed, BrokerUnreachable, NoCoordinator
+from logmark.errors import ErrorCode, UserError
 from logmark.spark.errors import Contended, Interrupted, Superseded
 from logmark.spark.pipelines.restarts import CALM_AFTER_S, PAUSE_S_MAX, Kind, Restarts, judge, judge_raised
 
@@ -86,6 +86,8 @@ times: org.apache.spark.SparkException: Python worker exited unexpectedly (crash
         (ours("client.errors.AuthenticationFailed", "Wrong password."), Kind.FINAL),
         (ours("client.errors.BrokerUnreachable", "Nobody answers at kafka:9092."), Kind.PASSING),
         (ours("client.errors.NoCoordinator", "Nobody keeps the group."), Kind.PASSING),
+        (ours("client.errors.RefusedByBroker", "The leader is being elected."), Kind.PASSING),
+        (ours("spark.errors.Refused", "You are not allowed to read this topic."), Kind.FINAL),
         (ours("spark.errors.Contended", "Others change the table all the time."), Kind.PASSING),
         (ours("spark.errors.Superseded", "Group billing was taken over."), Kind.SUPERSEDED),
         (IN_CODE, Kind.FINAL),
@@ -101,6 +103,14 @@ def test_what_passes_is_tried_again_and_what_stays_is_not(failure: str, kind: Ki
     assert kind is judge(failure).kind
 
 
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(ErrorCode.GROUP_AUTHORIZATION_FAILED, Kind.FINAL), (ErrorCode.COORDINATOR_NOT_AVAILABLE, Kind.PASSING)],
+)
+def test_a_missing_right_is_not_tried_again_and_a_missing_coordinator_is(code: ErrorCode, kind: Kind) -> None:
+    assert kind is judge_raised(NoCoordinator("billing", code, "It cannot be used.")).kind
+
+
 @pytest.mark.parametrize("name", ["pyspark", "pandas", "projects/logmark/spark", "lib/python3.11", "env/lib"])
 def test_code_of_users_is_theirs_whatever_its_folder_is_called(name: str) -> None:
     folder = f"/home/ann/{name}"
@@ -111,6 +121,14 @@ def test_code_of_users_is_theirs_whatever_its_folder_is_called(name: str) -> Non
     ):
         assert (Kind.FINAL, True) == (found.kind, found.is_of_code)
         assert file in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(ErrorCode.GROUP_AUTHORIZATION_FAILED, Kind.FINAL), (ErrorCode.COORDINATOR_NOT_AVAILABLE, Kind.PASSING)],
+)
+def test_a_missing_right_is_not_tried_again_and_a_missing_coordinator_is(code: ErrorCode, kind: Kind) -> None:
+    assert kind is judge_raised(NoCoordinator("billing", code, "It cannot be used.")).kind
 
 
 @pytest.mark.parametrize("name", ["pyspark", "pandas", "projects/logmark/spark"])

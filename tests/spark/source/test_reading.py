@@ -11,6 +11,7 @@ from logmark.client.client import Client
 from logmark.client.errors import BrokerUnreachable, ClientError, OffsetOutOfRange, RefusedByBroker, UnknownTopic
 from logmark.client.fetcher import EMPTY_ANSWERS
 from logmark.errors import ErrorCode, UserError
+from logmark.spark.errors import Refused
 from logmark.names import TopicPartition
 from logmark.spark.source.fetching import (
     COMPRESSED_BYTES_FIRST,
@@ -109,17 +110,17 @@ def test_a_broker_that_goes_away_in_the_middle_of_a_range_is_waited_for(monkeypa
 
 
 @pytest.mark.parametrize(
-    ("failure", "patience_s"),
+    ("failure", "patience_s", "raised"),
     [
-        (BrokerUnreachable("away"), 120.0),
-        (RefusedByBroker(ErrorCode.LEADER_NOT_AVAILABLE, "no leader"), 120.0),
-        (UnknownTopic("no such topic"), 30.0),
-        (RefusedByBroker(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "not yours"), 0.0),
-        (RefusedByBroker(ErrorCode.CORRUPT_MESSAGE, "damaged"), 0.0),
+        (BrokerUnreachable("away"), 120.0, BrokerUnreachable),
+        (RefusedByBroker(ErrorCode.LEADER_NOT_AVAILABLE, "no leader"), 120.0, RefusedByBroker),
+        (UnknownTopic("no such topic"), 30.0, UnknownTopic),
+        (RefusedByBroker(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "not yours"), 0.0, Refused),
+        (RefusedByBroker(ErrorCode.CORRUPT_MESSAGE, "damaged"), 0.0, Refused),
     ],
 )
 def test_what_may_pass_is_waited_for_and_what_may_not_is_said_at_once(
-    failure: ClientError, patience_s: float, monkeypatch: pytest.MonkeyPatch
+    failure: ClientError, patience_s: float, raised: type[UserError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
@@ -131,7 +132,7 @@ def test_what_may_pass_is_waited_for_and_what_may_not_is_said_at_once(
     monkeypatch.setattr("logmark.spark.source.fetching.connect", fail)
     wanted = parse({"bootstrap.servers": "b:1", "subscribe": "clicks"}, is_stream=False)
 
-    with pytest.raises(type(failure), match=str(failure)):
+    with pytest.raises(raised, match=str(failure)):
         list(read_range(wanted, Range(TopicPartition("clicks", 0), 0, 10)))
     assert patience_s == now[0]
 

@@ -13,11 +13,13 @@ from logmark.client.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
     ClientError,
+    NoCoordinator,
     OffsetOutOfRange,
     RefusedByBroker,
 )
 from logmark.client.metadata import ClusterMetadata
 from logmark.errors import ErrorCode, UserError
+from logmark.spark.errors import Refused
 from logmark.names import TopicPartition
 from logmark.spark.source import reader as source
 from logmark.spark.source.options import Options, parse
@@ -334,8 +336,15 @@ def test_what_does_not_pass_ends_the_query_at_once(cluster: FakeCluster, failure
     start = stream.initialOffset()
     cluster.failure, cluster.is_away = failure, True
 
-    with pytest.raises(type(failure)):
+    with pytest.raises(Refused):
         stream.latestOffset(start, ReadAllAvailable())
+
+
+def test_a_group_that_may_not_be_used_ends_a_new_query_for_good(cluster: FakeCluster) -> None:
+    cluster.failure = NoCoordinator("billing", ErrorCode.GROUP_AUTHORIZATION_FAILED, "not yours")
+
+    with pytest.raises(Refused, match="not yours"):
+        reader().initialOffset()
 
 
 def said(broker: BrokerUnderTest, topic: str, **given: str) -> str:

@@ -13,7 +13,9 @@ from enum import StrEnum
 from pathlib import Path
 
 import logmark
+from logmark.client.errors import ClientError
 from logmark.spark.errors import named_in
+from logmark.spark.source.fetching import is_passing
 
 FIRST_PAUSE_S = 1.0
 PAUSE_S_MAX = 60.0
@@ -111,6 +113,8 @@ def judge(failure: str, *, folder: str | None = None) -> Failure:
 
 def judge_raised(error: BaseException, *, folder: str | None = None) -> Failure:
     """What an exception means that came before there was a query, from the pipeline's own function or from Spark."""
+    if isinstance(error, ClientError) and not is_passing(error):
+        return Failure(kind=Kind.FINAL, sentence=str(error))
     name = type(error).__name__
     text = "".join(traceback.format_exception(error))
     named = named_in(text)

@@ -1,5 +1,6 @@
 """`format("logmark")` as a writer: Spark's side of the sink."""
 
+import contextlib
 import time
 import uuid
 from collections.abc import Iterator
@@ -18,15 +19,19 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from logmark.client.errors import ClientError
 from logmark.errors import UserError
 from logmark.offsets.partitioning import partition_of_key
 from logmark.spark.sink.delivery import Content, Plan, finish, group_of, plan
 from logmark.spark.sink.options import SinkOptions, parse
 from logmark.spark.sink.outbox import Attempt, Headers, Outbox, connect, patiently
 from logmark.spark.sink.topics import ID_HEADER
+from logmark.spark.source.fetching import for_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from logmark.client.client import Client
 
 _TEXT = (StringType, BinaryType)
 _COMPARED = ("key", "value")
@@ -97,7 +102,7 @@ def send(options: SinkOptions, planned: Plan, attempt: Attempt, rows: "Iterator[
                 planned.check_last(attempt.query, attempt.batch)
                 content += _content(some)
         return Sent(attempt.query, frozenset(), 0, content)
-    with connect(options) as client:
+    with _connected(options) as client:
         outbox = Outbox(client, options, planned, attempt)
         now_ms = time.time_ns() // 1_000_000
         for some in rows:
@@ -107,6 +112,16 @@ def send(options: SinkOptions, planned: Plan, attempt: Attempt, rows: "Iterator[
                     content += Content.of(columns.get("key"), columns["value"])
         outbox.close()
         return Sent(attempt.query, outbox.topics, outbox.rows, content)
+
+
+@contextlib.contextmanager
+def _connected(options: SinkOptions) -> Iterator["Client"]:
+    """A client whose errors have names that tell Spark's user what passes."""
+    try:
+        with connect(options) as client:
+            yield client
+    except ClientError as error:
+        raise for_spark(error) from None
 
 
 def _content(rows: "pa.RecordBatch") -> Content:
@@ -227,7 +242,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if group is None or not sent:
             return
         topics = {topic for message in sent for topic in message.topics} | {self._options.topic or ""} - {""}
-        with connect(self._options) as client:
+        with _connected(self._options) as client:
             query, content = sent[0].query, sum((message.content for message in sent), Content())
             patiently(
                 lambda: finish(client, topics=topics, group=group, query=query, batch=batchId, content=content),
@@ -242,7 +257,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 def _planned(options: SinkOptions, group: str | None) -> Plan:
     if not options.is_once:
         return Plan()
-    with connect(options) as client:
+    with _connected(options) as client:
         return patiently(lambda: plan(client, topic=options.topic, group=group), options, "Planning the batch")
 
 

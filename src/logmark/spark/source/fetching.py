@@ -14,6 +14,7 @@ from logmark.client.fetcher import Fetcher, next_offset
 from logmark.errors import ErrorCode, UserError
 from logmark.memory import keep_freed_buffers, spare_what_stays
 from logmark.names import TopicPartition
+from logmark.spark.errors import Refused
 from logmark.spark.source.losses import Loss, told
 from logmark.spark.source.options import Options
 from logmark.spark.source.ranges import Bounds, Range
@@ -45,6 +46,11 @@ def is_passing(error: ClientError) -> bool:
     if isinstance(error, BrokerUnreachable):
         return True
     return isinstance(error, RefusedByBroker) and error.code.is_retriable and error.code != ErrorCode.CORRUPT_MESSAGE
+
+
+def for_spark(error: ClientError) -> UserError:
+    """The error by a name that says whether it passes: the name is all that Spark leaves of its class."""
+    return error if is_passing(error) else Refused(str(error), exit_code=error.exit_code)
 
 
 def read_range(options: Options, wanted: Range) -> Iterator["pa.RecordBatch"]:
@@ -104,7 +110,7 @@ class _Waits:
         patience_s = min(self._patience_s, UNKNOWN_TOPIC_PATIENCE_S if isinstance(error, UnknownTopic) else 1e9)
         waited_s = time.monotonic() - self._began
         if not is_passing(error) or waited_s >= patience_s:
-            raise error
+            raise for_spark(error) from None
         log.warning("%s Reading of %s is tried again for up to %.0f s.", error, wanted.place, patience_s - waited_s)
         time.sleep(PAUSE_S)
 

@@ -16,13 +16,14 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from logmark.client.answers import LATEST, Committed
-from logmark.client.errors import BrokerUnreachable, ClientError, CommitRefused, RefusedByBroker
+from logmark.client.errors import ClientError, CommitRefused, RefusedByBroker
 from logmark.clock import Clock
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.offsets.marks import Mark
 from logmark.spark.errors import Superseded
 from logmark.spark.source.cluster import Cluster, bounds_of, look_up, names, partitions_of
+from logmark.spark.source.fetching import is_passing
 from logmark.spark.source.limits import share
 from logmark.spark.source.losses import Grace, Loss, losses, refusal, shown_edge, told
 from logmark.spark.source.options import Options
@@ -254,10 +255,7 @@ class GroupFollower:
         try:
             return self._found([*start.next, *(place for place in self._places if place not in start.next)])
         except ClientError as error:
-            is_passing = isinstance(error, BrokerUnreachable) or (
-                isinstance(error, RefusedByBroker) and error.code.is_retriable
-            )
-            if self._until is not None and is_passing:
+            if self._until is not None and is_passing(error):
                 raise  # a run that ends has no next time: it waits
             log.warning("%s The query goes on and looks again.", error)
             return None

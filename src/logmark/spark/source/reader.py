@@ -31,7 +31,7 @@ from logmark.clock import SystemClock
 from logmark.errors import UserError
 from logmark.spark.ddl import parse_fields
 from logmark.spark.source.batches import ranges_of
-from logmark.spark.source.fetching import connect, is_passing, read_range
+from logmark.spark.source.fetching import connect, for_spark, is_passing, read_range
 from logmark.spark.source.following import GroupFollower
 from logmark.spark.source.option_names import is_true, sorted_out
 from logmark.spark.source.options import Options, letter_topic, parse, value_schema
@@ -142,7 +142,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         # Spark asks twice and writes its log in between: another answer would lose the records between the two.
         if self._begun is None:
-            self._begun = self._following().begin()
+            try:
+                self._begun = self._following().begin()
+            except ClientError as error:
+                raise for_spark(error) from None
         return self._begun.to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -185,7 +188,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_first = self._away_since is None
         self._away_since = now if self._away_since is None else self._away_since
         if not is_passing(error) or now - self._away_since >= self._options.patience_s:
-            raise error
+            raise for_spark(error) from None
         if is_first:
             log.warning("%s The query waits up to %.0f s for it.", error, self._options.patience_s)
 
