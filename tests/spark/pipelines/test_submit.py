@@ -30,8 +30,14 @@ if __name__ == "__main__":
     billing.main()
 """
 PRICES = """
+from pyspark.sql.functions import udf
+
+def doubled(text):
+    return 2 * int(text)
+
 def priced(frame):
-    return frame.selectExpr("topic", "partition", "offset", "CAST(CAST(value AS STRING) AS INT) * 2 AS cents")
+    rows = frame.selectExpr("topic", "partition", "offset", "CAST(value AS STRING) AS text")
+    return rows.withColumn("cents", udf(doubled, "int")("text")).drop("text")
 """
 DECLARED = """
 from pyspark import pipelines
@@ -149,3 +155,15 @@ def test_the_cluster_is_the_given_one_else_the_environments_else_the_pipelines_e
 
     assert expected == job.brokers.bootstrap_servers
     assert ("prod" if expected == "prod:4" else None) == job.context
+
+
+def test_the_properties_of_the_environment_count_for_programs_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    properties = tmp_path / "client.properties"
+    properties.write_text("security.protocol=SASL_PLAINTEXT\n")
+    monkeypatch.setenv("LOGMARK_COMMAND_CONFIG", str(properties))
+
+    job = job_of(declared(), home=tmp_path, bootstrap_servers="given:1")
+
+    assert {"security.protocol": "SASL_PLAINTEXT"} == job.brokers.properties

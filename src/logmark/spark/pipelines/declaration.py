@@ -125,9 +125,10 @@ class Pipeline:
 
         `home` is the folder where pipelines are remembered; `options` win over those of the pipeline.
         """
-        from logmark.spark.pipelines.submitting import job_of
+        from logmark.spark.pipelines.submitting import job_of, ship
         from logmark.spark.pipelines.working import start_live
 
+        ship([self])
         job = job_of(self, home=home, bootstrap_servers=bootstrap_servers, options=options)
         return start_live(job, spark, available_now=available_now)
 
@@ -142,9 +143,10 @@ class Pipeline:
         """Reads all there is now, commits the group's offsets and returns; raises whatever stops the query."""
         from pyspark.errors import StreamingQueryException
 
-        from logmark.spark.pipelines.submitting import job_of
+        from logmark.spark.pipelines.submitting import job_of, ship
         from logmark.spark.pipelines.working import run_live
 
+        ship([self])
         job = job_of(self, home=home, bootstrap_servers=bootstrap_servers, options=options)
         try:
             run_live(job, spark)

@@ -15,6 +15,7 @@ from logmark.offsets.contexts import read_contexts
 from logmark.offsets.folders import config_file
 from logmark.spark.pipelines.declaration import Pipeline
 from logmark.spark.pipelines.home import Home, default_root
+from logmark.spark.pipelines.loading import own_modules, ship_by_value
 from logmark.spark.pipelines.queries import Brokers
 from logmark.spark.pipelines.running import Runner
 from logmark.spark.pipelines.working import Job
@@ -45,6 +46,7 @@ def job_of(
         context = None if bootstrap_servers else known.current
     found = known.named(context) if context else None
     servers = bootstrap_servers or (found.bootstrap_servers if found else DEFAULT_BOOTSTRAP_SERVERS)
+    command_config = command_config or os.environ.get("LOGMARK_COMMAND_CONFIG")
     own = properties.read(Path(command_config)) if command_config else {}
     return Job(
         pipeline=pipeline,
@@ -71,6 +73,7 @@ def main(pipelines: Sequence[Pipeline], arguments: Sequence[str] | None = None) 
             )
             for one in pipelines
         ]
+        ship(pipelines)
         spark = _spark(pipelines[0].name)
         with Stops() as stops:
             is_well = Runner(jobs, spark, available_now=given.available_now, say=_say).run(stops=stops)
@@ -79,6 +82,13 @@ def main(pipelines: Sequence[Pipeline], arguments: Sequence[str] | None = None) 
         _say(str(error))
         return error.exit_code
     return 0 if is_well else 1
+
+
+def ship(pipelines: Sequence[Pipeline]) -> None:
+    """Functions of the files that declare these, and of what lies beside them, travel to executors with their code."""
+    modules = (sys.modules.get(one.transform.__module__) for one in pipelines)
+    files = [module.__file__ for module in modules if module is not None and getattr(module, "__file__", None)]
+    ship_by_value(own_modules([file for file in files if file is not None]))
 
 
 class Stops:
