@@ -87,8 +87,8 @@ OPTIONS = {
             "--bootstrap-server",
             "-b",
             metavar="HOST:PORT,...",
-            help="Brokers of the cluster, Logmark's or any Kafka's; or LOGMARK_BOOTSTRAP_SERVERS.  "
-            f"[default: {DEFAULT_BOOTSTRAP_SERVERS}]",
+            help="Brokers of the cluster, Logmark's or any Kafka's; or LOGMARK_BOOTSTRAP_SERVERS. "
+            f"Unless given: {DEFAULT_BOOTSTRAP_SERVERS}.",
             show_default=False,
         ),
     ],

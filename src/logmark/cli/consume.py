@@ -60,8 +60,8 @@ def consume(
             "--from",
             metavar="PLACE",
             help="earliest, latest, an offset (42), so many records before the end (-10), a time "
-            "(@2024-03-05T00:00:00) or a time ago (@-2h). With --group: where the group has no place yet.  "
-            "[default: earliest]",
+            "(@2024-03-05T00:00:00) or a time ago (@-2h). With --group: where the group has no place yet. "
+            "Unless given: earliest.",
             show_default=False,
         ),
     ] = None,

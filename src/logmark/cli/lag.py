@@ -65,7 +65,7 @@ def lag(
     history: Annotated[
         Path | None,
         typer.Option(
-            "--history", metavar="FILE", help="The file with kept samples.  [default: the cluster's own]",
+            "--history", metavar="FILE", help="The file with kept samples. Unless given: the cluster's own.",
             show_default=False,
         ),
     ] = None,

@@ -166,7 +166,7 @@ def replay(
     runs: Annotated[bool, typer.Option("--runs", help="List the replays that were begun from here.")] = False,
     to_bootstrap_servers: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT,...", help="Copy to this cluster.  [default: the same]", show_default=False),
+        typer.Option(metavar="HOST:PORT,...", help="Copy to this cluster. Unless given: the same.", show_default=False),
     ] = None,
     to_command_config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Client properties for that cluster.", show_default=False)

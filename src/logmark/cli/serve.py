@@ -44,12 +44,12 @@ class LogFormat(StrEnum):
 
 def serve(
     data_dir: Annotated[
-        str | None, typer.Option(help=f"Where the log is kept.  [default: ./{DEFAULT_DATA_DIR}]", metavar="DIR")
+        str | None, typer.Option(help=f"Where the log is kept. Unless given: ./{DEFAULT_DATA_DIR}.", metavar="DIR")
     ] = None,
     listen: Annotated[
         list[str] | None,
         typer.Option(
-            help="Where to listen; may be repeated; port 0 takes any free one.  [default: 127.0.0.1:9092 and ::1]",
+            help="Where to listen; may be repeated; port 0 takes any free one. Unless given: 127.0.0.1:9092 and ::1.",
             metavar="HOST:PORT",
         ),
     ] = None,

@@ -47,10 +47,10 @@ def create_topic(
     cluster: Cluster,
     name: Annotated[str, typer.Argument(help="The topic to create.", show_default=False)],
     partitions: Annotated[
-        int | None, typer.Option(help="How many partitions.  [default: the broker's]", min=1, show_default=False)
+        int | None, typer.Option(help="How many partitions. Unless given: the broker's.", min=1, show_default=False)
     ] = None,
     replication_factor: Annotated[
-        int | None, typer.Option(help="How many replicas.  [default: the broker's]", min=1, show_default=False)
+        int | None, typer.Option(help="How many replicas. Unless given: the broker's.", min=1, show_default=False)
     ] = None,
     config: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A topic setting; may be repeated.")

@@ -26,8 +26,8 @@ HomeFolder = Annotated[
         "--home",
         envvar="LOGMARK_PIPELINES",
         metavar="DIR",
-        help="Where pipelines are remembered: their checkpoints, which version is live, how they are doing.  "
-        "[default: your state folder]",
+        help="Where pipelines are remembered: their checkpoints, which version is live, how they are doing. "
+        "Unless given: your state folder.",
         show_default=False,
     ),
 ]

@@ -58,7 +58,9 @@ def replay(
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option(metavar="PLACE", help="Where to end; then it goes on where it was.", show_default=False),
+        typer.Option(
+            metavar="PLACE", help="Where to end, without state; then it goes on where it was.", show_default=False
+        ),
     ] = None,
     beside: Annotated[
         bool, typer.Option("--beside", help="Build a new version and swap it in, also where that is not needed.")
@@ -70,7 +72,7 @@ def replay(
     keep_side_topic: KeepSideTopic = False,
     without_id: WithoutId = None,
     abandon: Annotated[bool, typer.Option("--abandon", help="Give up a replay that was begun.")] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Do not wait for a pipeline that runs.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Do not wait for a pipeline that runs; not with --to.")] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     wait: Wait = "5m",
