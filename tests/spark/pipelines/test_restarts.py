@@ -123,14 +123,6 @@ def test_code_of_users_is_theirs_whatever_its_folder_is_called(name: str) -> Non
         assert file in found.sentence
 
 
-@pytest.mark.parametrize(
-    ("code", "kind"),
-    [(ErrorCode.GROUP_AUTHORIZATION_FAILED, Kind.FINAL), (ErrorCode.COORDINATOR_NOT_AVAILABLE, Kind.PASSING)],
-)
-def test_a_missing_right_is_not_tried_again_and_a_missing_coordinator_is(code: ErrorCode, kind: Kind) -> None:
-    assert kind is judge_raised(NoCoordinator("billing", code, "It cannot be used.")).kind
-
-
 @pytest.mark.parametrize("name", ["pyspark", "pandas", "projects/logmark/spark"])
 def test_code_of_users_is_theirs_also_where_it_is_not_known_where_the_pipeline_was_declared(name: str) -> None:
     assert judge(IN_CODE.replace("/home/ann/", f"/home/ann/{name}/")).is_of_code

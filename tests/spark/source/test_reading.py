@@ -11,8 +11,8 @@ from logmark.client.client import Client
 from logmark.client.errors import BrokerUnreachable, ClientError, OffsetOutOfRange, RefusedByBroker, UnknownTopic
 from logmark.client.fetcher import EMPTY_ANSWERS
 from logmark.errors import ErrorCode, UserError
-from logmark.spark.errors import Refused
 from logmark.names import TopicPartition
+from logmark.spark.errors import Refused
 from logmark.spark.source.fetching import (
     COMPRESSED_BYTES_FIRST,
     COMPRESSED_BYTES_MIN,

@@ -19,8 +19,8 @@ from logmark.client.errors import (
 )
 from logmark.client.metadata import ClusterMetadata
 from logmark.errors import ErrorCode, UserError
-from logmark.spark.errors import Refused
 from logmark.names import TopicPartition
+from logmark.spark.errors import Refused
 from logmark.spark.source import reader as source
 from logmark.spark.source.options import Options, parse
 from logmark.spark.source.position import Position

@@ -72,7 +72,9 @@ def replay(
     keep_side_topic: KeepSideTopic = False,
     without_id: WithoutId = None,
     abandon: Annotated[bool, typer.Option("--abandon", help="Give up a replay that was begun.")] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Do not wait for a pipeline that runs; not with --to.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Do not wait for a pipeline that runs; not with --to.")
+    ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     wait: Wait = "5m",
