@@ -207,6 +207,7 @@ MISTAKES = [
     (BATCH | {"subscribe": "x" * 250}, f"names the topic '{'x' * 40}…', and no topic can be called that: a name has 1"),
     (BATCH | {"subscribe": ".."}, "names the topic '..', and no topic can be called that"),
     ({"bootstrap.servers": "b:1", "assign": '{"": [0]}'}, "The option assign names the topic ''"),
+    (BATCH | {"fetchesInFlight": "65"}, "fetchesInFlight must be a whole number above 0 and at most 64"),
     (BATCH | {"fetch.max.bytes": "3000000000"}, "fetch.max.bytes must be a whole number above 0 and at most 267386880"),
     (BATCH | {"max.partition.fetch.bytes": str(256 << 20)}, "max.partition.fetch.bytes must be a whole number above 0"),
     (BATCH | {"maxRecordsPerPartition": "9" * 5000}, f"and at most {2**63 - 1}, not '{'9' * 40}…'. Nothing was read."),

@@ -44,6 +44,7 @@ from logmark.spark.source.starts import (
 NEW_PARTITIONS_AFTER_MS = 10_000
 STREAM_PATIENCE_S, BATCH_PATIENCE_S = 15 * 60.0, 2 * 60.0
 FETCH_BYTES_MAX = 4 << 20
+_FETCHES_MOST = 64  # each has a connection and a buffer of its own, in every task
 _FETCH_BYTES_MOST = RESPONSE_BYTES_MAX - (1 << 20)  # what else is in an answer must fit, too
 _UUID_BYTES = 37  # with the dash before it
 _START_NAMES = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
@@ -138,7 +139,7 @@ def parse(given: Mapping[str, str], *, is_stream: bool) -> Options:
         patience_s=duration(ours, "waitForBroker", STREAM_PATIENCE_S if is_stream else BATCH_PATIENCE_S),
         new_partitions_after_ms=_refresh_ms(ours),
         fetch_bytes_max=_fetch_bytes(ours),
-        fetches_in_flight=count(ours, "fetchesInFlight") or 1,
+        fetches_in_flight=count(ours, "fetchesInFlight", _FETCHES_MOST) or 1,
         client_id=text_of(ours, "client.id") or "logmark-spark",
         client=client,
     )
