@@ -85,6 +85,7 @@ class Logs:
         finally:
             if was_collecting:
                 gc.enable()
+        self._directory.finish_recovery()
         if self._topics and not self._directory.was_clean:
             count = sum(topic.partition_count for topic in self._topics.values())
             took_ms = self._clock.now_ms() - began_ms

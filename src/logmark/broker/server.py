@@ -23,13 +23,16 @@ from logmark.clock import Clock, SystemClock
 from logmark.disk.files import FileSystem, RealFileSystem
 from logmark.errors import UserError
 from logmark.log.directory import DataDirectory, unusable
-from logmark.log.groupcommit import Durability, GroupCommit, Syncable
+from logmark.log.flusher import FlushedLog
+from logmark.log.groupcommit import Durability, GroupCommit
 
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 5.0
 # How soon a log comes back after there is space again on a disk that was full.
 RECOVERY_INTERVAL_MS = 1000
+# How long a record may be in the write-ahead log only: what a recovery has to write again is bounded by it.
+FLUSH_INTERVAL_MS = 30_000
 # How exactly file.delete.delay.ms is kept.
 REMOVAL_INTERVAL_MS = 1000
 
@@ -127,6 +130,7 @@ class Broker:
         )
         every(self.config.int("log.flush.offset.checkpoint.interval.ms"), self._checkpoint_now_and_then)
         every(RECOVERY_INTERVAL_MS, self._recover_logs)
+        every(FLUSH_INTERVAL_MS, self._committer.flusher.flush_all)
         every(REMOVAL_INTERVAL_MS, self._remove_files)
         self.cleaner.start(self.timers)
         self._sweep_for_ever()
@@ -182,10 +186,10 @@ class Broker:
 
     def _recover_logs(self) -> None:
         """Asks the logs that a full disk has stopped to try again."""
-        if self._committer.troubled and self._recovering is None:
-            self._recovering = self.loop.create_task(self._recover_each(list(self._committer.troubled)))
+        if self._committer.flusher.troubled and self._recovering is None:
+            self._recovering = self.loop.create_task(self._recover_each(list(self._committer.flusher.troubled)))
 
-    async def _recover_each(self, troubled: list[Syncable]) -> None:
+    async def _recover_each(self, troubled: list[FlushedLog]) -> None:
         try:
             for each in troubled:
                 await each.recover()

@@ -8,6 +8,7 @@ import fcntl
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from logmark.disk.descriptors import Descriptor, OpenFiles
@@ -30,6 +31,8 @@ class File(Protocol):
 
     def sync(self) -> None: ...
 
+    def is_in_place(self) -> bool: ...
+
     def close(self) -> None: ...
 
 
@@ -43,6 +46,8 @@ class FileSystem(Protocol):
     """Everything that the log does with names and files."""
 
     def open(self, path: str, *, create: bool = False) -> File: ...
+
+    def open_direct(self, path: str) -> File: ...
 
     def read(self, path: str) -> bytes: ...
 
@@ -173,6 +178,19 @@ class RealFile:
         self._sync(descriptor.number)
         self._synced = writes
 
+    def is_in_place(self) -> bool:
+        """Whether the path still leads to this file: neither it nor a folder above was removed or replaced."""
+        if self._descriptor is None:
+            return True
+        mine = os.fstat(self._descriptor.number)
+        if not mine.st_nlink:
+            return False
+        try:
+            found = os.stat(self.path)
+        except FileNotFoundError:
+            return False
+        return (found.st_ino, found.st_dev) == (mine.st_ino, mine.st_dev)
+
     def close(self) -> None:
         self._descriptor = None
         if self._among is not None:
@@ -217,6 +235,18 @@ class RealFileSystem:
     def open(self, path: str, *, create: bool = False) -> RealFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return RealFile(path, os.open(path, flags, 0o644), self._sync, self._among)
+
+    def open_direct(self, path: str) -> RealFile:
+        """Open a file for whole blocks of 4 KiB that go past the page cache where the file system has that.
+
+        A write is on the medium when it returns, and `sync` has nothing left to do. It can only be written to.
+        """
+        if self.is_syncing and hasattr(os, "O_DIRECT") and sys.platform.startswith("linux"):
+            # Some file systems do not know O_DIRECT: there the page cache and a sync do the same, with more work.
+            with suppress(OSError):
+                flags = os.O_RDWR | os.O_CLOEXEC | os.O_DIRECT | os.O_DSYNC
+                return RealFile(path, os.open(path, flags), no_sync)
+        return RealFile(path, os.open(path, os.O_RDWR | os.O_CLOEXEC), self._sync)
 
     def read(self, path: str) -> bytes:
         # Without Python's own file object, which asks the system three things more: a start reads many small files.

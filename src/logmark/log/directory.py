@@ -1,6 +1,7 @@
 """The data directory: one lock, who it belongs to, whether it was left cleanly, and the folders of its partitions.
 
-Only files and partition folders lie in it: any other sub-directory would stop Apache Kafka from opening it.
+Only files and partition folders lie in it, and while the broker runs the write-ahead log: a sub-directory that stops
+Apache Kafka from opening what a crash left. A start first recovers what a WAL holds; a clean stop removes it.
 """
 
 import errno
@@ -18,16 +19,24 @@ from logmark.clock import Clock
 from logmark.disk.files import FileSystem, Lock
 from logmark.errors import Malformed, UserError
 from logmark.log import checkpoints
+from logmark.log import epochs as leader_epochs
 from logmark.log.ahead import ReadAhead
+from logmark.log.catalog import FILE_NAME as CATALOG
+from logmark.log.catalog import Catalog
+from logmark.log.epochs import Epochs
 from logmark.log.groupcommit import GroupCommit
 from logmark.log.partition import METADATA, Partition
 from logmark.log.settings import TopicSettings
+from logmark.log.wal import log as wal
+from logmark.log.wal import replay
+from logmark.log.wal.entries import partition_key, split_key
+from logmark.log.wal.log import WriteAheadLog, remove_unfinished
+from logmark.log.wal.replay import Recovered
 from logmark.names import TopicPartition
 
 LOCK = ".lock"
 META = "meta.properties"
 CLEAN = ".kafka_cleanshutdown"
-CATALOG = "logmark.catalog"
 ABORTED = "logmark.aborted"
 BOOTSTRAP = "bootstrap.checkpoint"
 KAFKA_METADATA = "__cluster_metadata-0"
@@ -64,6 +73,7 @@ class DataDirectory:
         self.node_id = int(meta["node.id"])
         self.was_clean = files.exists(f"{path}/{CLEAN}")
         self.partitions: dict[TopicPartition, Partition] = {}
+        committer.open_wal = self._open_wal
         self._files = files
         self._committer = committer
         self._clock = clock
@@ -73,6 +83,9 @@ class DataDirectory:
         self._taken = 0
         self._written = 0
         self._is_used = False
+        # What a recovery from the WAL has found, until the partitions' own files say the same.
+        self._recovered: dict[bytes, Recovered] = {}
+        self._has_old_wal = False
         self._recovery_points = self._read_offsets(checkpoints.RECOVERY_POINTS)
         self._log_starts = self._read_offsets(checkpoints.LOG_STARTS)
         self._cleaned, self._is_cleaned_unknown = self._read_cleaned()
@@ -99,6 +112,7 @@ class DataDirectory:
                 names = files.listdir(path)
                 meta = _meta(path, files, names)
                 self = cls(path, files=files, committer=committer, clock=clock, lock=lock, meta=meta, names=names)
+                self._recover(names)
                 self._begin()
             except BaseException:
                 lock.release()
@@ -120,8 +134,89 @@ class DataDirectory:
                 with suppress(FileNotFoundError):
                     self._files.remove(f"{self.path}/{name}")
 
+    # The write-ahead log
+
+    def _recover(self, names: Sequence[str]) -> None:
+        """Write what a WAL holds to the segments, and cut what was never acknowledged."""
+        remove_unfinished(self.path, self._files)
+        if wal.FOLDER not in names:
+            return
+        content = replay.read(self.path, checkpoints.id_bytes(self.directory_id), self._files)
+        work = replay.Replay(
+            content,
+            self._files,
+            folder_of=self._folders_by_id(),
+            make_folder=self._complete_folder,
+        )
+        work.check()
+        self._recovered = work.run()
+        self._has_old_wal = True
+        # After a kill names may be in memory only: a folder must not go when the WAL does.
+        self._files.sync_directory(self.path)
+        logger.info("recovered from the write-ahead log: %s", replay.describe(content, self._recovered))
+
+    def _folders_by_id(self) -> Callable[[bytes, int], str | None]:
+        """Return what finds the folder of a partition by the id of its topic; None if the topic is deleted."""
+        entries = Catalog(self.read(CATALOG), write=lambda _: None, path=f"{self.path}/{CATALOG}").entries()
+        by_id = {entry.id: entry for entry in entries}
+
+        def find(topic_id: bytes, index: int) -> str | None:
+            entry = by_id.get(topic_id)
+            return None if entry is None or index >= entry.partitions else self.folder(entry.name, index)
+
+        return find
+
+    def _complete_folder(self, folder: str, topic_id: bytes) -> None:
+        """Make a partition's folder with what a log has besides its segments, where a crash has lost that."""
+        if not self._files.exists(folder):
+            self._files.mkdir(folder)
+        self._found.add(os.path.basename(folder))
+        metadata, epochs = f"{folder}/{METADATA}", f"{folder}/{leader_epochs.FILE_NAME}"
+        wanted = checkpoints.write_partition_metadata(topic_id)
+        if not self._files.exists(metadata) or self._files.read(metadata) != wanted:
+            self._files.write(metadata, wanted, sync=False)
+        self._files.sync_file(metadata)
+        if not self._files.exists(epochs) or not self._files.read(epochs):
+            self._files.write(epochs, Epochs(0).encode(), sync=False)
+        self._files.sync_file(epochs)
+
+    def finish_recovery(self) -> None:
+        """Remove the WAL that was recovered: every partition's own files hold what it held, and that is durable."""
+        if not self._has_old_wal:
+            return
+        for key, found in self._recovered_keys():
+            self._recovery_points[key] = max(found.end, self._recovery_points.get(key, 0))
+        self.write_checkpoints()
+        wal.remove(self.path, self._files)
+        self._has_old_wal = False
+        self._recovered = {}
+
+    def _recovered_keys(self) -> list[tuple[TopicPartition, Recovered]]:
+        folders = self._folders_by_id()
+        found = []
+        for key, recovered in self._recovered.items():
+            folder = folders(*split_key(key))
+            match = None if folder is None else _FOLDER.fullmatch(os.path.basename(folder))
+            if match is not None:
+                found.append((TopicPartition(match["topic"], int(match["index"])), recovered))
+        return found
+
+    def _open_wal(self) -> WriteAheadLog:
+        """Make the WAL for the first record of this run."""
+        self.finish_recovery()
+        made = WriteAheadLog(self.path, checkpoints.id_bytes(self.directory_id), self._files)
+        made.create(self._committer.flusher.points)
+        return made
+
     def close(self, *, clean: bool = True) -> bool:
         """Closes every partition and says whether the next start can trust the files as they are."""
+        if clean:
+            self._committer.settle()
+            for partition in self.partitions.values():
+                self._committer.flusher.mark(partition)
+            self._committer.flusher.settle()
+        else:
+            self._committer.stop()
         closed = [partition.close(clean=clean) for partition in self.partitions.values()]
         is_complete = all(closed) and (self.was_clean or self._is_all_open())
         try:
@@ -129,6 +224,8 @@ class DataDirectory:
             if clean and self._is_used:
                 self.write_checkpoints()
             if clean and is_complete:
+                self.finish_recovery()
+                self._committer.close_wal(remove=True)
                 self._write_aborted()
                 marker = json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":"))
                 self._files.write_atomically(f"{self.path}/{CLEAN}", marker.encode())
@@ -136,6 +233,7 @@ class DataDirectory:
             logger.error("%s was not closed cleanly, the next start will check it: %s", self.path, error)
             is_complete = False
         finally:
+            self._committer.close_wal(remove=False)
             self._lock.release()
         return clean and is_complete
 
@@ -305,10 +403,12 @@ class DataDirectory:
         if not (self._recovery_points.get(key) or (self.was_clean and key in self._recovery_points)):
             # A kill may have come between the id and its sync.
             self._files.sync_file(f"{folder}/{METADATA}")
+        recovered = self._recovered.get(partition_key(topic_id, index))
         partition = Partition.open(
             folder, topic, index, topic_id, settings,
             files=self._files, committer=self._committer, clock=self._clock, clean=self.was_clean,
-            recovery_point=self._recovery_points.get(key, 0), log_start_offset=self._log_starts.get(key, 0),
+            recovery_point=self._recovery_points.get(key, 0) if recovered is None else recovered.recovery_point,
+            durable_end=0 if recovered is None else recovered.end, log_start_offset=self._log_starts.get(key, 0),
             cleaned_to=self._cleaned.get(key, 0 if self._is_cleaned_unknown else None),
             aborted_checksums=None if self._aborted is None else self._aborted.get(key, {}),
         )  # fmt: skip
@@ -405,6 +505,8 @@ def _make(path: str, files: FileSystem) -> None:
 def _meta(path: str, files: FileSystem, names: Sequence[str]) -> dict[str, str]:
     """What meta.properties says; a new directory gets one."""
     folders = [name for name in names if files.is_directory(f"{path}/{name}")]
+    ours = (wal.FOLDER, *wal.UNFINISHED)
+    folders = [name for name in folders if name not in ours]
     foreign = [name for name in folders if not (_FOLDER.fullmatch(name) or _GOING.fullmatch(name)
                                                 or _STRAY.fullmatch(name))]  # fmt: skip
     is_ours = CATALOG in names

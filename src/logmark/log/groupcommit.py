@@ -1,143 +1,283 @@
-"""Group commit: many appends, one sync, off the event loop.
+"""Group commit: one entry of the write-ahead log, and one sync, acknowledge what all partitions have appended.
 
-Each log has at most one round under way. A round takes everything that the log has written so far; what is written
-meanwhile joins the next round, which begins as soon as this one has ended.
+A round takes everything that was appended by the end of a turn of the event loop. What is appended meanwhile joins the
+next round, which begins as soon as this one has ended. With durability=os there is no WAL and nothing to wait for.
 """
 
 import asyncio
-import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from queue import Empty, SimpleQueue
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Literal, Protocol
 
-from logmark.errors import LogmarkError
+from logmark.disk.files import Bytes
+from logmark.errors import LogFailed, LogmarkError
+from logmark.log import disk_full
+from logmark.log.flusher import FlushedLog, Flusher
+from logmark.log.wal.entries import EntryBuilder
+from logmark.log.wal.files import WalFile
+from logmark.log.wal.log import WriteAheadLog
+from logmark.log.worker import Job, ThreadWorker, Worker
 
 Durability = Literal["sync", "os"]
-THREADS_MAX = 4
+# An entry is closed at this size, so that the memory that an entry takes is bounded.
+ENTRY_BYTES_MAX = 4 * 1024 * 1024
+_SPARE_BUILDERS = 2
+
+logger = logging.getLogger(__name__)
 
 
-class Round:
-    """The syncs that make a log durable up to some point; what that point is only the log knows."""
+class CommittedLog(FlushedLog, Protocol):
+    """A partition's log as group commit sees it; every call is on the event loop."""
 
-    __slots__ = ("error", "log", "point", "sync_count", "syncs")
+    def commit_point(self) -> object:
+        """Return what a sync of all that was appended so far makes durable."""
 
-    def __init__(self, log: "Syncable", syncs: Sequence[Callable[[], None]], point: object) -> None:
-        self.log = log
-        self.syncs = syncs
-        self.point = point
-        # How many have been done, which matters when one fails.
-        self.sync_count = 0
-        self.error: Exception | None = None
+    def committed(self, point: object) -> None:
+        """Take note that everything up to a point is durable."""
+
+    def commit_failed(self, error: Exception) -> None:
+        """Take note that what was appended since the last point may be lost."""
 
 
-class Syncable(Protocol):
-    """A log as group commit sees it; every call is on the event loop."""
+class _Draft:
+    """An entry that still grows, and the logs that have batches in it."""
 
-    def begin_round(self) -> Round | None: ...
+    __slots__ = ("entry", "logs", "points")
 
-    def end_round(self, done: Round) -> None: ...
+    def __init__(self, entry: EntryBuilder) -> None:
+        self.entry = entry
+        self.logs: dict[CommittedLog, None] = {}
+        self.points: list[tuple[CommittedLog, object]] = []
 
-    async def recover(self) -> None: ...
+    def close(self) -> "_Draft":
+        """Note what the entry makes durable, now that nothing more is added."""
+        self.points = [(log, log.commit_point()) for log in self.logs]
+        return self
 
 
 class GroupCommit:
-    """Syncs what was marked, in a few threads, and tells each log when it is done."""
+    """Writes what logs append to the WAL, off the event loop, and tells each log what is durable."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, *, durability: Durability = "sync", threads_max: int = THREADS_MAX
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        durability: Durability = "sync",
+        worker: Callable[[str], Worker] | None = None,
     ) -> None:
+        """Take the event loop; `worker` makes whoever runs the jobs of the disk, a thread unless a test says so."""
         if durability not in ("sync", "os"):
             raise LogmarkError(f"durability is sync or os, not {durability!r}")
+        new_worker = worker or partial(ThreadWorker, loop)
         self.loop = loop
         self.is_sync = durability == "sync"
-        self._threads_max = threads_max
-        self._threads: list[threading.Thread] = []
-        self._jobs: SimpleQueue[Round | None] = SimpleQueue()
-        self._done: SimpleQueue[Round] = SimpleQueue()
-        # Logs that a full disk has stopped or holds up: somebody must ask them now and then to try again.
-        self.troubled: set[Syncable] = set()
-        self._marked: dict[Syncable, None] = {}
-        self._under_way: set[Syncable] = set()
+        # Whether appends can be added now: the WAL is open and has not failed.
+        self.is_ready = False
+        self.failure: LogFailed | None = None
+        self.flusher = Flusher(loop, new_worker("logmark-flush"))
+        self.flusher.on_release = self._resume
+        # Makes the WAL when the first record comes; the data directory knows how.
+        self.open_wal: Callable[[], WriteAheadLog] | None = None
+        self._writer = new_worker("logmark-wal")
+        self._reserver = new_worker("logmark-wal-files")
+        self._wal: WriteAheadLog | None = None
+        self._draft = _Draft(EntryBuilder(0))
+        self._closed_drafts: deque[_Draft] = deque()
+        self._builders: list[EntryBuilder] = []
         self._is_scheduled = False
-        self._is_woken = False
+        self._is_writing = False
+        self._is_reserving = False
 
     @property
     def durability(self) -> Durability:
         return "sync" if self.is_sync else "os"
 
-    def mark(self, log: Syncable) -> None:
-        """Sees to it that what the log has written by the end of this turn of the loop is synced soon."""
-        if log in self._marked:
-            return
-        self._marked[log] = None
-        if not self._is_scheduled and log not in self._under_way:
+    # Appending
+
+    def prepare(self) -> None:
+        """Open the WAL for the first append; raises LogFailed if it has failed, OSError if it cannot be made."""
+        if self.failure is not None:
+            raise LogFailed(str(self.failure))
+        if not self.is_ready:
+            assert self.open_wal is not None
+            self._wal = self.flusher.wal = self.open_wal()
+            self.flusher.durable_number = self._wal.next_number - 1
+            self.is_ready = True
+
+    def add(
+        self,
+        log: CommittedLog,
+        segment_base: int,
+        position: int,
+        first_offset: int,
+        end_offset: int,
+        data: Bytes,
+        size: int,
+    ) -> None:
+        """Add a batch that a log has written to its segment; a round soon makes it durable."""
+        draft = self._draft
+        if not draft.entry.has_room_for(size):
+            draft = self._next_draft(size)
+        draft.entry.add(log.key, segment_base, position, first_offset, end_offset, data, size)
+        draft.logs[log] = None
+        if not self._is_scheduled and not self._is_writing:
             self._is_scheduled = True
             # At the end of the turn, so that all appends that arrived together share the round.
-            self.loop.call_soon(self._begin_rounds)
+            self.loop.call_soon(self._begin)
 
-    def is_busy_with(self, log: Syncable) -> bool:
-        """A round of this log is under way."""
-        return log in self._under_way
+    def _next_draft(self, size: int) -> _Draft:
+        if not self._draft.entry.is_empty:
+            self._closed_drafts.append(self._draft.close())
+        if EntryBuilder.capacity_for(size) > ENTRY_BYTES_MAX:
+            builder = EntryBuilder(EntryBuilder.capacity_for(size))
+        else:
+            builder = self._builders.pop() if self._builders else EntryBuilder(ENTRY_BYTES_MAX)
+        self._draft = _Draft(builder)
+        return self._draft
 
-    def finish(self, log: Syncable) -> None:
-        """Waits, blocking, until no round of this log is under way, and drops its mark."""
-        while log in self._under_way:
-            self._end(self._done.get())
-        self._marked.pop(log, None)
+    # Rounds
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that was added is durable, or was given up."""
+        return not (self._is_writing or self._closed_drafts or not self._draft.entry.is_empty)
+
+    def _begin(self) -> None:
+        """Begin a round, if there is something to write and a file to write it to."""
+        self._is_scheduled = False
+        if self._is_writing or self.failure is not None:
+            return
+        if not self._closed_drafts:
+            if self._draft.entry.is_empty:
+                return
+            self._closed_drafts.append(self._draft.close())
+            self._draft = _Draft(self._builders.pop() if self._builders else EntryBuilder(ENTRY_BYTES_MAX))
+        assert self._wal is not None
+        size = self._closed_drafts[0].entry.size_bytes
+        file = self._wal.file_for(size)
+        if file is None:
+            # The round begins when a file is there: made, used again, or freed by a flush.
+            self._reserve(size)
+            self.flusher.flush_all()
+            return
+        draft = self._closed_drafts.popleft()
+        number = self._wal.next_number
+        assert file.header is not None
+        entry = draft.entry.seal(number, file.header.salt)
+        self.flusher.begin_entry(number, draft.logs)
+        self._is_writing = True
+        self._writer.run(_write(file, entry), partial(self._end, draft, file, number, size))
+
+    def _end(self, draft: _Draft, file: WalFile, number: int, size: int, error: Exception | None) -> None:
+        self._is_writing = False
+        if error is not None:
+            self._fail(draft, error)
+            return
+        assert self._wal is not None
+        file.position += size
+        file.last_number = number
+        self._wal.next_number = number + 1
+        self.flusher.end_entry(number)
+        if draft.entry.capacity <= ENTRY_BYTES_MAX and len(self._builders) < _SPARE_BUILDERS:
+            draft.entry.clear()
+            self._builders.append(draft.entry)
+        for log, point in draft.points:
+            log.committed(point)
+        if self._wal.is_pressed:
+            self.flusher.flush_all()
+        self._reserve()
+        self._begin()
+
+    def _fail(self, draft: _Draft, error: Exception) -> None:
+        """Give up what is not durable; unless the disk was only full, nothing is written until the next start."""
+        lost = [draft, *self._closed_drafts, self._draft]
+        self._closed_drafts.clear()
+        self._draft = _Draft(EntryBuilder(0))
+        if not disk_full.is_full(error):
+            self.failure = disk_full.describe_failed_wal(error)
+            self.is_ready = False
+            logger.error("%s", self.failure)
+        for log in {log: None for each in lost for log in each.logs}:
+            log.commit_failed(error)
+
+    # Files
+
+    def _reserve(self, size: int = 0) -> None:
+        """Make the next file ready in the background, if one is needed."""
+        if self._is_reserving or self._wal is None:
+            return
+        wal, reserved = self._wal, self._wal.reserve(size)
+        if reserved is None:
+            return
+        file, make_ready = reserved
+        self._is_reserving = True
+
+        def job() -> Job:
+            make_ready()
+            yield
+
+        def done(error: Exception | None) -> None:
+            self._is_reserving = False
+            if error is None:
+                wal.add_ready(file)
+                self._begin()
+            else:
+                wal.forget_reserved(file)
+                logger.warning("the write-ahead log got no further file: %s", error)
+
+        self._reserver.run(job(), done)
+
+    def _resume(self) -> None:
+        """Go on with a round that waited for a file."""
+        self._reserve()
+        self._begin()
+
+    # The end
+
+    def settle(self) -> None:
+        """Block until everything that was added is durable or was given up."""
+        while not self.is_idle and self.failure is None:
+            self._begin()
+            self._writer.finish()
+            self._reserver.finish()
+            if not self.is_idle and not self._is_writing:
+                self.flusher.finish()
+
+    def stop(self) -> None:
+        """Finish the round under way and drop what was added since: what a kill would leave."""
+        self.is_ready = False
+        self._closed_drafts.clear()
+        self._draft = _Draft(EntryBuilder(0))
+        self._writer.finish()
+        self._reserver.finish()
+        self.flusher.finish()
+
+    def close_wal(self, *, remove: bool) -> None:
+        """Close the WAL; at a clean stop, when the partitions' own files hold everything, also remove it."""
+        self._reserver.finish()
+        if self._wal is not None:
+            if remove:
+                self._wal.remove()
+            else:
+                self._wal.close()
+        self._wal = self.flusher.wal = None
+        self.is_ready = False
 
     def close(self) -> None:
-        """Ends the threads; rounds under way are finished first."""
-        while self._under_way:
-            self._end(self._done.get())
-        self._marked.clear()
-        for _ in self._threads:
-            self._jobs.put(None)
-        for thread in self._threads:
-            thread.join()
-        self._threads.clear()
+        """End the threads; what is under way is finished first."""
+        for worker in (self._writer, self._reserver):
+            worker.close()
+        self.flusher.close()
 
-    def _begin_rounds(self) -> None:
-        self._is_scheduled = False
-        for log in [log for log in self._marked if log not in self._under_way]:
-            self._begin(log)
 
-    def _begin(self, log: Syncable) -> None:
-        del self._marked[log]
-        round_ = log.begin_round()
-        if round_ is None:
-            return
-        self._under_way.add(log)
-        if len(self._threads) < min(len(self._under_way), self._threads_max):
-            thread = threading.Thread(target=self._sync_for_ever, name="logmark-sync", daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        self._jobs.put(round_)
-
-    def _sync_for_ever(self) -> None:
-        while (round_ := self._jobs.get()) is not None:
-            try:
-                for sync in round_.syncs:
-                    sync()
-                    round_.sync_count += 1
-            except Exception as error:  # noqa: BLE001 - a thread that died would leave its waiters waiting for ever
-                round_.error = error
-            self._done.put(round_)
-            if not self._is_woken:
-                self._is_woken = True
-                # The loop may be closed already: then nobody waits any more.
-                with suppress(RuntimeError):
-                    self.loop.call_soon_threadsafe(self._end_rounds)
-
-    def _end_rounds(self) -> None:
-        # Before the queue is emptied: a thread that finishes from here on wakes the loop again.
-        self._is_woken = False
-        with suppress(Empty):
-            while True:
-                self._end(self._done.get_nowait())
-
-    def _end(self, done: Round) -> None:
-        self._under_way.discard(done.log)
-        done.log.end_round(done)
-        if done.log in self._marked:
-            self._begin(done.log)
+def _write(file: WalFile, entry: memoryview) -> Job:
+    """Write an entry behind the last one and sync it; fails if nobody could find the file again."""
+    assert file.file is not None
+    file.file.pwrite(entry, file.position)
+    yield
+    file.file.sync()
+    yield
+    if not file.file.is_in_place():
+        raise FileNotFoundError(f"{file.path} was removed or replaced while the broker ran")

@@ -9,7 +9,7 @@ from functools import partial
 from logmark.clock import Clock
 from logmark.disk.files import FileSystem
 from logmark.errors import ErrorCode, LogFailed, Malformed, Refused
-from logmark.log import compaction, healing, retention, timestamps
+from logmark.log import compaction, disk_full, retention, timestamps
 from logmark.log import epochs as leader_epochs
 from logmark.log.cleaning import Limits, Plan
 from logmark.log.compaction import Due, Lag
@@ -100,12 +100,15 @@ class Partition(Writer):
         clock: Clock,
         clean: bool,
         recovery_point: int = 0,
+        durable_end: int = 0,
         log_start_offset: int = 0,
         cleaned_to: int | None = None,
         aborted_checksums: Mapping[int, int] | None = None,
         leader_epoch: int = LEADER_EPOCH,
     ) -> "Partition":
         """The partition in a folder; unless it was stopped cleanly, every batch from the recovery point is checked.
+
+        `durable_end` is where the log ends by its WAL, 0 without one.
 
         `cleaned_to` is the cleaner's checkpoint: a log without one was never cleaned and has no holes. The checksums
         are those that `close` found. Every batch has the leader epoch; -1 is for a log of Apache Kafka, which has many.
@@ -116,6 +119,7 @@ class Partition(Writer):
             clean=clean, recovery_point=recovery_point, log_start_offset=log_start_offset, cleaned_to=cleaned_to
         )
         loader.aborted_checksums = aborted_checksums
+        loader.durable_end = durable_end
         self._has_folder = True
         self.cleaned_to = cleaned_to
         self._take(loader.load(), loader)
@@ -162,12 +166,17 @@ class Partition(Writer):
         self.log_start_offset = log_start_offset
         self.log_end_offset = self.high_watermark = self.durable_end = log_end_offset
         self._epochs = Epochs(log_start_offset)
+        self._recovery_point = self._flush_point()
+        if self._segments:
+            self._committer.flusher.points[self.key] = self._recovery_point
 
     def close(self, *, clean: bool = True) -> bool:
         """Closes the log and says whether its files are complete, so that the next start need not check them."""
         self._is_closed = True
-        self._committer.troubled.discard(self)
-        self._committer.finish(self)
+        flusher = self._committer.flusher
+        if flusher.is_busy_with(self):
+            flusher.finish()
+        flusher.forget(self)
         with suppress(OSError, Malformed):
             self.aborted_checksums = {
                 segment.base_offset: segment.aborted.checksum for segment in self._segments if segment.has_aborted
@@ -190,21 +199,22 @@ class Partition(Writer):
         if active is not None and self._is_changed:
             active.finish_indexes()
             self._syncs += [active.file.sync, active.sync_indexes, self._snapshot_writer()]
-        round_ = self.begin_round()
-        if round_ is not None:
-            for sync in round_.syncs:
+        # Two times at most: what may change on disk waits for the recovery point that the first one proves.
+        while (flush := self.begin_flush()) is not None:
+            for sync in (*flush.syncs, *flush.changes):
                 sync()
-            self.end_round(round_)
+            self.end_flush(flush)
 
     async def recover(self) -> None:
         """Takes records again, if there is space: cut back to what is durable, and loaded as after a crash."""
-        if self._committer.is_busy_with(self):
+        flusher = self._committer.flusher
+        if flusher.is_busy_with(self):
             return
-        self._committer.troubled.discard(self)
-        if self._is_closed:
+        flusher.troubled.discard(self)
+        if self._is_closed or self._committer.failure is not None:
             return
         if self.failure is None:
-            self._committer.mark(self)
+            flusher.mark(self)
             return
         sizes = {
             segment.base_offset: segment.visible_bytes
@@ -212,12 +222,13 @@ class Partition(Writer):
             if segment.visible_bytes < segment.size or segment.base_offset >= self.durable_end
         }
         loader = self._loader(
-            clean=False, recovery_point=self.durable_end, log_start_offset=self.log_start_offset,
+            clean=False, recovery_point=self.recovery_point, log_start_offset=self.log_start_offset,
             cleaned_to=self.cleaned_to,
         )  # fmt: skip
+        loader.durable_end = self.durable_end
 
         def load() -> Loaded:
-            healing.cut_back(self.folder, sizes, self.durable_end, self._files)
+            disk_full.cut_back(self.folder, sizes, self.durable_end, self._files)
             loaded = loader.load()
             # What was cut away must not come back.
             self._write_epochs()
@@ -226,16 +237,17 @@ class Partition(Writer):
         try:
             loaded = await self._committer.loop.run_in_executor(None, load)
         except OSError as error:
-            if not self._is_closed and healing.is_full(error):
-                self._committer.troubled.add(self)
+            if not self._is_closed and disk_full.is_full(error):
+                flusher.troubled.add(self)
             elif not self._is_closed:
-                logger.error("%s", healing.stopped(f"{self.topic}-{self.index}", error))
+                logger.error("%s", disk_full.stopped(f"{self.topic}-{self.index}", error))
             return
         if self._is_closed:
             return
         self._segments.close()
         # What the failed round may not have done: nothing is acknowledged in a folder that a crash could take.
         self._syncs = self._folder_syncs()
+        self._changes = []
         self._deleted.clear()
         self._is_prepared = False
         log_start_offset = self.log_start_offset
@@ -326,8 +338,8 @@ class Partition(Writer):
 
     @property
     def recovery_point(self) -> int:
-        """Everything below it is on disk."""
-        return self.durable_end
+        """Everything below it is durable in this partition's own files."""
+        return self._recovery_point.offset
 
     def offset_for_timestamp(self, timestamp: int) -> timestamps.Found | None:
         """The offset and timestamp of the first readable record that is not older than a timestamp."""
@@ -414,7 +426,7 @@ class Partition(Writer):
                     self._segments[-1].prepare()
                 self._roll()
             except OSError as error:
-                if not healing.is_full(error):
+                if not disk_full.is_full(error):
                     raise
                 # There is no space for the file of a new one, so the last one stays until the others have made some.
                 count -= 1
@@ -425,12 +437,11 @@ class Partition(Writer):
         self._reader.forget()
         deadline_ms = now_ms + self.settings.file_delete_delay_ms
         for segment in gone:
-            # After the syncs before it: a crash must not find the old files gone and the new one not there.
-            self._syncs.append(segment.mark_deleted)
+            self._changes.append(segment.mark_deleted)
             self._deleted.append((deadline_ms, segment))
         self._unshown = [segment for segment in self._unshown if segment not in gone]
-        self._syncs.append(partial(self._files.sync_directory, self.folder))
-        self._committer.mark(self)
+        self._changes.append(partial(self._files.sync_directory, self.folder))
+        self._committer.flusher.mark(self)
         return count
 
     def _move_log_start(self, offset: int) -> None:
@@ -439,8 +450,8 @@ class Partition(Writer):
         self.log_start_offset = offset
         if self._epochs.begin_at(offset) and self._segments:
             path = f"{self.folder}/{leader_epochs.FILE_NAME}"
-            self._syncs.append(partial(self._files.write_atomically, path, self._epochs.encode()))
-            self._committer.mark(self)
+            self._changes.append(partial(self._files.write_atomically, path, self._epochs.encode()))
+            self._committer.flusher.mark(self)
         self._tell_watchers()
 
     def remove_deleted(self, now_ms: int) -> None:
@@ -547,16 +558,16 @@ class Partition(Writer):
             swap.finish()
             segment.settle()
 
-        self._syncs.append(swap.begin)
+        self._changes.append(swap.begin)
         deadline_ms = now_ms + self.settings.file_delete_delay_ms
         self._deleted = [entry for entry in self._deleted if entry[1].base_offset not in replaced]
         for old in gone:
             old.retire()
             # The snapshot at the new segment's own offset stays true.
-            self._syncs += [partial(old.mark_deleted, with_snapshot=old is not gone[0]), old.let_file_go]
+            self._changes += [partial(old.mark_deleted, with_snapshot=old is not gone[0]), old.let_file_go]
             self._deleted.append((deadline_ms, old))
-        self._syncs += [partial(self._files.sync_directory, self.folder), finish]
+        self._changes += [partial(self._files.sync_directory, self.folder), finish]
         self._unshown = [each for each in self._unshown if each not in gone]
         self._swaps.append((finish, swapped))
-        self._committer.mark(self)
+        self._committer.flusher.mark(self)
         return swapped

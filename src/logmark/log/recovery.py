@@ -1,13 +1,14 @@
 """Opening a partition's folder: at once after a clean stop, by checking every batch after any other.
 
-What was acknowledged is never cut: a bad batch is cut away only when nothing sound lies behind it, or when it is a
-write that never reached the disk. Otherwise it is damage: kept, reported and not served.
+Where the log ends is known and not guessed. After a recovery from the write-ahead log it is the end that the WAL proved:
+everything before it was acknowledged, so a bad batch there is damage: kept, reported and not served. Without a WAL (a
+directory of `--durability os`, of an older version, or of Apache Kafka) Kafka's own rule holds: behind the recovery
+point the log is cut at the first bad batch. What is cut is kept in a file beside the segment.
 """
 
 import logging
-import struct
 from collections.abc import Mapping, Sequence, Set
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
 from logmark.disk.files import FileSystem
@@ -33,9 +34,9 @@ from logmark.wire.batches import BatchHeader
 from logmark.wire.columns import HEADER_BYTES
 
 READ_BYTES = 1024 * 1024
-PAGE_BYTES = 4096
 # Five batches in flight, each of the default largest size.
 TAIL_BYTES = 8 * 1024 * 1024
+CUT = ".cut"
 _LEFT_OVERS = (DELETED, ".tmp")
 
 logger = logging.getLogger(__name__)
@@ -73,6 +74,7 @@ class Loader:
     checked: list[Segment] = field(default_factory=list)
     producers: Producers = field(default_factory=Producers)
     check_all: bool = False
+    # Where the log is known to end, by the WAL; without one, the recovery point or what else is known.
     durable_end: int = 0
     aborted: AbortedTransactions = field(default_factory=AbortedTransactions)
     missing_snapshots: dict[int, bytes] = field(default_factory=dict)
@@ -92,18 +94,9 @@ class Loader:
             self._finish_letting_go()
         if not self.segments:
             return self._empty(self.log_start_offset)
-        self.durable_end = max(self.recovery_point, self.log_start_offset)
-        # A clean stop has left the end of the log as the recovery point: nothing proves more.
-        if not (self.is_clean and self.recovery_point):
-            self.durable_end = max([self.durable_end, *self._proofs()])
-        if not self.is_clean and self.segments[0].base_offset > self.durable_end:
-            # The segment before it got lost, so nothing of it was acknowledged: that waits for all before it.
-            logger.warning("%s begins behind a write that got lost: cut", self.segments[0].path)
-            self._drop(0)
-            return self._empty(self.durable_end)
+        self.durable_end = max([self.durable_end, self.recovery_point, self.log_start_offset, *self._epoch_starts()])
         log_end_offset = self._open_cleanly(present) if self.is_clean else None
         if log_end_offset is None:
-            self.durable_end = max([self.durable_end, *self._proofs()])
             log_end_offset = self._check_from(0 if self.check_all else self.recovery_point)
         log_end_offset = self._keep_lost_offsets(log_end_offset)
         log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
@@ -175,15 +168,6 @@ class Loader:
         if kept:
             self._remove(self.segments[: kept[0]])
 
-    def _proofs(self) -> list[int]:
-        """Offsets below which all was synced: of sound snapshots, which are written after that, and of the epoch."""
-        proofs = self._epoch_starts()
-        for offset in self.snapshots:
-            with suppress(Malformed):
-                Producers.decode(self.files.read(f"{self.folder}/{file_name(offset, SNAPSHOT)}"), now_ms=self.now_ms)
-                proofs.append(offset)
-        return proofs
-
     def _open_cleanly(self, present: Set[str]) -> int | None:
         """The log end after a clean stop, or None when something is missing and the log must be checked."""
         wanted = (file_name(segment.base_offset, suffix) for segment in self.segments for suffix in (INDEX, TIME_INDEX))
@@ -246,8 +230,8 @@ class Loader:
         while at < len(self.segments):
             segment = self.segments[at]
             if self._is_gap(at, expected):
-                if expected >= self.durable_end:
-                    logger.warning("%s and what follows it begin behind a write that got lost: cut", segment.path)
+                if self._is_unproved(expected):
+                    self._set_aside(segment, 0, f"offset {segment.base_offset} where {expected} belongs")
                     self._drop(at)
                     break
                 self._report_gap(segment, expected)
@@ -287,19 +271,17 @@ class Loader:
             position += sound
             if problem is None:
                 continue
-            found = segment.next_sound(position, segment.size, at_least=expected)
-            if self._is_torn(segment, position, expected, None if found is None else found[0]):
-                logger.warning(
-                    "%s: cut %d bytes at byte %d that hold no whole batch (%s)",
-                    segment.path, segment.size - position, position, problem,
-                )  # fmt: skip
+            if self._is_unproved(expected):
+                self._set_aside(segment, position, problem)
                 segment.truncate(position)
+                for later in self.segments[at + 1 :]:
+                    self._set_aside(later, 0, "it follows what was cut")
                 self._drop(at + 1)
                 break
             position = segment.note_damage(BadBatch(position, expected, problem), segment.size)
             self.damage.append(segment.damage[-1])
-            if found is not None:
-                expected = found[1].base_offset
+            if self.damage[-1].next_offset is not None:
+                expected = self.damage[-1].next_offset
         segment.show()
         if self.aborted or segment.has_aborted:
             segment.replace_aborted(self.aborted)
@@ -323,11 +305,29 @@ class Loader:
                 self.aborted.append(aborted)
         return sound, following, problem
 
-    def _is_torn(self, segment: Segment, position: int, expected: int, next_sound: int | None) -> bool:
-        """A bad place is a torn tail when it is not proved durable, and nothing sound follows or its write got lost."""
-        if expected < self.durable_end:
-            return False
-        return next_sound is None or _is_lost_write(segment, position, next_sound, expected)
+    def _is_unproved(self, offset: int) -> bool:
+        """Whether nothing says that a batch at an offset was ever durable; after a clean stop all of them were."""
+        return not self.is_clean and offset >= self.durable_end
+
+    def _set_aside(self, segment: Segment, position: int, problem: str) -> None:
+        """Keep what is about to be cut from a segment, unless it is only zeros."""
+        size = segment.size - position
+        path = f"{segment.path}.{position}{CUT}"
+        is_kept = False
+        for at in range(position, segment.size, READ_BYTES):
+            data = segment.read(at, min(READ_BYTES, segment.size - at))
+            if is_kept or data.count(0) != len(data):
+                if not is_kept:
+                    self.files.write(path, b"", sync=False)
+                    is_kept = True
+                with closing(self.files.open(path)) as file:
+                    file.pwrite(data, at - position)
+        if is_kept:
+            self.files.sync_file(path)
+        logger.warning(
+            "%s: cut %d bytes at byte %d, behind the recovery point (%s); %s",
+            segment.path, size, position, problem, f"they are kept in {path}" if is_kept else "they were zeros",
+        )  # fmt: skip
 
     def _keep_lost_offsets(self, log_end_offset: int) -> int:
         """Begins a new segment when durable records are missing at the end: an offset is never given twice."""
@@ -472,19 +472,3 @@ class Loader:
         for candidate in sorted(self.snapshots)[:-1]:
             if candidate not in bases:
                 self.files.remove(f"{self.folder}/{file_name(candidate, SNAPSHOT)}")
-
-
-def _is_lost_write(segment: Segment, position: int, end: int, expected: int) -> bool:
-    """Where a page never reached the disk but a later one did, the file holds zeros.
-
-    Either the batch has no length and no magic, or a whole page of the bad place is zero, or the page in which it
-    begins is zero from there on although the offset and length of the batch are not.
-    """
-    data = segment.read(position, min(end - position, READ_BYTES))
-    if not any(data[8:17]):
-        return True
-    first = -position % PAGE_BYTES
-    if first and not any(data[:first]) and any(struct.pack(">qi", expected, 1)[:first]):
-        return True
-    pages = range(first, len(data) - PAGE_BYTES + 1, PAGE_BYTES)
-    return any(data.count(0, at, at + PAGE_BYTES) == PAGE_BYTES for at in pages)

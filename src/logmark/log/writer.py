@@ -1,7 +1,11 @@
-"""Writing a partition's log: append, roll, make durable, and what happens when the disk fails.
+"""Writing a partition's log: append, roll, commit, flush, and what happens when the disk fails.
 
-The event loop owns all of this; only syncs run in threads. The high watermark is the durable end: nothing is shown, and
-nobody is told of anything, that a crash could take back. With durability=os it is the log end.
+The event loop owns all of this; only syncs run in threads. A batch is written to its segment, through the page cache,
+and added to group commit, which makes it durable in the write-ahead log. The high watermark is the durable end: nothing
+is shown, and nobody is told of anything, that a crash could take back. With durability=os it is the log end.
+
+A flush syncs the partition's own files in the background and moves the recovery point. What a flush has not covered a
+recovery takes from the WAL. Files are renamed or removed only below a recovery point that is durable.
 """
 
 import asyncio
@@ -17,16 +21,19 @@ from typing import NamedTuple
 from logmark.clock import Clock
 from logmark.disk.files import FileSystem
 from logmark.errors import ErrorCode, LogFailed, Refused
-from logmark.log import checkpoints, healing, transactions
+from logmark.log import checkpoints, disk_full, transactions
 from logmark.log import epochs as leader_epochs
 from logmark.log.epochs import Epochs
-from logmark.log.groupcommit import GroupCommit, Round
+from logmark.log.flusher import Flush
+from logmark.log.groupcommit import GroupCommit
 from logmark.log.producers import Producers
 from logmark.log.segment import RELATIVE_OFFSET_MAX, SNAPSHOT, Segment, file_name
 from logmark.log.segments import Segments
 from logmark.log.settings import TopicSettings
 from logmark.log.transactions import Aborted, Ended, Marker
 from logmark.log.waiters import Waiters
+from logmark.log.wal.entries import partition_key
+from logmark.log.wal.points import RecoveryPoint
 from logmark.wire import batches
 from logmark.wire.batches import ProducedBatch
 
@@ -46,7 +53,7 @@ class Appended(NamedTuple):
 
 
 class _Point(NamedTuple):
-    """What a round makes durable: an end, and how much of which segments lies below it."""
+    """What a round of group commit makes durable: an end, and how much of which segments lies below it."""
 
     end: int
     shown: list[tuple[Segment, int, int, int]]
@@ -72,11 +79,13 @@ class Writer(ABC):
         self.topic = topic
         self.index = index
         self.topic_id = topic_id
+        self.key = partition_key(topic_id, index)
         self.settings = settings
         self.log_start_offset = 0
         self.log_end_offset = 0
         self.high_watermark = 0
         self.durable_end = 0
+        self._recovery_point = RecoveryPoint(0, 0, 0)
         self.failure: LogFailed | None = None
         self.producers = Producers()
         self.watchers: set[Callable[[], None]] = set()
@@ -96,7 +105,9 @@ class Writer(ABC):
         self.aborted_checksums: Mapping[int, int] = {}
         self._epochs = Epochs(0)
         self._waiters = Waiters(committer.loop)
+        # What the next flush syncs, and what may change on disk after its recovery point is durable.
         self._syncs: list[Callable[[], None]] = []
+        self._changes: list[Callable[[], None]] = []
         self._unshown: list[Segment] = []
         self._deleted: list[tuple[int, Segment]] = []
         self.cleaned_to: int | None = None
@@ -202,10 +213,13 @@ class Writer(ABC):
         base = self.log_end_offset
         last = base + batch.last_offset_delta
         try:
+            if self._is_sync and not self._committer.is_ready:
+                self._committer.prepare()
             segment = self._segments.active
             if segment is None or self._must_roll(segment, batch, last, now_ms):
                 segment = self._roll()
             batches.place(batch, base)
+            position = segment.size
             if aborts is None:
                 segment.append(batch.data, size, last, batch.max_timestamp)
             else:
@@ -216,7 +230,7 @@ class Writer(ABC):
         if self._is_refusing:
             self._is_refusing = False
         if self._is_sync:
-            self._committer.mark(self)
+            self._committer.add(self, segment.base_offset, position, base, last + 1, batch.data, size)
         else:
             segment.show()
         return base
@@ -248,9 +262,9 @@ class Writer(ABC):
                 self._segments.active.cut_torn()
         except OSError as worse:
             return self._fail(worse)
-        if not healing.is_full(error):
+        if not disk_full.is_full(error):
             return self._fail(error)
-        refused = healing.refused(f"{self.topic}-{self.index}", error)
+        refused = disk_full.refused(f"{self.topic}-{self.index}", error)
         if not self._is_refusing:
             self._is_refusing = True
             logger.warning("%s", refused)
@@ -273,7 +287,7 @@ class Writer(ABC):
         )
 
     def _roll(self) -> Segment:
-        """Begins a new segment at the log end; the syncs of both segments wait for the next round."""
+        """Begin a new segment at the log end; the next flush syncs both segments."""
         old = self._segments.active
         segment = Segment(
             self.folder,
@@ -297,12 +311,13 @@ class Writer(ABC):
         if old is not None:
             self._syncs += [old.file.sync, old.sync_indexes, self._snapshot_writer()]
         self._syncs.append(partial(self._files.sync_directory, self.folder))
-        # From here until the round has ended, threads may sync files of old segments.
+        # From here until the flush has ended, threads may sync files of old segments.
         self._segments.hold()
         self._segments.begin(segment)
         self._unshown.append(segment)
         self._is_prepared = self._is_changed = True
-        self._committer.mark(self)
+        if not self._is_sync:
+            self._committer.flusher.mark(self)
         return segment
 
     def _begin_log(self) -> None:
@@ -339,47 +354,72 @@ class Writer(ABC):
             return None
         return self._waiters.wait_for(next_offset) if self.failure is None else self._waiters.refuse(self.failure)
 
-    def begin_round(self) -> Round | None:
-        """What must be synced now, and what that will have made durable."""
-        syncs, self._syncs = self._syncs, []
-        active = self._segments.active
-        if active is not None and self.durable_end < self.log_end_offset:
-            syncs.append(active.file.sync)
-        if not syncs or self.failure is not None:
-            return None
+    def commit_point(self) -> _Point:
+        """Return what a sync of all that was appended so far makes durable."""
         shown = [(segment, segment.size, segment.max_timestamp, segment.max_timestamp_offset)
                  for segment in self._unshown]  # fmt: skip
         self._unshown = self._unshown[-1:]
-        self._segments.hold()
-        return Round(self, syncs, _Point(self.log_end_offset, shown))
+        return _Point(self.log_end_offset, shown)
 
-    def end_round(self, done: Round) -> None:
-        """Shows what is durable now, or stops this log when the disk failed it."""
-        is_held_up = not self._is_sync and healing.is_full(done.error)
+    def committed(self, point: object) -> None:
+        """Show what is durable now."""
+        if self.failure is not None:
+            return
+        assert isinstance(point, _Point)
+        self.durable_end = point.end
+        for segment, size, timestamp, timestamp_offset in point.shown:
+            segment.visible_bytes = size
+            segment.visible_timestamp = timestamp
+            segment.visible_timestamp_offset = timestamp_offset
+        self._move_high_watermark(point.end)
+
+    def commit_failed(self, error: Exception) -> None:
+        """Stop this log: what was appended since the durable end may be lost."""
+        self._fail(error)
+
+    def begin_flush(self) -> Flush | None:
+        """Return what must be synced now, and the recovery point that this proves."""
+        if self.failure is not None:
+            return None
+        syncs, self._syncs = self._syncs, []
+        changes, self._changes = self._changes, []
+        point = self._flush_point()
+        if self._segments.active is not None and self._recovery_point.offset < self.log_end_offset:
+            syncs.append(self._segments.active.file.sync)
+        if not syncs and not changes:
+            return None
+        self._segments.hold()
+        return Flush(self, syncs, point, changes)
+
+    def _flush_point(self) -> RecoveryPoint:
+        """Return the place of the durable end: what lies behind it is not acknowledged, so no flush may prove it."""
+        end = self.durable_end if self._is_sync else self.log_end_offset
+        for segment in reversed(tuple(self._segments)):
+            if segment.base_offset <= end:
+                return RecoveryPoint(end, segment.base_offset, segment.visible_bytes)
+        return RecoveryPoint(end, end, 0)
+
+    def end_flush(self, flush: Flush) -> None:
+        """Move the recovery point, or stop this log when the disk failed it."""
+        is_held_up = flush.is_held_up or (not self._is_sync and disk_full.is_full(flush.error))
         if is_held_up:
             # Nobody waits for these: they are tried again when there is space.
-            self._syncs[:0] = done.syncs[done.sync_count :]
-            self._committer.troubled.add(self)
-        if not self._syncs:
+            self._syncs[:0] = flush.syncs[flush.sync_count :]
+            self._changes[:0] = flush.changes[flush.change_count :]
+            self._committer.flusher.troubled.add(self)
+        if not self._syncs and not self._changes:
             self._segments.let_go()
         if is_held_up:
             return
-        if done.error is not None:
-            self._fail(done.error)
+        if flush.error is not None:
+            self._fail(flush.error)
         if self.failure is not None:
             return
-        assert isinstance(done.point, _Point)
-        self.durable_end = done.point.end
-        if self._segments and not self._syncs:
+        self._recovery_point = flush.point
+        if self._segments and not self._changes:
             self.oldest_offset = self._segments[0].base_offset
-        if self._is_sync:
-            for segment, size, timestamp, timestamp_offset in done.point.shown:
-                segment.visible_bytes = size
-                segment.visible_timestamp = timestamp
-                segment.visible_timestamp_offset = timestamp_offset
-            self._move_high_watermark(done.point.end)
         if self._swaps:
-            self._tell_swaps(done)
+            self._tell_swaps(flush)
 
     def _move_high_watermark(self, end: int) -> None:
         if end <= self.high_watermark:
@@ -395,20 +435,20 @@ class Writer(ABC):
         for watcher in tuple(self.watchers):
             watcher()
 
-    def _tell_swaps(self, done: Round) -> None:
+    def _tell_swaps(self, done: Flush) -> None:
         for finish, swapped in self._swaps:
-            if finish in done.syncs and not swapped.done():
+            if finish in done.changes and not swapped.done():
                 swapped.set_result(None)
         self._swaps = [(finish, swapped) for finish, swapped in self._swaps if not swapped.done()]
 
     def _fail(self, error: Exception) -> LogFailed:
         """Stops this log: after a failed sync the kernel may have dropped the pages and call the next sync good."""
-        failure = healing.stopped(f"{self.topic}-{self.index}", error)
+        failure = disk_full.stopped(f"{self.topic}-{self.index}", error)
         if self.failure is None:
             logger.error("%s", failure)
             self._stop(failure)
-            if healing.is_full(error):
-                self._committer.troubled.add(self)
+            if disk_full.is_full(error):
+                self._committer.flusher.troubled.add(self)
         return failure
 
     @abstractmethod

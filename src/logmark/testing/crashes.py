@@ -140,6 +140,9 @@ class CrashFile:
     def sync(self) -> None:
         self._disk._sync(self._node)
 
+    def is_in_place(self) -> bool:
+        return self._disk._find(self.path) == self._node
+
     def close(self) -> None:
         """Nothing is held."""
 
@@ -318,6 +321,9 @@ class CrashFileSystem:
         if isinstance(self._nodes[key], _Directory):
             raise _error(errno.EISDIR, path)
         return CrashFile(path, key, self)
+
+    def open_direct(self, path: str) -> CrashFile:
+        return self.open(path)
 
     def read(self, path: str) -> bytes:
         file = self.open(path)

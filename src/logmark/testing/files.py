@@ -30,9 +30,16 @@ class FaultyFile:
     """A file that fails, waits and forgets as its file system says."""
 
     def __init__(self, file: File, system: "FaultyFileSystem") -> None:
-        self.path = file.path
         self._file = file
         self._system = system
+
+    @property
+    def path(self) -> str:
+        return self._file.path
+
+    @path.setter
+    def path(self, path: str) -> None:
+        self._file.path = path
 
     def pread(self, size: int, at: int) -> bytes:
         return self._file.pread(size, at)
@@ -52,6 +59,9 @@ class FaultyFile:
 
     def sync(self) -> None:
         self._system._sync(self.path, self._file.sync)
+
+    def is_in_place(self) -> bool:
+        return self._file.is_in_place()
 
     def close(self) -> None:
         self._file.close()
@@ -198,6 +208,9 @@ class FaultyFileSystem:
                     del self._unsynced[path]
 
     # The file system
+
+    def open_direct(self, path: str) -> FaultyFile:
+        return self.open(path)
 
     def open(self, path: str, *, create: bool = False) -> FaultyFile:
         self._note_name(path)

@@ -1,4 +1,4 @@
-"""What a full disk does to a log, and how the log comes back.
+"""What a full disk does to a log, and how the log takes records again.
 
 A write that finds the disk full is refused and leaves nothing behind, so the next one may succeed. A sync that fails
 leaves no such certainty: the kernel may have dropped what was written since the last sync and call the next one good.
@@ -41,6 +41,14 @@ def stopped(name: str, error: BaseException) -> LogFailed:
         f"The disk failed the log of {name} ({error}). It takes no more records; what was acknowledged is kept and "
         "readable. What was written since may be lost although the disk says otherwise: repair the disk, then restart "
         "the broker."
+    )
+
+
+def describe_failed_wal(error: BaseException) -> LogFailed:
+    """Return the error for everything that is appended after the WAL has failed."""
+    return LogFailed(
+        f"The disk failed the write-ahead log ({error}). The broker takes no more records; what was acknowledged is "
+        "kept and readable. Repair the disk, then restart the broker."
     )
 
 

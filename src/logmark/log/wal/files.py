@@ -1,0 +1,146 @@
+"""One file of the WAL: zero-filled once, then written from its start again and again.
+
+    block 0 and block 1   the header, twice: a damaged copy costs nothing
+    from block 2 on       entries, each from the start of a block
+
+A file gets a new header, with a higher sequence and another salt, each time it is used again. The header is durable
+before the first entry behind it is written. So an entry is believed only in the life of the file that it belongs to.
+"""
+
+import secrets
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from logmark.disk.files import File, FileSystem
+from logmark.errors import Malformed
+from logmark.log.wal import entries
+from logmark.log.wal.entries import BLOCK_BYTES, SALT_BYTES, EntryHeader, Run
+from logmark.wire import columns
+
+SUFFIX = ".wal"
+ENTRIES_AT = 2 * BLOCK_BYTES
+_FILL_BYTES = 1024 * 1024
+_MAGIC = b"LOGMKWAL"
+_VERSION = 1
+# Magic, version, sequence, directory id, salt.
+_HEADER = struct.Struct(f">8sIQ16s{SALT_BYTES}s")
+_CHECKSUM = struct.Struct(">I")
+
+
+class FileHeader(NamedTuple):
+    """Whose file this is, its place among the others, and the salt of its entries."""
+
+    directory_id: bytes
+    sequence: int
+    salt: bytes
+
+    def encode(self) -> bytes:
+        """Return both blocks."""
+        head = _HEADER.pack(_MAGIC, _VERSION, self.sequence, self.directory_id, self.salt)
+        block = (head + _CHECKSUM.pack(columns.crc32c(head, 0, len(head)))).ljust(BLOCK_BYTES, b"\0")
+        return block * 2
+
+    @classmethod
+    def decode(cls, blocks: bytes) -> "FileHeader | None":
+        """Return the header in the first copy that is intact, or None."""
+        for at in (0, BLOCK_BYTES):
+            head = blocks[at : at + _HEADER.size]
+            checksum = blocks[at + _HEADER.size : at + _HEADER.size + _CHECKSUM.size]
+            if len(checksum) < _CHECKSUM.size or _CHECKSUM.pack(columns.crc32c(head, 0, len(head))) != checksum:
+                continue
+            magic, version, sequence, directory_id, salt = _HEADER.unpack(head)
+            if magic == _MAGIC and version == _VERSION:
+                return cls(directory_id, sequence, salt)
+        return None
+
+
+class WalFile:
+    """A file that entries can be written to; its blocks are on the medium already, so a sync moves no metadata."""
+
+    __slots__ = ("_files", "capacity", "file", "header", "last_number", "path", "position")
+
+    def __init__(self, path: str, capacity: int, files: FileSystem) -> None:
+        self.path = path
+        self.capacity = capacity
+        self.position = ENTRIES_AT
+        # The number of the last entry in it, once there is one.
+        self.last_number = -1
+        self.header: FileHeader | None = None
+        self.file: File | None = None
+        self._files = files
+
+    def create(self) -> None:
+        """Fill a new file with zeros and sync it; its name is durable after a sync of the folder."""
+        file = self._files.open(self.path, create=True)
+        try:
+            for at in range(0, self.capacity, _FILL_BYTES):
+                file.pwrite(bytes(min(_FILL_BYTES, self.capacity - at)), at)
+            file.sync()
+        finally:
+            file.close()
+
+    def begin(self, directory_id: bytes, sequence: int) -> None:
+        """Write a new header with a new salt and sync it: what the file held before means nothing from now on."""
+        header = FileHeader(directory_id, sequence, secrets.token_bytes(SALT_BYTES))
+        if self.file is None:
+            self.file = self._files.open_direct(self.path)
+        self.file.pwrite(entries.aligned(header.encode()), 0)
+        self.file.sync()
+        self.header = header
+        self.position = ENTRIES_AT
+        self.last_number = -1
+
+    def has_room_for(self, size: int) -> bool:
+        """Return whether an entry of so many bytes fits behind the last one."""
+        return self.position + size <= self.capacity
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+
+
+class Found(NamedTuple):
+    """An entry as recovery finds it; `runs` is None if the header is intact and the rest is not."""
+
+    header: EntryHeader
+    runs: list[Run] | None
+
+
+class FileReader:
+    """Reads the entries of one file."""
+
+    def __init__(self, path: str, files: FileSystem) -> None:
+        self.path = path
+        self._file = files.open(path)
+        self._size = self._file.size()
+        self.header = FileHeader.decode(self._file.pread(ENTRIES_AT, 0))
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self._file.close()
+
+    def scan(self) -> Iterator[Found]:
+        """Yield every entry of the file's present life; what lies between two of them is damaged.
+
+        Each block is looked at once, and an entry's content is read only where its header is intact.
+        """
+        if self.header is None:
+            return
+        position, salt = ENTRIES_AT, self.header.salt
+        while position + BLOCK_BYTES <= self._size:
+            header = entries.read_header(self._file.pread(entries.HEADER_BYTES, position), salt)
+            if header is None or position + header.size_bytes > self._size:
+                position += BLOCK_BYTES
+                continue
+            entry = self._file.pread(header.size_bytes, position)
+            runs: list[Run] | None = None
+            if entries.is_intact(entry, header):
+                try:
+                    runs = list(entries.read_runs(entry, header))
+                except Malformed:
+                    runs = None
+            yield Found(header, runs)
+            position += header.size_bytes

@@ -1,0 +1,241 @@
+"""The write-ahead log of one data directory: the file in use, those in reserve, and those that wait for a flush.
+
+The event loop decides which file an entry goes to; threads write. A file takes one of these ways:
+
+    created or used again -> READY -> CURRENT -> FULL (some recovery point is still below its entries) -> FREE
+
+The folder comes and goes as a whole, by a rename: it is complete when it has its name, and a clean stop takes the name
+away first. While it is there, Apache Kafka refuses the data directory, because a start of Kafka would not know of the
+records that only the WAL has.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from enum import Enum
+from functools import partial
+
+from logmark.disk.files import FileSystem
+from logmark.log.wal.entries import align
+from logmark.log.wal.files import ENTRIES_AT, SUFFIX, WalFile
+from logmark.log.wal.points import FILE_NAME, RecoveryPoint, RecoveryPoints
+
+FOLDER = "logmark.wal"
+# What a rename on the way to or from the final name, or the clean-up after a crash, may leave.
+UNFINISHED = (FOLDER + ".new", FOLDER + ".old")
+# Small, because a start waits for it; the next ones are made in the background.
+FIRST_FILE_BYTES = 1024 * 1024
+FILE_BYTES = 16 * 1024 * 1024
+BYTES_MAX = 512 * 1024 * 1024
+# A flush begins when this share of the bytes is in use, so that the files come back before they are missed.
+_PRESSURE = 4
+
+
+class FileState(Enum):
+    """Where a file is on its way."""
+
+    READY = "empty, and its header is durable"
+    CURRENT = "takes the next entry"
+    FULL = "holds entries that a recovery would need"
+    FREE = "holds nothing that a recovery would need"
+
+
+class WriteAheadLog:
+    """The files of the WAL. To be used on the event loop, except where a method says otherwise."""
+
+    def __init__(
+        self,
+        directory: str,
+        directory_id: bytes,
+        files: FileSystem,
+        *,
+        bytes_max: int = BYTES_MAX,
+        file_bytes: int = FILE_BYTES,
+        first_file_bytes: int = FIRST_FILE_BYTES,
+    ) -> None:
+        self.folder = f"{directory}/{FOLDER}"
+        self.next_number = 1
+        self._directory = directory
+        self._directory_id = directory_id
+        self._files = files
+        self._bytes_max = bytes_max
+        self._file_bytes = file_bytes
+        self._first_file_bytes = first_file_bytes
+        self._ready: deque[WalFile] = deque()
+        self._current: WalFile | None = None
+        self._full: deque[WalFile] = deque()
+        self._free: list[WalFile] = []
+        self._sequence = 0
+        self._names = 0
+        self._bytes = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._current is not None
+
+    def create(self, points: Mapping[bytes, RecoveryPoint]) -> None:
+        """Make the folder with its first file; blocks until it is durable."""
+        new, _ = self._unfinished()
+        _remove_folder(new, self._files)
+        self._files.mkdir(new)
+        first = self._new_file(new, self._first_file_bytes)
+        first.create()
+        first.begin(self._directory_id, self._next_sequence())
+        self._files.write(f"{new}/{FILE_NAME}", self._points(self.next_number, points))
+        self._files.sync_directory(new)
+        # The descriptor stays right; the path is what a check of the file's place goes by.
+        self._files.replace(new, self.folder)
+        first.path = f"{self.folder}/{first.path.rpartition('/')[2]}"
+        assert first.file is not None
+        first.file.path = first.path
+        self._files.sync_directory(self._directory)
+        self._current = first
+        self._bytes = first.capacity
+
+    def _unfinished(self) -> tuple[str, str]:
+        return f"{self._directory}/{UNFINISHED[0]}", f"{self._directory}/{UNFINISHED[1]}"
+
+    def _new_file(self, folder: str, capacity: int) -> WalFile:
+        self._names += 1
+        return WalFile(f"{folder}/{self._names:04d}{SUFFIX}", capacity, self._files)
+
+    def _next_sequence(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    def _points(self, first_entry: int, points: Mapping[bytes, RecoveryPoint]) -> bytes:
+        return RecoveryPoints(self._directory_id, first_entry, points).encode()
+
+    # Writing
+
+    def file_for(self, size: int) -> WalFile | None:
+        """Return the file that the next entry goes to, or None while there is none with room for it."""
+        current = self._current
+        assert current is not None
+        if current.has_room_for(size):
+            return current
+        if not self._ready or not self._ready[0].has_room_for(size):
+            return None
+        self._full.append(current)
+        self._current = self._ready.popleft()
+        return self._current
+
+    @property
+    def is_pressed(self) -> bool:
+        """Whether so much is in use that the partitions should be flushed."""
+        used = sum(file.capacity for file in self._full)
+        return used * _PRESSURE >= self._bytes_max or (bool(self._full) and self._is_at_limit and not self._free)
+
+    @property
+    def _is_at_limit(self) -> bool:
+        return self._bytes + self._file_bytes > self._bytes_max
+
+    def reserve(self, size: int = 0) -> tuple[WalFile, Callable[[], None]] | None:
+        """Return the next file and the job that makes it ready, if one is needed and may be had.
+
+        The job runs in a thread. Give the file to `add_ready` after it, or to `forget_reserved` if it failed.
+        """
+        wanted = max(self._file_bytes, align(ENTRIES_AT + size))
+        if self._ready:
+            if self._ready[0].capacity >= wanted:
+                return None
+            # One entry is larger than the files are; the file in reserve waits for the next.
+            self._free.append(self._ready.popleft())
+        file = next((file for file in self._free if file.capacity >= wanted), None)
+        if file is not None:
+            self._free.remove(file)
+        elif self._full and self._is_at_limit and wanted == self._file_bytes:
+            return None
+        else:
+            file = self._new_file(self.folder, wanted)
+            self._bytes += wanted
+            return file, partial(self._make_ready, file, self._next_sequence(), is_new=True)
+        return file, partial(self._make_ready, file, self._next_sequence(), is_new=False)
+
+    def _make_ready(self, file: WalFile, sequence: int, *, is_new: bool) -> None:
+        if is_new:
+            try:
+                file.create()
+                self._files.sync_directory(self.folder)
+            except OSError:
+                # A file that could not be filled must not hold the space that others need.
+                with suppress(OSError):
+                    self._files.remove(file.path)
+                raise
+        file.begin(self._directory_id, sequence)
+
+    def add_ready(self, file: WalFile) -> None:
+        """Take over a file that `reserve` has made ready."""
+        self._ready.append(file)
+
+    def forget_reserved(self, file: WalFile) -> None:
+        """Take note that a file could not be made ready."""
+        self._bytes -= file.capacity
+        file.close()
+
+    # Recovery points
+
+    def write_points(self, first_entry: int, points: Mapping[bytes, RecoveryPoint]) -> None:
+        """Make the recovery points durable; to be called in a thread, by one at a time."""
+        self._files.write_atomically(f"{self.folder}/{FILE_NAME}", self._points(first_entry, points))
+
+    def release(self, first_entry: int) -> list[WalFile]:
+        """Free the files below an entry, and return those that are not to be kept, for `discard`.
+
+        The recovery points that allow it are durable.
+        """
+        dropped = []
+        while self._full and self._full[0].last_number < first_entry:
+            file = self._full.popleft()
+            if file.capacity == self._file_bytes:
+                self._free.append(file)
+            else:
+                self._bytes -= file.capacity
+                dropped.append(file)
+        return dropped
+
+    def discard(self, dropped: list[WalFile]) -> None:
+        """Remove files of an odd size; to be called in a thread."""
+        for file in dropped:
+            file.close()
+            self._files.remove(file.path)
+
+    def is_in_place(self) -> bool:
+        """Whether the current file still has its name in the data directory; may be called in a thread."""
+        current = self._current
+        return current is not None and current.file is not None and current.file.is_in_place()
+
+    # The end
+
+    def close(self) -> None:
+        """Give the descriptors back and leave everything on disk as it is."""
+        for file in (*self._ready, *self._full, *self._free, *([self._current] if self._current else [])):
+            file.close()
+
+    def remove(self) -> None:
+        """Take the folder away at a clean stop: everything is in the partitions' own files."""
+        self.close()
+        remove(self._directory, self._files)
+        self._current = None
+
+
+def remove(directory: str, files: FileSystem) -> None:
+    """Take the WAL of a directory away, durably, as one step and then for good."""
+    folder, old = f"{directory}/{FOLDER}", f"{directory}/{UNFINISHED[1]}"
+    _remove_folder(old, files)
+    files.replace(folder, old)
+    files.sync_directory(directory)
+    _remove_folder(old, files)
+
+
+def remove_unfinished(directory: str, files: FileSystem) -> None:
+    """Remove what a crash left of a folder that did not have its name yet, or not any more."""
+    for name in UNFINISHED:
+        _remove_folder(f"{directory}/{name}", files)
+
+
+def _remove_folder(path: str, files: FileSystem) -> None:
+    if files.exists(path):
+        for name in files.listdir(path):
+            files.remove(f"{path}/{name}")
+        files.rmdir(path)

@@ -1,0 +1,243 @@
+"""Recovery from the WAL: writes every entry to its place and cuts each partition behind its last one.
+
+The WAL says exactly what was acknowledged, so nothing is guessed from the content of a segment:
+
+1. The entries are read in their order. The first one that is not intact, with none behind it, is where the crash came:
+   nobody was told of it. One with intact entries behind it is damage at rest, which is reported; the others count.
+2. For each partition the runs above its recovery point are written to their segments. What a segment holds behind the
+   last run, or behind the recovery point of a partition without runs, is cut away: it was never acknowledged. A run
+   that goes back replaces what was there: the log was cut back there while the broker ran.
+3. Segments and names are synced. Only then may the WAL go.
+
+All of it can be done again: a crash in a recovery is repaired by the next one.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from logmark.disk.files import FileSystem
+from logmark.errors import Malformed, UserError
+from logmark.log.segment import LOG, file_name
+from logmark.log.wal.entries import Run, partition_key, split_key
+from logmark.log.wal.files import SUFFIX, FileReader, Found
+from logmark.log.wal.log import FOLDER
+from logmark.log.wal.points import FILE_NAME, RecoveryPoint, RecoveryPoints
+
+logger = logging.getLogger(__name__)
+
+
+class Recovered(NamedTuple):
+    """What recovery has made of a partition: where it was durable before, and where the log ends now."""
+
+    recovery_point: int
+    end: int
+
+
+@dataclass(slots=True, kw_only=True)
+class WalContent:
+    """Everything that a WAL holds and a recovery needs."""
+
+    points: RecoveryPoints
+    # The runs of each partition, in the order in which they were appended.
+    runs: dict[bytes, list[Run]] = field(default_factory=dict)
+    entry_count: int = 0
+    next_number: int = 1
+    # Numbers of entries that were acknowledged and are damaged: first and last of each stretch.
+    damaged: list[tuple[int, int]] = field(default_factory=list)
+
+
+def read(directory: str, directory_id: bytes, files: FileSystem) -> WalContent:
+    """Return the content of a directory's WAL.
+
+    Raises UserError if the WAL belongs to another directory, or its recovery points cannot be read.
+    """
+    folder = f"{directory}/{FOLDER}"
+    try:
+        points = RecoveryPoints.decode(files.read(f"{folder}/{FILE_NAME}"))
+    except (Malformed, FileNotFoundError) as error:
+        raise UserError(
+            f"The write-ahead log {folder} cannot be used: {error}. It holds acknowledged records that are not yet in "
+            f"the segments. Nothing was changed. Restore {FILE_NAME} from a copy, or restore a backup."
+        ) from None
+    content = WalContent(points=points, next_number=points.first_entry)
+    with ExitStack() as opened:
+        readers = [
+            opened.enter_context(closing(FileReader(f"{folder}/{name}", files)))
+            for name in files.listdir(folder)
+            if name.endswith(SUFFIX)
+        ]
+        _check_owner([points.directory_id, *(reader.header.directory_id for reader in readers if reader.header)],
+                     directory_id, folder)  # fmt: skip
+        for found in _entries(readers):
+            _take(found, content)
+    return content
+
+
+def _check_owner(owners: Iterable[bytes], directory_id: bytes, folder: str) -> None:
+    if any(owner != directory_id for owner in owners):
+        raise UserError(
+            f"The write-ahead log {folder} belongs to another data directory. Nothing was changed. Files of two "
+            "directories were mixed: put the right ones together again."
+        )
+
+
+def _entries(readers: Iterable[FileReader]) -> Iterator[Found]:
+    """Yield the entries of all files in the order of their sequence."""
+    for reader in sorted((reader for reader in readers if reader.header), key=lambda reader: reader.header.sequence):  # type: ignore[union-attr]
+        yield from reader.scan()
+
+
+def _take(found: Found, content: WalContent) -> None:
+    """Add an intact entry; a number that is left out was damaged, because this later one proves it acknowledged."""
+    number = found.header.number
+    if number < content.next_number or found.runs is None:
+        return
+    if number > content.next_number:
+        content.damaged.append((content.next_number, number - 1))
+        logger.error("entries %d to %d of the write-ahead log are damaged", content.next_number, number - 1)
+    content.next_number = number + 1
+    content.entry_count += 1
+    for run in found.runs:
+        content.runs.setdefault(partition_key(run.topic_id, run.partition), []).append(run)
+
+
+class Replay:
+    """Brings the segments of a data directory to what its WAL says."""
+
+    def __init__(
+        self,
+        content: WalContent,
+        files: FileSystem,
+        *,
+        folder_of: Callable[[bytes, int], str | None],
+        make_folder: Callable[[str, bytes], None],
+    ) -> None:
+        """Take what the WAL holds; `folder_of` names the folder of a partition, or None if the topic is deleted.
+
+        `make_folder` makes a folder, and what a log has besides its segments, where they are missing.
+        """
+        self._content = content
+        self._files = files
+        self._folder_of = folder_of
+        self._make_folder = make_folder
+
+    def check(self) -> None:
+        """Refuse a WAL that does not fit its segments; changes nothing."""
+        if self._content.damaged:
+            # What a damaged entry held is missing here too: that is found and reported when the segment is loaded.
+            return
+        for _, folder, _, runs in self._partitions():
+            if runs:
+                _PartitionReplay(folder, self._files).check(runs)
+
+    def run(self) -> dict[bytes, Recovered]:
+        """Write, cut and sync; returns what became of each partition that the WAL knows."""
+        recovered: dict[bytes, Recovered] = {}
+        for key, folder, point, runs in self._partitions():
+            if runs:
+                self._make_folder(folder, split_key(key)[0])
+            elif not self._files.exists(folder):
+                continue
+            replay = _PartitionReplay(folder, self._files)
+            if not self._content.damaged:
+                replay.remove_strays(point, runs)
+            recovered[key] = Recovered(point.offset, replay.run(point, runs))
+        return recovered
+
+    def _partitions(self) -> Iterator[tuple[bytes, str, RecoveryPoint, list[Run]]]:
+        points = self._content.points.points
+        for key in {**points, **self._content.runs}:
+            folder = self._folder_of(*split_key(key))
+            if folder is None:
+                continue
+            runs = self._content.runs.get(key, [])
+            # A partition without a point was opened or made after the points were written: its first run continues it.
+            point = points.get(key) or RecoveryPoint(runs[0].first_offset, runs[0].segment_base, runs[0].position)
+            yield key, folder, point, [run for run in runs if run.end_offset > point.offset]
+
+
+class _PartitionReplay:
+    """The segments of one partition on the way to what the WAL says."""
+
+    def __init__(self, folder: str, files: FileSystem) -> None:
+        self._folder = folder
+        self._files = files
+        self._sizes: dict[int, int] = {}
+        if files.exists(folder):
+            for name in files.listdir(folder):
+                if name.endswith(LOG) and name[:20].isdigit():
+                    self._sizes[int(name[:20])] = files.size(f"{folder}/{name}")
+        self._changed: set[int] = set()
+        self._has_new_names = False
+
+    def check(self, runs: list[Run]) -> None:
+        """Refuse runs that would leave a hole: their segment is another one, or a part of it is missing."""
+        sizes = dict(self._sizes)
+        for run in runs:
+            size = sizes.get(run.segment_base, 0)
+            if run.position > size:
+                raise UserError(
+                    f"The write-ahead log does not fit {self._path(run.segment_base)}: it continues the segment at byte "
+                    f"{run.position}, and the segment ends at byte {size}. Nothing was changed. Files of two moments "
+                    "were mixed: put the right ones together again, or restore a backup."
+                )
+            sizes[run.segment_base] = max(size, run.position + len(run.data))
+
+    def remove_strays(self, point: RecoveryPoint, runs: list[Run]) -> None:
+        """Remove segments behind the recovery point that no run belongs to: they never held what was acknowledged."""
+        known = {run.segment_base for run in runs}
+        for base in [base for base in self._sizes if base > point.segment_base and base not in known]:
+            self._remove(base)
+
+    def run(self, point: RecoveryPoint, runs: list[Run]) -> int:
+        """Write the runs, cut behind the last one, sync, and return the end of the log."""
+        end, base, size = point
+        for run in runs:
+            if (run.segment_base, run.position) < (base, size):
+                self._cut(run.segment_base, run.position)
+            self._write(run)
+            end, base, size = run.end_offset, run.segment_base, run.position + len(run.data)
+        self._cut(base, size)
+        for changed in sorted(self._changed):
+            self._files.sync_file(self._path(changed))
+        if self._has_new_names:
+            self._files.sync_directory(self._folder)
+        return end
+
+    def _path(self, base: int) -> str:
+        return f"{self._folder}/{file_name(base, LOG)}"
+
+    def _remove(self, base: int) -> None:
+        self._files.remove(self._path(base))
+        del self._sizes[base]
+        self._changed.discard(base)
+        self._has_new_names = True
+
+    def _cut(self, base: int, size: int) -> None:
+        """Take away what lies behind a place."""
+        for later in [other for other in self._sizes if other > base]:
+            self._remove(later)
+        if self._sizes.get(base, 0) > size:
+            with closing(self._files.open(self._path(base))) as file:
+                file.truncate(size)
+            self._sizes[base] = size
+            self._changed.add(base)
+
+    def _write(self, run: Run) -> None:
+        """Write a run to its place."""
+        with closing(self._files.open(self._path(run.segment_base), create=True)) as file:
+            file.pwrite(run.data, run.position)
+        size = self._sizes.get(run.segment_base, 0)
+        self._sizes[run.segment_base] = max(size, run.position + len(run.data))
+        self._changed.add(run.segment_base)
+        # A name that a kill left in memory only is as good as new.
+        self._has_new_names = True
+
+
+def describe(content: WalContent, recovered: Mapping[bytes, Recovered]) -> str:
+    """Return one line for the log of what a recovery did."""
+    records = sum(max(0, found.end - found.recovery_point) for found in recovered.values())
+    return f"{content.entry_count} entries with {records} records of {len(content.runs)} partitions"
