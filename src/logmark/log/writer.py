@@ -21,8 +21,9 @@ from logmark.log import checkpoints, healing, transactions
 from logmark.log import epochs as leader_epochs
 from logmark.log.epochs import Epochs
 from logmark.log.groupcommit import GroupCommit, Round
+from logmark.log.index import RELATIVE_OFFSET_MAX
 from logmark.log.producers import Producers
-from logmark.log.segment import RELATIVE_OFFSET_MAX, SNAPSHOT, Segment, file_name
+from logmark.log.segment import SNAPSHOT, Segment, file_name
 from logmark.log.segments import Segments
 from logmark.log.settings import TopicSettings
 from logmark.log.transactions import Aborted, Ended, Marker
