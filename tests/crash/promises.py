@@ -313,7 +313,7 @@ def check_indexes(segments: Sequence[Segment], partition: Partition) -> None:
         wanted, kept = ([index[at] for at in range(len(index))] for index in (rebuilt.time_index, times))
         # A stop before the segment was full has entered the largest timestamp of that moment too.
         largest: dict[int, int] = {}
-        for _, header in segment.batches(0, segment.size):
+        for _, header in segment.lookup.batches(0, segment.size):
             largest[header.last_offset] = header.max_timestamp
         assert set(wanted) <= set(kept) and wanted[-1:] == kept[-1:], f"{path}{TIME_INDEX} is not whole"
         assert all(largest[offset] == timestamp for timestamp, offset in kept), f"{path}{TIME_INDEX} is wrong"

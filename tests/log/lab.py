@@ -7,6 +7,7 @@ from logmark.clock import ManualClock
 from logmark.disk.files import RealFileSystem
 from logmark.log import cleaning, swap
 from logmark.log.cleaning import Done, Limits
+from logmark.log.catalog import PARTITIONS_MAX, Catalog, Entry
 from logmark.log.directory import CATALOG, DataDirectory
 from logmark.log.groupcommit import Durability, GroupCommit
 from logmark.log.partition import Appended, Partition
@@ -62,13 +63,23 @@ class Lab:
             self.path, files=self.files, committer=self.committer, clock=self.clock
         )  # fmt: skip
         if self.directory.read(CATALOG) is None:
-            self.directory.write(CATALOG, b"{}")
+            self._enter("clicks")
         return self.directory
+
+    def _enter(self, topic: str) -> None:
+        """Enter a topic into the catalogue, by which a recovery finds the folders of its partitions."""
+        directory = self.directory
+        assert directory is not None
+        known = Catalog(directory.read(CATALOG), write=lambda content: directory.write(CATALOG, content))
+        if known.get(topic) is None:
+            entries = [*known.entries(), Entry(name=topic, id=TOPIC_ID, partitions=PARTITIONS_MAX)]
+            known.adopt(entries, known.next_producer_id)
 
     def create(
         self, topic: str = "clicks", index: int = 0, *, first_offset: int = 0, config: TopicSettings | None = None
     ) -> Partition:
         directory = self.directory or self.open()
+        self._enter(topic)
         return directory.create_partition(topic, index, TOPIC_ID, config or settings(), first_offset=first_offset)
 
     def stop(self, *, clean: bool = True) -> bool:
@@ -135,10 +146,11 @@ class Lab:
         self.turn()
 
     def finish(self, partition: Partition) -> None:
-        """Runs every round that was wished for."""
+        """Commits and flushes everything, and makes the changes on disk that waited for that."""
         self.settle(partition)
         assert self.committer is not None
-        self.committer.finish(partition)
+        self.committer.flusher.mark(partition)
+        self.committer.flusher.settle()
         self.turn()
 
     def turn(self) -> None:

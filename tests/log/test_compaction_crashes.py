@@ -139,7 +139,8 @@ def check(disk: CrashFileSystem, story: Story) -> None:
 
 
 def end_of(segment: Segment) -> int:
-    return max([header.next_offset for _, header in segment.batches(0, segment.size)], default=segment.base_offset)
+    ends = [header.next_offset for _, header in segment.lookup.batches(0, segment.size)]
+    return max(ends, default=segment.base_offset)
 
 
 def states(story: Story, choose: random.Random) -> Iterator[CrashFileSystem]:

@@ -6,6 +6,8 @@ index costs a rebuild and never a wrong answer.
 
 import struct
 
+# An entry holds an offset as the distance to its base offset, in four bytes.
+RELATIVE_OFFSET_MAX = 2**31 - 1
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
 

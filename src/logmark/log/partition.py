@@ -13,11 +13,12 @@ from logmark.log import compaction, disk_full, retention, timestamps
 from logmark.log import epochs as leader_epochs
 from logmark.log.cleaning import Limits, Plan
 from logmark.log.compaction import Due, Lag
+from logmark.log.damage import Damage
 from logmark.log.epochs import LEADER_EPOCH, Epochs
 from logmark.log.groupcommit import GroupCommit
 from logmark.log.reader import Reader, Records
 from logmark.log.recovery import Loaded, Loader
-from logmark.log.segment import Damage, Segment
+from logmark.log.segment import Segment
 from logmark.log.segments import Segments
 from logmark.log.settings import LONG_MAX, TopicSettings
 from logmark.log.swap import Incoming, Swap

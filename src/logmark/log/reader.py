@@ -7,7 +7,8 @@ was never cleaned) each batch must begin where the one before it ended; that fin
 from collections.abc import Iterable
 
 from logmark.errors import ErrorCode, Refused
-from logmark.log.segment import BadBatch, Damage, Segment
+from logmark.log.damage import BadBatch, Damage
+from logmark.log.segment import Segment
 from logmark.log.segments import Segments
 from logmark.wire import batches
 from logmark.wire.batches import LEADER_EPOCH
@@ -127,9 +128,9 @@ class Reader:
             served, expected = at, header.next_offset
         if not served:
             if position not in segment.skips:
-                floor = segment.floor(position, expected)
+                floor = segment.lookup.floor(position, expected)
                 bad = BadBatch(position, floor, problem or "the batch is not sound", behind=last_bad)
-                segment.note_damage(bad, segment.visible_bytes)
+                segment.lookup.note_damage(bad, segment.visible_bytes)
             raise self._corrupt(expected)
         return served, expected
 
@@ -137,7 +138,7 @@ class Reader:
         """The segment, position and base offset of the batch that holds an offset or comes next, if any does."""
         for segment in self._segments.from_offset(offset):
             self._segments.use(segment)
-            found = segment.find(offset, segment.visible_bytes)
+            found = segment.lookup.find(offset, segment.visible_bytes)
             if found is not None:
                 position, header = found
                 wanted = max(offset, segment.base_offset)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from logmark.disk.files import FileSystem
 from logmark.errors import Malformed
 from logmark.log import checkpoints, swap, transactions
+from logmark.log.damage import BadBatch, Damage
 from logmark.log.epochs import FILE_NAME as EPOCHS
 from logmark.log.producers import Producers
 from logmark.log.segment import (
@@ -23,8 +24,6 @@ from logmark.log.segment import (
     SNAPSHOT,
     TIME_INDEX,
     TXN_INDEX,
-    BadBatch,
-    Damage,
     Segment,
     file_name,
 )  # fmt: skip
@@ -203,15 +202,15 @@ class Loader:
         """The offset behind the last batch, or None when that is not sound."""
         last = self.segments[-1]
         end = last.base_offset
-        begin = last.nearest(2**63 - 1, last.size)
-        if last.size - begin <= READ_BYTES and (found := last.sound_end(begin)) is not None:
+        begin = last.lookup.nearest(2**63 - 1, last.size)
+        if last.size - begin <= READ_BYTES and (found := last.lookup.sound_end(begin)) is not None:
             return found
         position = None
         try:
-            for position, header in last.batches(begin, last.size):  # noqa: B007
+            for position, header in last.lookup.batches(begin, last.size):  # noqa: B007
                 end = header.next_offset
             # The end decides which offset comes next, so it is believed only with a right checksum.
-            if position is not None and last.sound_header(position) is None:
+            if position is not None and last.lookup.sound_header(position) is None:
                 raise BadBatch(position, end, "the last batch has a wrong checksum")
         except BadBatch as bad:
             logger.warning("%s was stopped cleanly but is not whole: %s; it is checked", last.path, bad.problem)
@@ -278,7 +277,7 @@ class Loader:
                     self._set_aside(later, 0, "it follows what was cut")
                 self._drop(at + 1)
                 break
-            position = segment.note_damage(BadBatch(position, expected, problem), segment.size)
+            position = segment.lookup.note_damage(BadBatch(position, expected, problem), segment.size)
             self.damage.append(segment.damage[-1])
             if self.damage[-1].next_offset is not None:
                 expected = self.damage[-1].next_offset
@@ -419,17 +418,17 @@ class Loader:
                 continue
             if offset <= segment.base_offset:
                 self._replay_from(self.producers, segment, 0)
-            elif (found := segment.find(offset, segment.size)) is not None:
+            elif (found := segment.lookup.find(offset, segment.size)) is not None:
                 self._replay_from(self.producers, segment, found[0])
 
     def _replay_from(self, producers: Producers, segment: Segment, position: int) -> None:
         try:
-            for at, header in segment.batches(position, segment.size):
+            for at, header in segment.lookup.batches(position, segment.size):
                 if header.producer_id >= 0:
                     data = segment.read(at, header.size) if header.is_control else b""
                     self._remember(producers, header, data, 0)
         except BadBatch as bad:
-            end = segment.note_damage(bad, segment.size)
+            end = segment.lookup.note_damage(bad, segment.size)
             self._replay_from(producers, segment, end)
 
     def _remember(self, producers: Producers, header: BatchHeader, data: batches.Buffer, at: int) -> Aborted | None:

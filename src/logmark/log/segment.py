@@ -1,61 +1,27 @@
-"""One segment: a file of batches back to back, two sparse indexes that point into it, and what was aborted in it."""
+"""One segment: a file of batches back to back, two sparse indexes that point into it, and what was aborted in it.
+
+Here are its files: how they are named, appended to, indexed, replaced and deleted. `lookup` finds batches in them, and
+`damage` finds the way past what is broken.
+"""
 
 import logging
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from logmark.disk.files import Bytes, File, FileSystem
-from logmark.errors import Malformed
+from logmark.log.damage import Damage
 from logmark.log.index import OffsetIndex, TimeIndex
+from logmark.log.lookup import Lookup
 from logmark.log.transactions import ENTRY_BYTES, Aborted, AbortedTransactions, encode_entry
 from logmark.wire import batches, columns
 from logmark.wire.batches import BatchHeader
-from logmark.wire.columns import HEADER_BYTES
 
 LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT = ".log", ".index", ".timeindex", ".txnindex", ".snapshot"
 FILES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
 DELETED = ".deleted"
-CHUNK_BYTES_MIN = 8 * 1024
-CHUNK_BYTES_MAX = 256 * 1024
-SEARCH_BYTES = 1024 * 1024
-RELATIVE_OFFSET_MAX = 2**31 - 1
-# Leader epoch 0 and magic 2, which stand in every batch that was written here.
-_MARK = b"\x00\x00\x00\x00\x02"
-_MARK_AT = 12
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Damage:
-    """A stretch of a segment that is kept and never served."""
-
-    path: str
-    position: int
-    size_bytes: int
-    first_offset: int
-    next_offset: int | None
-    problem: str
-
-    def __str__(self) -> str:
-        until = "" if self.next_offset is None else f" up to, excluding, {self.next_offset}"
-        return (
-            f"{self.path} is damaged at byte {self.position} ({self.size_bytes} bytes, offsets from "
-            f"{self.first_offset}{until}): {self.problem}. The bytes are kept and not served; what follows them is."
-        )
-
-
-class BadBatch(Malformed):
-    """There is no whole batch at a position that should have one; `behind` is the last one that is not believed."""
-
-    def __init__(self, position: int, expected: int, problem: str, *, behind: int | None = None) -> None:
-        super().__init__(problem)
-        self.position = position
-        self.expected = expected
-        self.problem = problem
-        self.behind = position if behind is None else behind
 
 
 def file_name(offset: int, suffix: str) -> str:
@@ -216,7 +182,7 @@ class Segment:
     def first_batch_timestamp(self) -> int:
         """The largest timestamp of the first batch, or -1."""
         if self.first_timestamp < 0 and self.size:
-            header = self._header_at(0, self.size)
+            header = self.lookup.header_at(0, self.size)
             self.first_timestamp = -1 if header is None else header.max_timestamp
         return self.first_timestamp
 
@@ -230,7 +196,7 @@ class Segment:
         self._is_timed = True
         entries = self.time_index
         last = entries[len(entries) - 1] if len(entries) else None
-        if last is not None and self._is_largest_time(last[0]):
+        if last is not None and self.lookup.is_largest_time(last[0]):
             self.max_timestamp, self.max_timestamp_offset = last
             self.show()
         elif last is not None or self.size:
@@ -378,142 +344,10 @@ class Segment:
         """The bytes at a position."""
         return (self._file or self.file).pread(size, position)
 
-    def batches(self, position: int, stop: int) -> Iterator[tuple[int, BatchHeader]]:
-        """The headers from a position on, known damage left out; raises BadBatch where no batch can be."""
-        # A look-up reads little more than an index interval; a walk through the segment soon reads more at once.
-        buffer, start, chunk = b"", position, CHUNK_BYTES_MIN
-        expected: int | None = None if position else self.base_offset
-        before: tuple[int, int] | None = None
-        while position < stop:
-            if position in self.skips:
-                position, expected, before = self.skips[position], None, None
-                continue
-            if position - start + HEADER_BYTES > len(buffer):
-                start, buffer = position, self.read(position, min(chunk, stop - position))
-                chunk = min(chunk * 2, CHUNK_BYTES_MAX)
-            known = self.base_offset if expected is None else expected
-            header = _header(buffer, position - start, position, stop, known)
-            if expected is not None and header.base_offset != expected and (
-                self.is_dense or header.base_offset < expected
-            ):  # fmt: skip
-                problem = f"offset {header.base_offset} where {expected} belongs"
-                if before is not None and self._sound_at(before[0], stop, self.base_offset) is None:
-                    raise BadBatch(before[0], self.floor(before[0], before[1]), "the CRC of the batch is wrong")
-                if before is not None and not self.is_dense:
-                    # One of the two was changed, and with holes around them nothing says which.
-                    raise BadBatch(before[0], self.floor(*before), problem, behind=position)
-                raise BadBatch(position, known, problem)
-            yield position, header
-            before = position, header.base_offset
-            position += header.size
-            expected = header.next_offset
-
-    def find(self, offset: int, stop: int) -> tuple[int, BatchHeader] | None:
-        """The first batch whose last offset is not below the given one; damage on the way is noted and left out."""
-        position = self.nearest(offset, stop)
-        while True:
-            try:
-                for at, header in self.batches(position, stop):
-                    if header.last_offset >= offset:
-                        # The walk goes by lengths and offsets; only a right checksum makes them true.
-                        if self._sound_at(at, stop, self.base_offset) is None:
-                            raise BadBatch(at, self.floor(at, header.base_offset), "the CRC of the batch is wrong")
-                        return at, header
-                return None
-            except BadBatch as bad:
-                self.note_damage(bad, stop)
-                position = bad.position
-
-    def floor(self, position: int, base_offset: int) -> int:
-        """The first offset that a bad batch may have held: its own, or in a log with holes any behind those before."""
-        if self.is_dense:
-            return base_offset
-        entry = self.offset_index.before(position)
-        known = None if entry is None else self._header_at(entry[1], position)
-        is_true = entry is not None and known is not None and known.last_offset == entry[0]
-        end = self.base_offset
-        with suppress(BadBatch):
-            for _, header in self.batches(entry[1] if entry is not None and is_true else 0, position):
-                end = header.next_offset
-        return end
-
-    def nearest(self, offset: int, stop: int) -> int:
-        """Where to begin looking for an offset: an index entry, if the log says the same."""
-        for _ in range(2):
-            entry = self.offset_index.at_or_before(offset)
-            if entry is None:
-                return 0
-            header = self._header_at(entry[1], stop)
-            if header is not None and header.last_offset == entry[0]:
-                return entry[1]
-            logger.warning("index contradicts the log: %s is rebuilt", self._path + INDEX)
-            self.rebuild()
-        return 0
-
-    def _is_largest_time(self, timestamp: int) -> bool:
-        """Whether the last time entry is true, and nothing later lies behind its batch: the index may have been cut."""
-        place = self._time_place(len(self.time_index) - 1, self.size)
-        if place is None:
-            return False
-        return all(header.max_timestamp <= timestamp for _, header in self._walk(place, self.size))
-
-    def _time_place(self, at: int, stop: int) -> int | None:
-        """Where the batch of a time entry begins; None when it is not the first one since the entry before that late.
-
-        Another batch may have the same timestamp: that it is true of the batch is not enough.
-        """
-        timestamp, last_offset = self.time_index[at]
-        position = 0
-        if at:
-            before_timestamp, before_offset = self.time_index[at - 1]
-            found = self.find(before_offset, stop)
-            if found is None or before_timestamp >= timestamp or before_offset >= last_offset:
-                return None
-            position = found[0]
-        for place, header in self._walk(position, stop):
-            if header.last_offset >= last_offset:
-                is_it = header.last_offset == last_offset and header.max_timestamp == timestamp
-                return place if is_it and self._sound_at(place, stop, self.base_offset) is not None else None
-            if header.max_timestamp >= timestamp:
-                return None
-        return None
-
-    def _walk(self, position: int, stop: int) -> Iterator[tuple[int, BatchHeader]]:
-        """The headers from a position on; damage on the way is noted and left out."""
-        while True:
-            try:
-                yield from self.batches(position, stop)
-                return
-            except BadBatch as bad:
-                position = self.note_damage(bad, stop)
-
-    def nearest_time(self, timestamp: int, stop: int) -> int:
-        """The position before which every record is older than a timestamp."""
-        for _ in range(2):
-            count = self.time_index.count_up_to(timestamp)
-            if not count:
-                return 0
-            _, last_offset = self.time_index[count - 1]
-            if stop < self.size and last_offset >= self.base_offset and self.find(last_offset, stop) is None:
-                return stop
-            place = self._time_place(count - 1, stop)
-            if place is not None:
-                return place
-            logger.warning("time index contradicts the log: %s is rebuilt", self._path + TIME_INDEX)
-            self.rebuild()
-        return 0
-
-    def _header_at(self, position: int, stop: int) -> BatchHeader | None:
-        if position < 0 or position + HEADER_BYTES > stop:
-            return None
-        try:
-            return _header(self.read(position, HEADER_BYTES), 0, position, stop, self.base_offset)
-        except BadBatch:
-            return None
-
-    def sound_header(self, position: int) -> BatchHeader | None:
-        """The header of the visible batch at a position, if its checksum is right."""
-        return self._sound_at(position, self.visible_bytes, self.base_offset)
+    @property
+    def lookup(self) -> Lookup:
+        """The look-up in this segment; it is made on demand because a segment that held it would be a cycle."""
+        return Lookup(self)
 
     def modified_ms(self) -> int:
         """When the file was written last, which stands in for timestamps where there are none."""
@@ -523,67 +357,14 @@ class Segment:
             # A swap is under way and the name is free for a moment.
             return self.created_ms
 
-    # Damage and rebuilding
-
-    def note_damage(self, bad: BadBatch, stop: int) -> int:
-        """Remembers that there is no batch at a position, and returns where the next sound one starts."""
-        found = self.next_sound(bad.behind, stop, at_least=bad.expected)
-        end = stop if found is None else found[0]
-        self.skips[bad.position] = end
-        damage = Damage(
-            path=self.path,
-            position=bad.position,
-            size_bytes=end - bad.position,
-            first_offset=bad.expected,
-            next_offset=None if found is None else found[1].base_offset,
-            problem=bad.problem,
-        )
-        self.damage.append(damage)
-        logger.warning("%s", damage)
-        return end
-
-    def next_sound(self, position: int, stop: int, *, at_least: int) -> tuple[int, BatchHeader] | None:
-        """The first batch behind a bad one whose checksum is right and whose offset is possible."""
-        bad = self._header_at(position, stop)
-        # The length is usually right; a batch inside a record's value must not be taken for one of ours.
-        if bad is not None and (header := self._sound_at(position + bad.size, stop, at_least)) is not None:
-            return position + bad.size, header
-        start = position + 1
-        while start + HEADER_BYTES <= stop:
-            buffer = self.read(start, min(SEARCH_BYTES, stop - start))
-            found = buffer.find(_MARK, _MARK_AT)
-            while found >= 0:
-                candidate = start + found - _MARK_AT
-                header = self._sound_at(candidate, stop, at_least)
-                if header is not None:
-                    return candidate, header
-                found = buffer.find(_MARK, found + 1)
-            if len(buffer) < SEARCH_BYTES:
-                return None
-            start += len(buffer) - HEADER_BYTES
-        return None
-
-    def _sound_at(self, position: int, stop: int, at_least: int) -> BatchHeader | None:
-        header = self._header_at(position, stop)
-        if header is None or not at_least <= header.base_offset <= self.base_offset + RELATIVE_OFFSET_MAX:
-            return None
-        data = self.read(position, header.size)
-        return header if len(data) == header.size and batches.crc_is_right(data, 0, header.size) else None
+    # Rebuilding the indexes
 
     def rebuild(self) -> None:
         """Makes both indexes again from the headers in the log."""
         is_shown = self.visible_bytes == self.size
         self.begin_indexes()
-        position = 0
-        while position < self.size:
-            try:
-                for at, header in self.batches(position, self.size):
-                    if self._sound_at(at, self.size, self.base_offset) is None:
-                        raise BadBatch(at, self.floor(at, header.base_offset), "the CRC of the batch is wrong")
-                    self.index_batch(at, header)
-                break
-            except BadBatch as bad:
-                position = self.note_damage(bad, self.size)
+        for position, header in self.lookup.walk_sound(self.size):
+            self.index_batch(position, header)
         if is_shown:
             self.show()
 
@@ -636,23 +417,6 @@ class Segment:
         self.index_bytes, self.time_index_bytes = len(offsets.data), len(times.data)
         return sound, next_offset, batches.damage(problem), places
 
-    def sound_end(self, position: int) -> int | None:
-        """The offset behind the last batch, if every batch from a position on is sound; reads all of them."""
-        data = self.read(position, self.size - position)
-        expected = int.from_bytes(data[:8], "big", signed=True) if position else self.base_offset
-        sound, end, _, _ = columns.index_batches(
-            data,
-            expected=expected,
-            is_dense=self.is_dense,
-            position=position,
-            base_offset=self.base_offset,
-            interval=self.size,
-            state=array("q", (0, 0, 0, 0, 0)),
-            offset_entries=bytearray(),
-            time_entries=bytearray(),
-        )
-        return end if sound == self.size - position else None
-
     def _read_index(self, suffix: str, entry_bytes: int) -> bytes | None:
         """An index file as it is; None when it cannot be one, and both indexes were rebuilt."""
         try:
@@ -664,15 +428,3 @@ class Segment:
         logger.warning("index missing or cut: %s is rebuilt", self._path + suffix)
         self.rebuild()
         return None
-
-
-def _header(buffer: bytes, at: int, position: int, stop: int, expected: int) -> BatchHeader:
-    try:
-        header = batches.read_header(buffer, at)
-    except Malformed as error:
-        raise BadBatch(position, expected, str(error)) from None
-    if header.magic != batches.MAGIC:
-        raise BadBatch(position, expected, f"batch with magic {header.magic}")
-    if header.size > stop - position:
-        raise BadBatch(position, expected, f"batch of {header.size} bytes where {stop - position} are left")
-    return header

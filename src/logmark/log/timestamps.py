@@ -11,7 +11,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 
 from logmark.errors import ErrorCode, Malformed, Refused
-from logmark.log.segment import BadBatch, Segment
+from logmark.log.damage import BadBatch
+from logmark.log.segment import Segment
 from logmark.wire import batches, codecs, columns
 from logmark.wire.batches import BatchHeader
 from logmark.wire.columns import HEADER_BYTES
@@ -33,7 +34,7 @@ def first_at_or_after(segments: Sequence[Segment], timestamp: int, *, log_start_
             if segment.visible_timestamp < timestamp:
                 _refuse_damage(segment, 0, segment.visible_bytes, log_start_offset)
                 continue
-            position = segment.nearest_time(timestamp, segment.visible_bytes)
+            position = segment.lookup.nearest_time(timestamp, segment.visible_bytes)
             _refuse_damage(segment, 0, position, log_start_offset)
             found = yield from _first_in(segment, position, timestamp, log_start_offset)
         except FileNotFoundError:
@@ -165,7 +166,7 @@ def _search_records(body: memoryview, header: BatchHeader, timestamp: int, log_s
 def _candidates(segment: Segment, position: int) -> Iterator[tuple[int, BatchHeader]]:
     while True:
         try:
-            yield from segment.batches(position, segment.visible_bytes)
+            yield from segment.lookup.batches(position, segment.visible_bytes)
             return
         except BadBatch as bad:
-            position = segment.note_damage(bad, segment.visible_bytes)
+            position = segment.lookup.note_damage(bad, segment.visible_bytes)

@@ -26,8 +26,9 @@ from logmark.log import epochs as leader_epochs
 from logmark.log.epochs import Epochs
 from logmark.log.flusher import Flush
 from logmark.log.groupcommit import GroupCommit
+from logmark.log.index import RELATIVE_OFFSET_MAX
 from logmark.log.producers import Producers
-from logmark.log.segment import RELATIVE_OFFSET_MAX, SNAPSHOT, Segment, file_name
+from logmark.log.segment import SNAPSHOT, Segment, file_name
 from logmark.log.segments import Segments
 from logmark.log.settings import TopicSettings
 from logmark.log.transactions import Aborted, Ended, Marker
