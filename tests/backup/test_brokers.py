@@ -8,6 +8,8 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
+from logmark.backup.draft import Draft
+from logmark.backup.manifest import BROKERS
 from logmark.backup.store import Store
 from logmark.client.client import Client
 from logmark.names import TopicPartition
@@ -145,10 +147,12 @@ def test_a_log_that_is_no_longer_the_one_that_was_stored_is_fetched_anew(tmp_pat
     with Store.open(str(tmp_path / "backup"), files=QUICK, told=lambda _: None) as store:
         # As after a leader was lost with records that only it had.
         assert store.previous is not None
-        (segment,) = store.previous.partitions[ORDERS].segments
-        data = bytearray(store.read(segment, 0, segment.size_bytes))
+        (stored,) = store.previous.partitions[ORDERS].segments
+        data = bytearray(store.read(stored, 0, stored.size_bytes))
         data[-2] ^= 1
-        store.begin(store.previous)
+        draft = Draft(kind=BROKERS, source="", cluster_id=store.previous.cluster_id)
+        store.begin(draft)
+        (segment,) = draft.partitions[ORDERS].segments
         segment.size_bytes = segment.crc = 0
         segment.next_offset = 0
         with store.writer(segment) as writer:
