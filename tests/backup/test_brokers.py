@@ -166,6 +166,28 @@ def test_a_log_that_is_no_longer_the_one_that_was_stored_is_fetched_anew(tmp_pat
     assert _values(tmp_path / "again") == [b"one", b"one", b"one", b"two"]
 
 
+@pytest.mark.parametrize("position", [0, 1, -1])
+def test_a_last_batch_that_is_not_where_the_manifest_says_is_fetched_anew(
+    tmp_path: Path, broker: Broker, position: int
+) -> None:
+    broker.create_topic("orders")
+    write(broker, [b"one"] * 3)
+    copy_brokers(broker.bootstrap_servers, tmp_path / "backup")
+    with Store.open(str(tmp_path / "backup"), files=QUICK, told=lambda _: None) as store:
+        assert store.previous is not None
+        draft = Draft(kind=BROKERS, source="", cluster_id=store.previous.cluster_id)
+        store.begin(draft)
+        (segment,) = draft.partitions[ORDERS].segments
+        segment.last_position = position % segment.size_bytes
+        store.complete()
+    write(broker, [b"two"])
+
+    copy_brokers(broker.bootstrap_servers, tmp_path / "backup")
+
+    restored(tmp_path / "backup", tmp_path / "again")
+    assert _values(tmp_path / "again") == [b"one", b"one", b"one", b"two"]
+
+
 def _sealed(data: bytearray) -> bytearray:
     struct.pack_into(">I", data, 17, columns.crc32c(data, 21, len(data) - 21))
     return data

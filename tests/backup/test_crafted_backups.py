@@ -16,7 +16,7 @@ from logmark.backup import decoder
 from logmark.backup.manifest import Manifest
 from logmark.backup.store import Store
 from logmark.errors import UserError
-from logmark.log.catalog import PARTITIONS_MAX, text_of_id
+from logmark.log.catalog import PARTITIONS_MAX, PRODUCER_ID_BASE, text_of_id
 from logmark.names import OFFSETS_TOPIC
 from logmark.wire import batches, columns
 from tests.backup.copies import QUICK, copy_directory, nothing, restored, write_source
@@ -189,6 +189,9 @@ CRAFTED: dict[str, tuple[Change, str]] = {
     "a partition count that is true": (at("topics", 0, "partitions", to=True), "topics[0].partitions"),
     "too many partitions in all": (many_topics, "topics[100].partitions"),
     "a topic twice": (topic(name="orders"), "topics[1].name"),
+    "topics that differ by a dot": (
+        lambda document: [topic(name="a.b")(document), topic(name="a_b", id="B" * 22)(document)], "topics[2].name",
+    ),
     "a topic id twice": (topic(id=text_of_id(b"0123456789abcdef")), "topics[1].id"),
     "a topic id of zeros": (topic(id=text_of_id(bytes(16))), "topics[1].id"),
     "a short topic id": (topic(id="AAAA"), "topics[1].id"),
@@ -280,9 +283,12 @@ def test_a_manifest_that_no_backup_can_have_is_refused_by_its_field(backup: Path
 
 
 def test_restore_writes_nothing_outside_of_its_directory(tmp_path: Path, backup: Path) -> None:
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "deep").mkdir()
-    craft(backup, rename("../../outside/pwned"))
+    (tmp_path / "deep" / "outside").mkdir(parents=True)
+
+    def climb(document: Document) -> None:
+        document["topics"][0]["name"] = document["partitions"][0]["topic"] = "../../outside/pwned"
+
+    craft(backup, climb)
     before = image(tmp_path)
 
     told = run("restore", str(backup), str(tmp_path / "deep" / "again"))
@@ -616,6 +622,19 @@ def test_a_refused_restore_leaves_an_empty_target_as_it_was(tmp_path: Path, back
     craft(backup, segment(next_offset=3))
     refuse_restore(backup, FIRST)
     assert [] == list((tmp_path / "again").iterdir())
+
+
+def test_the_catalogue_gets_no_producer_id_and_no_cleaned_offset_that_the_log_cannot_have(
+    tmp_path: Path, backup: Path
+) -> None:
+    """Ids below the base are Kafka's; a log cannot have been cleaned beyond its end."""
+    craft(backup, lambda document: document.update(next_producer_id=0))
+    craft(backup, at("partitions", 0, "cleaned_to", to=LONG_MAX))
+
+    again = restored(backup, tmp_path / "again")
+
+    assert json.loads((again / "logmark.catalog").read_text())["next_producer_id"] > PRODUCER_ID_BASE
+    assert "0\n1\norders 0 7\n" == (again / "cleaner-offset-checkpoint").read_text()
 
 
 # Runs that go on
