@@ -320,6 +320,12 @@ def test_a_body_that_no_backup_can_have_is_refused(backup: Path, body: str) -> N
     refuse_restore(backup, f"{MANIFEST} is damaged (")
 
 
+def test_a_field_that_is_there_twice_is_refused(backup: Path) -> None:
+    body = json.dumps(read_document(backup))
+    seal(backup, body.replace('"run": 1', '"run": 1, "run": 1'))
+    refuse_restore(backup, "the field 'run' is there twice")
+
+
 def test_a_manifest_of_ten_gigabytes_is_refused_without_reading_it(backup: Path) -> None:
     os.truncate(backup / MANIFEST, 10 << 30)
     refuse_restore(backup, MANIFEST, f"{10 << 30} bytes", "Nothing was changed.")
