@@ -13,9 +13,13 @@ from logmark.client.client import Client
 from logmark.clock import SystemClock
 from logmark.disk.files import RealFileSystem
 from logmark.disk.reading import ReadingFileSystem
+from logmark.log.catalog import Catalog, Entry
+from logmark.log.checkpoints import write_partition_metadata
 from logmark.names import TopicPartition
+from logmark.wire import batches
 
 QUICK = RealFileSystem(sync=False)
+TOPIC_ID = b"0123456789abcdef"
 
 
 def nothing(size: int) -> None:
@@ -46,6 +50,22 @@ def restored(backup: Path, data_dir: Path, *, is_new_cluster: bool = False) -> P
     )
     restorer.restore(is_new_cluster=is_new_cluster)
     return data_dir
+
+
+def write_source(folder: Path, *, segments: dict[int, int]) -> None:
+    """A data directory with so many records in each segment, as a stopped broker leaves it."""
+    partition = folder / "orders-0"
+    partition.mkdir(parents=True, exist_ok=True)
+    (folder / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\ndirectory.id=d\n")
+    catalog = Catalog(None, write=lambda content: (folder / "logmark.catalog").write_bytes(content) and None)
+    catalog.adopt([Entry(name="orders", id=TOPIC_ID, partitions=1)], 1 << 40)
+    (partition / "partition.metadata").write_bytes(write_partition_metadata(TOPIC_ID))
+    for base, count in segments.items():
+        data = b"".join(
+            batches.build([(None, b"x" * 700)], timestamp_ms=1000 + offset, base_offset=offset)
+            for offset in range(base, base + count)
+        )
+        (partition / f"{base:020d}.log").write_bytes(data)
 
 
 def log_bytes(folder: Path) -> dict[str, bytes]:

@@ -8,6 +8,8 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
+from logmark.backup.draft import Draft
+from logmark.backup.manifest import BROKERS
 from logmark.backup.store import Store
 from logmark.client.client import Client
 from logmark.names import TopicPartition
@@ -145,14 +147,38 @@ def test_a_log_that_is_no_longer_the_one_that_was_stored_is_fetched_anew(tmp_pat
     with Store.open(str(tmp_path / "backup"), files=QUICK, told=lambda _: None) as store:
         # As after a leader was lost with records that only it had.
         assert store.previous is not None
-        (segment,) = store.previous.partitions[ORDERS].segments
-        data = bytearray(store.read(segment, 0, segment.size_bytes))
+        (stored,) = store.previous.partitions[ORDERS].segments
+        data = bytearray(store.read(stored, 0, stored.size_bytes))
         data[-2] ^= 1
-        store.begin(store.previous)
+        draft = Draft(kind=BROKERS, source="", cluster_id=store.previous.cluster_id)
+        store.begin(draft)
+        (segment,) = draft.partitions[ORDERS].segments
         segment.size_bytes = segment.crc = 0
         segment.next_offset = 0
         with store.writer(segment) as writer:
             writer.append(memoryview(_sealed(data)), 3)
+        store.complete()
+    write(broker, [b"two"])
+
+    copy_brokers(broker.bootstrap_servers, tmp_path / "backup")
+
+    restored(tmp_path / "backup", tmp_path / "again")
+    assert _values(tmp_path / "again") == [b"one", b"one", b"one", b"two"]
+
+
+@pytest.mark.parametrize("position", [0, 1, -1])
+def test_a_last_batch_that_is_not_where_the_manifest_says_is_fetched_anew(
+    tmp_path: Path, broker: Broker, position: int
+) -> None:
+    broker.create_topic("orders")
+    write(broker, [b"one"] * 3)
+    copy_brokers(broker.bootstrap_servers, tmp_path / "backup")
+    with Store.open(str(tmp_path / "backup"), files=QUICK, told=lambda _: None) as store:
+        assert store.previous is not None
+        draft = Draft(kind=BROKERS, source="", cluster_id=store.previous.cluster_id)
+        store.begin(draft)
+        (segment,) = draft.partitions[ORDERS].segments
+        segment.last_position = position % segment.size_bytes
         store.complete()
     write(broker, [b"two"])
 

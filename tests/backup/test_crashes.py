@@ -13,16 +13,12 @@ from logmark.backup.store import LOCK, MANIFEST, PROGRESS, Store, read_manifest
 from logmark.clock import ManualClock
 from logmark.disk.files import RealFileSystem
 from logmark.errors import UserError
-from logmark.log.catalog import Catalog, Entry
-from logmark.log.checkpoints import write_partition_metadata
 from logmark.names import TopicPartition
 from logmark.testing.crashes import CrashFileSystem
-from logmark.wire import batches
-from tests.backup.copies import nothing
+from tests.backup.copies import nothing, write_source
 
 DEST = "/backups/orders"
 DATA_DIR = "/data/orders"
-TOPIC_ID = b"0123456789abcdef"
 
 
 DONE = "after the end"
@@ -30,22 +26,6 @@ DONE = "after the end"
 
 class _Crash(OSError):
     """The power is gone."""
-
-
-def write_source(folder: Path, *, segments: dict[int, int]) -> None:
-    """A data directory with so many records in each segment, as a stopped broker leaves it."""
-    partition = folder / "orders-0"
-    partition.mkdir(parents=True, exist_ok=True)
-    (folder / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\ndirectory.id=d\n")
-    catalog = Catalog(None, write=lambda content: (folder / "logmark.catalog").write_bytes(content) and None)
-    catalog.adopt([Entry(name="orders", id=TOPIC_ID, partitions=1)], 1 << 40)
-    (partition / "partition.metadata").write_bytes(write_partition_metadata(TOPIC_ID))
-    for base, count in segments.items():
-        data = b"".join(
-            batches.build([(None, b"x" * 700)], timestamp_ms=1000 + offset, base_offset=offset)
-            for offset in range(base, base + count)
-        )
-        (partition / f"{base:020d}.log").write_bytes(data)
 
 
 def back_up(source: Path, disk: CrashFileSystem) -> Manifest:

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from logmark.backup.manifest import BROKERS, Manifest, StoredPartition, StoredSegment
-from logmark.backup.store import SegmentWriter, Store, copy_of
+from logmark.backup.draft import Draft, PartitionDraft, SegmentDraft
+from logmark.backup.manifest import BROKERS, Manifest
+from logmark.backup.store import SegmentWriter, Store
 from logmark.backup.stretches import batch_sizes
 from logmark.client.answers import Committed, GroupListing
 from logmark.client.client import Client
@@ -66,7 +67,7 @@ class BrokerCopier:
         self._notes: list[str] = []
         self._bytes = self._offsets = self._offsets_left = 0
         self._expect: Callable[[int], None] = lambda size: None
-        self._draft = Manifest(
+        self._draft = Draft(
             kind=BROKERS, source=client.bootstrap_servers, cluster_id=client.metadata([]).cluster_id
         )  # fmt: skip
 
@@ -111,7 +112,8 @@ class BrokerCopier:
         self._note_transactions()
         offsets_id = next((entry.id for entry in entries if entry.name == OFFSETS_TOPIC), b"")
         self._write_groups(listings, places, offsets_id)
-        newest = max((segment.producer_id_max for _, segment in draft.segments()), default=-1)
+        copied = [segment for partition in draft.partitions.values() for segment in partition.segments]
+        newest = max((segment.producer_id_max for segment in copied), default=-1)
         draft.next_producer_id = max(PRODUCER_ID_BASE, newest + 1)
         draft.topics = list(entries)
         draft.notes = self._notes
@@ -198,7 +200,7 @@ class BrokerCopier:
         for log in logs:
             self._store.keep(log.key, self._copy_log(log))
 
-    def _copy_log(self, log: _Log) -> StoredPartition:
+    def _copy_log(self, log: _Log) -> PartitionDraft:
         # Compaction may have taken a tombstone that was never copied: what it deleted would come back.
         is_fresh = log.is_compacted
         for _ in range(TRIES_MAX):
@@ -219,9 +221,9 @@ class BrokerCopier:
             "run the same command again."
         )
 
-    def _copy_from(self, log: _Log, *, is_fresh: bool) -> StoredPartition:
+    def _copy_from(self, log: _Log, *, is_fresh: bool) -> PartitionDraft:
         known = self._store.known(log.key, log.topic_id)
-        segments = [] if is_fresh else [copy_of(one) for one in known.segments if one.next_offset > log.start]
+        segments = [] if is_fresh else [one.copy() for one in known.segments if one.next_offset > log.start]
         if segments and (
             segments[-1].next_offset > log.end or not all(self._store.is_whole(one) for one in segments)
         ):  # fmt: skip
@@ -229,7 +231,7 @@ class BrokerCopier:
         position = segments[-1].next_offset if segments else log.start
         if position < log.end and segments and not self._store.is_sound(segments[-1]):
             segments, position = [], log.start
-        partition = StoredPartition(
+        partition = PartitionDraft(
             topic_id=log.topic_id,
             log_start_offset=log.start,
             cleaned_to=known.cleaned_to if segments else None,
@@ -242,15 +244,21 @@ class BrokerCopier:
         if not segments and log.end:
             # Everything has expired: the next record gets the next offset all the same.
             segments.append(self._store.new_segment(log.key, log.end))
+        if segments:
+            # Compaction may have left nothing between the log start and the first batch.
+            partition.log_start_offset = max(log.start, segments[0].base_offset)
         return partition
 
-    def _fetched(self, log: _Log, last: StoredSegment | None) -> Iterator[memoryview]:
+    def _fetched(self, log: _Log, last: SegmentDraft | None) -> Iterator[memoryview]:
         """The sound batches behind those that are stored, whose last one must still be there."""
         begin, overlap = log.start, b""
         if last is not None:
             begin = last.next_offset
             if last.size_bytes:
                 overlap = self._store.read(last, last.last_position, last.size_bytes - last.last_position)
+                if batches.sound_prefix(overlap, base=last.base_offset)[:2] != (len(overlap), last.next_offset):
+                    # The manifest names another place than that of the last batch.
+                    raise _Diverged
                 begin = batches.read_header(overlap).base_offset
         expected = 0
         with self._client.fetcher(log.key, bytes_max=FETCH_BYTES) as fetcher:
@@ -356,13 +364,13 @@ class BrokerCopier:
                     part = records[at : at + RECORDS_PER_BATCH]
                     batch = batches.build(part, timestamp_ms=now_ms, base_offset=at)
                     writer.append(memoryview(batch), at + len(part))
-            self._store.keep(key, StoredPartition(topic_id=topic_id, segments=[segment]))
+            self._store.keep(key, PartitionDraft(topic_id=topic_id, segments=[segment]))
 
 
 class _Appender:
     """Puts batches behind a stored log, in segments of the topic's size."""
 
-    def __init__(self, store: Store, log: _Log, partition: StoredPartition, position: int) -> None:
+    def __init__(self, store: Store, log: _Log, partition: PartitionDraft, position: int) -> None:
         self._store = store
         self._position = position
         self._log = log

@@ -14,8 +14,9 @@ from functools import partial
 from typing import NamedTuple
 
 from logmark import properties
-from logmark.backup.manifest import DIRECTORY, Manifest, StoredPartition, StoredSegment
-from logmark.backup.store import Store, checksum, copy_of
+from logmark.backup.draft import Draft, PartitionDraft, SegmentDraft
+from logmark.backup.manifest import DIRECTORY, Manifest
+from logmark.backup.store import Store, checksum
 from logmark.backup.stretches import walk
 from logmark.clock import Clock
 from logmark.errors import Malformed, UserError
@@ -59,7 +60,7 @@ class DirectoryCopier:
     def copy(self, store: Store, *, expect: Callable[[int], None]) -> Manifest:
         """A complete backup of the directory as it is now; `expect` is told how many bytes are to come."""
         self._store = store
-        draft = Manifest(
+        draft = Draft(
             kind=DIRECTORY,
             source=self._path,
             cluster_id=self._meta["cluster.id"],
@@ -78,7 +79,7 @@ class DirectoryCopier:
             "run the same command again when fewer topics are created and deleted."
         )
 
-    def _finish(self, draft: Manifest, catalog: Catalog) -> Manifest:
+    def _finish(self, draft: Draft, catalog: Catalog) -> Manifest:
         draft.topics = catalog.entries()
         draft.next_producer_id = catalog.next_producer_id
         draft.ended_ms = self._clock.now_ms()
@@ -143,12 +144,12 @@ class DirectoryCopier:
             elif key in after:
                 partition.cleaned_to = before.get(key, partition.log_start_offset)
 
-    def _copy_partition(self, key: TopicPartition, topic_id: bytes, log_start_offset: int) -> StoredPartition:
+    def _copy_partition(self, key: TopicPartition, topic_id: bytes, log_start_offset: int) -> PartitionDraft:
         for _ in range(TRIES_MAX):
             try:
                 if not self._belongs(key, topic_id):
                     # A partition without a record has no folder; one of another topic is not the broker's either.
-                    return StoredPartition(topic_id=topic_id)
+                    return PartitionDraft(topic_id=topic_id)
                 copied = self._copy_folder(key, topic_id)
             except (FileNotFoundError, _Moved):
                 time.sleep(PAUSE_S)
@@ -173,10 +174,10 @@ class DirectoryCopier:
                 "Repair the directory (`logmark verify` shows what is wrong) and run the same command again."
             ) from None
 
-    def _copy_folder(self, key: TopicPartition, topic_id: bytes) -> StoredPartition:
+    def _copy_folder(self, key: TopicPartition, topic_id: bytes) -> PartitionDraft:
         known = self._store.known(key, topic_id)
         stored = {segment.base_offset: segment for segment in known.segments}
-        copied = StoredPartition(topic_id=topic_id)
+        copied = PartitionDraft(topic_id=topic_id)
         sources = _sources(self._folder(key))
         covered = 0
         for at, source in enumerate(sources):
@@ -202,7 +203,7 @@ class DirectoryCopier:
         self._check_unmoved(key, topic_id, copied)
         return copied
 
-    def _check_unmoved(self, key: TopicPartition, topic_id: bytes, copied: StoredPartition) -> None:
+    def _check_unmoved(self, key: TopicPartition, topic_id: bytes, copied: PartitionDraft) -> None:
         """Sees to it that the segments belong together: retention may have taken the oldest since, nothing else."""
         if not self._belongs(key, topic_id):
             raise _Moved
@@ -222,8 +223,8 @@ class DirectoryCopier:
     # Segments
 
     def _continued(
-        self, descriptor: int, stat: os.stat_result, known: StoredSegment | None
-    ) -> StoredSegment | None:  # fmt: skip
+        self, descriptor: int, stat: os.stat_result, known: SegmentDraft | None
+    ) -> SegmentDraft | None:  # fmt: skip
         """The stored segment, when it is the beginning of this file and can be trusted."""
         if known is None or stat.st_size < known.size_bytes or not self._store.is_whole(known):
             return None
@@ -238,15 +239,15 @@ class DirectoryCopier:
             is_same = there == known.crc and self._store.is_sound(known)
         if not is_same:
             return None
-        return copy_of(known, origin=_identity(stat))
+        return known.copy(origin=_identity(stat))
 
-    def _has_same_tail(self, descriptor: int, known: StoredSegment) -> bool:
+    def _has_same_tail(self, descriptor: int, known: SegmentDraft) -> bool:
         size = min(TAIL_BYTES, known.size_bytes)
         at = known.size_bytes - size
         return os.pread(descriptor, size, at) == self._store.read(known, at, size)
 
     def _copy_batches(
-        self, descriptor: int, size: int, segment: StoredSegment, *, is_last: bool
+        self, descriptor: int, size: int, segment: SegmentDraft, *, is_last: bool
     ) -> None:  # fmt: skip
         def read(position: int, wanted: int) -> bytes:
             return os.pread(descriptor, wanted, position)
@@ -264,10 +265,10 @@ class DirectoryCopier:
                         writer.append_damage(read(at, min(READ_BYTES, left)), stretch.problem)
 
 
-def _with_rest(copied: StoredPartition, known: StoredPartition) -> StoredPartition:
+def _with_rest(copied: PartitionDraft, known: PartitionDraft) -> PartitionDraft:
     """What has been copied, and of what follows it what was stored before."""
     behind = copied.segments[-1].base_offset
-    return StoredPartition(
+    return PartitionDraft(
         topic_id=copied.topic_id, log_start_offset=copied.log_start_offset,
         segments=[*copied.segments, *(one for one in known.segments if one.base_offset > behind)],
     )  # fmt: skip

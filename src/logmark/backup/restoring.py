@@ -1,7 +1,8 @@
 """A restore: a backup becomes a data directory, every file and every batch checked on the way.
 
 The new directory is made beside its place, opened once as a broker opens it, closed cleanly, and moved to its place as
-a whole: there is a complete data directory or none.
+a whole: there is a complete data directory or none. The backup is not trusted: the decoder has checked the manifest,
+and every stored file is looked at, before anything is written.
 """
 
 import asyncio
@@ -9,20 +10,22 @@ import contextlib
 import json
 import logging
 import os
+import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Self
 
 from logmark import properties
-from logmark.backup.manifest import Damage, Manifest, StoredPartition, StoredSegment
+from logmark.backup import folder
+from logmark.backup.manifest import Manifest, StoredPartition, StoredSegment
 from logmark.backup.store import DATA, LOCK, MANIFEST, PROGRESS, make_directory, read_manifest, refuse_nested
-from logmark.backup.stretches import walk
+from logmark.backup.stretches import Read, Stretch, walk_sound
 from logmark.clock import Clock
 from logmark.disk.files import File, FileSystem, Lock
-from logmark.errors import UserError
+from logmark.errors import LogmarkError, UserError
 from logmark.log import catalog, checkpoints
-from logmark.log.catalog import Catalog, new_id
+from logmark.log.catalog import PRODUCER_ID_BASE, Catalog, new_id
 from logmark.log.directory import CLEAN, META, DataDirectory
 from logmark.log.groupcommit import GroupCommit
 from logmark.log.partition import METADATA
@@ -33,6 +36,8 @@ from logmark.names import TopicPartition
 READ_BYTES = 4 << 20
 # Producers that got their ids after the backup was taken may still be alive: nobody else gets one of those.
 PRODUCER_ID_LEAP = 1 << 32
+# What the log raises on bytes that no broker wrote.
+_NONSENSE = (LogmarkError, ValueError, LookupError, ArithmeticError, TypeError, struct.error)
 
 
 class Restorer:
@@ -40,7 +45,7 @@ class Restorer:
 
     def __init__(
         self, manifest: Manifest, backup: str, data_dir: str, *, source: FileSystem, files: FileSystem, clock: Clock,
-        lock: Lock, told: Callable[[int], None],
+        lock: Lock, told: Callable[[int], None], made: Sequence[str] = (),
     ) -> None:  # fmt: skip
         """Made by `open`."""
         self.manifest = manifest
@@ -51,33 +56,43 @@ class Restorer:
         self._clock = clock
         self._lock = lock
         self._told = told
+        self._made = made
         self._work = f"{data_dir}.restoring"
         self._new = f"{self._work}/{os.path.basename(data_dir)}"
 
     @classmethod
     def open(
         cls, backup: str, data_dir: str, *, source: FileSystem, files: FileSystem, clock: Clock,
-        told: Callable[[int], None],
+        told: Callable[[int], None], free_bytes: Callable[[str], int] | None = None,
     ) -> Self:  # fmt: skip
-        """Refuses what is no complete backup, and a place that is not free; the backup is only read."""
+        """Refuse what is no complete backup, and a place that is not free; the backup is only read.
+
+        `free_bytes` says how much may be written where a path is; without it nobody asks beforehand.
+        """
         backup, data_dir = os.path.abspath(backup), os.path.abspath(data_dir)
         manifest = _complete(backup, source)
         refuse_nested(backup, data_dir)
+        refuse_nested(backup, f"{data_dir}.restoring")
         if files.exists(data_dir) and not (files.is_directory(data_dir) and not files.listdir(data_dir)):
             raise UserError(
                 f"{data_dir} is there and is not an empty directory. Nothing was changed. "
                 "Choose a new directory; two data directories cannot be merged."
             )
         work = f"{data_dir}.restoring"
-        if files.exists(work) and files.listdir(work) and not files.exists(f"{work}/{LOCK}"):
+        if not _is_left_by_restore(work, os.path.basename(data_dir), files):
             raise UserError(f"{work} is in the way, and no restore made it. Nothing was changed. Move it away.")
-        make_directory(work, files)
+        _check_stored(manifest, backup, source)
+        if free_bytes is not None:
+            _check_space(manifest, backup, data_dir, free_bytes)
+        made = make_directory(work, files)
         lock = files.lock(f"{work}/{LOCK}")
         if lock is None:
             raise UserError(f"Another restore to {data_dir} is under way. Nothing was changed. Wait for its end.")
         # Before anything else is in it: what a restore left half done is known by its lock.
         files.sync_directory(work)
-        return cls(manifest, backup, data_dir, source=source, files=files, clock=clock, lock=lock, told=told)
+        return cls(
+            manifest, backup, data_dir, source=source, files=files, clock=clock, lock=lock, told=told, made=made[:-1]
+        )  # fmt: skip
 
     @property
     def work_bytes(self) -> int:
@@ -85,7 +100,8 @@ class Restorer:
         return 2 * self.manifest.size_bytes
 
     def restore(self, *, is_new_cluster: bool = False) -> None:
-        """Makes the directory; nothing is left of it when that fails."""
+        """Make the directory; nothing is left of it when that fails, nor of parents that were made for it."""
+        is_done = False
         try:
             _remove(self._new, self._files)
             self._files.mkdir(self._new)
@@ -95,23 +111,27 @@ class Restorer:
             self._write_top(is_new_cluster=is_new_cluster)
             self._open_once()
             self._files.replace(self._new, self.data_dir)
+            is_done = True
             self._files.sync_directory(os.path.dirname(self.data_dir))
         finally:
             with contextlib.suppress(OSError):
                 _remove(self._work, self._files)
+                for parent in reversed(() if is_done else self._made):
+                    self._files.rmdir(parent)
             self._lock.release()
 
     # Files
 
     def _copy_partition(self, key: TopicPartition, partition: StoredPartition) -> None:
-        folder = f"{self._new}/{key}"
-        self._files.mkdir(folder)
-        self._files.write(f"{folder}/{METADATA}", checkpoints.write_partition_metadata(partition.topic_id))
+        place = f"{self._new}/{key}"
+        self._files.mkdir(place)
+        self._files.write(f"{place}/{METADATA}", checkpoints.write_partition_metadata(partition.topic_id))
         for segment in partition.segments:
-            self._copy_segment(segment, f"{folder}/{file_name(segment.base_offset, LOG)}")
+            self._copy_segment(segment, f"{place}/{file_name(segment.base_offset, LOG)}")
 
     def _copy_segment(self, segment: StoredSegment, target: str) -> None:
         source = f"{self._backup}/{DATA}/{segment.file}"
+        folder.check_file(source)
         try:
             stored = self._source.open(source)
         except FileNotFoundError:
@@ -120,16 +140,18 @@ class Restorer:
         try:
             if stored.size() < segment.size_bytes:
                 raise _refusal(source, f"it is shorter than the {segment.size_bytes} bytes that were stored")
-            crc, damage, position = 0, [], 0
-            for data, problem in _checked(stored, segment):
+            crc, position, end = 0, 0, segment.base_offset
+            for data, next_offset in _checked(stored, segment):
                 file.pwrite(data, position)
-                crc = zlib.crc32(data, crc)
-                if problem is not None:
-                    damage.append(Damage(position=position, size_bytes=len(data), problem=problem))
+                crc, end = zlib.crc32(data, crc), next_offset
                 position += len(data)
                 self._told(len(data))
-            if crc != segment.crc or damage != segment.damage:
+            if crc != segment.crc:
                 raise _refusal(source, "its checksum is not the one that was stored")
+            if end != segment.next_offset:
+                raise _refusal(
+                    source, f"its records end at offset {end}, and the manifest says {segment.next_offset}"
+                )  # fmt: skip
         finally:
             file.close()
             stored.close()
@@ -149,11 +171,13 @@ class Restorer:
         topics = Catalog(
             None, write=partial(self._files.write_atomically, path), path=path, cluster_id=cluster_id
         )  # fmt: skip
-        topics.adopt(manifest.topics, manifest.next_producer_id + PRODUCER_ID_LEAP)
+        topics.adopt(manifest.topics, max(manifest.next_producer_id, PRODUCER_ID_BASE) + PRODUCER_ID_LEAP)
         stored = {key: partition for key, partition in manifest.partitions.items() if partition.segments}
         starts = {key: partition.log_start_offset for key, partition in stored.items()}
         ends = {key: partition.log_end_offset for key, partition in stored.items()}
-        cleaned = {key: one.cleaned_to for key, one in stored.items() if one.cleaned_to is not None}
+        cleaned = {
+            key: min(one.cleaned_to, one.log_end_offset) for key, one in stored.items() if one.cleaned_to is not None
+        }
         for name, offsets in (
             (checkpoints.LOG_STARTS, starts), (checkpoints.RECOVERY_POINTS, ends), (checkpoints.HIGH_WATERMARKS, ends),
             (checkpoints.CLEANED, cleaned),
@@ -198,22 +222,29 @@ class Restorer:
             raise
 
     def _open_partitions(self, directory: DataDirectory) -> None:
-        for entry in self.manifest.topics:
-            settings = TopicSettings(entry.overrides)
-            for index in range(entry.partitions):
-                key = TopicPartition(entry.name, index)
-                stored = self.manifest.partitions.get(key)
-                if stored is None or not stored.segments:
-                    continue
-                opened = directory.open_partition(entry.name, index, entry.id, settings)
-                self._told(stored.size_bytes)
-                found = (opened.log_start_offset, opened.log_end_offset)
-                wanted = (stored.log_start_offset, stored.log_end_offset)
-                if found != wanted:
-                    raise UserError(
-                        f"Partition {key} opened with offsets {found[0]} to {found[1]} instead of {wanted[0]} to "
-                        f"{wanted[1]}. {self.data_dir} was not made. The backup {self._backup} is damaged."
-                    )
+        topics = {entry.name: entry for entry in self.manifest.topics}
+        settings = {name: TopicSettings(entry.overrides) for name, entry in topics.items()}
+        for key, stored in self.manifest.partitions.items():
+            if not stored.segments:
+                continue
+            try:
+                opened = directory.open_partition(*key, stored.topic_id, settings[key.topic])
+            except UserError:
+                raise
+            except _NONSENSE as error:
+                raise UserError(
+                    f"Partition {key} cannot be opened: {error}. {self.data_dir} was not made. The backup "
+                    f"{self._backup} is damaged. Use another backup, or take a new one."
+                ) from error
+            self._told(stored.size_bytes)
+            found = (opened.log_start_offset, opened.log_end_offset)
+            wanted = (stored.log_start_offset, stored.log_end_offset)
+            if found != wanted:
+                raise UserError(
+                    f"Partition {key} opened with offsets {found[0]} to {found[1]} instead of {wanted[0]} to "
+                    f"{wanted[1]}. {self.data_dir} was not made. The backup {self._backup} is damaged. Use another "
+                    "backup, or take a new one."
+                )
 
 
 def _complete(backup: str, files: FileSystem) -> Manifest:
@@ -230,30 +261,79 @@ def _complete(backup: str, files: FileSystem) -> Manifest:
     raise UserError(f"{backup} is not a backup: it has no {MANIFEST}. Nothing was changed.", exit_code=2)
 
 
-def _checked(stored: File, segment: StoredSegment) -> Iterator[tuple[bytes | memoryview, str | None]]:
-    """The bytes of a stored segment, sound batches or damage that was there before; refuses any other damage."""
-    noted = {damage.position for damage in segment.damage}
+def _check_stored(manifest: Manifest, backup: str, files: FileSystem) -> None:
+    """Refuse a backup of which a stored file is missing, too short or of another kind, before anything is written."""
+    folder.check_directory(f"{backup}/{DATA}")
+    for key, partition in manifest.partitions.items():
+        if partition.segments:
+            folder.check_directory(f"{backup}/{DATA}/{key}")
+        for segment in partition.segments:
+            path = f"{backup}/{DATA}/{segment.file}"
+            folder.check_file(path)
+            if not files.exists(path):
+                raise _refusal(path, "it is missing")
+            if files.size(path) < segment.size_bytes:
+                raise _refusal(path, f"it is shorter than the {segment.size_bytes} bytes that were stored")
+
+
+def _check_space(manifest: Manifest, backup: str, data_dir: str, free_bytes: Callable[[str], int]) -> None:
+    """Refuse what does not fit on the disk, before it is filled."""
+    free = free_bytes(data_dir)
+    if manifest.size_bytes > free:
+        raise UserError(
+            f"The backup {backup} has {manifest.size_bytes} bytes, and the disk with {data_dir} has {free} bytes free. "
+            "Nothing was changed. Free some space, or choose a directory on another disk."
+        )
+
+
+def _is_left_by_restore(work: str, name: str, files: FileSystem) -> bool:
+    """Return whether a work directory is free, or holds only what an interrupted restore leaves in it."""
+    if folder.is_link(work):
+        return False
+    if not files.exists(work):
+        return True
+    if not files.is_directory(work):
+        return False
+    names = set(files.listdir(work))
+    if any(folder.is_link(f"{work}/{one}") for one in names):
+        return False
+    return not names or (LOCK in names and names <= {LOCK, name})
+
+
+def _checked(stored: File, segment: StoredSegment) -> Iterator[tuple[bytes | memoryview, int]]:
+    """Yield the bytes of a stored segment, each piece with the offset behind it.
+
+    All are sound batches but for the damage that the manifest names; any other damage is refused where it begins.
+    """
 
     def read(position: int, size: int) -> bytes:
         return stored.pread(min(size, segment.size_bytes - position), position)
 
-    for stretch in walk(read, 0, segment.size_bytes, expected=segment.base_offset):
-        if stretch.problem is None:
-            yield stretch.data, None
-        elif stretch.position in noted:
-            for at in range(stretch.position, stretch.position + stretch.size_bytes, READ_BYTES):
-                size = min(READ_BYTES, stretch.position + stretch.size_bytes - at)
-                yield read(at, size), stretch.problem
-        else:
-            raise _refusal(stored.path, f"at byte {stretch.position} {stretch.problem}")
+    position, expected = 0, segment.base_offset
+    for damage in segment.damage:
+        for stretch in _sound(stored.path, read, position, damage.position, expected):
+            expected = stretch.next_offset
+            yield stretch.data, expected
+        position = damage.position + damage.size_bytes
+        for at in range(damage.position, position, READ_BYTES):
+            yield read(at, min(READ_BYTES, position - at)), expected
+    for stretch in _sound(stored.path, read, position, segment.size_bytes, expected):
+        yield stretch.data, stretch.next_offset
+
+
+def _sound(path: str, read: Read, position: int, stop: int, expected: int) -> Iterator[Stretch]:
+    for stretch in walk_sound(read, position, stop, expected=expected):
+        if stretch.problem is not None:
+            raise _refusal(path, f"at byte {stretch.position} {stretch.problem}")
+        yield stretch
 
 
 def _remove(path: str, files: FileSystem) -> None:
-    """Removes a folder with all that is in it, if it is there."""
+    """Remove a directory with all that is in it, if it is there; a link is removed and never followed."""
     if not files.exists(path):
         return
     for name in files.listdir(path):
-        if files.is_directory(f"{path}/{name}"):
+        if files.is_directory(f"{path}/{name}") and not folder.is_link(f"{path}/{name}"):
             _remove(f"{path}/{name}", files)
         else:
             files.remove(f"{path}/{name}")

@@ -11,12 +11,12 @@ import os
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from logmark.backup import manifest as manifests
-from logmark.backup.manifest import Damage, Manifest, StoredPartition, StoredSegment
+from logmark.backup import decoder, folder
+from logmark.backup.draft import Draft, PartitionDraft, SegmentDraft
+from logmark.backup.manifest import BROKERS, Damage, Manifest, StoredSegment
 from logmark.backup.stretches import note_batches
 from logmark.disk.files import Bytes, File, FileSystem, Lock
 from logmark.errors import UserError
@@ -29,8 +29,10 @@ DATA = "data"
 LOCK = ".lock"
 PROGRESS_S = 5.0
 READ_BYTES = 4 << 20
+SHOWN_MAX = 300
 
 Told = Callable[[int], None]
+Segment = StoredSegment | SegmentDraft
 
 
 class Store:
@@ -45,7 +47,7 @@ class Store:
         if self.previous and self.interrupted and self.interrupted.run <= self.previous.run:
             # Its run was completed, and a power cut brought the file back. What it counts has grown since.
             self.interrupted = None
-        self.draft = Manifest(kind="", source="", cluster_id="")
+        self.draft = Draft(kind="", source="", cluster_id="")
         self._files = files
         self._lock = lock
         self._told = told
@@ -65,12 +67,21 @@ class Store:
             raise UserError(
                 f"{path} holds files and is no backup. Nothing was changed. Choose an empty or a new directory."
             )
+        for name in sorted(names):
+            if name == LOCK or name.startswith(MANIFEST):
+                folder.check_file(f"{path}/{name}")
+        folder.check_tree(f"{path}/{DATA}")
         make_directory(path, files)
         lock = files.lock(f"{path}/{LOCK}")
         if lock is None:
             raise UserError(f"Another run writes to the backup {path} now. Nothing was changed. Wait for its end.")
         try:
-            return cls(path, files, lock, told=told)
+            store = cls(path, files, lock, told=told)
+            # Another name of the same file may be somebody else's: a new file is written instead.
+            for name in (f"{MANIFEST}.tmp", f"{PROGRESS}.tmp"):
+                if name in names:
+                    files.remove(f"{path}/{name}")
+            return store
         except BaseException:
             lock.release()
             raise
@@ -92,74 +103,86 @@ class Store:
     def is_resumed(self) -> bool:
         return self.interrupted is not None
 
-    def begin(self, draft: Manifest) -> None:
+    def begin(self, draft: Draft) -> None:
         """Takes up what earlier runs left, if it is of the same source, and says on disk that a run is under way."""
         for known in (self.interrupted, self.previous):
             if known is not None:
                 self._check_same(known, draft)
         known = self.interrupted or self.previous
+        draft.run = self.previous.run + 1 if self.previous else 1
+        if known is not None:
+            draft.resume(known)
+        self._check_restorable(draft.freeze(), is_complete=False)
         self.draft = draft
-        self.draft.run = self.previous.run + 1 if self.previous else 1
-        self.draft.partitions = dict(known.partitions) if known else {}
-        self.draft.topics = list(known.topics) if known else []
         # First of all: a folder with anything else in it would not be known for a backup.
         self._write_progress()
         make_directory(f"{self.path}/{DATA}", self._files)
         self._remove_strangers()
 
-    def _check_same(self, known: Manifest, draft: Manifest) -> None:
+    def _check_restorable(self, manifest: Manifest, *, is_complete: bool) -> None:
+        """Refuse to write a manifest that a restore would refuse: it is better said before the backup is needed."""
+        problem = decoder.find_problem(manifest, is_complete=is_complete)
+        if problem is not None:
+            raise UserError(
+                f"A backup of {show(manifest.source)} could not be restored: {problem}. The last complete backup in "
+                f"{self.path} is as it was, and what was copied is kept. If the source is a data directory, "
+                "`logmark verify` shows what is wrong with it."
+            )
+
+    def _check_same(self, known: Manifest, draft: Draft) -> None:
         if known.cluster_id != draft.cluster_id:
             raise UserError(
-                f"{self.path} is a backup of cluster {known.cluster_id} ({known.source}), and {draft.source} is "
-                f"cluster {draft.cluster_id}. Nothing was changed. Choose another place for this backup."
+                f"{self.path} is a backup of cluster {known.cluster_id} ({show(known.source)}), and "
+                f"{show(draft.source)} is cluster {draft.cluster_id}. Nothing was changed. Choose another place for "
+                "this backup."
             )
         if known.kind != draft.kind:
-            made = "through its brokers" if known.kind == manifests.BROKERS else "from its data directory"
+            made = "through its brokers" if known.kind == BROKERS else "from its data directory"
             raise UserError(
-                f"{self.path} is a backup that was taken {made} ({known.source}). Nothing was changed. "
+                f"{self.path} is a backup that was taken {made} ({show(known.source)}). Nothing was changed. "
                 "Go on in the same way, or choose another place for this backup."
             )
 
     # Segments
 
-    def known(self, key: TopicPartition, topic_id: bytes) -> StoredPartition:
+    def known(self, key: TopicPartition, topic_id: bytes) -> PartitionDraft:
         """What is stored of a partition of this topic id; nothing of its predecessors."""
         found = self.draft.partitions.get(key)
         if found is None or found.topic_id != topic_id:
-            return StoredPartition(topic_id=topic_id)
+            return PartitionDraft(topic_id=topic_id)
         return found
 
-    def keep(self, key: TopicPartition, partition: StoredPartition) -> None:
+    def keep(self, key: TopicPartition, partition: PartitionDraft) -> None:
         """Takes a partition's copy into the run."""
         self.draft.partitions[key] = partition
 
-    def writer(self, segment: StoredSegment) -> "SegmentWriter":
+    def writer(self, segment: SegmentDraft) -> "SegmentWriter":
         """Puts batches behind what is stored of a segment; one at a time."""
         assert self._writer is None, "another segment is being written"
         self._writer = SegmentWriter(self, segment, self._files)
         return self._writer
 
-    def new_segment(self, key: TopicPartition, base_offset: int, *, origin: str = "") -> StoredSegment:
+    def new_segment(self, key: TopicPartition, base_offset: int, *, origin: str = "") -> SegmentDraft:
         """An empty segment in a file that no manifest counts."""
-        folder = f"{self.path}/{DATA}/{key}"
-        if not self._files.is_directory(folder):
+        place = f"{self.path}/{DATA}/{key}"
+        if not self._files.is_directory(place):
             # Its name is synced with all the others: a run that is interrupted before makes it again.
-            self._files.mkdir(folder)
+            self._files.mkdir(place)
             self._touched.add(f"{self.path}/{DATA}")
         name, number = file_name(base_offset, LOG), 0
-        while self._files.exists(f"{folder}/{name}"):
+        while self._files.exists(f"{place}/{name}"):
             number += 1
             name = f"{file_name(base_offset, LOG)}.{number}"
-        self._files.open(f"{folder}/{name}", create=True).close()
-        self._touched.add(folder)
-        return StoredSegment(base_offset=base_offset, file=f"{key}/{name}", next_offset=base_offset, origin=origin)
+        self._files.open(f"{place}/{name}", create=True).close()
+        self._touched.add(place)
+        return SegmentDraft(base_offset=base_offset, file=f"{key}/{name}", next_offset=base_offset, origin=origin)
 
-    def is_whole(self, segment: StoredSegment) -> bool:
+    def is_whole(self, segment: Segment) -> bool:
         """Whether a stored file is at least as long as the manifest says."""
         path = self._path(segment)
         return self._files.exists(path) and self._files.size(path) >= segment.size_bytes
 
-    def is_sound(self, segment: StoredSegment) -> bool:
+    def is_sound(self, segment: Segment) -> bool:
         """Whether a stored file still has its checksum."""
         if not self.is_whole(segment):
             return False
@@ -169,7 +192,7 @@ class Store:
         finally:
             file.close()
 
-    def read(self, segment: StoredSegment, position: int, size: int) -> bytes:
+    def read(self, segment: Segment, position: int, size: int) -> bytes:
         """Stored bytes of a segment."""
         file = self._files.open(self._path(segment))
         try:
@@ -177,7 +200,7 @@ class Store:
         finally:
             file.close()
 
-    def _path(self, segment: StoredSegment) -> str:
+    def _path(self, segment: Segment) -> str:
         return f"{self.path}/{DATA}/{segment.file}"
 
     # Progress and completion
@@ -193,7 +216,7 @@ class Store:
         if self._writer is not None:
             self._writer.sync()
         # The names of new files may be lost: the next run then copies those again.
-        self._files.write_atomically(f"{self.path}/{PROGRESS}", self.draft.encode())
+        self._files.write_atomically(f"{self.path}/{PROGRESS}", self.draft.freeze().encode())
         self._progress_at = time.monotonic()
 
     def closed(self) -> None:
@@ -203,33 +226,35 @@ class Store:
     def complete(self) -> Manifest:
         """Makes the run the backup: from here on it is what a restore restores."""
         assert self._writer is None, "a segment is still being written"
-        for folder in sorted(self._touched):
-            self._files.sync_directory(folder)
+        manifest = self.draft.freeze()
+        self._check_restorable(manifest, is_complete=True)
+        for touched in sorted(self._touched):
+            self._files.sync_directory(touched)
         self._touched.clear()
-        self._files.write_atomically(f"{self.path}/{MANIFEST}", self.draft.encode())
+        self._files.write_atomically(f"{self.path}/{MANIFEST}", manifest.encode())
         self._files.remove(f"{self.path}/{PROGRESS}")
-        self.previous, self.interrupted = self.draft, None
+        self.previous, self.interrupted = manifest, None
         self._remove_strangers()
-        return self.draft
+        return manifest
 
     def _remove_strangers(self) -> None:
         """Removes stored files that neither the backup nor the run counts."""
-        counted = {segment.file for one in (self.previous, self.draft) if one for _, segment in one.segments()}
-        for folder in self._files.listdir(f"{self.path}/{DATA}"):
+        counted = {segment.file for one in (self.previous, self.draft.freeze()) if one for _, segment in one.segments()}
+        for place in self._files.listdir(f"{self.path}/{DATA}"):
             left = False
-            for name in self._files.listdir(f"{self.path}/{DATA}/{folder}"):
-                if f"{folder}/{name}" in counted:
+            for name in self._files.listdir(f"{self.path}/{DATA}/{place}"):
+                if f"{place}/{name}" in counted:
                     left = True
                 else:
-                    self._files.remove(f"{self.path}/{DATA}/{folder}/{name}")
+                    self._files.remove(f"{self.path}/{DATA}/{place}/{name}")
             if not left:
-                self._files.rmdir(f"{self.path}/{DATA}/{folder}")
+                self._files.rmdir(f"{self.path}/{DATA}/{place}")
 
 
 class SegmentWriter:
     """Puts batches behind what is stored of one segment."""
 
-    def __init__(self, store: Store, segment: StoredSegment, files: FileSystem) -> None:
+    def __init__(self, store: Store, segment: SegmentDraft, files: FileSystem) -> None:
         """Opens the stored file; what lies behind the counted bytes is of a run that was interrupted: written over."""
         self.segment = segment
         self._store = store
@@ -300,14 +325,16 @@ def checksum(read: Callable[[int, int], bytes], size: int) -> int:
 def read_manifest(path: str, name: str, files: FileSystem) -> Manifest | None:
     """The manifest of that name, None when there is none."""
     file = f"{path}/{name}"
-    return manifests.decode(files.read(file), file) if files.exists(file) else None
+    folder.check_file(file)
+    if not files.exists(file):
+        return None
+    decoder.check_size(files.size(file), file)
+    return decoder.decode(files.read(file), file, is_complete=name == MANIFEST)
 
 
-def copy_of(segment: StoredSegment, *, origin: str = "") -> StoredSegment:
-    """The same segment, to be written on: what a manifest counts is changed only by the next manifest."""
-    return replace(
-        segment, origin=origin, damage=list(segment.damage), ended=list(segment.ended), begun=dict(segment.begun)
-    )  # fmt: skip
+def show(text: str) -> str:
+    """Return a text of a manifest as the terminal may show it: short and without control characters."""
+    return "".join(one if one.isprintable() else "?" for one in text[:SHOWN_MAX])
 
 
 def refuse_nested(source: str, dest: str) -> None:
@@ -320,11 +347,12 @@ def refuse_nested(source: str, dest: str) -> None:
         )  # fmt: skip
 
 
-def make_directory(path: str, files: FileSystem) -> None:
-    """Makes a directory with its parents, durably, unless it is there."""
+def make_directory(path: str, files: FileSystem) -> list[str]:
+    """Make a directory with its parents, durably; return those that were not there, the outermost first."""
     if files.is_directory(path):
-        return
+        return []
     parent = os.path.dirname(path)
-    make_directory(parent, files)
+    made = make_directory(parent, files)
     files.mkdir(path)
     files.sync_directory(parent)
+    return [*made, path]

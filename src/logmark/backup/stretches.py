@@ -2,9 +2,9 @@
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from logmark.backup.manifest import StoredSegment
+from logmark.backup.draft import SegmentDraft
 from logmark.wire import batches
 from logmark.wire.batches import CONTROL_BIT, HEADER_BYTES, TRANSACTIONAL_BIT
 
@@ -31,7 +31,25 @@ class Stretch:
 
 
 def walk(read: Read, position: int, stop: int, *, expected: int) -> Iterator[Stretch]:
-    """Every stretch from a position on; `read` takes a position and a size, `expected` is the lowest next offset."""
+    """Yield every stretch from a position on; behind damage the walk goes on with the next sound batch.
+
+    `read` takes a position and a size, `expected` is the lowest next offset.
+    """
+    while position < stop:
+        for stretch in walk_sound(read, position, stop, expected=expected):
+            position, expected = stretch.position, stretch.next_offset
+            if stretch.problem is None:
+                yield stretch
+                position += stretch.size_bytes
+                continue
+            found = _next_sound(read, position, stop, expected)
+            size = (stop if found is None else found) - position
+            yield replace(stretch, size_bytes=size, is_tail=found is None)
+            position += size
+
+
+def walk_sound(read: Read, position: int, stop: int, *, expected: int) -> Iterator[Stretch]:
+    """Yield sound stretches up to `stop`; what is no sound batch is the last stretch, and nobody looks behind it."""
     while position < stop:
         data = read(position, min(CHUNK_BYTES, stop - position))
         sound, next_offset, problem = batches.sound_prefix(data, base=expected)
@@ -47,13 +65,11 @@ def walk(read: Read, position: int, stop: int, *, expected: int) -> Iterator[Str
             yield Stretch(position=position, size_bytes=sound, data=view, next_offset=next_offset)
             position, expected = position + sound, next_offset
         if problem is not None:
-            found = _next_sound(read, position, stop, expected)
-            size = (stop if found is None else found) - position
             yield Stretch(
-                position=position, size_bytes=size, data=memoryview(b""), next_offset=expected, problem=problem,
-                is_tail=found is None,
+                position=position, size_bytes=stop - position, data=memoryview(b""), next_offset=expected,
+                problem=problem,
             )  # fmt: skip
-            position += size
+            return
 
 
 def _next_sound(read: Read, position: int, stop: int, expected: int) -> int | None:
@@ -88,7 +104,7 @@ def _is_sound(read: Read, position: int, stop: int, expected: int) -> bool:
     return batches.sound_prefix(read(position, size), base=expected)[0] > 0
 
 
-def note_batches(segment: StoredSegment, data: memoryview) -> int:
+def note_batches(segment: SegmentDraft, data: memoryview) -> int:
     """Remembers the producers and transactions of whole batches, and says where the last batch begins."""
     at, last = 0, 0
     head, size = _HEAD.unpack_from, len(data)
@@ -99,8 +115,7 @@ def note_batches(segment: StoredSegment, data: memoryview) -> int:
                 segment.producer_id_max = producer_id
             if attributes & CONTROL_BIT:
                 segment.begun.pop(producer_id, None)
-                if producer_id not in segment.ended:
-                    segment.ended.append(producer_id)
+                segment.ended[producer_id] = None
             elif attributes & TRANSACTIONAL_BIT:
                 segment.begun.setdefault(producer_id, base_offset)
         last = at

@@ -95,6 +95,7 @@ def restore(
     It is the same cluster: topic ids, offsets, settings and committed offsets are those of the source. The directory
     appears complete or not at all.
     """
+    from logmark.backup import folder
     from logmark.backup.restoring import Restorer
     from logmark.clock import SystemClock
     from logmark.disk.files import RealFileSystem
@@ -103,7 +104,7 @@ def restore(
     with _sentences(data_dir), bar("Restoring") as shown:
         restorer = Restorer.open(
             backup, data_dir, source=ReadingFileSystem(), files=RealFileSystem(), clock=SystemClock(),
-            told=shown.advance,
+            told=shown.advance, free_bytes=folder.free_bytes,
         )  # fmt: skip
         shown.expect(restorer.work_bytes)
         restorer.restore(is_new_cluster=new_cluster)

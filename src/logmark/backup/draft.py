@@ -1,0 +1,149 @@
+"""The draft of a manifest: what a run of a backup writes on until it is complete.
+
+A draft is never read back: what is on disk is decoded into a manifest, and a run that goes on copies that into its own.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from logmark.backup.manifest import Damage, Manifest, StoredPartition, StoredSegment, freeze
+from logmark.log.catalog import Entry
+from logmark.names import TopicPartition
+
+
+@dataclass(slots=True, kw_only=True)
+class SegmentDraft:
+    """A segment that may grow; the fields are those of a stored segment."""
+
+    base_offset: int
+    file: str
+    size_bytes: int = 0
+    crc: int = 0
+    next_offset: int
+    last_position: int = 0
+    origin: str = ""
+    damage: list[Damage] = field(default_factory=list)
+    producer_id_max: int = -1
+    ended: dict[int, None] = field(default_factory=dict)  # in their order, each once
+    begun: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, stored: StoredSegment) -> Self:
+        """Return a draft that goes on where a stored segment ends."""
+        return cls(
+            base_offset=stored.base_offset,
+            file=stored.file,
+            size_bytes=stored.size_bytes,
+            crc=stored.crc,
+            next_offset=stored.next_offset,
+            last_position=stored.last_position,
+            origin=stored.origin,
+            damage=list(stored.damage),
+            producer_id_max=stored.producer_id_max,
+            ended=dict.fromkeys(stored.ended),
+            begun=dict(stored.begun),
+        )
+
+    def copy(self, *, origin: str = "") -> "SegmentDraft":
+        """Return the same segment to be written on, so that this one still says what is stored."""
+        return replace(self, origin=origin, damage=list(self.damage), ended=dict(self.ended), begun=dict(self.begun))
+
+    def freeze(self) -> StoredSegment:
+        """Return the segment as it is now."""
+        return StoredSegment(
+            base_offset=self.base_offset,
+            file=self.file,
+            size_bytes=self.size_bytes,
+            crc=self.crc,
+            next_offset=self.next_offset,
+            last_position=self.last_position,
+            origin=self.origin,
+            damage=tuple(self.damage),
+            producer_id_max=self.producer_id_max,
+            ended=tuple(self.ended),
+            begun=freeze(self.begun),
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionDraft:
+    """One partition's log while it is copied."""
+
+    topic_id: bytes
+    log_start_offset: int = 0
+    cleaned_to: int | None = None
+    segments: list[SegmentDraft] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, stored: StoredPartition) -> Self:
+        """Return a draft that goes on where a stored log ends."""
+        return cls(
+            topic_id=stored.topic_id,
+            log_start_offset=stored.log_start_offset,
+            cleaned_to=stored.cleaned_to,
+            segments=[SegmentDraft.of(segment) for segment in stored.segments],
+        )
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.segments[-1].next_offset if self.segments else 0
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.segments)
+
+    @property
+    def open_transactions(self) -> dict[int, int]:
+        """The first offset of each transaction without an end, by its producer."""
+        found: dict[int, int] = {}
+        for segment in self.segments:
+            for producer_id in segment.ended:
+                found.pop(producer_id, None)
+            for producer_id, offset in segment.begun.items():
+                found.setdefault(producer_id, offset)
+        return found
+
+    def freeze(self) -> StoredPartition:
+        """Return the log as it is now."""
+        return StoredPartition(
+            topic_id=self.topic_id,
+            log_start_offset=self.log_start_offset,
+            cleaned_to=self.cleaned_to,
+            segments=tuple(segment.freeze() for segment in self.segments),
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Draft:
+    """What a run has copied so far."""
+
+    kind: str
+    source: str
+    cluster_id: str
+    run: int = 1
+    node_id: int = 1
+    ended_ms: int = 0
+    next_producer_id: int = 0
+    topics: list[Entry] = field(default_factory=list)
+    partitions: dict[TopicPartition, PartitionDraft] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def resume(self, known: Manifest) -> None:
+        """Take up the topics and partitions that an earlier run stored."""
+        self.topics = list(known.topics)
+        self.partitions = {key: PartitionDraft.of(partition) for key, partition in known.partitions.items()}
+
+    def freeze(self) -> Manifest:
+        """Return the manifest of what has been copied."""
+        return Manifest(
+            kind=self.kind,
+            source=self.source,
+            cluster_id=self.cluster_id,
+            run=self.run,
+            node_id=self.node_id,
+            ended_ms=self.ended_ms,
+            next_producer_id=self.next_producer_id,
+            topics=tuple(self.topics),
+            partitions=freeze({key: partition.freeze() for key, partition in self.partitions.items()}),
+            notes=tuple(self.notes),
+        )
