@@ -6,8 +6,8 @@ from pathlib import Path
 from logmark.clock import ManualClock
 from logmark.disk.files import RealFileSystem
 from logmark.log import cleaning, swap
-from logmark.log.cleaning import Done, Limits
 from logmark.log.catalog import PARTITIONS_MAX, Catalog, Entry
+from logmark.log.cleaning import Done, Limits
 from logmark.log.directory import CATALOG, DataDirectory
 from logmark.log.groupcommit import Durability, GroupCommit
 from logmark.log.partition import Appended, Partition

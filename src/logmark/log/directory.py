@@ -18,10 +18,9 @@ from logmark import properties
 from logmark.clock import Clock
 from logmark.disk.files import FileSystem, Lock
 from logmark.errors import Malformed, UserError
-from logmark.log import checkpoints
+from logmark.log import catalog, checkpoints
 from logmark.log import epochs as leader_epochs
 from logmark.log.ahead import ReadAhead
-from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog
 from logmark.log.epochs import Epochs
 from logmark.log.groupcommit import GroupCommit
@@ -37,6 +36,7 @@ from logmark.names import TopicPartition
 LOCK = ".lock"
 META = "meta.properties"
 CLEAN = ".kafka_cleanshutdown"
+CATALOG = catalog.FILE_NAME
 ABORTED = "logmark.aborted"
 BOOTSTRAP = "bootstrap.checkpoint"
 KAFKA_METADATA = "__cluster_metadata-0"

@@ -1,9 +1,9 @@
 """Opening a partition's folder: at once after a clean stop, by checking every batch after any other.
 
-Where the log ends is known and not guessed. After a recovery from the write-ahead log it is the end that the WAL proved:
-everything before it was acknowledged, so a bad batch there is damage: kept, reported and not served. Without a WAL (a
-directory of `--durability os`, of an older version, or of Apache Kafka) Kafka's own rule holds: behind the recovery
-point the log is cut at the first bad batch. What is cut is kept in a file beside the segment.
+Where the log ends is known and not guessed. After a recovery from the write-ahead log (WAL) it is the end that the WAL
+proved: everything before it was acknowledged, so a bad batch there is damage: kept, reported and not served. Without a
+WAL (a directory of `--durability os`, of an older version, or of Apache Kafka) Kafka's own rule holds: behind the
+recovery point the log is cut at the first bad batch. What is cut is kept in a file beside the segment.
 """
 
 import logging

@@ -10,7 +10,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-Job = Iterator[object]
+Job = Iterator[None]
 Done = Callable[[Exception | None], None]
 
 

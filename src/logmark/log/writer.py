@@ -317,8 +317,7 @@ class Writer(ABC):
         self._segments.begin(segment)
         self._unshown.append(segment)
         self._is_prepared = self._is_changed = True
-        if not self._is_sync:
-            self._committer.flusher.mark(self)
+        self._committer.flusher.mark(self)
         return segment
 
     def _begin_log(self) -> None:

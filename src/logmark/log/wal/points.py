@@ -44,8 +44,8 @@ class RecoveryPoints(NamedTuple):
     @classmethod
     def decode(cls, data: bytes) -> "RecoveryPoints":
         """Return what the file says; raises Malformed if it is not intact."""
-        content = data[: -_CHECKSUM.size]
-        if len(content) < _HEADER.size or _CHECKSUM.pack(columns.crc32c(content, 0, len(content))) != data[len(content) :]:
+        content, checksum = data[: -_CHECKSUM.size], data[-_CHECKSUM.size :]
+        if len(content) < _HEADER.size or _CHECKSUM.pack(columns.crc32c(content, 0, len(content))) != checksum:
             raise Malformed("the recovery points have a wrong checksum")
         magic, version, directory_id, first_entry, count = _HEADER.unpack_from(content)
         if magic != _MAGIC or version != _VERSION or len(content) != _HEADER.size + count * _ROW.size:

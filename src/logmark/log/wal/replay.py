@@ -180,7 +180,7 @@ class _PartitionReplay:
             size = sizes.get(run.segment_base, 0)
             if run.position > size:
                 raise UserError(
-                    f"The write-ahead log does not fit {self._path(run.segment_base)}: it continues the segment at byte "
+                    f"The write-ahead log does not fit {self._path(run.segment_base)}: it continues at byte "
                     f"{run.position}, and the segment ends at byte {size}. Nothing was changed. Files of two moments "
                     "were mixed: put the right ones together again, or restore a backup."
                 )
