@@ -125,6 +125,9 @@ class GroupsUnderFaults(RuleBasedStateMachine):
                 done = act()
             except Refused:
                 done = None
+            if isinstance(done, asyncio.Future):
+                # Nobody hears the refusals that come after a client was restarted or the power failed.
+                done.add_done_callback(lambda answered: answered.cancelled() or answered.exception())
             for _ in range(4):
                 await asyncio.sleep(0)
             return done
