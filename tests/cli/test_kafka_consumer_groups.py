@@ -195,7 +195,7 @@ def test_an_unknown_partition_in_a_file_is_told_at_once(tool: Tool, tmp_path: Pa
 
     assert f'failed due to The partitions "{tool.topic}-7" do not exist' in ran.out
     assert (1, tool.before) == (ran.exit_code, tool.committed())
-    assert time.monotonic() - begun < 10, "Kafka's tool asks again for 30 s"
+    assert time.monotonic() - begun < 25, "Kafka's tool asks again for 30 s"
 
 
 @pytest.mark.parametrize(
@@ -206,13 +206,13 @@ def test_an_unknown_partition_in_a_file_is_told_at_once(tool: Tool, tmp_path: Pa
         (("--delete", "--group", "g"), "Timed out waiting for a node assignment. Call: deleteConsumerGroups"),
     ],
 )
-def test_a_cluster_that_is_not_there_is_told_in_both_ways(args: tuple[str, ...], failure: str) -> None:
-    begun = time.monotonic()
-
+def test_a_cluster_that_is_not_there_is_told_in_both_ways(
+    args: tuple[str, ...], failure: str, pauses: list[float]
+) -> None:
     ran = run("kafka-consumer-groups", "--bootstrap-server", NOWHERE, *args, "--timeout", "300", "--strict")
 
     assert (1, True) == (ran.exit_code, failure in ran.out)
-    assert time.monotonic() - begun < 10
+    assert sum(pauses) < 10
 
 
 def test_an_address_that_is_none_is_told_in_both_ways() -> None:

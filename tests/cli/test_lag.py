@@ -359,11 +359,11 @@ def test_a_wrong_interval_is_a_sentence(lag: Command) -> None:
         assert 1 == refused.exit_code and "every 0.1 s to 1 h" in refused.error
 
 
-def test_a_cluster_that_is_not_there_is_a_sentence_within_ten_seconds() -> None:
+def test_a_cluster_that_is_not_there_is_a_sentence_within_ten_seconds(pauses: list[float]) -> None:
     for how in ((), ("--watch",), ("--plot", "lag.svg")):
-        began = time.monotonic()
+        pauses.clear()
         refused = run("lag", *how, servers="127.0.0.1:1")
         assert (1, "") == (refused.exit_code, refused.out)
         assert "127.0.0.1:1 refused the connection" in refused.error
-        assert time.monotonic() - began < 10
+        assert 0 < sum(pauses) < 10
     assert not Path("lag.svg").exists()

@@ -465,7 +465,7 @@ def _result(future: asyncio.Future[Any]) -> Any:
 
 
 GroupsUnderFaults.TestCase.settings = settings(
-    max_examples=examples(150, soak=2000),
+    max_examples=examples(80, soak=2000),
     stateful_step_count=examples(50, soak=80),
     suppress_health_check=list(HealthCheck),
 )

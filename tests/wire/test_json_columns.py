@@ -423,7 +423,7 @@ def test_broken_texts_leave_the_others_alone_and_the_same_without_a_compiler() -
     root = everything()
     plain = rebuilt(root, load_uncompiled())
     refused = 0
-    for _ in range(40):
+    for _ in range(20):
         texts = [SOUND if number % 2 else broken(SOUND, chance) for number in range(20)]
         texts[0] = b'{"decimal":%de%d}' % (chance.randint(0, 1), chance.choice((-1, 1)) * 10**20)
 
@@ -434,7 +434,7 @@ def test_broken_texts_leave_the_others_alone_and_the_same_without_a_compiler() -
         assert decode(plain, *texts) == whys
         assert repr(cells(plain)) == repr(cells(root))
         assert repr([cells(root)[1]] * 10) == repr(cells(root)[1::2])
-    assert refused > 200
+    assert refused > 100
 
 
 def test_columns_grow_and_may_be_kept_while_the_next_texts_are_read() -> None:

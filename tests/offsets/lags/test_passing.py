@@ -46,7 +46,7 @@ def _written(history: History, steps: Steps) -> dict[TopicPartition, list[tuple[
     return seen
 
 
-@settings(max_examples=examples(150, soak=5000))
+@settings(max_examples=examples(80, soak=5000))
 @given(
     st.lists(st.tuples(*[st.integers(-2, 9)] * 3), max_size=14),
     st.lists(st.integers(0, 60), min_size=1, max_size=6),

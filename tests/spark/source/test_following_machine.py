@@ -137,5 +137,5 @@ class Query(RuleBasedStateMachine):
 
 TestEachRecordIsReadOnceWhateverHappens = Query.TestCase
 TestEachRecordIsReadOnceWhateverHappens.settings = settings(
-    max_examples=examples(150, soak=5000), stateful_step_count=30
+    max_examples=examples(60, soak=5000), stateful_step_count=30
 )
