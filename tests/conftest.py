@@ -48,8 +48,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What uses Spark comes first: it takes longest, and must not be what a worker is left alone with."""
-    items.sort(key=lambda item: spread.unit_of(item.nodeid.partition("::")[0]) != spread.SPARK)
+    """Give out first what takes longest, so that no worker is left alone with it in the end."""
+    items.sort(key=lambda item: spread.rank_of(item.nodeid.partition("::")[0]))
 
 
 @pytest.hookimpl(optionalhook=True)

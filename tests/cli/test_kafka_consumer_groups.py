@@ -248,7 +248,7 @@ def test_shims_run_the_tool_and_leave_alone_what_is_not_theirs(our_broker: Broke
         assert (0, [str(tmp_path / name) for name in names]) == (ran.exit_code, ran.lines)
         for name, args in zip(names, (("--list",), ("--describe", "--group", "nobody")), strict=True):
             shim = [str(tmp_path / name), "--bootstrap-server", tool.broker.bootstrap_servers, *args]
-            done = subprocess.run(shim, capture_output=True, text=True, timeout=60, check=False, cwd="/")
+            done = subprocess.run(shim, capture_output=True, text=True, timeout=120, check=False, cwd="/")
             assert int(bool(strict) and name == names[1]) == done.returncode
             expected = tool.group if name == names[0] else "GroupIdNotFoundException: Group nobody not found."
             assert expected in done.stdout

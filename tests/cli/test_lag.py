@@ -242,7 +242,7 @@ def test_a_program_may_watch_line_by_line_until_ctrl_c(broker: BrokerUnderTest, 
         assert watching.stdout is not None
         first, second = (json.loads(watching.stdout.readline()) for _ in range(2))
         watching.send_signal(signal.SIGINT)
-        _, error = watching.communicate(timeout=20)
+        _, error = watching.communicate(timeout=120)
     finally:
         watching.kill()
         watching.wait()

@@ -54,7 +54,7 @@ class Process:
 
     def stop(self, number: int) -> tuple[int, str]:
         self._process.send_signal(number)
-        out, _ = self._process.communicate(timeout=20)
+        out, _ = self._process.communicate(timeout=120)
         return self._process.returncode, out
 
     def close(self) -> None:

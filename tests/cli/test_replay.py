@@ -418,7 +418,7 @@ def test_an_interrupted_copy_goes_on_with_the_same_command_and_copies_each_recor
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()
         time.sleep(0.02)
     process.send_signal(how)
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=120)
     run_id = next(state.glob("*.json")).stem
     went_on = replay(*wanted, "--yes")
     resumed_again = replay("--resume", run_id, "--yes")
