@@ -15,11 +15,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-# Three workers keep two cores busy, because many tests wait for a broker or a client; a file's tests stay on one worker
+# Four workers keep two cores busy, because many tests wait for a broker or a client; a file's tests stay on one worker
 # and share its brokers, and all that use Spark share one (tests/harness/spread.py). The last files, tests/wire, have many
-# small tests that even the workers out.
+# small tests that even the workers out. No test draws random examples here: `make soak` does (tests/harness/searches.py).
 SPREAD := --dist loadfile --no-loadscope-reorder
-WORKERS ?= 3
+WORKERS ?= 4
 ARGS ?=
 
 # The stamps live in the virtual environment, so that they cannot outlive it.

@@ -1,8 +1,15 @@
-"""Runs the long tests, or those that are named, and writes what they saw into docs/soak.md."""
+"""Run the long tests, or those that are named, and write what they saw into docs/soak.md.
 
+The soak runs every test marked `soak`, and every test that searches with Hypothesis, with many more examples than the
+fast tests draw. It draws a seed and prints it; `--seed` takes it back, and the run draws the same examples again. All
+other arguments go to pytest.
+"""
+
+import argparse
 import datetime
 import os
 import platform
+import random
 import re
 import subprocess
 import sys
@@ -12,10 +19,11 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 REPORT = REPOSITORY / "docs" / "soak.md"
+SECONDS_PER_TEST = 3600  # unless the test itself sets a limit
 HEAD = """# The last soak
 
 Written by `make soak`, only when every test of it passed; `make soak ARGS=tests/offsets` runs some of them and writes
-their lines anew.
+their lines anew, and `make soak ARGS='--seed 7'` draws the examples of that seed again.
 
 | test | when (UTC) | seconds | what it saw |
 |---|---|---|---|
@@ -23,32 +31,41 @@ their lines anew.
 
 
 def main(arguments: list[str]) -> int:
-    """The exit code of the test run; the report is written only when everything passed."""
+    """Return the exit code of the test run; write the report only if every test passed."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--seed", type=int, help="draw the examples of an earlier run again")
+    options, rest = parser.parse_known_args(arguments)
+    seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
+    again = f"Seed {seed}. To draw the same examples again: make soak ARGS='{' '.join(['--seed', str(seed), *rest])}'"
+    print(again, flush=True)
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder, "results.xml")
-        command = [sys.executable, "-m", "pytest", "-m", "soak", f"--junitxml={results}", *arguments]
+        command = [sys.executable, "-m", "pytest", "-m", "soak or hypothesis", f"--timeout={SECONDS_PER_TEST}"]
+        command += ["--hypothesis-profile=soak", f"--hypothesis-seed={seed}", f"--junitxml={results}", *rest]
         code = subprocess.run(command, cwd=REPOSITORY, check=False).returncode  # noqa: S603 - our own interpreter and tests
         if code == 0:
-            known = _rows(REPORT.read_text()) if arguments and REPORT.exists() else {}
-            _write({**known, **_seen(results)})
+            known = _rows(REPORT.read_text()) if rest and REPORT.exists() else {}
+            _write({**known, **_seen(results, seed)})
             print(f"Wrote {REPORT.relative_to(REPOSITORY)}.")
+        else:
+            print(again)
     return code
 
 
-def _seen(results: Path) -> dict[str, str]:
-    """The line of every test that was run, by its name."""
+def _seen(results: Path, seed: int) -> dict[str, str]:
+    """Return the line of every test that was run, by its name."""
     cases = ElementTree.parse(results).getroot().iter("testcase")  # noqa: S314 - pytest has just written it
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M")
     lines = {}
     for case in cases:
         seen = [f"{each.get('name')}: {each.get('value')}" for each in case.iter("property")]
         name = f"{str(case.get('classname')).rpartition('.')[2]}: {case.get('name')}"
-        lines[name] = f"| {name} | {now} | {float(case.get('time', 0)):.0f} | {', '.join(seen)} |"
+        lines[name] = f"| {name} | {now} | {float(case.get('time', 0)):.0f} | {', '.join([*seen, f'seed: {seed}'])} |"
     return lines
 
 
 def _rows(report: str) -> dict[str, str]:
-    """The lines of a report, by the name of the test."""
+    """Return the lines of a report, by the name of the test."""
     return {found[1]: found[0] for found in re.finditer(r"^\| (\S+: .+?) \| \d{4}-.*$", report, re.MULTILINE)}
 
 

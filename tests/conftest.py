@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness import distribution, shared, spread
+from tests.harness import distribution, searches, shared, spread
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.own import OUR_SETTINGS, OwnBroker, own_broker
 from tests.harness.sparks import spark_of_tests
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from xdist.remote import Producer
     from xdist.scheduler import LoadFileScheduling
+
+searches.register_profiles()
 
 BOTH = ["logmark", pytest.param("kafka", marks=pytest.mark.kafka)]
 
@@ -33,6 +35,7 @@ def _settings_of_nobody(tmp_path_factory: pytest.TempPathFactory, monkeypatch: p
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    searches.take_seed(config)
     shared.begin()
     # kafka-python reads its schemas by a call that Python has deprecated.
     config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
@@ -45,8 +48,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What uses Spark comes first: it takes longest, and must not be what a worker is left alone with."""
-    items.sort(key=lambda item: spread.unit_of(item.nodeid.partition("::")[0]) != spread.SPARK)
+    """Give out first what takes longest, so that no worker is left alone with it in the end."""
+    items.sort(key=lambda item: spread.rank_of(item.nodeid.partition("::")[0]))
 
 
 @pytest.hookimpl(optionalhook=True)

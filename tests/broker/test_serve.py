@@ -31,7 +31,7 @@ class Served:
 
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
         self.process.send_signal(number)
-        _, complaints = self.process.communicate(timeout=20)
+        _, complaints = self.process.communicate(timeout=120)
         return self.process.returncode, complaints
 
 
@@ -44,7 +44,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 def refused(*arguments: str) -> tuple[int, str]:
-    result = subprocess.run([*SERVE, *arguments], capture_output=True, text=True, timeout=30, check=False)
+    result = subprocess.run([*SERVE, *arguments], capture_output=True, text=True, timeout=120, check=False)
     assert "Traceback" not in result.stderr
     return result.returncode, result.stderr
 

@@ -47,6 +47,15 @@ def run(*args: str, stdin: str | bytes = "", servers: str = "") -> Ran:
 
 
 @pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Collect how long the tool waits; its clock moves by nothing else, so that a busy machine changes nothing."""
+    pauses: list[float] = []
+    monkeypatch.setattr("time.monotonic", lambda: sum(pauses))
+    monkeypatch.setattr("time.sleep", pauses.append)
+    return pauses
+
+
+@pytest.fixture
 def logmark(our_broker: BrokerUnderTest) -> Logmark:
     """`logmark` with our broker as the default."""
     return lambda *args, stdin="": run(*args, stdin=stdin, servers=our_broker.bootstrap_servers)

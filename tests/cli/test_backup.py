@@ -65,7 +65,7 @@ def test_a_cluster_is_backed_up_restored_and_served_with_three_commands(
         address = served.stdout.readline().split()[4].rstrip(",")
         assert ["ORD-1003"] == done("consume", "orders", "--group", "billing", "--bootstrap-servers", address).lines
         served.send_signal(signal.SIGTERM)
-        served.communicate(timeout=20)
+        served.communicate(timeout=120)
 
 
 def test_json_says_what_was_copied_and_what_was_new(tmp_path: Path, broker: Broker) -> None:

@@ -195,7 +195,7 @@ def test_an_unknown_partition_in_a_file_is_told_at_once(tool: Tool, tmp_path: Pa
 
     assert f'failed due to The partitions "{tool.topic}-7" do not exist' in ran.out
     assert (1, tool.before) == (ran.exit_code, tool.committed())
-    assert time.monotonic() - begun < 10, "Kafka's tool asks again for 30 s"
+    assert time.monotonic() - begun < 25, "Kafka's tool asks again for 30 s"
 
 
 @pytest.mark.parametrize(
@@ -206,13 +206,13 @@ def test_an_unknown_partition_in_a_file_is_told_at_once(tool: Tool, tmp_path: Pa
         (("--delete", "--group", "g"), "Timed out waiting for a node assignment. Call: deleteConsumerGroups"),
     ],
 )
-def test_a_cluster_that_is_not_there_is_told_in_both_ways(args: tuple[str, ...], failure: str) -> None:
-    begun = time.monotonic()
-
+def test_a_cluster_that_is_not_there_is_told_in_both_ways(
+    args: tuple[str, ...], failure: str, pauses: list[float]
+) -> None:
     ran = run("kafka-consumer-groups", "--bootstrap-server", NOWHERE, *args, "--timeout", "300", "--strict")
 
     assert (1, True) == (ran.exit_code, failure in ran.out)
-    assert time.monotonic() - begun < 10
+    assert sum(pauses) < 10
 
 
 def test_an_address_that_is_none_is_told_in_both_ways() -> None:
@@ -248,7 +248,7 @@ def test_shims_run_the_tool_and_leave_alone_what_is_not_theirs(our_broker: Broke
         assert (0, [str(tmp_path / name) for name in names]) == (ran.exit_code, ran.lines)
         for name, args in zip(names, (("--list",), ("--describe", "--group", "nobody")), strict=True):
             shim = [str(tmp_path / name), "--bootstrap-server", tool.broker.bootstrap_servers, *args]
-            done = subprocess.run(shim, capture_output=True, text=True, timeout=60, check=False, cwd="/")
+            done = subprocess.run(shim, capture_output=True, text=True, timeout=120, check=False, cwd="/")
             assert int(bool(strict) and name == names[1]) == done.returncode
             expected = tool.group if name == names[0] else "GroupIdNotFoundException: Group nobody not found."
             assert expected in done.stdout

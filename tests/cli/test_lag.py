@@ -242,7 +242,7 @@ def test_a_program_may_watch_line_by_line_until_ctrl_c(broker: BrokerUnderTest, 
         assert watching.stdout is not None
         first, second = (json.loads(watching.stdout.readline()) for _ in range(2))
         watching.send_signal(signal.SIGINT)
-        _, error = watching.communicate(timeout=20)
+        _, error = watching.communicate(timeout=120)
     finally:
         watching.kill()
         watching.wait()
@@ -359,11 +359,11 @@ def test_a_wrong_interval_is_a_sentence(lag: Command) -> None:
         assert 1 == refused.exit_code and "every 0.1 s to 1 h" in refused.error
 
 
-def test_a_cluster_that_is_not_there_is_a_sentence_within_ten_seconds() -> None:
+def test_a_cluster_that_is_not_there_is_a_sentence_within_ten_seconds(pauses: list[float]) -> None:
     for how in ((), ("--watch",), ("--plot", "lag.svg")):
-        began = time.monotonic()
+        pauses.clear()
         refused = run("lag", *how, servers="127.0.0.1:1")
         assert (1, "") == (refused.exit_code, refused.out)
         assert "127.0.0.1:1 refused the connection" in refused.error
-        assert time.monotonic() - began < 10
+        assert 0 < sum(pauses) < 10
     assert not Path("lag.svg").exists()

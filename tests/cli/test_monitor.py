@@ -7,7 +7,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -55,7 +54,7 @@ class Process:
 
     def stop(self, number: int) -> tuple[int, str]:
         self._process.send_signal(number)
-        out, _ = self._process.communicate(timeout=20)
+        out, _ = self._process.communicate(timeout=120)
         return self._process.returncode, out
 
     def close(self) -> None:
@@ -143,14 +142,14 @@ def test_once_tells_by_its_exit_code_whether_an_alert_is_firing(broker: BrokerUn
     assert (0, ["resolved"]) == once()
 
 
-def test_a_cluster_that_is_not_there_is_a_sentence_within_ten_seconds(tmp_path: Path) -> None:
+def test_a_cluster_that_is_not_there_is_a_sentence_within_ten_seconds(tmp_path: Path, pauses: list[float]) -> None:
     for args, code in (((), 1), (("--once",), 4)):
-        began = time.monotonic()
+        pauses.clear()
         ran = run("monitor", *args, "--history", str(tmp_path / "h.sqlite"), servers="127.0.0.1:9")
 
         assert (code, "") == (ran.exit_code, ran.out)
         assert "refused the connection" in ran.error
-        assert time.monotonic() - began < 10
+        assert 0 < sum(pauses) < 10
         assert not (tmp_path / "h.sqlite").exists()
 
 

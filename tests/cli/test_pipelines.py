@@ -254,7 +254,7 @@ def test_neither_list_nor_status_needs_spark(stage: Stage) -> None:
     for command in ("list", "status"):
         arguments = ["pipelines", command, "--home", str(stage.root)]
         done = subprocess.run(
-            [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=120, check=False
         )
         assert 0 == done.returncode, done.stderr
 
@@ -282,7 +282,7 @@ def test_a_pipeline_runs_until_it_is_told_to_stop_and_is_seen_from_another_proce
         [seen] = json.loads(
             subprocess.run(
                 [LOGMARK, "pipelines", "status", "--home", str(stage.root), "--output", "json"],
-                capture_output=True, text=True, timeout=60, check=True,
+                capture_output=True, text=True, timeout=120, check=True,
             ).stdout
         )  # fmt: skip
         again = stage.run("run", stage.file(topic, startingOffsets="earliest"), "--available-now", "--master", "none")

@@ -191,7 +191,7 @@ def kcat(broker: BrokerUnderTest, *args: str, stdin: bytes | None = None) -> byt
         ["kcat", "-q", "-b", broker.bootstrap_servers, *args],
         input=stdin or b"",
         capture_output=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert 0 == done.returncode, done.stderr

@@ -103,7 +103,7 @@ def test_the_wheel_serves_from_an_empty_environment(environment: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=120,
         env=clean,
         cwd=environment,
     )

@@ -22,7 +22,7 @@ from logmark.testing import Broker
 from tests.harness.node import kafka_node, wait_until
 from tests.harness.worker import Worker
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 QUIET = {"log_level": 0}  # librdkafka tells standard error of every broker that stops, and tests stop many
 
 _COORDINATOR_NOT_READY = {

@@ -62,12 +62,7 @@ class SparkCluster:
 @contextlib.contextmanager
 def spark_cluster(folder: Path, *, workers: int = 2, env: Mapping[str, str] | None = None) -> Iterator[SparkCluster]:
     """A cluster of the caller's own; its processes are gone in the end, and its logs stay in the folder."""
-    import pyspark
-
-    home = folder / "home"
-    home.mkdir(parents=True)
-    for part in ("bin", "jars"):
-        (home / part).symlink_to(Path(pyspark.__file__).parent / part)
+    link_spark(folder / "home")
     with contextlib.ExitStack() as running:
         started = [running.enter_context(_daemon(folder, "master", ["--host", _HERE, "--port", "0"], env or {}))]
         master = folder / "master.log"
@@ -87,6 +82,16 @@ def spark_cluster(folder: Path, *, workers: int = 2, env: Mapping[str, str] | No
             started.append(running.enter_context(_daemon(folder, name, [*size, found[1]], env or {})))
         wait_until(lambda: stand("Registering worker ", workers), "Spark's workers are there", deadline_s=_DEADLINE_S)
         yield SparkCluster(master=found[1], folder=folder, processes=tuple(started))
+
+
+def link_spark(home: Path) -> Path:
+    """Link the installed Spark into a new `SPARK_HOME` without PySpark's archive, which each Python would compile."""
+    import pyspark
+
+    home.mkdir(parents=True)
+    for part in ("bin", "jars"):
+        (home / part).symlink_to(Path(pyspark.__file__).parent / part)
+    return home
 
 
 @contextlib.contextmanager

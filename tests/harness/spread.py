@@ -12,6 +12,10 @@ from xdist.scheduler import LoadFileScheduling
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SPARK = "all that use the one Spark"
+# Long files that the alphabet would give out late; a worker must not be left alone with one of them in the end.
+LONG = (
+    "tests/spark/kills/", "tests/oracle/", "tests/spark/pipelines/test_submit.py", "tests/spark/pipelines/test_replay_",
+)  # fmt: skip
 _USES_SPARK = re.compile(r"\bspark: \"?SparkSession\b")
 
 
@@ -26,3 +30,10 @@ class Spread(LoadFileScheduling):
 def unit_of(file: str) -> str:
     """What is given out as a whole: a test file, or all that use Spark."""
     return SPARK if _USES_SPARK.search((REPOSITORY / file).read_text()) else file
+
+
+def rank_of(file: str) -> int:
+    """Return when a file is given out: what uses the one Spark first, then what takes long, then the others."""
+    if unit_of(file) == SPARK:
+        return 0
+    return 1 if file.startswith(LONG) else 2

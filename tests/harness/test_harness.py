@@ -35,7 +35,7 @@ def run_probe(tmp_path: Path, **env: str) -> "subprocess.CompletedProcess[str]":
         env={"PATH": str(tmp_path), "PYTHONPATH": str(repository / "src"), **env},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 

@@ -123,7 +123,7 @@ def run_logmark(*args: str, broker: HasAddress) -> Any:
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert 0 == done.returncode, done.stderr + done.stdout

@@ -115,7 +115,7 @@ class _Confluent:
         received: list[tuple[int, int, str]] = []
         self.is_reading = True
         self.consumer.resume(self.consumer.assignment())
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while len(received) < count:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{count} messages wanted, came: {received}")
@@ -154,7 +154,7 @@ class _KafkaPython:
 
     def read(self, count: int) -> list[tuple[int, int, str]]:
         received: list[tuple[int, int, str]] = []
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while len(received) < count:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{count} messages wanted, came: {received}")

@@ -15,6 +15,7 @@ from logmark.log.cleaning import Cleaned, Done, Limits, Plan
 from logmark.log.compaction import Lag, Piece, Source
 from logmark.log.index import OffsetIndex, TimeIndex
 from logmark.log.transactions import Aborted, AbortedTransactions
+from tests.harness.searches import examples
 from tests.log import compaction_model as model
 from tests.oracle import records as oracle
 from tests.oracle.records import HEAD, Batch, Record
@@ -24,7 +25,7 @@ RETENTION_MS = 1000
 FILES = RealFileSystem(sync=False)
 KEYS = [b"a", b"b", b"c", b"d", b"e", b"", b"a longer key"]
 
-unhurried = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=120)
+unhurried = settings(suppress_health_check=list(HealthCheck), max_examples=examples(120, soak=2000))
 
 
 @dataclass

@@ -10,6 +10,7 @@ from logmark.clock import ManualClock
 from logmark.testing.crashes import CrashFileSystem, Fate
 from logmark.wire import batches
 from tests.crash.site import Site
+from tests.harness.searches import examples
 from tests.log.test_compaction_crashes import NOW_MS, compact
 
 KEYS = [b"a", b"b", b"c", b"d"]
@@ -110,6 +111,6 @@ class CompactedPartition(RuleBasedStateMachine):
 
 
 CompactedPartition.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(40, soak=1000), stateful_step_count=30, suppress_health_check=list(HealthCheck)
 )
 TestCompactedPartition = CompactedPartition.TestCase

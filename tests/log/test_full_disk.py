@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from logmark.errors import LogFailed
 from logmark.wire import batches
+from tests.harness.searches import examples
 from tests.log.lab import NOW_MS, PRODUCER_ID, Lab, batch, settings, values
 
 SMALL = settings(segment_bytes=300, index_interval_bytes=100)
@@ -246,7 +247,7 @@ STEPS = st.lists(
 )
 
 
-@hypothesis.settings(max_examples=10, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+@hypothesis.settings(max_examples=examples(10, soak=300))
 @hypothesis.given(steps=STEPS)
 def test_whatever_is_full_what_was_acknowledged_is_seen_and_nothing_else(
     steps: list[tuple[str, str, int, bool]],

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from logmark.log import recovery
 from logmark.wire import batches
+from tests.harness.searches import examples
 from tests.log.lab import NOW_MS, PRODUCER_ID, TOPIC_ID, Lab, batch, values
 from tests.log.lab import settings as topic_settings
 
@@ -227,7 +228,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
 
 PartitionMachine.TestCase.settings = settings(
-    max_examples=30,
+    max_examples=examples(30, soak=500),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -299,6 +300,6 @@ class CompactedMachine(RuleBasedStateMachine):
 
 
 CompactedMachine.TestCase.settings = settings(
-    max_examples=20, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(20, soak=500), stateful_step_count=20, suppress_health_check=[HealthCheck.too_slow]
 )
 TestCompactedPartition = CompactedMachine.TestCase

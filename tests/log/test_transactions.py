@@ -14,6 +14,7 @@ from logmark.log.producers import Producers
 from logmark.log.segment import Segment
 from logmark.log.transactions import Aborted, AbortedTransactions, Marker
 from logmark.wire import batches
+from tests.harness.searches import examples
 from tests.log.lab import NOW_MS, Lab, settings
 
 A, B, C = 2**40 + 1, 2**40 + 2, 2**40 + 3
@@ -452,7 +453,7 @@ OPERATIONS = st.lists(
 )
 
 
-@hypothesis.settings(max_examples=25, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+@hypothesis.settings(max_examples=examples(25, soak=1000))
 @hypothesis.given(operations=OPERATIONS)
 def test_readers_of_committed_records_see_exactly_those(operations: list[tuple[str, int]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

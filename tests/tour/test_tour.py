@@ -176,7 +176,7 @@ def test_in_a_terminal_enter_goes_on_and_q_leaves_quietly_in_the_middle_of_a_cha
         os.write(ours, b"\n")
         second = _read_until(ours, QUESTION).decode()
         os.write(ours, b"q\n")
-        _, said = child.communicate(timeout=30)
+        _, said = child.communicate(timeout=120)
     os.close(ours)
 
     assert "1. What an offset is" in first and "Workers and assignment" not in first
@@ -196,7 +196,7 @@ def test_an_interrupt_ends_the_tour_quietly_with_130() -> None:
         os.close(theirs)
         _read_until(ours, QUESTION)
         child.send_signal(signal.SIGINT)
-        _, said = child.communicate(timeout=30)
+        _, said = child.communicate(timeout=120)
     os.close(ours)
 
     assert (130, "") == (child.returncode, said)
@@ -204,7 +204,7 @@ def test_an_interrupt_ends_the_tour_quietly_with_130() -> None:
 
 def _read_until(terminal: int, wanted: bytes) -> bytes:
     found = b""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while wanted not in found:
         assert time.monotonic() < deadline, found
         if select.select([terminal], [], [], 0.1)[0]:

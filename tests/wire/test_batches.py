@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logmark.errors import ErrorCode, Malformed, Refused
@@ -416,7 +416,6 @@ def test_mutated_batches_with_a_right_crc_are_taken_or_refused_and_nothing_else(
 contents = st.none() | st.binary(max_size=200)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.tuples(contents, contents, st.integers(0, 10**9)), min_size=1, max_size=20),
     st.sampled_from(CODECS),

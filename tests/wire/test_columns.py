@@ -13,17 +13,18 @@ from array import array
 from types import ModuleType
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logmark.errors import Malformed
 from logmark.wire import columns
 from logmark.wire.sieve import KeyMap, Sieve
+from tests.harness.searches import examples
 from tests.oracle import records as oracle
 from tests.oracle.records import Batch, Record
 
 # Several tests share two cores: how long an example takes says nothing.
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
+some = settings(max_examples=examples(60, soak=3000))
 
 EVERYTHING = {"start": 0, "stop": 2**63 - 1, "decompressed_bytes_max": 1 << 20}
 
@@ -80,7 +81,7 @@ def rows(found: columns.Columns) -> list[tuple[object, ...]]:
     )
 
 
-@unhurried
+@some
 @given(st.lists(batches(), max_size=4), st.sampled_from([0, 17, 259_000_000_000]), st.integers(0, 200))
 def test_columns_hold_what_a_plain_decoder_finds(found: list[Batch], base_offset: int, cut: int) -> None:
     data, next_offset = concatenated(found, base_offset)
@@ -92,7 +93,7 @@ def test_columns_hold_what_a_plain_decoder_finds(found: list[Batch], base_offset
     assert (next_offset if found else 0) == decoded.next_offset
 
 
-@unhurried
+@some
 @given(st.lists(batches(), min_size=1, max_size=3), st.integers(0, 30_000), st.integers(0, 30_000))
 def test_records_outside_of_the_range_are_left_out(found: list[Batch], start: int, stop: int) -> None:
     data, next_offset = concatenated(found, 0)
@@ -104,7 +105,7 @@ def test_records_outside_of_the_range_are_left_out(found: list[Batch], start: in
         assert (max(start, min(stop, next_offset)) if next_offset > start else start) == decoded.next_offset
 
 
-@unhurried
+@some
 @given(st.lists(batches(), min_size=1, max_size=3))
 def test_the_module_says_the_same_when_it_is_not_compiled(found: list[Batch]) -> None:
     data, _ = concatenated(found, 5)
@@ -141,7 +142,7 @@ def plain_module() -> ModuleType:
     return sys.modules["columns_as_plain_python"]
 
 
-@unhurried
+@some
 @given(st.lists(batches(), min_size=1, max_size=12), st.sampled_from([0, 100, 1000]), st.integers(0, 3000))
 def test_batches_are_indexed_as_appending_them_would_have_done(found: list[Batch], interval: int, cut: int) -> None:
     data, next_offset = concatenated(found, 5)
@@ -383,7 +384,7 @@ def test_a_crc_outside_of_the_buffer_is_an_index_error() -> None:
             columns.crc32c(b"abcd", at, size)
 
 
-@unhurried
+@some
 @given(st.binary(max_size=200))
 def test_the_crc_is_the_one_of_kafka(data: bytes) -> None:
     assert oracle.crc32c(data) == columns.crc32c(data, 0, len(data))

@@ -46,6 +46,7 @@ from logmark.wire.schema import (
     offset_fetch,
     sasl_authenticate,
 )
+from tests.harness.searches import examples
 from tests.wire.generated import EVERY_VERSION, SCHEMAS, name_of, random_message
 
 Case = tuple[ModuleType, str, int]
@@ -370,13 +371,13 @@ def test_wounded_bytes_give_a_message_or_malformed(case: Case) -> None:
         message_or_malformed(case, bytes(random.choices((0, 1, 2, 0x7F, 0xFF), k=size)))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400, soak=20_000))
 @given(case=st.sampled_from(EVERY_VERSION), body=st.binary(max_size=200))
 def test_any_bytes_give_a_message_or_malformed(case: Case, body: bytes) -> None:
     message_or_malformed(case, body)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400, soak=20_000))
 @given(case=st.sampled_from(EVERY_VERSION), seed=st.integers(0, 2**32), changes=st.data())
 def test_any_change_of_a_message_gives_a_message_or_malformed(case: Case, seed: int, changes: st.DataObject) -> None:
     module, side, version = case

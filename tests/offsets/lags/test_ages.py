@@ -275,7 +275,7 @@ def test_an_open_transaction_neither_blocks_nor_counts(apache_kafka: BrokerUnder
 
     assert (0, Method.CAUGHT_UP) == (at_the_stable_end.ms, at_the_stable_end.method)
     assert uncommitted.at_ms - written - 2_000 == open_record.ms, "who reads what is uncommitted is behind by it"
-    assert took < 5, "nothing waits for the transaction to end"
+    assert took < 25, "nothing waits for the transaction to end"
     assert behind.at_ms - written - 1_000 == before_the_transaction.ms
     assert (0, Method.RECORD) == (only_an_aborted_record.ms, only_an_aborted_record.method)
     assert "nothing to read" in only_an_aborted_record.note

@@ -22,6 +22,7 @@ from logmark.offsets.lags.history import TIERS, History, Moment, Tier, default_p
 from logmark.offsets.lags.sampling import GroupSample, Sample
 from logmark.offsets.marks import Mark
 from logmark.offsets.moves.changes import Change
+from tests.harness.searches import examples
 
 T0 = 1_700_000_000_000
 PLACE = TopicPartition("orders", 0)
@@ -58,7 +59,7 @@ _OFFSETS = st.one_of(st.integers(0, 50), st.integers(0, 2**62))
 _ENDS = st.dictionaries(_PLACES, st.tuples(_OFFSETS, _OFFSETS), max_size=12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40, soak=1000))
 @given(st.lists(st.tuples(_ENDS, st.dictionaries(st.sampled_from(["g", "h"]), _ENDS, max_size=2)), max_size=4))
 def test_what_was_sampled_comes_back(
     taken: list[tuple[dict[TopicPartition, tuple[int, int]], dict[str, dict]]],

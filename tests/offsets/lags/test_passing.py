@@ -11,6 +11,7 @@ from logmark.offsets.lags import passing
 from logmark.offsets.lags.history import History
 from logmark.offsets.lags.passing import Passed, between, when_passed
 from logmark.offsets.lags.sampling import Sample
+from tests.harness.searches import examples
 
 PLACES = [TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("clicks", 2)]
 
@@ -45,7 +46,7 @@ def _written(history: History, steps: Steps) -> dict[TopicPartition, list[tuple[
     return seen
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(80, soak=5000))
 @given(
     st.lists(st.tuples(*[st.integers(-2, 9)] * 3), max_size=14),
     st.lists(st.integers(0, 60), min_size=1, max_size=6),

@@ -115,7 +115,7 @@ def test_undoing_any_sequence_of_changes_in_reverse_restores_offset_metadata_and
     examples = (8 if desk.broker.kind == "kafka" else 40) * (25 if many else 1)
     undone: list[int] = []
 
-    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples, suppress_health_check=list(HealthCheck))
     @given(st.dictionaries(st.sampled_from(desk.places), places), steps)
     def holds(before: dict[TopicPartition, Committed], taken: list[tuple[Target, set[int]]]) -> None:
         desk.new_life(before)

@@ -47,7 +47,7 @@ def somebody_holds(home: Home) -> Iterator[Callable[[str], subprocess.Popen[str]
 
     yield hold
     for process in started:
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
 
 
 def test_a_pipeline_that_never_ran_has_version_1_and_no_folder(home: Home) -> None:
@@ -112,7 +112,7 @@ def test_a_lock_is_free_when_its_holder_has_died(
 ) -> None:
     process = somebody_holds("live")
     process.kill()
-    process.wait(timeout=30)
+    process.wait(timeout=120)
 
     assert not home.is_live()
     with home.live():

@@ -13,6 +13,7 @@ from logmark.spark.pipelines.home import Home
 from logmark.spark.pipelines.status import State, read_status
 from logmark.spark.pipelines.submitting import job_of
 from tests.harness.brokers import BrokerUnderTest
+from tests.harness.spark_cluster import link_spark
 from tests.harness.sparks import QUICK_JAVA
 from tests.spark.pipelines.test_declaration import declared
 
@@ -64,11 +65,11 @@ libraries:
 """
 
 
-def run(command: list[str], folder: Path) -> str:
+def run(command: list[str], folder: Path, **more: str) -> str:
     """What a program of Spark writes, which has to end well."""
     environment = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
     environment |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    environment["SPARK_LOCAL_IP"] = "127.0.0.1"
+    environment |= {"SPARK_LOCAL_IP": "127.0.0.1", **more}
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=400, check=False, cwd=folder, env=environment
     )
@@ -94,7 +95,7 @@ def test_a_pipeline_is_run_by_plain_spark_submit(our_broker: BrokerUnderTest, tm
     ]
 
     command = [str(BIN / "spark-submit"), "--master", "local[1]", *settings, str(program), *arguments]
-    said = run(command, tmp_path / "elsewhere")
+    said = run(command, tmp_path / "elsewhere", SPARK_HOME=str(link_spark(tmp_path / "spark")))
 
     assert "billing: all is read: 20 records in 1 batch" in said
     assert [2 * number for number in range(20)] == sorted(read_table(tmp_path / "table")["cents"].to_pylist())

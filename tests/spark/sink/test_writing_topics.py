@@ -18,6 +18,7 @@ from logmark.client.client import Client
 from logmark.names import TopicPartition
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
+from tests.harness.searches import seed
 from tests.spark.kills.processes import python_workers
 from tests.spark.sending import rows, values
 from tests.spark.sink_driver import ROWS_PER_BATCH, start
@@ -139,7 +140,7 @@ def test_a_driver_that_is_killed_at_any_moment_leaves_nothing_twice_and_nothing_
     arguments = (broker.bootstrap_servers, topic, broker.group("g"), target, tmp_path / "c")
     count = rounds * ROWS_PER_BATCH * 2
     broker.produce(topic, [f"v{number}" for number in range(count)])
-    moments = random.Random(7)
+    moments = random.Random(seed(7))
     for _ in range(rounds):
         more = ends(broker, target) + moments.randint(1, ROWS_PER_BATCH + 10)
         with driver(*map(str, arguments)):

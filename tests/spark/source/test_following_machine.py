@@ -18,6 +18,7 @@ from logmark.names import TopicPartition
 from logmark.offsets.marks import Mark
 from logmark.spark.source.following import GroupFollower
 from logmark.spark.source.position import Found, Position
+from tests.harness.searches import examples
 from tests.spark.source.test_following import EARLY, P0, P1, FakeCluster, follow
 
 PLACES = (P0, P1)
@@ -135,4 +136,6 @@ class Query(RuleBasedStateMachine):
 
 
 TestEachRecordIsReadOnceWhateverHappens = Query.TestCase
-TestEachRecordIsReadOnceWhateverHappens.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestEachRecordIsReadOnceWhateverHappens.settings = settings(
+    max_examples=examples(60, soak=5000), stateful_step_count=30
+)

@@ -21,6 +21,7 @@ from logmark.spark.source.position import Position
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.gateway import tools_of_this_process
 from tests.harness.node import wait_until
+from tests.harness.searches import seed
 from tests.harness.tools import CONSUMER_GROUPS
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def test_five_hundred_resets_at_random_moments_of_a_busy_query(
 ) -> None:
     """A fifth of them while commits take longer, so that many fall between the query's look and its commit."""
     journal = FileJournal(tmp_path / "journal.jsonl")
-    chance = random.Random(7)
+    chance = random.Random(seed(7))
     busy = BusyQuery(our_broker, spark, tmp_path, per_batch=7)
     repeated = {False: 0, True: 0}
     overwritten = {False: 0, True: 0}

@@ -21,6 +21,7 @@ from logmark.spark.tables.commits import put
 from logmark.spark.tables.ledger import Batch
 from logmark.spark.tables.modes import Rules
 from logmark.spark.tables.table import read_batch, read_position
+from tests.harness.searches import examples
 
 P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()), ("value", pa.string())])
@@ -218,7 +219,7 @@ def test_columns_of_a_table_may_be_null_whatever_the_first_version_said(tmp_path
 replays = st.lists(st.tuples(st.integers(0, 12), st.lists(st.integers(1, 5), min_size=1, max_size=4)), max_size=4)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(10, soak=500))
 @given(replays, st.data())
 def test_whatever_is_replayed_each_offset_has_the_row_of_its_last_reading(
     tmp_path_factory: pytest.TempPathFactory, seeks: list[tuple[int, list[int]]], data: st.DataObject

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.spark.tables.files import DataFile, Ranges, describe, listed, replace
+from tests.harness.searches import examples
 
 P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 Row = tuple[str, int, int]
@@ -109,7 +110,7 @@ wanted = st.dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60, soak=1000))
 @given(st.lists(st.lists(places, min_size=1, max_size=8), max_size=3), wanted)
 def test_exactly_the_rows_of_the_ranges_go(
     tmp_path_factory: pytest.TempPathFactory, contents: list[list[Row]], ranges: Ranges

@@ -329,7 +329,7 @@ def drive(machine: type[QueryMachine], mode: str, *, examples: int) -> None:
     health = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
     run_state_machine_as_test(
         configured,
-        settings=settings(max_examples=examples, stateful_step_count=20, deadline=None, suppress_health_check=health),
+        settings=settings(max_examples=examples, stateful_step_count=20, suppress_health_check=health),
     )
 
 
