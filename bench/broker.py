@@ -55,7 +55,7 @@ class Plan:
         """What `make bench` runs."""
         return cls(
             rounds=options.rounds,
-            works=options.works or WORKS,
+            works=options.works,
             partitions=options.partitions or PARTITIONS,
             seconds=options.seconds,
             records={100: 1_000_000, 1024: 300_000},
@@ -67,7 +67,7 @@ class Plan:
         """Only enough to see that everything runs; its figures mean nothing."""
         return cls(
             rounds=1,
-            works=options.works or WORKS,
+            works=options.works,
             partitions=options.partitions or (4, 8),
             seconds=0.2,
             warm_ups=0,
@@ -272,21 +272,14 @@ def _numbers(text: str) -> tuple[int, ...]:
     return numbers
 
 
-def _works(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    if unknown := set(names) - set(WORKS):
-        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: choose among {', '.join(WORKS)}")
-    return names
-
-
 def main() -> int:
     """Run the bench and print it; return 1 with a message when a side cannot run here."""
     parser = argparse.ArgumentParser(description="Logmark's broker side by side with Apache Kafka.")
     report.add_options(parser)
+    report.add_works(parser, WORKS)
     shown = ",".join(map(str, PARTITIONS))
     parser.add_argument("--partitions", type=_numbers, metavar="N,...", help=f"numbers of partitions (default {shown})")
-    parser.add_argument("--works", type=_works, metavar="WORK,...", help=f"works to run (default {','.join(WORKS)})")
-    parser.add_argument("--seconds", type=float, default=1.0, help="seconds of each load at N partitions (default 1)")
+    parser.add_argument("--seconds", type=float, default=0.8, help="seconds of each load at N partitions (default 0.8)")
     options = parser.parse_args()
     if not Path("/proc/self/io").exists():
         print("The bench reads what a process uses from /proc, so it runs on Linux only.", file=sys.stderr)

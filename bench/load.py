@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +188,7 @@ def _in_turn(
 
 
 def _at_once(
-    opened: list[socket.socket], turns: list[Iterator[bytes]], error_of: Callable[[bytes], int], until: float
+    opened: list[socket.socket], turns: Sequence[Iterator[bytes]], error_of: Callable[[bytes], int], until: float
 ) -> list[float]:
     """Return how long each request took, with one under way on every connection all the time."""
     clock, latencies = time.perf_counter, list[float]()

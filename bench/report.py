@@ -115,6 +115,19 @@ def add_options(parser: argparse.ArgumentParser, *, rounds: int = 3) -> None:
     parser.add_argument("--record", action="store_true", help="write the table into docs/performance.md too")
 
 
+def add_works(parser: argparse.ArgumentParser, works: Sequence[str]) -> None:
+    """The option that chooses among a bench's works; without it all of them run."""
+
+    def read(text: str) -> tuple[str, ...]:
+        names = tuple(text.split(","))
+        if unknown := sorted(set(names) - set(works)):
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose among {', '.join(works)}")
+        return names
+
+    shown = ",".join(works)
+    parser.add_argument("--works", type=read, default=works, metavar="WORK,...", help=f"works to run (default {shown})")
+
+
 def show(
     rows: list[Row],
     *,

@@ -148,11 +148,10 @@ def logmark(folder: Path, *, durability: str) -> Iterator[Running]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def format_kafka(folder: Path, settings: Mapping[str, str] | None = None) -> None:
+def format_kafka(folder: Path) -> None:
     """Makes a folder one of Apache Kafka, with its own defaults for one node."""
     folder.mkdir(parents=True)
     broker_port, controller_port = free_ports(2)
-    properties = folder / "server.properties"
     values = {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -166,11 +165,16 @@ def format_kafka(folder: Path, settings: Mapping[str, str] | None = None) -> Non
         "offsets.topic.replication.factor": "1",
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
-        **(settings or {}),
     }
-    properties.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+    configure_kafka(folder, values)
     cluster_id = "A" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode()[1:22]
-    run_tool(STORAGE, "format", "-t", cluster_id, "-c", str(properties)).check()
+    run_tool(STORAGE, "format", "-t", cluster_id, "-c", str(folder / "server.properties")).check()
+
+
+def configure_kafka(folder: Path, settings: Mapping[str, str]) -> None:
+    """Add settings to those with which Apache Kafka starts in a folder; of two lines with one name the last counts."""
+    with (folder / "server.properties").open("a") as properties:
+        properties.writelines(f"{name}={value}\n" for name, value in settings.items())
 
 
 def kafka_at(folder: Path, **watching: Any) -> Running:
