@@ -3,9 +3,14 @@
 Every work is done on every side in turn, round after round, and the median of the rounds counts; a first round that
 nobody counts warms both sides up. `os` is compared with Kafka's default (neither waits for the disk), `sync` with
 Kafka's default (we wait, it does not) and with flush.messages=1 (both wait).
+
+`--works` chooses among: `start` (with the test fixture), `clients` (librdkafka and fetches, 4 partitions), and
+`requests`, `batches` and `commits`, which run at every number of `--partitions` (bench/matrix.py). All of it takes
+about a quarter of an hour and 20 GB of disk.
 """
 
 import argparse
+import resource
 import sys
 import tempfile
 from collections import defaultdict
@@ -15,13 +20,20 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/broker.py` finds its neighbours
 
-from bench import fixture, load, report, sides
-from bench.report import Row, middle
+from bench import fixture, load, matrix, report, sides
+from bench.matrix import DEFAULT, FLUSHED, OS, OS_AND_SYNC, SYNC, Contender, Samples, Work
+from bench.report import Row, Shares, middle
 from tests.harness import distribution
 
-PARTITIONS = 4
-DEFAULT, FLUSHED = "kafka default", "kafka flush.messages=1"
-PAIRS = (("os", DEFAULT), ("sync", DEFAULT), ("sync", FLUSHED))
+CLIENT_PARTITIONS = 4
+PARTITIONS = (1, 4, 32, 256, 1000)
+WORKS = ("start", "clients", *matrix.WORKS)
+PAIRS = ((OS, DEFAULT), (SYNC, DEFAULT), (SYNC, FLUSHED))
+FIXTURES = {"logmark": "logmark.testing", "mock": "librdkafka's mock"}
+# A single connection cannot share a sync, so its goal is another: see OS_AND_SYNC.
+GOAL, GOAL_CONNECTIONS = 1.0, 16
+SINGLE_CONNECTION_GOAL = 0.8
+SIZES = {100: "100 B", 1024: "1 KiB"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,61 +41,92 @@ class Plan:
     """How much is measured."""
 
     rounds: int
-    warm_ups: int = 1
+    works: tuple[str, ...]
+    partitions: tuple[int, ...]
     seconds: float
+    warm_ups: int = 1
     records: dict[int, int]
-    connections: tuple[int, ...] = (1, 16, 64)
+    connections: tuple[int, ...] = (1, 16, 64, 256)
+    commit_connections: tuple[int, ...] = (1, 16, 64)
     starts: int
 
     @classmethod
-    def full(cls, rounds: int) -> "Plan":
+    def full(cls, options: argparse.Namespace) -> "Plan":
         """What `make bench` runs."""
-        return cls(rounds=rounds, seconds=3.0, records={100: 1_000_000, 1024: 300_000}, starts=3)
+        return cls(
+            rounds=options.rounds,
+            works=options.works,
+            partitions=options.partitions or PARTITIONS,
+            seconds=options.seconds,
+            records={100: 1_000_000, 1024: 300_000},
+            starts=3,
+        )
 
     @classmethod
-    def tiny(cls) -> "Plan":
+    def tiny(cls, options: argparse.Namespace) -> "Plan":
         """Only enough to see that everything runs; its figures mean nothing."""
-        return cls(rounds=1, warm_ups=0, seconds=0.2, records={100: 2_000, 1024: 2_000}, starts=1)
+        return cls(
+            rounds=1,
+            works=options.works,
+            partitions=options.partitions or (4, 8),
+            seconds=0.2,
+            warm_ups=0,
+            records={100: 2_000, 1024: 2_000},
+            connections=(1, 64),
+            commit_connections=(1, 16),
+            starts=1,
+        )
+
+    @property
+    def matrix(self) -> list[Work]:
+        """The works that run at every number of partitions."""
+        return matrix.list_works(
+            self.works,
+            self.partitions,
+            connections=self.connections,
+            commit_connections=self.commit_connections,
+            records=self.records,
+        )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contender:
-    """A broker and the topic settings with which it takes part."""
-
-    label: str
-    broker: sides.Running
-    topic_config: dict[str, str]
-
-
-Samples = dict[tuple[str, str], list[float]]
-
-
-def measure(plan: Plan, folder: Path, say: Callable[[str], None]) -> list[Row]:
-    """Everything that `plan` asks for, as rows."""
+def measure(plan: Plan, folder: Path, say: Callable[[str], None]) -> tuple[list[Row], list[Shares]]:
+    """Everything that `plan` asks for, as rows, and the tables that belong to them."""
     samples: Samples = defaultdict(list)
-    _starts(plan, folder, samples, say)
-    with (
-        sides.logmark(folder / "os", durability="os") as ours_os,
-        sides.logmark(folder / "sync", durability="sync") as ours_sync,
-        sides.kafka(folder / "kafka") as kafka,
-    ):
-        contenders = [
-            Contender(label="os", broker=ours_os, topic_config={}),
-            Contender(label=DEFAULT, broker=kafka, topic_config={}),
-            Contender(label="sync", broker=ours_sync, topic_config={}),
-            Contender(label=FLUSHED, broker=kafka, topic_config={"flush.messages": "1"}),
-        ]
-        for number in range(1 - plan.warm_ups, plan.rounds + 1):
-            is_warm_up = number < 1
-            for contender in contenders:
-                say(f"{'warm-up' if is_warm_up else f'round {number} of {plan.rounds}'}: {contender.label}")
-                figures = _round(plan, contender, f"bench-{number}-{contenders.index(contender)}")
-                if not is_warm_up:
-                    for work, value in figures.items():
-                        samples[work, contender.label].append(value)
-        for contender in contenders:
-            samples["memory", contender.label].append(contender.broker.memory_mb())
-    return _rows(plan, samples)
+    if "start" in plan.works:
+        _starts(plan, folder, samples, say)
+    if set(plan.works) != {"start"}:
+        with (
+            sides.logmark(folder / "os", durability="os") as ours_os,
+            sides.logmark(folder / "sync", durability="sync") as ours_sync,
+            sides.kafka(folder / "kafka") as kafka,
+        ):
+            contenders = [
+                Contender(label=OS, broker=ours_os),
+                Contender(label=DEFAULT, broker=kafka),
+                Contender(label=SYNC, broker=ours_sync),
+                Contender(label=FLUSHED, broker=kafka, topic_config={"flush.messages": "1"}),
+            ]
+            if "clients" in plan.works:
+                _clients(plan, contenders, samples, say)
+            if plan.matrix:
+                matrix.measure(
+                    plan.matrix,
+                    contenders,
+                    rounds=plan.rounds,
+                    warm_ups=plan.warm_ups,
+                    seconds=plan.seconds,
+                    folder=folder,
+                    samples=samples,
+                    say=say,
+                )
+                _sample_memory("memory", contenders, samples)
+    rows = _rows(plan, samples)
+    return rows, [report.goals(rows), _processors(plan, samples)] if plan.matrix else []
+
+
+def _sample_memory(work: str, contenders: list[Contender], samples: Samples) -> None:
+    for contender in contenders:
+        samples[work, contender.label].append(contender.broker.memory_mb())
 
 
 def _starts(plan: Plan, folder: Path, samples: Samples, say: Callable[[str], None]) -> None:
@@ -97,114 +140,162 @@ def _starts(plan: Plan, folder: Path, samples: Samples, say: Callable[[str], Non
             samples["start", FLUSHED].append(kafka.start_ms)
         for side in fixture.SIDES:
             for figure, value in fixture.measure(side).items():
-                samples[f"fixture {figure}", side].append(value)
+                samples[f"fixture {figure}", FIXTURES[side]].append(value)
 
 
-def _round(plan: Plan, contender: Contender, topic: str) -> dict[str, float]:
-    """One pass through all works on one side."""
+def _clients(plan: Plan, contenders: list[Contender], samples: Samples, say: Callable[[str], None]) -> None:
+    for number in range(1 - plan.warm_ups, plan.rounds + 1):
+        is_warm_up = number < 1
+        for place, contender in enumerate(contenders):
+            say(f"{'warm-up' if is_warm_up else f'round {number} of {plan.rounds}'}: clients, {contender.label}")
+            for value_bytes, records in plan.records.items():
+                figures = _client_round(contender, f"clients-{number}-{place}-{value_bytes}", records, value_bytes)
+                for work, value in {} if is_warm_up else figures.items():
+                    samples[f"{work} {value_bytes}", contender.label].append(value)
+    _sample_memory("memory of clients", contenders, samples)
+
+
+def _client_round(contender: Contender, topic: str, records: int, value_bytes: int) -> dict[str, float]:
+    """Produce, consume and fetch the same records on one side."""
     broker, figures = contender.broker, dict[str, float]()
-
-    def with_topic(name: str, work: Callable[[dict[str, object]], None]) -> None:
-        sides.create_topic(broker.address, name, PARTITIONS, contender.topic_config)
-        work({"address": broker.address, "topic": name, "partitions": PARTITIONS})
-        sides.delete_topic(broker.address, name)
-
-    def one_record_requests(where: dict[str, object]) -> None:
-        for connections in plan.connections:
-            seen = load.run("requests", **where, connections=connections, seconds=plan.seconds, value_bytes=100)
-            figures[f"requests {connections}"] = seen["requests_per_s"]
-            figures[f"p99 {connections}"] = seen["p99_ms"]
-
-    with_topic(f"{topic}-requests", one_record_requests)
-    for value_bytes, records in plan.records.items():
-        size: dict[str, object] = {"records": records, "value_bytes": value_bytes}
-
-        def client_work(where: dict[str, object], size: dict[str, object] = size) -> None:
-            gigabytes = int(str(size["records"])) * int(str(size["value_bytes"])) / 1e9
-            for work in ("produce", "consume", "fetch_batches"):
-                before = broker.cpu_seconds()
-                figures[f"{work} {size['value_bytes']}"] = load.run(work, **where, **size)["records_per_s"]
-                figures[f"cpu {work} {size['value_bytes']}"] = (broker.cpu_seconds() - before) / gigabytes
-
-        def batches_work(where: dict[str, object], size: dict[str, object] = size) -> None:
-            figures[f"send_batches {size['value_bytes']}"] = load.run("send_batches", **where, **size)["records_per_s"]
-
-        with_topic(f"{topic}-{value_bytes}", client_work)
-        with_topic(f"{topic}-{value_bytes}-batches", batches_work)
+    sides.create_topic(broker.address, topic, CLIENT_PARTITIONS, contender.topic_config)
+    where: dict[str, object] = {"address": broker.address, "topic": topic, "partitions": CLIENT_PARTITIONS}
+    for work in ("produce", "consume", "fetch_batches"):
+        before = broker.cpu_seconds()
+        figures[work] = load.run(work, **where, records=records, value_bytes=value_bytes)["records_per_s"]
+        figures[f"cpu {work}"] = (broker.cpu_seconds() - before) / (records * value_bytes / 1e9)
+    sides.delete_topic(broker.address, topic)
     return figures
 
 
-def _rows(plan: Plan, samples: Samples) -> list[Row]:
-    rows: list[Row] = []
+class Rows:
+    """The rows of the report, made from the samples."""
 
-    def compare(work: str, title: str, unit: str, kind: str, *, is_higher_better: bool = True) -> None:
-        for durability, other in PAIRS:
-            rows.append(
-                Row(
-                    work=title,
-                    logmark_as=durability,
-                    against=other,
-                    unit=unit,
-                    logmark=middle(samples[work, durability]),
-                    other=middle(samples[work, other]),
-                    kind=kind,
-                    is_higher_better=is_higher_better,
+    def __init__(self, samples: Samples) -> None:
+        self.rows: list[Row] = []
+        self._samples = samples
+
+    def compare(
+        self,
+        work: str,
+        title: str,
+        unit: str,
+        kind: str,
+        *,
+        pairs: tuple[tuple[str, str], ...] = PAIRS,
+        is_higher_better: bool = True,
+        goal: float | None = None,
+    ) -> None:
+        """Add a row for each pair of which both sides took part; a goal is one of `sync` beside Kafka's default."""
+        for ours, other in pairs:
+            if self._samples[work, ours] and self._samples[work, other]:
+                self.rows.append(
+                    Row(
+                        work=title,
+                        logmark_as=ours,
+                        against=other,
+                        unit=unit,
+                        logmark=middle(self._samples[work, ours]),
+                        other=middle(self._samples[work, other]),
+                        kind=kind,
+                        is_higher_better=is_higher_better,
+                        goal=goal if (ours, other) in ((SYNC, DEFAULT), (SYNC, OS_AND_SYNC)) else None,
+                    )
                 )
-            )
 
-    sizes = {100: "100 B", 1024: "1 KiB"}
+
+def _rows(plan: Plan, samples: Samples) -> list[Row]:
+    made = Rows(samples)
+    compare = made.compare
     compare("start", "start to first acknowledged record", "ms", "start", is_higher_better=False)
-    compare("memory", "most memory resident, after all loads", "MB", "memory", is_higher_better=False)
-    for value_bytes in plan.records:
-        size = sizes[value_bytes]
+    title = f"most memory resident, after the clients' loads, {CLIENT_PARTITIONS} partitions"
+    compare("memory of clients", title, "MB", "memory", is_higher_better=False)
+    title = f"most memory resident, after all loads, topics of up to {max(plan.partitions):,} partitions"
+    compare("memory", title, "MB", "memory", is_higher_better=False)
+    for value_bytes, size in SIZES.items():
         for work, title in (("produce", "produced"), ("consume", "consumed")):
             name = f"processor time per GB {title}, {size}"
             compare(f"cpu {work} {value_bytes}", name, "s", "cpu", is_higher_better=False)
     for work, title in (
         ("produce", "produce, librdkafka"),
         ("consume", "consume, librdkafka"),
-        ("send_batches", "produce, ready-made batches"),
         ("fetch_batches", "fetch, bytes only"),
     ):
-        for value_bytes in plan.records:
-            compare(f"{work} {value_bytes}", f"{title}, {sizes[value_bytes]}", "records/s", "throughput")
-    for connections in plan.connections:
-        noun = "connection" if connections == 1 else "connections"
-        compare(f"requests {connections}", f"one-record requests, {connections} {noun}", "requests/s", "throughput")
-        title = f"their p99, {connections} {noun}"
-        compare(f"p99 {connections}", title, "ms", "p99", is_higher_better=False)
+        for value_bytes, size in SIZES.items():
+            compare(f"{work} {value_bytes}", f"{title}, {size}", "records/s", "throughput")
+    for each in plan.matrix:
+        _compare_work(made, each)
+    pairs = ((FIXTURES["logmark"], FIXTURES["mock"]),)
     for figure, title in (("after_import_ms", "after import"), ("cold_ms", "from a cold interpreter")):
-        rows.append(
-            Row(
-                work=f"test fixture: first acknowledged record {title}",
-                logmark_as="logmark.testing",
-                against="librdkafka's mock",
-                unit="ms",
-                logmark=middle(samples[f"fixture {figure}", "logmark"]),
-                other=middle(samples[f"fixture {figure}", "mock"]),
-                kind="start",
-                is_higher_better=False,
-            )
-        )
-    return rows
+        work = f"test fixture: first acknowledged record {title}"
+        compare(f"fixture {figure}", work, "ms", "start", pairs=pairs, is_higher_better=False)
+    return made.rows
+
+
+def _compare_work(made: Rows, work: Work) -> None:
+    title = matrix.describe(work)
+    goal = GOAL if work.name == "batches" or work.size >= GOAL_CONNECTIONS else None
+    unit, kind = {
+        "requests": ("requests/s", "throughput"),
+        "batches": ("records/s", "throughput"),
+        "commits": ("commits/s", "commit"),
+    }[work.name]
+    made.compare(f"rate {work.key}", title, unit, kind, goal=goal)
+    if work.is_single_connection:
+        pairs = ((SYNC, OS_AND_SYNC),)
+        made.compare(f"rate {work.key}", title, unit, "single_connection", pairs=pairs, goal=SINGLE_CONNECTION_GOAL)
+    made.compare(f"p99 {work.key}", f"p99 of {title}", "ms", "p99", is_higher_better=False)
+    name = f"bytes written to the disk per byte produced, {title}"
+    pairs = ((SYNC, DEFAULT),)
+    made.compare(f"written {work.key}", name, "bytes", "written", pairs=pairs, is_higher_better=False)
+
+
+def _processors(plan: Plan, samples: Samples) -> Shares:
+    """Return how many processors the load generator and the broker kept busy: a reader sees who is the limit."""
+    labels = (OS, DEFAULT, SYNC, FLUSHED)
+    lines = []
+    for work in plan.matrix:
+        cells = [
+            f"{middle(generator):.2f} / {middle(samples[f'broker {work.key}', label]):.2f}"
+            if (generator := samples[f"generator {work.key}", label])
+            else ""
+            for label in labels
+        ]
+        lines.append((matrix.describe(work), *cells))
+    return Shares(title="Processors busy: load generator / broker", headings=("work", *labels), lines=lines)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    numbers = tuple(int(word) for word in text.split(","))
+    if min(numbers) < 1:
+        raise ValueError(text)
+    return numbers
 
 
 def main() -> int:
-    """Runs the bench and prints it; 1 with a sentence when a side cannot run here."""
+    """Run the bench and print it; return 1 with a message when a side cannot run here."""
     parser = argparse.ArgumentParser(description="Logmark's broker side by side with Apache Kafka.")
     report.add_options(parser)
+    report.add_works(parser, WORKS)
+    shown = ",".join(map(str, PARTITIONS))
+    parser.add_argument("--partitions", type=_numbers, metavar="N,...", help=f"numbers of partitions (default {shown})")
+    parser.add_argument("--seconds", type=float, default=0.8, help="seconds of each load at N partitions (default 0.8)")
     options = parser.parse_args()
-    if not Path("/proc/self/stat").exists():
-        print("The bench reads memory and processor time from /proc, so it runs on Linux only.", file=sys.stderr)
+    if not Path("/proc/self/io").exists():
+        print("The bench reads what a process uses from /proc, so it runs on Linux only.", file=sys.stderr)
         return 1
     if reason := distribution.why_not():
         print(reason, file=sys.stderr)
         return 1
-    plan = Plan.tiny() if options.tiny else Plan.full(options.rounds)
+    # Apache Kafka keeps every partition's files open.
+    _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+    plan = Plan.tiny(options) if options.tiny else Plan.full(options)
     with tempfile.TemporaryDirectory(prefix="logmark-bench-") as folder:
-        rows = measure(plan, Path(folder), lambda line: print(line, file=sys.stderr, flush=True))
-    about = {"rounds": plan.rounds, "partitions": PARTITIONS, "kafka": distribution.KAFKA_VERSION}
-    report.show(rows, about=about, title="Logmark beside Apache Kafka", bench="broker", options=options)
+        rows, shares = measure(plan, Path(folder), lambda line: print(line, file=sys.stderr, flush=True))
+    about = {"rounds": plan.rounds, "seconds": plan.seconds, "kafka": distribution.KAFKA_VERSION}
+    title = "Logmark beside Apache Kafka"
+    report.show(rows, about=about, title=title, bench="broker", options=options, shares=shares)
     return 0
 
 

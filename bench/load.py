@@ -3,13 +3,16 @@
 `python -m bench.load NAME JSON-ARGUMENTS`
 """
 
+import itertools
 import json
+import math
 import os
 import select
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ from bench import wire
 REPOSITORY = Path(__file__).resolve().parents[1]
 # A log of 100 MB is read in the time that a connection takes to warm up, so it is read several times.
 FETCH_PASSES = 5
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+IN_FLIGHT = 5
 
 Result = dict[str, float]
 
@@ -35,6 +40,27 @@ def run(name: str, /, **arguments: Any) -> Result:
     if done.returncode != 0:
         raise RuntimeError(f"the load {name} {arguments} failed:\n{done.stderr}")
     return dict(json.loads(done.stdout))
+
+
+class Meter:
+    """The time that passes, and the processors that this process and the broker's keep busy meanwhile."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._begin = time.perf_counter()
+        self._own, self._broker = time.process_time(), cpu_seconds(pid)
+
+    def stop(self) -> Result:
+        """Return the seconds that have passed and the shares of them that each process has computed."""
+        seconds = time.perf_counter() - self._begin
+        own, broker = time.process_time() - self._own, cpu_seconds(self._pid) - self._broker
+        return {"seconds": seconds, "generator_processors": own / seconds, "broker_processors": broker / seconds}
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time that a process has used since its start."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
 
 
 def connect(address: str) -> socket.socket:
@@ -68,69 +94,133 @@ def receive(connection: socket.socket, buffer: bytearray) -> memoryview:
     return view[:size]
 
 
-def requests(address: str, topic: str, partitions: int, connections: int, seconds: float, value_bytes: int) -> Result:
-    """One-record Produce requests with acks=all, one in flight on each connection."""
+def requests(
+    address: str, pid: int, topic: str, partitions: int, connections: int, seconds: float, value_bytes: int
+) -> Result:
+    """One-record Produce requests with acks=all, one in flight on each connection, spread over all partitions."""
     record = wire.batch(os.urandom(value_bytes), 1)
     made = [wire.produce_request(topic, index, record) for index in range(partitions)]
+    seen = _send(address, pid, made, connections, seconds, lambda answer: wire.produce_error(answer, topic, at=4))
+    return {**seen, "bytes": seen["requests"] * len(record)}
+
+
+def commits(
+    address: str, pid: int, topic: str, partitions: int, connections: int, seconds: float, groups: int
+) -> Result:
+    """OffsetCommits of simple groups, one in flight on each connection, spread over all groups."""
+    names = [f"bench-{number}" for number in range(groups)]
+    # Every group's offset changes with every commit, so that no broker can skip one that says nothing new.
+    made = [
+        wire.commit_request(name, topic, number % partitions, offset)
+        for offset in (1, 2)
+        for number, name in enumerate(names)
+    ]
+    _find_coordinators(address, topic, names, made)
+    return _send(address, pid, made, connections, seconds, lambda answer: wire.commit_error(answer, topic, at=4))
+
+
+def _find_coordinators(address: str, topic: str, groups: list[str], made: list[bytes]) -> None:
+    """Wait until every group's coordinator has accepted a commit."""
+    deadline, buffer = time.monotonic() + 60, bytearray(4096)
+    with connect(address) as connection:
+        for group, request in zip(groups, made, strict=False):
+            while True:
+                connection.sendall(wire.coordinator_request(group))
+                receive(connection, buffer)
+                connection.sendall(request)
+                error = wire.commit_error(receive(connection, buffer), topic)
+                if not error:
+                    break
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"the broker answered error code {error} to commits of {group} for a minute")
+                time.sleep(0.01)
+
+
+def _send(
+    address: str, pid: int, made: list[bytes], connections: int, seconds: float, error_of: Callable[[bytes], int]
+) -> Result:
+    """Send the requests over and over, one in flight on each connection, and measure the answers.
+
+    Each connection begins at another request and steps over those of the others, so that all together send all of them.
+    """
+    turns = [itertools.cycle(_turn(made, number, connections)) for number in range(connections)]
     opened = [connect(address) for _ in range(connections)]
-    begin = time.perf_counter()
-    until = begin + seconds
+    meter = Meter(pid)
+    until = time.perf_counter() + seconds
     # A selector costs more than a single connection's request, so one connection is simply waited for.
-    latencies = _in_turn(opened[0], made[0], topic, until) if connections == 1 else _at_once(opened, made, topic, until)
-    elapsed = time.perf_counter() - begin
+    if connections == 1:
+        latencies = _in_turn(opened[0], turns[0], error_of, until)
+    else:
+        latencies = _at_once(opened, turns, error_of, until)
+    measured = meter.stop()
     for connection in opened:
         connection.close()
     latencies.sort()
     return {
-        "requests_per_s": len(latencies) / elapsed,
+        "requests": len(latencies),
+        "requests_per_s": len(latencies) / measured["seconds"],
         "p50_ms": 1000 * latencies[len(latencies) // 2],
         "p99_ms": 1000 * latencies[int(0.99 * (len(latencies) - 1))],
+        **measured,
     }
 
 
-def _in_turn(connection: socket.socket, request: bytes, topic: str, until: float) -> list[float]:
-    """How long each request took, one after the other."""
+def _turn(made: list[bytes], first: int, step: int) -> list[bytes]:
+    """Return the requests of one connection: every `step`-th from `first` on, around the end until they repeat."""
+    length = len(made) // math.gcd(len(made), step)
+    return [made[(first + number * step) % len(made)] for number in range(length)]
+
+
+def _in_turn(
+    connection: socket.socket, requests: Iterator[bytes], error_of: Callable[[bytes], int], until: float
+) -> list[float]:
+    """Return how long each request took, one after the other."""
     clock, latencies = time.perf_counter, list[float]()
     connection.settimeout(None)
     sent = clock()
     while sent < until:
-        connection.send(request)
-        _check(connection, topic)
+        connection.send(next(requests))
+        _check(connection, error_of)
         now = clock()
         latencies.append(now - sent)
         sent = now
     return latencies
 
 
-def _at_once(opened: list[socket.socket], made: list[bytes], topic: str, until: float) -> list[float]:
-    """How long each request took, with one under way on every connection all the time."""
+def _at_once(
+    opened: list[socket.socket], turns: Sequence[Iterator[bytes]], error_of: Callable[[bytes], int], until: float
+) -> list[float]:
+    """Return how long each request took, with one under way on every connection all the time."""
     clock, latencies = time.perf_counter, list[float]()
     # Neither a selector's objects nor a parsed answer: a generator that is busy itself measures itself.
-    ready, sent, requests = select.epoll(), dict[int, float](), dict[int, bytes]()
+    ready, sent = select.epoll(), dict[int, float]()
     connections = {connection.fileno(): connection for connection in opened}
-    for number, (descriptor, connection) in enumerate(connections.items()):
-        requests[descriptor] = made[number % len(made)]
+    requests = dict(zip(connections, turns, strict=True))
+    for descriptor, connection in connections.items():
         ready.register(descriptor, select.EPOLLIN)
         sent[descriptor] = clock()
-        connection.send(requests[descriptor])
+        connection.send(next(requests[descriptor]))
     now = clock()
     while now < until:
         for descriptor, _ in ready.poll(30):
             connection = connections[descriptor]
-            _check(connection, topic)
+            _check(connection, error_of)
             now = clock()
             latencies.append(now - sent[descriptor])
             sent[descriptor] = now
-            connection.send(requests[descriptor])
+            connection.send(next(requests[descriptor]))
     return latencies
 
 
-def _check(connection: socket.socket, topic: str) -> None:
-    """Takes one whole answer and sees that it is a good one."""
+def _check(connection: socket.socket, error_of: Callable[[bytes], int]) -> None:
+    """Take one whole answer and check that it has no error."""
     answer = connection.recv(4096)
     while len(answer) < 4 or len(answer) < 4 + int.from_bytes(answer[:4], "big"):
-        answer += connection.recv(4096)
-    if error := wire.produce_error(answer, topic, at=4):
+        more = connection.recv(4096)
+        if not more:
+            raise RuntimeError("the broker closed the connection")
+        answer += more
+    if error := error_of(answer):
         raise RuntimeError(f"the broker answered error code {error}")
 
 
@@ -200,23 +290,32 @@ def consume(address: str, topic: str, partitions: int, records: int, value_bytes
     return {"records_per_s": records / seconds, "mb_per_s": records * value_bytes / seconds / 1e6, "seconds": seconds}
 
 
-def send_batches(address: str, topic: str, partitions: int, records: int, value_bytes: int) -> Result:
-    """Ready-made batches with acks=all, five in flight on one connection: nearly all the work is the broker's."""
+def send_batches(
+    address: str, pid: int, topic: str, partitions: int, records: int, value_bytes: int, seconds: float
+) -> Result:
+    """Ready-made batches with acks=all, five in flight on one connection: nearly all the work is the broker's.
+
+    The load ends after so many records or so many seconds, whichever comes first.
+    """
     per_batch = max(1, 65_536 // value_bytes)
     batch = wire.batch(os.urandom(value_bytes), per_batch)
     made = [wire.produce_request(topic, index, batch) for index in range(partitions)]
     connection, buffer = connect(address), bytearray(4096)
-    total = records // per_batch
-    begin = time.perf_counter()
-    for number in range(total + 5):
-        if number < total:
-            connection.sendall(made[number % partitions])
-        if number >= 5 and (error := wire.produce_error(receive(connection, buffer), topic)):
+    sent = answered = 0
+    meter = Meter(pid)
+    until, total = time.perf_counter() + seconds, max(1, records // per_batch)
+    while answered < sent or not sent:
+        while sent < total and sent - answered < IN_FLIGHT:
+            connection.sendall(made[sent % partitions])
+            sent += 1
+        if error := wire.produce_error(receive(connection, buffer), topic):
             raise RuntimeError(f"the broker answered error code {error}")
-    seconds = time.perf_counter() - begin
+        answered += 1
+        if time.perf_counter() >= until:
+            total = sent
+    measured = meter.stop()
     connection.close()
-    sent = total * per_batch
-    return {"records_per_s": sent / seconds, "mb_per_s": sent * value_bytes / seconds / 1e6, "seconds": seconds}
+    return {"records_per_s": sent * per_batch / measured["seconds"], "bytes": sent * len(batch), **measured}
 
 
 def fetch_batches(address: str, topic: str, partitions: int, records: int, value_bytes: int) -> Result:
@@ -234,7 +333,7 @@ def fetch_batches(address: str, topic: str, partitions: int, records: int, value
     return {"records_per_s": read / seconds, "mb_per_s": read * value_bytes / seconds / 1e6, "seconds": seconds}
 
 
-LOADS = {load.__name__: load for load in (requests, produce, consume, send_batches, fetch_batches)}
+LOADS = {load.__name__: load for load in (requests, commits, produce, consume, send_batches, fetch_batches)}
 
 if __name__ == "__main__":
     print(json.dumps(LOADS[sys.argv[1]](**json.loads(sys.argv[2]))))

@@ -34,6 +34,25 @@ def plain_write(folder: Path, data: bytes, count: int, *, sync: bool) -> float:
         path.unlink()
 
 
+def recycled_sync(folder: Path, size: int, seconds: float) -> float:
+    """Return the mean seconds of one write with its fdatasync into a file whose blocks were all written before."""
+    path, length = folder / "recycled", 16 << 20
+    path.write_bytes(bytes(length))
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+        data, count = os.urandom(size), 0
+        begin = time.perf_counter()
+        while (elapsed := time.perf_counter() - begin) < seconds or not count:
+            os.pwrite(descriptor, data, count * size % length)
+            os.fdatasync(descriptor)
+            count += 1
+        return elapsed / count
+    finally:
+        os.close(descriptor)
+        path.unlink()
+
+
 def plain_read(path: Path, chunk_bytes: int) -> float:
     """Seconds to read a file out of the page cache into one piece of memory, chunk by chunk."""
     buffer = bytearray(chunk_bytes)

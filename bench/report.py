@@ -29,6 +29,7 @@ class Row:
     other: float
     kind: str
     is_higher_better: bool = True
+    goal: float | None = None  # the least ratio
 
     @property
     def ratio(self) -> float:
@@ -48,14 +49,15 @@ class Row:
 
     def as_json(self) -> dict[str, object]:
         """The row with its ratio under a name that says what was divided: `throughput_ratio`, `scan_ratio`, ..."""
-        values = {name: value for name, value in asdict(self).items() if name not in ("kind", "is_higher_better")}
+        hidden = ("kind", "is_higher_better") if self.goal is not None else ("kind", "is_higher_better", "goal")
+        values = {name: value for name, value in asdict(self).items() if name not in hidden}
         better = "higher" if self.is_higher_better else "lower"
         return values | {"better": better, f"{self.kind}_ratio": round(self.ratio, 3)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """Where the time of some works goes: one line for each, one column for each part."""
+    """A table of its own below the rows: one line for each work."""
 
     title: str
     headings: Sequence[str]
@@ -69,6 +71,22 @@ class Shares:
         """The lines as a table."""
         table = ["| " + " | ".join(line) + " |" for line in (self.headings, *self.lines)]
         return ["", f"{self.title}:", "", table[0], "|" + "---|" * len(self.headings), *table[1:]]
+
+
+def goals(rows: Iterable[Row]) -> Shares:
+    """Return the rows that have a goal, each with its verdict."""
+    lines = [
+        (
+            row.work,
+            row.logmark_as,
+            f"at least {row.goal:g} times {row.against}",
+            f"{row.ratio:.2f}",
+            "met" if row.ratio >= row.goal else "MISSED",
+        )
+        for row in rows
+        if row.goal is not None
+    ]
+    return Shares(title="Goals", headings=("work", "Logmark as", "goal", "ratio", "verdict"), lines=lines)
 
 
 def middle(samples: Iterable[float]) -> float:
@@ -95,6 +113,19 @@ def add_options(parser: argparse.ArgumentParser, *, rounds: int = 3) -> None:
     parser.add_argument("--rounds", type=int, default=rounds, help=f"rounds that count (default {rounds})")
     parser.add_argument("--tiny", action="store_true", help="only see that everything runs")
     parser.add_argument("--record", action="store_true", help="write the table into docs/performance.md too")
+
+
+def add_works(parser: argparse.ArgumentParser, works: Sequence[str]) -> None:
+    """The option that chooses among a bench's works; without it all of them run."""
+
+    def read(text: str) -> tuple[str, ...]:
+        names = tuple(text.split(","))
+        if unknown := sorted(set(names) - set(works)):
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose among {', '.join(works)}")
+        return names
+
+    shown = ",".join(works)
+    parser.add_argument("--works", type=read, default=works, metavar="WORK,...", help=f"works to run (default {shown})")
 
 
 def show(

@@ -2,7 +2,6 @@
 
 import base64
 import contextlib
-import os
 import secrets
 import shutil
 import signal
@@ -14,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from bench import wire
-from bench.load import connect, receive
+from bench.load import connect, cpu_seconds, receive
 from tests.harness import distribution
 from tests.harness.node import free_ports
 from tests.harness.tools import STORAGE, run_tool
 
 TOPIC_OF_START = "first-record"
-CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+# Apache Kafka needs several seconds for a topic of 1,000 partitions.
+TOPIC_TIMEOUT_S = 120
 
 # What kafka-server-start.sh gives the JVM when nothing is set.
 KAFKA_JVM = (
@@ -96,13 +96,17 @@ class Running:
 
     def cpu_seconds(self) -> float:
         """Processor time that the broker has used since its start."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(") ", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+        return cpu_seconds(self.pid)
 
     def memory_mb(self) -> float:
         """The most memory that was ever resident."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / 1e6
+
+    def written_bytes(self) -> int:
+        """Return how much the broker has sent to the block device since its start; a page counts when it gets dirty."""
+        lines = Path(f"/proc/{self.pid}/io").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes"))
 
 
 def first_record_is_acknowledged(address: str) -> bool:
@@ -144,11 +148,10 @@ def logmark(folder: Path, *, durability: str) -> Iterator[Running]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def format_kafka(folder: Path, settings: Mapping[str, str] | None = None) -> None:
+def format_kafka(folder: Path) -> None:
     """Makes a folder one of Apache Kafka, with its own defaults for one node."""
     folder.mkdir(parents=True)
     broker_port, controller_port = free_ports(2)
-    properties = folder / "server.properties"
     values = {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -162,11 +165,16 @@ def format_kafka(folder: Path, settings: Mapping[str, str] | None = None) -> Non
         "offsets.topic.replication.factor": "1",
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
-        **(settings or {}),
     }
-    properties.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+    configure_kafka(folder, values)
     cluster_id = "A" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode()[1:22]
-    run_tool(STORAGE, "format", "-t", cluster_id, "-c", str(properties)).check()
+    run_tool(STORAGE, "format", "-t", cluster_id, "-c", str(folder / "server.properties")).check()
+
+
+def configure_kafka(folder: Path, settings: Mapping[str, str]) -> None:
+    """Add settings to those with which Apache Kafka starts in a folder; of two lines with one name the last counts."""
+    with (folder / "server.properties").open("a") as properties:
+        properties.writelines(f"{name}={value}\n" for name, value in settings.items())
 
 
 def kafka_at(folder: Path, **watching: Any) -> Running:
@@ -196,9 +204,9 @@ def create_topic(address: str, name: str, partitions: int, config: dict[str, str
 
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
     new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config or {})
-    admin.create_topics([new])[name].result(30)
+    admin.create_topics([new], request_timeout=TOPIC_TIMEOUT_S)[name].result(TOPIC_TIMEOUT_S)
     wanted = {TopicPartition(name, index): OffsetSpec.latest() for index in range(partitions)}
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + TOPIC_TIMEOUT_S
     while True:
         try:
             for answer in admin.list_offsets(wanted).values():
@@ -218,3 +226,14 @@ def delete_topic(address: str, name: str) -> None:
     # The client has a name because its futures fail when it is collected.
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
     admin.delete_topics([name])[name].result(30)
+
+
+def flush_commits(address: str, *, is_on: bool) -> None:
+    """Make Apache Kafka wait for the disk before it acknowledges an OffsetCommit, or return to its default."""
+    from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    operation = AlterConfigOpType.SET if is_on else AlterConfigOpType.DELETE
+    entry = ConfigEntry("flush.messages", "1", incremental_operation=operation)
+    resource = ConfigResource(ResourceType.TOPIC, "__consumer_offsets", incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(30)

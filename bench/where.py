@@ -41,7 +41,7 @@ def profile(name: str | None, durability: str, folder: Path) -> Spent:
         sides.create_topic(address, "where", PARTITIONS)
         where: dict[str, object] = {"address": address, "topic": "where", "partitions": PARTITIONS}
         if name == "requests":
-            load.run("requests", **where, connections=16, seconds=5, value_bytes=100)
+            load.run("requests", **where, pid=broker.pid, connections=16, seconds=5, value_bytes=100)
         elif name is not None:
             load.run("produce", **where, records=1_000_000, value_bytes=100)
         for _ in range(20 if name == "fetch_batches" else 0):

@@ -1,10 +1,11 @@
 """The few requests of the light load generators, written by hand so that neither side's own code makes the load."""
 
 import struct
+from collections.abc import Iterable
 
 from tests.harness.wire import batch as made_by_hand
 
-PRODUCE, FETCH, METADATA = 0, 1, 3
+PRODUCE, FETCH, METADATA, OFFSET_COMMIT, FIND_COORDINATOR = 0, 1, 3, 8, 10
 
 _INT16 = struct.Struct(">h")
 
@@ -43,17 +44,35 @@ def produce_error(answer: bytes | memoryview, topic: str, *, at: int = 0) -> int
     return int(_INT16.unpack_from(answer, at + 4 + 1 + 1 + 1 + len(topic) + 1 + 4)[0])
 
 
+def commit_request(group: str, topic: str, partition: int, offset: int) -> bytes:
+    """OffsetCommit v8 of one partition by a simple group: generation -1 and no member."""
+    committed = struct.pack(">iqi", partition, offset, -1) + b"\1" + b"\0"
+    where = b"\2" + _compact(topic.encode()) + b"\2" + committed + b"\0\0"
+    return _frame(OFFSET_COMMIT, 8, b"\0" + _compact(group.encode()) + struct.pack(">i", -1) + b"\1" + b"\0" + where)
+
+
+def commit_error(answer: bytes | memoryview, topic: str, *, at: int = 0) -> int:
+    """Return the error code in an answer to `commit_request`, which begins at `at` without its length."""
+    return int(_INT16.unpack_from(answer, at + 4 + 1 + 4 + 1 + 1 + len(topic) + 1 + 4)[0])
+
+
+def coordinator_request(group: str) -> bytes:
+    """FindCoordinator v1 of a group, with which Apache Kafka creates the topic of the committed offsets."""
+    return _frame(FIND_COORDINATOR, 1, _string(group) + b"\0")
+
+
 def metadata_request(topic: str) -> bytes:
     """Metadata v4 of one topic, which is created when it is missing and the broker may."""
     return _frame(METADATA, 4, struct.pack(">i", 1) + _string(topic) + b"\1")
 
 
-def fetch_request(topic: str, positions: list[int], *, partition_bytes_max: int) -> bytes:
-    """Fetch v4 of every partition of a topic from the given positions."""
-    partitions = b"".join(
-        struct.pack(">iqi", index, position, partition_bytes_max) for index, position in enumerate(positions)
-    )
-    where = struct.pack(">i", 1) + _string(topic) + struct.pack(">i", len(positions)) + partitions
+def fetch_request(
+    topic: str, positions: list[int], *, partition_bytes_max: int, partitions: Iterable[int] | None = None
+) -> bytes:
+    """Fetch v4 of the given partitions of a topic, or of every one, each from its position."""
+    chosen = range(len(positions)) if partitions is None else partitions
+    parts = [struct.pack(">iqi", index, positions[index], partition_bytes_max) for index in chosen]
+    where = struct.pack(">i", 1) + _string(topic) + struct.pack(">i", len(parts)) + b"".join(parts)
     return _frame(FETCH, 4, struct.pack(">iiiib", -1, 500, 1, 50 << 20, 0) + where)
 
 

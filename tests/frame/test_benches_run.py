@@ -54,13 +54,41 @@ def test_a_bench_starts_and_tells_what_it_takes(bench: str) -> None:
 @pytest.mark.soak
 @pytest.mark.kafka
 def test_the_broker_bench_runs() -> None:
-    rows = rows_of("broker")
+    report = report_of("broker")
 
+    rows = report["rows"]
     works = " ".join(row["work"] for row in rows)
-    for work in ("start to first", "memory", "processor time per GB", "produce, librdkafka, 100 B", "64 connections"):
+    for work in ("start to first", "memory", "processor time per GB", "produce, librdkafka, 100 B", "test fixture"):
         assert work in works
+    for partitions in (4, 8):
+        for work in (
+            "one-record requests, 64 connections",
+            "p99 of one-record requests, 1 connection",
+            "produce, ready-made batches, 1 KiB",
+            "OffsetCommits, 16 connections",
+            "bytes written to the disk per byte produced, produce, ready-made batches, 100 B",
+        ):
+            assert f"{work}, {partitions} partitions" in works
     pairs = {(row["logmark_as"], row["against"]) for row in rows}
     assert {("os", "kafka default"), ("sync", "kafka default"), ("sync", "kafka flush.messages=1")} <= pairs
+    assert ("sync", "os + one sync of a recycled file") in pairs
+    goals, processors = report["shares"]
+    assert {"met", "MISSED"} >= {line["verdict"] for line in goals["lines"]}
+    assert len(goals["lines"]) == sum("goal" in row for row in rows) == 2 * 5, "each has a verdict"
+    assert all(line["sync"] for line in processors["lines"]), "the load generator's share is shown for every work"
+
+
+def test_the_broker_bench_refuses_a_work_that_it_does_not_know() -> None:
+    done = subprocess.run(
+        [sys.executable, "bench/broker.py", "--works", "requests,juggling"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert 2 == done.returncode
+    assert "juggling: choose among start, clients, requests, batches, commits" in done.stderr
 
 
 @pytest.mark.soak
@@ -97,7 +125,9 @@ def test_the_log_bench_runs() -> None:
         assert work in works
     pairs = {(row["logmark_as"], row["against"]) for row in rows}
     assert {("os", "plain write"), ("sync", "plain write + fdatasync"), ("columns", "memcpy")} <= pairs
-    assert {("columns", "pyarrow copy"), ("os", "kafka default")} <= pairs
+    assert {("columns", "pyarrow copy")} <= pairs
+    restarted = "kafka default, without the wait for its old session"
+    assert {("os", restarted), ("sync", restarted)} <= pairs
 
 
 @pytest.mark.soak
