@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from logmark.log import damage
-from logmark.log.damage import BadBatch, Damage, parse_header, read_header_at, sound_header_at
+from logmark.log.damage import BadBatch, Damage, DamageScan, parse_header, read_header_at, sound_header_at
 from logmark.wire import columns
 from logmark.wire.batches import BatchHeader
 from logmark.wire.columns import HEADER_BYTES
@@ -227,14 +226,28 @@ class Lookup:
 
     # Damage
 
-    def next_sound(self, position: int, stop: int, *, at_least: int) -> tuple[int, BatchHeader] | None:
-        """Return position and header of the next batch that is believed behind the bad one at a position."""
-        return damage.next_sound(self._segment, position, stop, at_least=at_least)
+    def next_sound(
+        self, position: int, stop: int, *, expected: int, known_offset: int | None = None
+    ) -> tuple[int, BatchHeader] | None:
+        """Return position and header of the next batch that is believed behind the bad one at a position.
 
-    def note_damage(self, bad: BadBatch, stop: int) -> int:
-        """Note at the segment that there is no batch at a position; return where the next sound one starts."""
+        `known_offset` is an offset at which a batch is known to begin, or the segment to end: a recovery point, or the
+        base offset of the next segment.
+        """
         segment = self._segment
-        found = self.next_sound(bad.behind, stop, at_least=bad.expected)
+        scan = DamageScan(
+            segment, stop, is_dense=segment.is_dense, entries=segment.entries_behind(position),
+            known_offset=known_offset,
+        )  # fmt: skip
+        return scan.next_batch(position, expected=expected)
+
+    def note_damage(self, bad: BadBatch, stop: int, *, known_offset: int | None = None) -> int:
+        """Note at the segment that there is no batch at a position; return where the next one starts that is believed.
+
+        The end of what is searched, `stop`, is returned if there is none.
+        """
+        segment = self._segment
+        found = self.next_sound(bad.behind, stop, expected=bad.expected, known_offset=known_offset)
         end = stop if found is None else found[0]
         segment.skips[bad.position] = end
         noted = Damage(

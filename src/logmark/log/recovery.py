@@ -286,7 +286,8 @@ class Loader:
             position += sound
             if problem is None:
                 continue
-            found = segment.lookup.next_sound(position, segment.size, at_least=expected)
+            known = self._known_offset(at, expected)
+            found = segment.lookup.next_sound(position, segment.size, expected=expected, known_offset=known)
             if self._is_torn(segment, position, expected, None if found is None else found[0]):
                 logger.warning(
                     "%s: cut %d bytes at byte %d that hold no whole batch (%s)",
@@ -295,7 +296,9 @@ class Loader:
                 segment.truncate(position)
                 self._drop(at + 1)
                 break
-            position = segment.lookup.note_damage(BadBatch(position, expected, problem), segment.size)
+            position = segment.lookup.note_damage(
+                BadBatch(position, expected, problem), segment.size, known_offset=known
+            )  # fmt: skip
             self.damage.append(segment.damage[-1])
             if found is not None:
                 expected = found[1].base_offset
@@ -321,6 +324,12 @@ class Loader:
             if aborted is not None:
                 self.aborted.append(aborted)
         return sound, following, problem
+
+    def _known_offset(self, at: int, expected: int) -> int | None:
+        """Return an offset behind the expected one at which a batch of a segment begins, or the segment ends."""
+        if at + 1 < len(self.segments):
+            return self.segments[at + 1].base_offset
+        return self.durable_end if expected < self.durable_end else None
 
     def _is_torn(self, segment: Segment, position: int, expected: int, next_sound: int | None) -> bool:
         """A bad place is a torn tail when it is not proved durable, and nothing sound follows or its write got lost."""
