@@ -27,7 +27,7 @@ damaged before the goal, a forged chain has to cover those bytes too, and its ch
 ones: a forged chain leaves the value only by ending exactly at a true batch, and its own offsets must fit there, or by
 claiming the true bytes that follow, damage included. A header that is destroyed as a whole names no batch by chance: a
 random length, delta and checksum would have to agree. What remains is damage that changes length and delta at once, so
-that both lead to the same forged batch, and leaves the rest readable. The scan cannot tell that, and disks do not do it.
+that both lead to the same forged batch: two changes that fit each other and the value.
 
 What is lost: If the scan believes no batch, it sets aside everything up to the goal. Batches of more than the index
 interval have an entry each, so this is little more than an index interval where the index is whole. Without any entry
@@ -45,9 +45,8 @@ only if all is sound up to the goal.
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import google_crc32c
 
@@ -82,16 +81,27 @@ class BatchFile(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Damage:
-    """A stretch of a segment that is kept and never served."""
+class Damage(NamedTuple):
+    """A part of a segment that is kept and not served: bytes that are no batch, or no bytes where offsets are missing.
 
-    path: str
+    The name of the file is empty where the reader of the damage knows it.
+    """
+
     position: int
     size_bytes: int
     first_offset: int
     next_offset: int | None
     problem: str
+    # The first 21 bytes as they must be, where nothing else is wrong: then nothing is lost.
+    right_head: bytes | None = None
+    path: str = ""
+
+    @property
+    def records_lost_max(self) -> int | None:
+        """How many records the damaged part can have held; None if that is not known."""
+        if self.right_head is not None:
+            return 0
+        return None if self.next_offset is None else self.next_offset - self.first_offset
 
     def __str__(self) -> str:
         until = "" if self.next_offset is None else f" up to, excluding, {self.next_offset}"

@@ -18,9 +18,9 @@ from logmark.clock import Clock
 from logmark.disk.files import FileSystem, Lock
 from logmark.errors import Malformed, UserError
 from logmark.log import checkpoints
-from logmark.log.ahead import ReadAhead
 from logmark.log.groupcommit import GroupCommit
 from logmark.log.partition import METADATA, Partition
+from logmark.log.prefetch import ReadAhead
 from logmark.log.settings import TopicSettings
 from logmark.names import TopicPartition
 

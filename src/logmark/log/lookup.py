@@ -5,13 +5,12 @@ noted at the segment, and the look-up continues behind it.
 """
 
 import logging
-from array import array
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from logmark.log import chunks
 from logmark.log.damage import BadBatch, Damage, DamageScan, parse_header, read_header_at, sound_header_at
-from logmark.wire import columns
 from logmark.wire.batches import BatchHeader
 from logmark.wire.columns import HEADER_BYTES
 
@@ -104,20 +103,13 @@ class Lookup:
     def sound_end(self, position: int) -> int | None:
         """Return the offset behind the last batch, or None if one from a position on is not sound; read all of them."""
         segment = self._segment
-        data = segment.read(position, segment.size - position)
-        expected = int.from_bytes(data[:8], "big", signed=True) if position else segment.base_offset
-        sound, end, _, _ = columns.index_batches(
-            data,
-            expected=expected,
-            is_dense=segment.is_dense,
-            position=position,
-            base_offset=segment.base_offset,
-            interval=segment.size,
-            state=array("q", (0, 0, 0, 0, 0)),
-            offset_entries=bytearray(),
-            time_entries=bytearray(),
-        )
-        return end if sound == segment.size - position else None
+        end = int.from_bytes(segment.read(position, 8), "big", signed=True) if position else segment.base_offset
+        check = chunks.check_dense if segment.is_dense else chunks.check_growing
+        for chunk in chunks.read_chunks(segment.read, position, segment.size, expected=end, check=check):
+            if chunk.problem is not None:
+                return None
+            end = chunk.next_offset
+        return end
 
     # Offsets
 
