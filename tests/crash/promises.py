@@ -47,7 +47,6 @@ class Log:
     stamps: dict[int, int] = field(default_factory=dict)
     sent: dict[int, list[Sent]] = field(default_factory=dict)
     transactions: list[Transaction] = field(default_factory=list)
-    refused: set[int] = field(default_factory=set)
     # Below it everything was acknowledged, and shown to readers.
     acknowledged: int = 0
     # DeleteRecords was answered with this log start; a later one may have been on its way.
@@ -62,7 +61,6 @@ class Log:
             stamps=dict(self.stamps),
             sent={producer_id: list(sent) for producer_id, sent in self.sent.items()},
             transactions=[replace(each) for each in self.transactions],
-            refused=set(self.refused),
         )
 
     def forget_from(self, end: int) -> None:
@@ -148,7 +146,7 @@ class Promises:
                 epochs = checkpoints.read_epochs(files.read(f"{folder}/{leader_epochs.FILE_NAME}"))
                 assert [0] == [leader_epoch for leader_epoch, _ in epochs], f"{folder} has lost its leader epoch"
 
-    def check(self, site: Site, *, may_be_damaged: bool = False) -> None:
+    def check(self, site: Site, *) -> None:
         """Everything promised is there, nothing else is, and all of it can be read."""
         assert site.directory.was_clean or not self.is_closed, "the stop in good order is forgotten"
         self.is_closed = False
@@ -161,14 +159,14 @@ class Promises:
             assert known.id in (None, topic.id), f"topic {name} is another one"
             assert len(known.partitions) == topic.partition_count
             for partition, log in zip(topic.partitions, known.partitions, strict=True):
-                self._check_log(partition, log, may_be_damaged=may_be_damaged, was_clean=site.directory.was_clean)
+                self._check_log(partition, log, was_clean=site.directory.was_clean)
         for name in [name for name in self.topics if name not in there]:
             del self.topics[name]
         for name, topic in there.items():
             self.topics[name].id = topic.id
             self.topics[name].is_certain = True
 
-    def _check_log(self, partition: Partition, log: Log, *, may_be_damaged: bool, was_clean: bool) -> None:
+    def _check_log(self, partition: Partition, log: Log, *, was_clean: bool) -> None:
         where = f"{partition.topic}-{partition.index}"
         start, end = partition.log_start_offset, partition.log_end_offset
         written = max([log.acknowledged, *(offset + 1 for offset in (*log.values, *log.markers))])
@@ -176,26 +174,18 @@ class Promises:
         assert log.start <= start <= log.start_possible, f"{where} starts at {start}, told was {log.start}"
         assert log.acknowledged <= end <= written, f"{where} ends at {end}, told was {log.acknowledged}"
         assert end == partition.high_watermark
-        assert may_be_damaged or not partition.damage, f"{where}: {partition.damage}"
+        assert not partition.damage, f"{where}: {partition.damage}"
         found, refused = read_all(partition)
-        assert may_be_damaged or not refused, f"{where} refuses {refused}"
-        # What looks like damage behind the last promise is kept and refused, from now on for ever.
-        log.refused |= {offset for offset in refused if offset >= log.acknowledged}
-        assert refused <= log.refused, f"{where} refuses {refused}"
+        assert not refused, f"{where} refuses {refused}"
         assert {offset: log.values.get(offset) for offset in found} == found, f"{where} holds what was never written"
-        known = {*found, *refused, *log.markers}
+        known = {*found, *log.markers}
         lost = [offset for offset in range(start, log.acknowledged) if offset not in known]
         assert not lost, f"{where} lost {lost}"
         log.acknowledged, log.start_possible = end, start
         log.forget_from(end)
-        if not may_be_damaged:
-            self._check_times(partition, log, found)
-            self._check_transactions(partition, log)
+        self._check_times(partition, log, found)
+        self._check_transactions(partition, log)
         check_indexes(partition.segments if was_clean else partition.segments[:-1], partition)
-        # What is refused was never promised, and never will be.
-        log.values = {offset: value for offset, value in log.values.items() if offset in found or offset < start}
-        for sent in log.sent.values():
-            sent[:] = [each for each in sent if each.base_offset in found or each.base_offset < start]
 
     def _check_times(self, partition: Partition, log: Log, found: dict[int, bytes]) -> None:
         # A marker has a time too, and is found by it, as in Kafka.

@@ -19,7 +19,7 @@ OVERRIDES = {"clicks": {}, "orders": {"file.delete.delay.ms": "0"}, "places": {"
 Script = list[tuple]
 # How often each is done: most of a log's life is appending.
 WEIGHTS = {
-    "append": 12, "end transaction": 2, "create": 1, "sync": 3, "settle": 6, "retain": 2, "delete records": 1,
+    "append": 12, "end transaction": 2, "create": 1, "sync": 4, "settle": 6, "flush": 2, "retain": 2, "delete records": 1,
     "checkpoint": 2, "restart": 1, "delete": 1, "kill": 1, "power loss": 1,
 }  # fmt: skip
 
@@ -153,14 +153,15 @@ class Run:
             self.promises.end_transaction(self.site, partition, transaction, commit=commit)
 
     def _sync(self, share: int, steps: int) -> None:
-        partition = self._partition(share)
-        if partition is not None:
-            self.site.committer.begin(partition)
-            for _ in range(steps):
-                self.site.committer.step(partition)
+        self.site.committer.begin()
+        for _ in range(steps):
+            self.site.committer.step(share)
 
     def _settle(self) -> None:
         self.site.settle()
+
+    def _flush(self) -> None:
+        self.site.flush()
 
     def _retain(self, seconds: int) -> None:
         self.clock.advance(seconds=seconds)
@@ -190,18 +191,12 @@ class Run:
     def _power_loss(self, seed: int) -> None:
         choose = random.Random(seed)
         loss = choose.choice(list(self.disk.power_losses()))
-        self._begin_again(self.disk.after(loss), may_be_damaged=is_garbled(loss))
+        self._begin_again(self.disk.after(loss))
 
-    def _begin_again(self, disk: FileSystem, *, may_be_damaged: bool = False) -> None:
+    def _begin_again(self, disk: FileSystem) -> None:
         self.promises = self.promises.at(self.site)
         self._start(disk)
-        self.promises.check(self.site, may_be_damaged=may_be_damaged)
-
-
-def is_garbled(loss: PowerLoss) -> bool:
-    """Whether there are bytes on the disk that look like damage: garbage, or a torn write with whole ones behind it."""
-    fates = loss.fates.values()
-    return Fate.GARBAGE in fates or (Fate.TORN in fates and len(fates) > 1)
+        self.promises.check(self.site)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,27 +240,23 @@ def survive(crash: Crash) -> None:
     """Recovers from a crash, checks every promise, goes on, and checks again after another start."""
     promises, clock = crash.moment.promises.at(None), ManualClock(NOW_MS + 60_000)
     disk = crash.moment.disk.killed() if crash.loss is None else crash.moment.disk.after(crash.loss)
-    garbled = crash.loss is not None and is_garbled(crash.loss)
-    promises.check_files(disk, PATH)
     if crash.again is not None:
-        choose = random.Random(crash.again)
-        disk, loss = _crash_in_recovery(disk, promises, clock, choose, garbled)
-        garbled = garbled or is_garbled(loss)
+        disk = _crash_in_recovery(disk, promises, clock, random.Random(crash.again))
     site = Site(disk, clock)
-    promises.check(site, may_be_damaged=garbled)
+    promises.check(site)
     promises.check_producers(site)
     promises.go_on(site)
     after = disk.after(PowerLoss("nothing unsynced kept", {}, Fate.LOST))
     site = Site(after, clock)
-    promises.check(site, may_be_damaged=garbled)
-    if not garbled:
-        assert site.close()
-        promises.check(Site(after, clock))
+    promises.check(site)
+    assert site.close()
+    promises.check_files(after, PATH)
+    promises.check(Site(after, clock))
 
 
 def _crash_in_recovery(
-    disk: CrashFileSystem, promises: Promises, clock: ManualClock, choose: random.Random, garbled: bool
-) -> tuple[CrashFileSystem, PowerLoss]:
+    disk: CrashFileSystem, promises: Promises, clock: ManualClock, choose: random.Random
+) -> CrashFileSystem:
     """The disk after a power loss in the middle of a recovery, or right after it, when readers have seen its work."""
     left = choose.choice([choose.randrange(20), 1000])
 
@@ -277,9 +268,8 @@ def _crash_in_recovery(
 
     disk.before_change = count_down
     with contextlib.suppress(Crashed):
-        promises.check(Site(disk, clock), may_be_damaged=garbled)
+        promises.check(Site(disk, clock))
     disk.before_change = lambda: None
     # The start that crashed has taken the mark of the good stop away.
     promises.is_closed = False
-    loss = choose.choice([*disk.power_losses(), disk.any_power_loss(choose)])
-    return disk.after(loss), loss
+    return disk.after(choose.choice([*disk.power_losses(), disk.any_power_loss(choose)]))

@@ -1,6 +1,7 @@
 """The logs of a broker on any file system, without threads: every run of the same script does the same."""
 
 import asyncio
+from collections import deque
 from pathlib import PurePath
 
 from logmark.broker.config import BrokerConfig
@@ -8,8 +9,9 @@ from logmark.broker.logs import Logs
 from logmark.clock import ManualClock
 from logmark.disk.files import FileSystem
 from logmark.log.directory import DataDirectory
-from logmark.log.groupcommit import GroupCommit, Round, Syncable
+from logmark.log.groupcommit import GroupCommit
 from logmark.log.partition import Partition
+from logmark.log.worker import Done, Job
 
 # Nobody turns it: futures are made on it and never awaited.
 LOOP = asyncio.new_event_loop()
@@ -28,50 +30,61 @@ class SmallConfig(BrokerConfig):
         }
 
 
+class InlineWorker:
+    """Runs jobs when it is told to, one operation of the disk after the other."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._jobs: deque[tuple[Job, Done]] = deque()
+
+    def run(self, job: Job, done: Done) -> None:
+        self._jobs.append((job, done))
+
+    def step(self) -> bool:
+        """Run the next operation; returns whether there was one."""
+        if not self._jobs:
+            return False
+        job, done = self._jobs[0]
+        try:
+            next(job)
+            return True
+        except StopIteration:
+            error = None
+        except OSError as failed:
+            error = failed
+        self._jobs.popleft()
+        done(error)
+        return True
+
+    def finish(self) -> None:
+        while self.step():
+            pass
+
+    def close(self) -> None:
+        self.finish()
+
+
 class InlineCommit(GroupCommit):
-    """Group commit whose rounds run when they are told to, one sync after the other."""
+    """Group commit whose jobs run when they are told to."""
 
     def __init__(self) -> None:
-        super().__init__(LOOP)
-        self._rounds: dict[Syncable, tuple[Round, list]] = {}
+        self.workers: dict[str, InlineWorker] = {}
+        super().__init__(LOOP, worker=self._new_worker)
 
-    def mark(self, log: Syncable) -> None:
-        self._marked[log] = None
+    def _new_worker(self, name: str) -> InlineWorker:
+        self.workers[name] = InlineWorker(name)
+        return self.workers[name]
 
-    def begin(self, log: Syncable) -> None:
-        """Begins a round, if there is something to do and none is under way."""
-        if log in self._marked and log not in self._rounds:
-            del self._marked[log]
-            if (round_ := log.begin_round()) is not None:
-                self._rounds[log] = round_, list(round_.syncs)
+    def begin(self) -> None:
+        """Begin a round of group commit, and a flush if one is due."""
+        self._begin()
+        self.flusher._begin()
 
-    def step(self, log: Syncable) -> bool:
-        """Runs the next sync of the round under way; says whether there is one left."""
-        if log not in self._rounds:
-            return False
-        round_, left = self._rounds[log]
-        try:
-            if left:
-                left.pop(0)()
-        except OSError as error:
-            round_.error = error
-            left.clear()
-        if not left:
-            del self._rounds[log]
-            log.end_round(round_)
-        return bool(left)
-
-    def settle(self, log: Syncable) -> None:
-        """Runs rounds until the log wishes for none."""
-        while log in self._rounds or log in self._marked:
-            self.begin(log)
-            while self.step(log):
-                pass
-
-    def finish(self, log: Syncable) -> None:
-        while self.step(log):
-            pass
-        self._marked.pop(log, None)
+    def step(self, share: int) -> None:
+        """Run the next operation of one of the workers."""
+        busy = [worker for worker in self.workers.values() if worker._jobs]
+        if busy:
+            busy[share % len(busy)].step()
 
 
 class Site:
@@ -83,16 +96,21 @@ class Site:
         self.directory = DataDirectory.open(path, files=files, committer=self.committer, clock=clock)
         self.logs = Logs(self.directory, SmallConfig(), clock)
         self.logs.open()
-        self.settle()
 
     def partitions(self) -> list[Partition]:
         """Every open partition."""
         return [partition for topic in self.logs.topics() for partition in topic.partitions]
 
     def settle(self) -> None:
-        """Makes everything durable that was written."""
+        """Commits everything that was appended; nothing is flushed that nobody asked for."""
+        self.committer.settle()
+
+    def flush(self) -> None:
+        """Flushes everything, and makes the changes on disk that wait for that."""
+        self.settle()
         for partition in self.partitions():
-            self.committer.settle(partition)
+            self.committer.flusher.mark(partition)
+        self.committer.flusher.settle()
 
     def close(self) -> bool:
         """Stops in good order, and says whether the next start can trust the files."""

@@ -13,10 +13,10 @@ from logmark.broker.server import Broker
 from logmark.clock import ManualClock
 from logmark.disk.descriptors import OpenFiles
 from logmark.disk.files import File, RealFile, RealFileSystem
-from logmark.log.ahead import ReadAhead
 from logmark.log.directory import CATALOG, DataDirectory
 from logmark.log.groupcommit import GroupCommit
 from logmark.log.partition import Partition
+from logmark.log.prefetch import ReadAhead
 from tests.log.lab import NOW_MS, PRODUCER_ID, TOPIC_ID, batch, settings, values
 
 PARTITIONS = 40

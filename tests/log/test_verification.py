@@ -13,11 +13,12 @@ from logmark.disk.files import RealFileSystem
 from logmark.disk.reading import ReadingFileSystem
 from logmark.errors import ErrorCode, Refused
 from logmark.log.catalog import text_of_id
+from logmark.log.damage import Damage
 from logmark.log.directory import DataDirectory
 from logmark.log.findings import Kind
 from logmark.log.groupcommit import GroupCommit
 from logmark.log.repair import Repair
-from logmark.log.sweep import Damage, Stretch, Sweep
+from logmark.log.scanner import Scanner, Stretch
 from logmark.log.verification import Verification, Verified
 from logmark.testing.crashes import CrashFileSystem
 from logmark.wire import batches
@@ -70,9 +71,11 @@ def verified(path: Path) -> Verified:
 def records(path: Path) -> dict[int, bytes | None]:
     """Every record of the sound batches."""
     found: dict[int, bytes | None] = {}
-    for log in sorted((path / "clicks-0").glob("*.log")):
+    logs = sorted((path / "clicks-0").glob("*.log"))
+    for log, following in zip(logs, [*logs[1:], None], strict=True):
         file = RealFileSystem(sync=False).open(str(log))
-        for part in Sweep(file, file.size(), base_offset=int(log.stem), is_dense=False):
+        next_base = None if following is None else int(following.stem)
+        for part in Scanner(file, file.size(), base_offset=int(log.stem), is_dense=True, next_base=next_base):
             if isinstance(part, Stretch):
                 found.update((one.offset, one.value) for one in batches.unpack(part.data))
         file.close()
@@ -192,7 +195,7 @@ def test_whatever_is_done_to_a_log_is_found_and_repaired_without_losing_more(
         shutil.rmtree(data)
 
 
-def test_a_sweep_goes_on_behind_any_damage_and_through_a_whole_file_of_it(tmp_path: Path) -> None:
+def test_a_scanner_goes_on_behind_any_damage_and_through_a_whole_file_of_it(tmp_path: Path) -> None:
     log = tmp_path / "00000000000000000000.log"
     chosen = random.Random(SEED)
     good = b"".join(
@@ -201,10 +204,34 @@ def test_a_sweep_goes_on_behind_any_damage_and_through_a_whole_file_of_it(tmp_pa
     for junk in (bytes(5000), chosen.randbytes(5000), b"\x00" * 12 + b"\x00\x00\x00\x00\x02" * 900, good[:70]):
         log.write_bytes(good + junk)
         file = RealFileSystem(sync=False).open(str(log))
-        parts = list(Sweep(file, file.size(), base_offset=0, is_dense=True))
+        parts = list(Scanner(file, file.size(), base_offset=0, is_dense=True))
         file.close()
         assert [Stretch, Damage] == [type(part) for part in parts]
         assert (len(good), len(junk), 3, None) == parts[1][:4]
+
+
+@pytest.mark.parametrize("at", [11, 26, 20, 16, 70], ids=["length", "delta", "checksum", "magic", "record"])
+def test_a_repair_takes_no_batch_out_of_a_value(tmp_path: Path, at: int) -> None:
+    lab = Lab(tmp_path)
+    partition = lab.create(config=settings(index_interval_bytes=100))
+    chain = b"".join(
+        bytes(batches.build([(None, b"forged")], timestamp_ms=NOW_MS, base_offset=offset)) for offset in range(2, 5)
+    )
+    # The last byte of the chain is the last byte of the record, its count of headers.
+    for values in ([b"0"], [b"1", b"2", b"3", chain[:-1]], [b"5"], [b"6"]):
+        lab.append(partition, *values)
+    position = batches.read_header(partition.read(0, bytes_max=1)).size
+    lab.stop()
+    lab.loop.close()
+    log = lab.path / "clicks-0" / "00000000000000000000.log"
+    flip(log, position + at, 0)
+    files = RealFileSystem(sync=False)
+
+    Repair(verified(lab.path), files).apply()
+
+    kept = records(lab.path)
+    assert b"forged" not in kept.values(), "a repair made a batch of the log from a record's value"
+    assert {0: b"0", 5: b"5", 6: b"6"}.items() <= kept.items(), "a repair lost a neighbour of the damage"
 
 
 # Power losses

@@ -20,11 +20,11 @@ from logmark.disk.files import FileSystem, Lock
 from logmark.errors import Malformed, UserError
 from logmark.log import catalog, checkpoints
 from logmark.log import epochs as leader_epochs
-from logmark.log.ahead import ReadAhead
 from logmark.log.catalog import Catalog
 from logmark.log.epochs import Epochs
 from logmark.log.groupcommit import GroupCommit
 from logmark.log.partition import METADATA, Partition
+from logmark.log.prefetch import ReadAhead
 from logmark.log.settings import TopicSettings
 from logmark.log.wal import log as wal
 from logmark.log.wal import replay

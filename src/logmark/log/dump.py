@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from logmark.disk.files import FileSystem
 from logmark.errors import Malformed, UserError
 from logmark.log import checkpoints, entries, transactions
+from logmark.log.damage import Damage
 from logmark.log.epochs import FILE_NAME as EPOCHS
 from logmark.log.inspection import UNPACKED_BYTES_MAX
 from logmark.log.partition import METADATA
-from logmark.log.sweep import Damage, Sweep
+from logmark.log.scanner import Scanner
 from logmark.wire import codecs, columns
 from logmark.wire.batches import HEADER_BYTES, BatchHeader, read_header
 
@@ -102,7 +103,7 @@ class Dump:
     def _log(self, path: str, base: int, where: Item) -> Iterator[Item]:
         file = self._files.open(path)
         try:
-            for part in Sweep(file, file.size(), base_offset=base, is_dense=False):
+            for part in Scanner(file, file.size(), base_offset=base, is_dense=False):
                 if isinstance(part, Damage):
                     if (part.next_offset or _LONG_MAX) > self._from_offset:
                         yield _damage(part, where)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from logmark.log.sweep import Damage
+from logmark.log.damage import Damage
 from logmark.log.transactions import Aborted
 
 

@@ -5,6 +5,7 @@ index costs a rebuild and never a wrong answer.
 """
 
 import struct
+from collections.abc import Iterator
 
 # An entry holds an offset as the distance to its base offset, in four bytes.
 RELATIVE_OFFSET_MAX = 2**31 - 1
@@ -49,8 +50,11 @@ class OffsetIndex:
 
     def at_or_behind(self, position: int) -> tuple[int, int] | None:
         """The first entry whose position is not before the given one."""
-        at = self._first_behind(position)
-        return self[at] if at < len(self) else None
+        return next(self.from_position(position), None)
+
+    def from_position(self, position: int) -> Iterator[tuple[int, int]]:
+        """Yield the entries whose positions are not before the given one."""
+        return map(self.__getitem__, range(self._first_behind(position), len(self)))
 
     def before(self, position: int) -> tuple[int, int] | None:
         """The last entry whose position is before the given one."""

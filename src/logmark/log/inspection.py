@@ -11,11 +11,12 @@ from itertools import pairwise
 from logmark.disk.files import FileSystem
 from logmark.errors import Malformed
 from logmark.log import checkpoints, entries, transactions
+from logmark.log.damage import Damage
 from logmark.log.epochs import FILE_NAME as EPOCHS
 from logmark.log.findings import Finding, Kind, PartitionFindings, SegmentFindings, of_damage
 from logmark.log.pointers import Pointers
+from logmark.log.scanner import Scanner, Stretch, head_of
 from logmark.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, file_name
-from logmark.log.sweep import Damage, Stretch, Sweep, head_of
 from logmark.log.transactions import Aborted
 from logmark.wire import batches, codecs, columns
 from logmark.wire.batches import CODEC_BITS, CONTROL_BIT, HEADER_BYTES, TRANSACTIONAL_BIT, BatchHeader
@@ -89,11 +90,11 @@ class Inspection:
             self._aborts, self._max_timestamp = {}, -1
             expected = base
             is_dense = self._cleaned_to is None or (following is None and base >= self._cleaned_to)
-            sweep = Sweep(
+            scanner = Scanner(
                 file, size, base_offset=base, is_dense=is_dense, next_base=following, end=self._end,
-                is_guess=not self._is_ours,
+                is_guess=not self._is_ours, entries=offsets.entries,
             )  # fmt: skip
-            for part in sweep:
+            for part in scanner:
                 if isinstance(part, Stretch):
                     self._check_stretch(name, part, offsets, times)
                     expected = part.next_offset

@@ -5,14 +5,12 @@ noted at the segment, and the look-up continues behind it.
 """
 
 import logging
-from array import array
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from logmark.log import damage
-from logmark.log.damage import BadBatch, Damage, parse_header, read_header_at, sound_header_at
-from logmark.wire import columns
+from logmark.log import chunks
+from logmark.log.damage import BadBatch, Damage, DamageScan, parse_header, read_header_at, sound_header_at
 from logmark.wire.batches import BatchHeader
 from logmark.wire.columns import HEADER_BYTES
 
@@ -105,20 +103,13 @@ class Lookup:
     def sound_end(self, position: int) -> int | None:
         """Return the offset behind the last batch, or None if one from a position on is not sound; read all of them."""
         segment = self._segment
-        data = segment.read(position, segment.size - position)
-        expected = int.from_bytes(data[:8], "big", signed=True) if position else segment.base_offset
-        sound, end, _, _ = columns.index_batches(
-            data,
-            expected=expected,
-            is_dense=segment.is_dense,
-            position=position,
-            base_offset=segment.base_offset,
-            interval=segment.size,
-            state=array("q", (0, 0, 0, 0, 0)),
-            offset_entries=bytearray(),
-            time_entries=bytearray(),
-        )
-        return end if sound == segment.size - position else None
+        end = int.from_bytes(segment.read(position, 8), "big", signed=True) if position else segment.base_offset
+        check = chunks.check_dense if segment.is_dense else chunks.check_growing
+        for chunk in chunks.read_chunks(segment.read, position, segment.size, expected=end, check=check):
+            if chunk.problem is not None:
+                return None
+            end = chunk.next_offset
+        return end
 
     # Offsets
 
@@ -227,14 +218,28 @@ class Lookup:
 
     # Damage
 
-    def next_sound(self, position: int, stop: int, *, at_least: int) -> tuple[int, BatchHeader] | None:
-        """Return position and header of the next batch that is believed behind the bad one at a position."""
-        return damage.next_sound(self._segment, position, stop, at_least=at_least)
+    def next_sound(
+        self, position: int, stop: int, *, expected: int, known_offset: int | None = None
+    ) -> tuple[int, BatchHeader] | None:
+        """Return position and header of the next batch that is believed behind the bad one at a position.
 
-    def note_damage(self, bad: BadBatch, stop: int) -> int:
-        """Note at the segment that there is no batch at a position; return where the next sound one starts."""
+        `known_offset` is an offset at which a batch is known to begin, or the segment to end: a recovery point, or the
+        base offset of the next segment.
+        """
         segment = self._segment
-        found = self.next_sound(bad.behind, stop, at_least=bad.expected)
+        scan = DamageScan(
+            segment, stop, is_dense=segment.is_dense, entries=segment.entries_behind(position),
+            known_offset=known_offset,
+        )  # fmt: skip
+        return scan.next_batch(position, expected=expected)
+
+    def note_damage(self, bad: BadBatch, stop: int, *, known_offset: int | None = None) -> int:
+        """Note at the segment that there is no batch at a position; return where the next one starts that is believed.
+
+        The end of what is searched, `stop`, is returned if there is none.
+        """
+        segment = self._segment
+        found = self.next_sound(bad.behind, stop, expected=bad.expected, known_offset=known_offset)
         end = stop if found is None else found[0]
         segment.skips[bad.position] = end
         noted = Damage(

@@ -1,6 +1,6 @@
 """The entries of an index, compared with the batches that they point to as these go by."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 _NEVER = 2**63 - 1
 
@@ -8,8 +8,9 @@ _NEVER = 2**63 - 1
 class Pointers:
     """The entries of one index, met one after the other while the batches go by."""
 
-    def __init__(self, found: Iterator[tuple[int, int]], *, by: int) -> None:
-        self._entries = found
+    def __init__(self, found: Iterable[tuple[int, int]], *, by: int) -> None:
+        self.entries = list(found)
+        self._entries = iter(self.entries)
         self._by = by  # which of the two numbers grows with the batches: what is compared with `due`
         self._entry: tuple[int, int] | None = None
         self.count = 0

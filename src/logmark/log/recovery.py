@@ -277,7 +277,9 @@ class Loader:
                     self._set_aside(later, 0, "it follows what was cut")
                 self._drop(at + 1)
                 break
-            position = segment.lookup.note_damage(BadBatch(position, expected, problem), segment.size)
+            known = self._known_offset(at, expected)
+            bad = BadBatch(position, expected, problem)
+            position = segment.lookup.note_damage(bad, segment.size, known_offset=known)
             self.damage.append(segment.damage[-1])
             if self.damage[-1].next_offset is not None:
                 expected = self.damage[-1].next_offset
@@ -327,6 +329,12 @@ class Loader:
             "%s: cut %d bytes at byte %d, behind the recovery point (%s); %s",
             segment.path, size, position, problem, f"they are kept in {path}" if is_kept else "they were zeros",
         )  # fmt: skip
+
+    def _known_offset(self, at: int, expected: int) -> int | None:
+        """Return an offset behind the expected one at which a batch of a segment begins, or the segment ends."""
+        if at + 1 < len(self.segments):
+            return self.segments[at + 1].base_offset
+        return self.durable_end if expected < self.durable_end else None
 
     def _keep_lost_offsets(self, log_end_offset: int) -> int:
         """Begins a new segment when durable records are missing at the end: an offset is never given twice."""

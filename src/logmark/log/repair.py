@@ -8,23 +8,24 @@ then the name itself), so that a repair which is cut short is undone or finished
 
 import struct
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 from logmark.disk.files import File, FileSystem
 from logmark.errors import Malformed, UserError
-from logmark.log import checkpoints
+from logmark.log import checkpoints, chunks
 from logmark.log.cleaning import CLEANED
+from logmark.log.damage import Damage
 from logmark.log.directory import CLEAN
 from logmark.log.epochs import FILE_NAME as EPOCHS
 from logmark.log.findings import Finding, PartitionFindings, SegmentFindings, of_damage
-from logmark.log.index import TimeIndex
+from logmark.log.index import RELATIVE_OFFSET_MAX, TimeIndex
 from logmark.log.partition import METADATA
+from logmark.log.scanner import CHUNK_BYTES, HEAD_BYTES
 from logmark.log.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
 from logmark.log.swap import SWAP
-from logmark.log.sweep import CHUNK_BYTES, HEAD_BYTES, RELATIVE_OFFSET_MAX, Damage
 from logmark.log.transactions import AbortedTransactions
 from logmark.log.verification import Verified
 from logmark.names import TopicPartition
@@ -260,24 +261,21 @@ def _indexes(file: File, size: int, base_offset: int) -> tuple[bytearray, bytear
     """Both indexes of a segment file, every batch of which is checked again on the way."""
     offsets, times = bytearray(), TimeIndex(base_offset)
     state = array("q", (0, -1, base_offset, -1, -1))
-    position, expected = 0, base_offset
-    wanted = CHUNK_BYTES
-    while position < size:
-        data = file.pread(min(wanted, size - position), position)
-        sound, expected, problem, _ = columns.index_batches(
+
+    def check(data: bytes, position: int, expected: int) -> tuple[int, int, str | None, Sequence[int]]:
+        sound, following, problem, places = columns.index_batches(
             data, expected=expected, is_dense=False, position=position, base_offset=base_offset,
             interval=INDEX_INTERVAL_BYTES, state=state, offset_entries=offsets, time_entries=times.data,
         )  # fmt: skip
-        if not sound and not problem and len(data) < size - position:
-            wanted = max(batches.read_header(data).size, 2 * wanted)
-            continue
-        if not sound:
-            raise UserError(
-                f"{file.path} is not sound at byte {position} ({batches.damage(problem) or 'it is cut short'}). "
-                "It was left as it was."
-            )
-        position += sound
-        wanted = CHUNK_BYTES
+        return sound, following, batches.damage(problem), places
+
+    for chunk in chunks.read_chunks(
+        lambda position, wanted: file.pread(wanted, position), 0, size, expected=base_offset, check=check,
+        chunk_bytes=CHUNK_BYTES,
+    ):  # fmt: skip
+        if chunk.problem is not None:
+            where = f"byte {chunk.position + chunk.sound}"
+            raise UserError(f"{file.path} is not sound at {where} ({chunk.problem}). It was left as it was.")
     times.last_timestamp = state[3]
     times.append_if_later(state[1], state[2])
     return offsets, times.data

@@ -6,7 +6,7 @@ Here are its files: how they are named, appended to, indexed, replaced and delet
 
 import logging
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from logmark.disk.files import Bytes, File, FileSystem
@@ -39,10 +39,10 @@ class Segment:
     """The batches from one base offset up to the next segment's."""
 
     __slots__ = (
-        "_aborted", "_ending", "_file", "_files", "_index_interval", "_indexed_position", "_is_timed", "_offset_index",
-        "_path", "_time_index", "base_offset", "created_ms", "damage", "first_timestamp", "has_aborted", "index_bytes",
-        "is_dense", "max_timestamp", "max_timestamp_offset", "size", "skips", "time_index_bytes", "visible_bytes",
-        "visible_timestamp", "visible_timestamp_offset",
+        "_aborted", "_ending", "_file", "_files", "_index_interval", "_index_on_disk", "_indexed_position", "_is_timed",
+        "_offset_index", "_path", "_time_index", "base_offset", "created_ms", "damage", "first_timestamp",
+        "has_aborted", "index_bytes", "is_dense", "max_timestamp", "max_timestamp_offset", "size", "skips",
+        "time_index_bytes", "visible_bytes", "visible_timestamp", "visible_timestamp_offset",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +77,8 @@ class Segment:
         self._file: File | None = None
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
+        # The offset index as its file has it; kept only while a rebuild needs it.
+        self._index_on_disk: OffsetIndex | None = None
         # Whether the segment has a transaction index: it comes with the first marker that aborts.
         self.has_aborted = has_aborted
         self._aborted: AbortedTransactions | None = None
@@ -130,6 +132,22 @@ class Segment:
             data = self._files.read(self._path + TXN_INDEX + self._ending) if self.has_aborted else b""
             self._aborted = AbortedTransactions.decode(data, base_offset=self.base_offset)
         return self._aborted
+
+    def entries_behind(self, position: int) -> Iterator[tuple[int, int]]:
+        """Yield the entries of the offset index behind a position, which nobody has compared with the log.
+
+        While the index in memory is rebuilt, it has none yet: then they are those of the file.
+        """
+        index = self._offset_index
+        if index is None or index.at_or_behind(position + 1) is None:
+            if self._index_on_disk is None:
+                data = b""
+                with suppress(FileNotFoundError):
+                    data = self._files.read(self._path + INDEX + self._ending)
+                whole = len(data) // OffsetIndex.ENTRY_BYTES * OffsetIndex.ENTRY_BYTES
+                self._index_on_disk = OffsetIndex(self.base_offset, data[:whole])
+            index = self._index_on_disk
+        return index.from_position(position + 1)
 
     # Writing
 
@@ -287,7 +305,7 @@ class Segment:
         if self._file is not None:
             self._file.close()
             self._file = None
-        self._offset_index = self._time_index = None
+        self._offset_index = self._time_index = self._index_on_disk = None
         self._aborted = None
 
     def mark_deleted(self, *, with_snapshot: bool = True) -> None:
@@ -371,6 +389,7 @@ class Segment:
     def begin_indexes(self) -> None:
         """Empties both indexes in memory, so that `index_batch` can fill them again."""
         self._offset_index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
+        self._index_on_disk = None
         self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
         self._indexed_position = self.index_bytes = self.time_index_bytes = 0
         self._is_timed = True

@@ -17,14 +17,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from logmark.disk.files import File, FileSystem
+from logmark.log import chunks
 from logmark.log.cleaning import CLEANED, Cleaned, path_of
 from logmark.log.index import OffsetIndex, TimeIndex
 from logmark.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX
 from logmark.log.transactions import AbortedTransactions
-from logmark.wire import batches
 
 SWAP = ".swap"
-READ_BYTES = 1024 * 1024
 _INDEXES = (INDEX, TIME_INDEX, TXN_INDEX)
 
 logger = logging.getLogger(__name__)
@@ -131,16 +130,14 @@ def _end_of(path: str, base_offset: int, files: FileSystem) -> int | None:
     """The offset behind the last batch of a log, or None when the log is not sound."""
     file = files.open(path)
     try:
-        size, position, end = file.size(), 0, base_offset
-        while position < size:
-            data = file.pread(min(READ_BYTES, size - position), position)
-            whole = 12 + int.from_bytes(data[8:12], "big")
-            if whole > len(data):
-                data = file.pread(min(whole, size - position), position)
-            sound, end, problem = batches.sound_prefix(data, base=end)
-            if problem is not None or not sound:
+        end = base_offset
+        for chunk in chunks.read_chunks(
+            lambda position, size: file.pread(size, position), 0, file.size(), expected=base_offset,
+            check=chunks.check_growing,
+        ):  # fmt: skip
+            if chunk.problem is not None:
                 return None
-            position += sound
+            end = chunk.next_offset
         return end
     finally:
         file.close()

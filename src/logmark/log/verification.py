@@ -11,13 +11,13 @@ from logmark.errors import Malformed, Refused, UserError
 from logmark.log import checkpoints
 from logmark.log.catalog import Catalog, Entry, check_name
 from logmark.log.checkpoints import CLEANED
+from logmark.log.damage import Damage
 from logmark.log.directory import CATALOG, CLEAN, KAFKA_METADATA, LOCK, META
 from logmark.log.findings import Finding, Kind, PartitionFindings, of_damage
 from logmark.log.inspection import Inspection
 from logmark.log.partition import METADATA
 from logmark.log.segment import LOG
 from logmark.log.settings import TopicSettings
-from logmark.log.sweep import Damage
 from logmark.names import INTERNAL_TOPICS, TopicPartition
 
 _FOLDER = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<index>\d+)")

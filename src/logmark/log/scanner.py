@@ -1,30 +1,29 @@
-"""The sweep through one segment file: every sound batch, and every place where there is none.
+"""The scanner of one segment file: every sound batch, and every place where there is none.
 
-It only reads, goes on behind damage, and works on Apache Kafka's files as on ours. A checksum covers neither the offset
-nor the length of a batch, nor its epoch: those are checked against the neighbours. Where only they are wrong, the batch
-is all there, and the right bytes of its head are known.
+It only reads, continues behind damage, and works on Apache Kafka's files as on ours. A checksum covers neither the
+offset nor the length of a batch, nor its epoch: those are checked against the neighbours. Where only they are wrong,
+the batch is all there, and the right bytes of its head are known. `damage` decides which batch is believed behind a bad
+one, for the scanner as for the broker that serves.
 """
 
-import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from logmark.disk.files import File
 from logmark.errors import Malformed
+from logmark.log import chunks
+from logmark.log.chunks import BATCH_BYTES_MAX, Chunk
+from logmark.log.damage import Damage, DamageScan
+from logmark.log.index import RELATIVE_OFFSET_MAX
 from logmark.wire import batches
 from logmark.wire.batches import HEADER_BYTES, BatchHeader
 
 CHUNK_BYTES = 4 * 1024 * 1024
-# No request is larger than 100 MiB by default; a length above this is a wrong length.
-BATCH_BYTES_MAX = 256 * 1024 * 1024
-RELATIVE_OFFSET_MAX = 2**31 - 1
 HEAD_BYTES = 21
 _HEAD = struct.Struct(">qiibI")
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-# A leader epoch below 65,536 and magic 2.
-_MARK = re.compile(rb"(?=\x00\x00[\x00-\xff]{2}\x02)")
-_MARK_AT = 12
 
 
 def head_of(header: BatchHeader) -> bytes:
@@ -44,30 +43,12 @@ class Stretch(NamedTuple):
         return self.headers[-1].next_offset
 
 
-class Damage(NamedTuple):
-    """A place without a sound batch: bytes that are none, or no bytes where offsets are missing."""
-
-    position: int
-    size_bytes: int
-    first_offset: int
-    next_offset: int | None
-    problem: str
-    # The first 21 bytes as they must be, where nothing else is wrong: then nothing is lost.
-    right_head: bytes | None = None
-
-    @property
-    def records_lost_max(self) -> int | None:
-        """How many records the place can have held, as far as that is known."""
-        if self.right_head is not None:
-            return 0
-        return None if self.next_offset is None else self.next_offset - self.first_offset
-
-
-class Sweep:
+class Scanner:
     """One segment file; `next_base` is the base offset of the segment behind it, if there is one.
 
     `end` is where the log ends, if somebody knows. Behind the last batch nothing else tells whether its offset is wrong
     or offsets are missing before it. Then it is believed where `is_guess` says that the log may have gaps after all.
+    `entries` are those of the offset index; they tell where batches begin behind damage.
     """
 
     def __init__(
@@ -80,8 +61,12 @@ class Sweep:
         next_base: int | None = None,
         end: int | None = None,
         is_guess: bool = False,
+        entries: Iterable[tuple[int, int]] = (),
     ) -> None:
+        self.base_offset = base_offset
         self._file = file
+        self._entries = list(entries)
+        self._entries_passed = 0
         self._size = size
         self._is_dense = is_dense
         self._next_base = next_base
@@ -91,42 +76,37 @@ class Sweep:
         self._position = 0
         self._expected = base_offset
 
+    def read(self, position: int, size: int) -> bytes:
+        """Return bytes of the file."""
+        return self._file.pread(size, position)
+
     def __iter__(self) -> Iterator[Stretch | Damage]:
         while self._position < self._size:
-            data = self._file.pread(min(CHUNK_BYTES, self._size - self._position), self._position)
-            sound, _, problem = batches.sound_prefix(data, base=self._expected)
-            if not sound and problem is None:
-                data, sound, problem = self._read_one(data)
-            stretch, misplaced = self._in_order(data, sound)
-            if stretch is not None:
-                yield stretch
-                self._position += len(stretch.data)
-                self._expected = stretch.next_offset
-            if misplaced is not None:
-                yield misplaced
-                self._pass(misplaced)
-            elif problem is not None:
-                damage = self._damage(problem)
+            damage = None
+            for chunk in self._chunks():
+                stretch, damage = self._in_order(chunk.data, chunk.sound)
+                if stretch is not None:
+                    yield stretch
+                    self._position += len(stretch.data)
+                    self._expected = stretch.next_offset
+                if damage is None and chunk.problem is not None:
+                    damage = self._damage(chunk.problem)
+                if damage is not None:
+                    break
+            if damage is not None:
                 yield damage
                 self._pass(damage)
+
+    def _chunks(self) -> Iterator[Chunk]:
+        return chunks.read_chunks(
+            self.read, self._position, self._size, expected=self._expected, check=chunks.check_growing,
+            chunk_bytes=CHUNK_BYTES,
+        )  # fmt: skip
 
     def _pass(self, damage: Damage) -> None:
         self._position = damage.position + damage.size_bytes
         if damage.next_offset is not None:
             self._expected = damage.next_offset
-
-    def _read_one(self, data: bytes) -> tuple[bytes, int, str | None]:
-        """A batch that is larger than a chunk, or is not all there."""
-        left = self._size - self._position
-        try:
-            size = batches.read_header(data).size
-        except Malformed:
-            return b"", 0, f"{left} bytes are left, which is no batch"
-        if size > min(left, BATCH_BYTES_MAX):
-            return b"", 0, f"the batch claims {size} bytes and {left} are left"
-        data = self._file.pread(size, self._position)
-        sound, _, problem = batches.sound_prefix(data, base=self._expected)
-        return data, sound, problem or (None if sound else "the batch is cut short")
 
     def _in_order(self, data: bytes, sound: int) -> tuple[Stretch | None, Damage | None]:
         """The batches that are where they belong, and the first one that is not."""
@@ -233,23 +213,11 @@ class Sweep:
     def _is_sound(self, position: int, header: BatchHeader) -> bool:
         return batches.crc_is_right(self._file.pread(header.size, position), 0, header.size)
 
-    def _next_sound(self, position: int, at_least: int) -> tuple[int, BatchHeader] | None:
-        """The first batch behind a bad one whose checksum is right and whose offset is possible."""
-        bad = self._header_at(position)
-        # The length is usually right, and a batch inside a record's value must not be taken for one of the log.
-        candidates = [] if bad is None else [position + bad.size]
-        for candidate in (*candidates, *self._marked(position + 1)):
-            header = self._header_at(candidate)
-            if header is not None and header.base_offset >= at_least and self._is_sound(candidate, header):
-                return candidate, header
-        return None
-
-    def _marked(self, start: int) -> Iterator[int]:
-        """Where batches could begin, from a position on."""
-        while start + HEADER_BYTES <= self._size:
-            data = self._file.pread(min(CHUNK_BYTES, self._size - start), start)
-            for mark in _MARK.finditer(data, _MARK_AT):
-                yield start + mark.start() - _MARK_AT
-            if start + len(data) >= self._size:
-                return
-            start += len(data) - HEADER_BYTES
+    def _next_sound(self, position: int, expected: int) -> tuple[int, BatchHeader] | None:
+        """Return the next batch that is believed behind the bad one at a position."""
+        # The scanner moves forward only, so no entry is looked at again that lies before it.
+        while self._entries_passed < len(self._entries) and self._entries[self._entries_passed][1] <= self._position:
+            self._entries_passed += 1
+        entries = islice(self._entries, self._entries_passed, None)
+        scan = DamageScan(self, self._size, is_dense=self._is_dense, entries=entries, known_offset=self._end)
+        return scan.next_batch(position, expected=expected)
