@@ -146,7 +146,7 @@ class Promises:
                 epochs = checkpoints.read_epochs(files.read(f"{folder}/{leader_epochs.FILE_NAME}"))
                 assert [0] == [leader_epoch for leader_epoch, _ in epochs], f"{folder} has lost its leader epoch"
 
-    def check(self, site: Site, *) -> None:
+    def check(self, site: Site) -> None:
         """Everything promised is there, nothing else is, and all of it can be read."""
         assert site.directory.was_clean or not self.is_closed, "the stop in good order is forgotten"
         self.is_closed = False

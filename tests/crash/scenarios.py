@@ -19,8 +19,8 @@ OVERRIDES = {"clicks": {}, "orders": {"file.delete.delay.ms": "0"}, "places": {"
 Script = list[tuple]
 # How often each is done: most of a log's life is appending.
 WEIGHTS = {
-    "append": 12, "end transaction": 2, "create": 1, "sync": 4, "settle": 6, "flush": 2, "retain": 2, "delete records": 1,
-    "checkpoint": 2, "restart": 1, "delete": 1, "kill": 1, "power loss": 1,
+    "append": 12, "end transaction": 2, "create": 1, "sync": 4, "settle": 6, "flush": 2, "retain": 2,
+    "delete records": 1, "checkpoint": 2, "restart": 1, "delete": 1, "kill": 1, "power loss": 1,
 }  # fmt: skip
 
 

@@ -11,11 +11,14 @@ from logmark.disk.files import FileSystem
 from logmark.log.directory import DataDirectory
 from logmark.log.groupcommit import GroupCommit
 from logmark.log.partition import Partition
+from logmark.log.wal.log import WalLimits
 from logmark.log.worker import Done, Job
 
 # Nobody turns it: futures are made on it and never awaited.
 LOOP = asyncio.new_event_loop()
 PATH = "/var/data"
+# So small that files are used again all the time, and that a full WAL waits for a flush.
+SMALL_WAL = WalLimits(bytes_max=120 * 1024, file_bytes=24 * 1024, first_file_bytes=16 * 1024)
 
 
 class SmallConfig(BrokerConfig):
@@ -93,7 +96,9 @@ class Site:
     def __init__(self, files: FileSystem, clock: ManualClock, path: str | PurePath = PATH) -> None:
         self.clock = clock
         self.committer = InlineCommit()
-        self.directory = DataDirectory.open(path, files=files, committer=self.committer, clock=clock)
+        self.directory = DataDirectory.open(
+            path, files=files, committer=self.committer, clock=clock, wal_limits=SMALL_WAL
+        )  # fmt: skip
         self.logs = Logs(self.directory, SmallConfig(), clock)
         self.logs.open()
 

@@ -29,7 +29,7 @@ from logmark.log.settings import TopicSettings
 from logmark.log.wal import log as wal
 from logmark.log.wal import replay
 from logmark.log.wal.entries import partition_key, split_key
-from logmark.log.wal.log import WriteAheadLog, remove_unfinished
+from logmark.log.wal.log import WalLimits, WriteAheadLog, remove_unfinished
 from logmark.log.wal.replay import Recovered
 from logmark.names import TopicPartition
 
@@ -86,6 +86,7 @@ class DataDirectory:
         # What a recovery from the WAL has found, until the partitions' own files say the same.
         self._recovered: dict[bytes, Recovered] = {}
         self._has_old_wal = False
+        self._wal_limits: WalLimits | None = None
         self._recovery_points = self._read_offsets(checkpoints.RECOVERY_POINTS)
         self._log_starts = self._read_offsets(checkpoints.LOG_STARTS)
         self._cleaned, self._is_cleaned_unknown = self._read_cleaned()
@@ -96,7 +97,13 @@ class DataDirectory:
 
     @classmethod
     def open(
-        cls, path: str | os.PathLike[str], *, files: FileSystem, committer: GroupCommit, clock: Clock
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        files: FileSystem,
+        committer: GroupCommit,
+        clock: Clock,
+        wal_limits: WalLimits | None = None,
     ) -> "DataDirectory":
         """Locks a directory, makes it one of ours if it is new, and refuses it with a sentence if it cannot be."""
         path = os.path.abspath(os.fspath(path))
@@ -112,6 +119,7 @@ class DataDirectory:
                 names = files.listdir(path)
                 meta = _meta(path, files, names)
                 self = cls(path, files=files, committer=committer, clock=clock, lock=lock, meta=meta, names=names)
+                self._wal_limits = wal_limits
                 self._recover(names)
                 self._begin()
             except BaseException:
@@ -204,7 +212,7 @@ class DataDirectory:
     def _open_wal(self) -> WriteAheadLog:
         """Make the WAL for the first record of this run."""
         self.finish_recovery()
-        made = WriteAheadLog(self.path, checkpoints.id_bytes(self.directory_id), self._files)
+        made = WriteAheadLog(self.path, checkpoints.id_bytes(self.directory_id), self._files, self._wal_limits)
         made.create(self._committer.flusher.points)
         return made
 

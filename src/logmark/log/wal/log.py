@@ -2,7 +2,7 @@
 
 The event loop decides which file an entry goes to; threads write. A file takes one of these ways:
 
-    created or used again -> READY -> CURRENT -> FULL (some recovery point is still below its entries) -> FREE
+    created or used again -> ready -> current -> full (some recovery point is still below its entries) -> free -> …
 
 The folder comes and goes as a whole, by a rename: it is complete when it has its name, and a clean stop takes the name
 away first. While it is there, Apache Kafka refuses the data directory, because a start of Kafka would not know of the
@@ -12,8 +12,8 @@ records that only the WAL has.
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from enum import Enum
 from functools import partial
+from typing import NamedTuple
 
 from logmark.disk.files import FileSystem
 from logmark.log.wal.entries import align
@@ -23,44 +23,31 @@ from logmark.log.wal.points import FILE_NAME, RecoveryPoint, RecoveryPoints
 FOLDER = "logmark.wal"
 # What a rename on the way to or from the final name, or the clean-up after a crash, may leave.
 UNFINISHED = (FOLDER + ".new", FOLDER + ".old")
-# Small, because a start waits for it; the next ones are made in the background.
-FIRST_FILE_BYTES = 1024 * 1024
-FILE_BYTES = 16 * 1024 * 1024
-BYTES_MAX = 512 * 1024 * 1024
 # A flush begins when this share of the bytes is in use, so that the files come back before they are missed.
 _PRESSURE = 4
 
 
-class FileState(Enum):
-    """Where a file is on its way."""
+class WalLimits(NamedTuple):
+    """How large the WAL may become, and how large its files are."""
 
-    READY = "empty, and its header is durable"
-    CURRENT = "takes the next entry"
-    FULL = "holds entries that a recovery would need"
-    FREE = "holds nothing that a recovery would need"
+    bytes_max: int = 512 * 1024 * 1024
+    file_bytes: int = 16 * 1024 * 1024
+    # Small, because a start waits for it; the next ones are made in the background.
+    first_file_bytes: int = 1024 * 1024
 
 
 class WriteAheadLog:
     """The files of the WAL. To be used on the event loop, except where a method says otherwise."""
 
     def __init__(
-        self,
-        directory: str,
-        directory_id: bytes,
-        files: FileSystem,
-        *,
-        bytes_max: int = BYTES_MAX,
-        file_bytes: int = FILE_BYTES,
-        first_file_bytes: int = FIRST_FILE_BYTES,
+        self, directory: str, directory_id: bytes, files: FileSystem, limits: WalLimits | None = None
     ) -> None:
         self.folder = f"{directory}/{FOLDER}"
         self.next_number = 1
         self._directory = directory
         self._directory_id = directory_id
         self._files = files
-        self._bytes_max = bytes_max
-        self._file_bytes = file_bytes
-        self._first_file_bytes = first_file_bytes
+        self._bytes_max, self._file_bytes, self._first_file_bytes = limits or WalLimits()
         self._ready: deque[WalFile] = deque()
         self._current: WalFile | None = None
         self._full: deque[WalFile] = deque()
