@@ -43,24 +43,35 @@ def run(name: str, /, **arguments: Any) -> Result:
 
 
 class Meter:
-    """The time that passes, and the processors that this process and the broker's keep busy meanwhile."""
+    """The time that passes, and what this process and the broker's use meanwhile."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._begin = time.perf_counter()
-        self._own, self._broker = time.process_time(), cpu_seconds(pid)
+        self._own, self._broker, self._written = time.process_time(), cpu_seconds(pid), written_bytes(pid)
 
     def stop(self) -> Result:
-        """Return the seconds that have passed and the shares of them that each process has computed."""
+        """Return the seconds that have passed, the processors kept busy, and the bytes that the broker has written."""
         seconds = time.perf_counter() - self._begin
         own, broker = time.process_time() - self._own, cpu_seconds(self._pid) - self._broker
-        return {"seconds": seconds, "generator_processors": own / seconds, "broker_processors": broker / seconds}
+        return {
+            "seconds": seconds,
+            "generator_processors": own / seconds,
+            "broker_processors": broker / seconds,
+            "written_bytes": written_bytes(self._pid) - self._written,
+        }
 
 
 def cpu_seconds(pid: int) -> float:
     """Return the processor time that a process has used since its start."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+
+
+def written_bytes(pid: int) -> int:
+    """Return how much a process has sent to the block device since its start; a page counts when it gets dirty."""
+    lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes"))
 
 
 def connect(address: str) -> socket.socket:
@@ -94,12 +105,28 @@ def receive(connection: socket.socket, buffer: bytearray) -> memoryview:
     return view[:size]
 
 
+def touch(address: str, topic: str, partitions: int) -> None:
+    """Write one record to every partition, so that a load does not measure each partition's first write.
+
+    Apache Kafka's first writes to many partitions are many times slower than those that follow.
+    """
+    record = wire.batch(b"first", 1)
+    buffer = bytearray(4096)
+    with connect(address) as connection:
+        for number in range(partitions + IN_FLIGHT):
+            if number < partitions:
+                connection.sendall(wire.produce_request(topic, number, record))
+            if number >= IN_FLIGHT and (error := wire.produce_error(receive(connection, buffer), topic)):
+                raise RuntimeError(f"the broker answered error code {error}")
+
+
 def requests(
     address: str, pid: int, topic: str, partitions: int, connections: int, seconds: float, value_bytes: int
 ) -> Result:
     """One-record Produce requests with acks=all, one in flight on each connection, spread over all partitions."""
     record = wire.batch(os.urandom(value_bytes), 1)
     made = [wire.produce_request(topic, index, record) for index in range(partitions)]
+    touch(address, topic, partitions)
     seen = _send(address, pid, made, connections, seconds, lambda answer: wire.produce_error(answer, topic, at=4))
     return {**seen, "bytes": seen["requests"] * len(record)}
 
@@ -300,6 +327,7 @@ def send_batches(
     per_batch = max(1, 65_536 // value_bytes)
     batch = wire.batch(os.urandom(value_bytes), per_batch)
     made = [wire.produce_request(topic, index, batch) for index in range(partitions)]
+    touch(address, topic, partitions)
     connection, buffer = connect(address), bytearray(4096)
     sent = answered = 0
     meter = Meter(pid)

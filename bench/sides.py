@@ -103,11 +103,6 @@ class Running:
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / 1e6
 
-    def written_bytes(self) -> int:
-        """Return how much the broker has sent to the block device since its start; a page counts when it gets dirty."""
-        lines = Path(f"/proc/{self.pid}/io").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes"))
-
 
 def first_record_is_acknowledged(address: str) -> bool:
     """Whether the broker creates a topic when asked for it, and acknowledges a record in it."""
