@@ -401,6 +401,11 @@ class DataDirectory:
         name = f"{topic}-{index}"
         is_there = name in self._found or self._files.exists(folder)
         self._found.discard(name)
+        recovered = self._recovered.get(partition_key(topic_id, index))
+        if is_there and self._has_old_wal and recovered is None and not self._recovery_points.get(key):
+            # The WAL knows nothing of it: not one record was acknowledged, and any part of its files may be lost.
+            self.remove_folder(folder)
+            is_there = False
         if is_there and not self._belongs(folder, key, topic_id):
             self._set_aside(folder, topic, index)
             is_there = False
@@ -411,7 +416,6 @@ class DataDirectory:
         if not (self._recovery_points.get(key) or (self.was_clean and key in self._recovery_points)):
             # A kill may have come between the id and its sync.
             self._files.sync_file(f"{folder}/{METADATA}")
-        recovered = self._recovered.get(partition_key(topic_id, index))
         partition = Partition.open(
             folder, topic, index, topic_id, settings,
             files=self._files, committer=self._committer, clock=self._clock, clean=self.was_clean,

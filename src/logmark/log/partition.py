@@ -85,6 +85,8 @@ class Partition(Writer):
             for sync in self._syncs:
                 sync()
             self._syncs.clear()
+            committer.flusher.points[self.key] = self._flush_point()
+            committer.flusher.mark(self)
         return self
 
     @classmethod

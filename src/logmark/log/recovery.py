@@ -161,8 +161,11 @@ class Loader:
         return []
 
     def _finish_letting_go(self) -> None:
-        """Removes the segments below a log start that retention had moved: the crash may have left any part of them."""
-        starts = self._epoch_starts()
+        """Remove the segments below a log start that retention had moved: the crash may have left any part of them.
+
+        A log start without a snapshot there was moved by DeleteRecords: the producers are known from what lies below.
+        """
+        starts = [start for start in self._epoch_starts() if start in self.snapshots]
         kept = [at for at, segment in enumerate(self.segments) if starts and segment.base_offset == starts[0]]
         if kept:
             self._remove(self.segments[: kept[0]])
