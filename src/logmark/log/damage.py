@@ -52,6 +52,7 @@ import google_crc32c
 
 from logmark.errors import Malformed
 from logmark.log import chunks
+from logmark.log.entries import BATCH_HEADER
 from logmark.log.index import RELATIVE_OFFSET_MAX
 from logmark.wire import batches
 from logmark.wire.batches import BatchHeader
@@ -61,7 +62,6 @@ from logmark.wire.columns import HEADER_BYTES
 # with another length, and the chain behind that one.
 CHECKS_MAX = 5
 SEARCH_BYTES = 1024 * 1024
-_HEADER = struct.Struct(">qiibIhiqqqhii")
 _DELTA = struct.Struct(">i")
 _CRC_BEGIN = 21
 _DELTA_AT = 23
@@ -243,7 +243,7 @@ class _BadHeader:
         self._end = end
         self._expected = expected
         self._is_dense = is_dense
-        base_offset, length, _, magic, self._crc, _, delta, *_ = _HEADER.unpack(header)
+        base_offset, length, _, magic, self._crc, _, delta, *_ = BATCH_HEADER.unpack(header)
         self._by_length = position + 12 + length
         # In a log with holes the base offset is the batch's own, in a dense one it is known.
         self._next_offset = (expected if is_dense else base_offset) + delta + 1

@@ -1,4 +1,7 @@
-"""The entries of the small binary files beside a log, read as they are and believed by nobody."""
+"""The structures on disk, each defined once: batch headers, index entries, aborted transactions, producer snapshots.
+
+The functions here read entries as they are; whether they are true is for the caller to find out.
+"""
 
 import struct
 from collections.abc import Iterator
@@ -11,8 +14,13 @@ from logmark.errors import Malformed
 OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
 ABORTED_ENTRY = struct.Struct(">hqqqq")
-_SNAPSHOT_HEAD = struct.Struct(">hIi")
-_PRODUCER = struct.Struct(">qhiqiqiq")
+# Version, checksum of everything behind it, and count of producers.
+SNAPSHOT_HEADER = struct.Struct(">hIi")
+SNAPSHOT_VERSION = 1
+PRODUCER_ENTRY = struct.Struct(">qhiqiqiq")
+# The 61 bytes before the records of a batch; the first 21, up to the checksum, are covered by no checksum.
+BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
+BATCH_HEAD = struct.Struct(">qiibI")
 
 
 class ProducerEntry(NamedTuple):
@@ -63,16 +71,22 @@ def aborted_entries(data: bytes) -> Iterator[AbortedEntry]:
 
 def producer_entries(data: bytes) -> list[ProducerEntry]:
     """Every producer of a snapshot; refuses one whose checksum, version or count is wrong."""
-    if len(data) < _SNAPSHOT_HEAD.size:
+    if len(data) < SNAPSHOT_HEADER.size:
         raise Malformed(f"{len(data)} bytes are no producer snapshot")
-    version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
-    if version != 1:
+    version, crc, count = SNAPSHOT_HEADER.unpack_from(data)
+    if version != SNAPSHOT_VERSION:
         raise Malformed(f"producer snapshot of unknown version {version}")
     if crc != google_crc32c.value(data[6:]):
         raise Malformed("producer snapshot with a wrong checksum")
-    if len(data) != _SNAPSHOT_HEAD.size + count * _PRODUCER.size:
+    if len(data) != SNAPSHOT_HEADER.size + count * PRODUCER_ENTRY.size:
         raise Malformed(f"producer snapshot of {len(data)} bytes that claims {count} producers")
-    return [ProducerEntry._make(fields) for fields in _PRODUCER.iter_unpack(data[_SNAPSHOT_HEAD.size :])]
+    return [ProducerEntry._make(fields) for fields in PRODUCER_ENTRY.iter_unpack(data[SNAPSHOT_HEADER.size :])]
+
+
+def build_snapshot(count: int, producers: bytes) -> bytes:
+    """Return the bytes of a producer snapshot from the entries of its producers."""
+    crc = google_crc32c.value(struct.pack(">i", count) + producers)
+    return SNAPSHOT_HEADER.pack(SNAPSHOT_VERSION, crc, count) + producers
 
 
 def _whole(data: bytes, entry: struct.Struct) -> bytes:

@@ -4,20 +4,19 @@ An entry is never believed by itself: whoever follows one checks it against the 
 index costs a rebuild and never a wrong answer.
 """
 
-import struct
 from collections.abc import Iterator
+
+from logmark.log.entries import OFFSET_ENTRY, TIME_ENTRY
 
 # An entry holds an offset as the distance to its base offset, in four bytes.
 RELATIVE_OFFSET_MAX = 2**31 - 1
-_OFFSET_ENTRY = struct.Struct(">ii")
-_TIME_ENTRY = struct.Struct(">qi")
 
 
 class OffsetIndex:
     """Maps the last offset of some batches to where those batches start in the file."""
 
     __slots__ = ("base_offset", "bytes_on_disk", "data")
-    ENTRY_BYTES = _OFFSET_ENTRY.size
+    ENTRY_BYTES = OFFSET_ENTRY.size
 
     def __init__(self, base_offset: int, data: bytes | None = None) -> None:
         """An index with the bytes of its file; without them, one that was never written."""
@@ -26,20 +25,20 @@ class OffsetIndex:
         self.bytes_on_disk = -1 if data is None else len(data)
 
     def __len__(self) -> int:
-        return len(self.data) // _OFFSET_ENTRY.size
+        return len(self.data) // OFFSET_ENTRY.size
 
     def __getitem__(self, at: int) -> tuple[int, int]:
-        relative, position = _OFFSET_ENTRY.unpack_from(self.data, at * _OFFSET_ENTRY.size)
+        relative, position = OFFSET_ENTRY.unpack_from(self.data, at * OFFSET_ENTRY.size)
         return self.base_offset + relative, position
 
     def append(self, last_offset: int, position: int) -> None:
         """Adds the entry of a batch behind all others."""
-        self.data += _OFFSET_ENTRY.pack(last_offset - self.base_offset, position)
+        self.data += OFFSET_ENTRY.pack(last_offset - self.base_offset, position)
 
     def at_or_before(self, offset: int) -> tuple[int, int] | None:
         """The last entry whose offset is not above the given one."""
         relative = offset - self.base_offset
-        data, unpack, low, high = self.data, _OFFSET_ENTRY.unpack_from, 0, len(self)
+        data, unpack, low, high = self.data, OFFSET_ENTRY.unpack_from, 0, len(self)
         while low < high:
             middle = (low + high) // 2
             if unpack(data, middle * 8)[0] <= relative:
@@ -62,7 +61,7 @@ class OffsetIndex:
         return self[at - 1] if at else None
 
     def _first_behind(self, position: int) -> int:
-        data, unpack, low, high = self.data, _OFFSET_ENTRY.unpack_from, 0, len(self)
+        data, unpack, low, high = self.data, OFFSET_ENTRY.unpack_from, 0, len(self)
         while low < high:
             middle = (low + high) // 2
             if unpack(data, middle * 8)[1] < position:
@@ -76,7 +75,7 @@ class TimeIndex:
     """Maps the largest timestamp so far to the last offset of the batch that holds it."""
 
     __slots__ = ("base_offset", "bytes_on_disk", "data", "last_timestamp")
-    ENTRY_BYTES = _TIME_ENTRY.size
+    ENTRY_BYTES = TIME_ENTRY.size
 
     def __init__(self, base_offset: int, data: bytes | None = None) -> None:
         """An index with the bytes of its file; without them, one that was never written."""
@@ -86,16 +85,16 @@ class TimeIndex:
         self.last_timestamp = self[len(self) - 1][0] if len(self) else -1
 
     def __len__(self) -> int:
-        return len(self.data) // _TIME_ENTRY.size
+        return len(self.data) // TIME_ENTRY.size
 
     def __getitem__(self, at: int) -> tuple[int, int]:
-        timestamp, relative = _TIME_ENTRY.unpack_from(self.data, at * _TIME_ENTRY.size)
+        timestamp, relative = TIME_ENTRY.unpack_from(self.data, at * TIME_ENTRY.size)
         return timestamp, self.base_offset + relative
 
     def append_if_later(self, timestamp: int, last_offset: int) -> None:
         """Adds an entry when it says more than the last one."""
         if timestamp > self.last_timestamp:
-            self.data += _TIME_ENTRY.pack(timestamp, last_offset - self.base_offset)
+            self.data += TIME_ENTRY.pack(timestamp, last_offset - self.base_offset)
             self.last_timestamp = timestamp
 
     def at_or_before(self, timestamp: int) -> tuple[int, int] | None:
@@ -105,7 +104,7 @@ class TimeIndex:
 
     def count_up_to(self, timestamp: int) -> int:
         """How many entries have a timestamp that is not above the given one."""
-        data, unpack, low, high = self.data, _TIME_ENTRY.unpack_from, 0, len(self)
+        data, unpack, low, high = self.data, TIME_ENTRY.unpack_from, 0, len(self)
         while low < high:
             middle = (low + high) // 2
             if unpack(data, middle * 12)[0] <= timestamp:

@@ -1,12 +1,10 @@
 """What a partition knows of its idempotent and transactional producers, and the bytes of a producer snapshot."""
 
-import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
-import google_crc32c
-
-from logmark.errors import ErrorCode, Malformed, Refused
+from logmark.errors import ErrorCode, Refused
+from logmark.log.entries import PRODUCER_ENTRY, build_snapshot, producer_entries
 from logmark.log.transactions import NO_COORDINATOR_EPOCH, Ended, Marker, Undecided
 from logmark.wire.batches import TRANSACTIONAL_BIT
 
@@ -14,9 +12,6 @@ BATCHES_KEPT = 5
 SEQUENCE_MAX = 2**31 - 1
 NO_SEQUENCE = -1
 NO_TRANSACTION = -1
-_HEADER = struct.Struct(">hIi")
-_ENTRY = struct.Struct(">qhiqiqiq")
-_SNAPSHOT_VERSION = 1
 
 
 class SequencedBatch(Protocol):
@@ -245,26 +240,18 @@ class Producers:
         entries = bytearray()
         for producer_id, producer in self:
             last = producer.last or Written(NO_SEQUENCE, NO_SEQUENCE, -1, 0, -1)
-            entries += _ENTRY.pack(
+            entries += PRODUCER_ENTRY.pack(
                 producer_id, producer.producer_epoch, last.last_sequence, last.last_offset, last.offset_delta,
                 producer.last_timestamp, producer.coordinator_epoch, producer.transaction_first_offset,
             )  # fmt: skip
-        body = struct.pack(">i", len(self._known)) + entries
-        return struct.pack(">hI", _SNAPSHOT_VERSION, google_crc32c.value(bytes(body))) + body
+        return build_snapshot(len(self._known), bytes(entries))
 
     @classmethod
     def decode(cls, data: bytes, *, now_ms: int) -> "Producers":
-        """The producers of a snapshot, each with its last batch."""
-        if len(data) < _HEADER.size:
-            raise Malformed("producer snapshot shorter than its header")
-        version, crc, count = _HEADER.unpack_from(data)
-        if version != _SNAPSHOT_VERSION:
-            raise Malformed(f"producer snapshot of unknown version {version}")
-        if crc != google_crc32c.value(data[6:]) or len(data) != _HEADER.size + count * _ENTRY.size:
-            raise Malformed("producer snapshot with a wrong checksum or count")
+        """Return the producers of a snapshot, each with its last batch; raise Malformed if it is not whole."""
         producers = cls()
         began = []
-        for entry in _ENTRY.iter_unpack(data[_HEADER.size :]):
+        for entry in producer_entries(data):
             producer_id, producer_epoch, last, last_offset, delta, timestamp, coordinator_epoch, first_offset = entry
             producer = producers._known[producer_id] = Producer(producer_epoch, now_ms)
             producer.last_timestamp = timestamp

@@ -19,6 +19,7 @@ from logmark.log import checkpoints, chunks
 from logmark.log.cleaning import CLEANED
 from logmark.log.damage import Damage
 from logmark.log.directory import CLEAN
+from logmark.log.entries import BATCH_HEADER
 from logmark.log.epochs import FILE_NAME as EPOCHS
 from logmark.log.findings import Finding, PartitionFindings, SegmentFindings, of_damage
 from logmark.log.index import RELATIVE_OFFSET_MAX, TimeIndex
@@ -34,7 +35,6 @@ from logmark.wire.columns import HEADER_BYTES
 
 INDEX_INTERVAL_BYTES = 4096
 DAMAGED = ".damaged"
-_HEAD = struct.Struct(">qiibIhiqqqhii")
 
 
 def empty_batch(first_offset: int, next_offset: int, *, leader_epoch: int) -> bytes:
@@ -42,7 +42,7 @@ def empty_batch(first_offset: int, next_offset: int, *, leader_epoch: int) -> by
     batch = bytearray(HEADER_BYTES)
     delta = next_offset - first_offset - 1
     fields = (0, delta, -1, -1, -1, -1, -1, 0)
-    _HEAD.pack_into(batch, 0, first_offset, HEADER_BYTES - 12, leader_epoch, batches.MAGIC, 0, *fields)
+    BATCH_HEADER.pack_into(batch, 0, first_offset, HEADER_BYTES - 12, leader_epoch, batches.MAGIC, 0, *fields)
     struct.pack_into(">I", batch, 17, columns.crc32c(batch, HEAD_BYTES, HEADER_BYTES - HEAD_BYTES))
     return bytes(batch)
 

@@ -16,19 +16,18 @@ from logmark.errors import Malformed
 from logmark.log import chunks
 from logmark.log.chunks import BATCH_BYTES_MAX, Chunk
 from logmark.log.damage import Damage, DamageScan
+from logmark.log.entries import BATCH_HEAD, BATCH_HEADER
 from logmark.log.index import RELATIVE_OFFSET_MAX
 from logmark.wire import batches
 from logmark.wire.batches import HEADER_BYTES, BatchHeader
 
 CHUNK_BYTES = 4 * 1024 * 1024
-HEAD_BYTES = 21
-_HEAD = struct.Struct(">qiibI")
-_HEADER = struct.Struct(">qiibIhiqqqhii")
+HEAD_BYTES = BATCH_HEAD.size
 
 
 def head_of(header: BatchHeader) -> bytes:
     """The bytes of a header that no checksum covers, and the checksum."""
-    return _HEAD.pack(header.base_offset, header.size - 12, header.leader_epoch, batches.MAGIC, header.crc)
+    return BATCH_HEAD.pack(header.base_offset, header.size - 12, header.leader_epoch, batches.MAGIC, header.crc)
 
 
 class Stretch(NamedTuple):
@@ -112,7 +111,7 @@ class Scanner:
         """The batches that are where they belong, and the first one that is not."""
         headers: list[BatchHeader] = []
         at, expected, before = 0, self._expected, self._expected
-        is_dense, offset_max, unpack, add = self._is_dense, self._offset_max, _HEADER.unpack_from, headers.append
+        is_dense, offset_max, unpack, add = self._is_dense, self._offset_max, BATCH_HEADER.unpack_from, headers.append
         while at < sound:
             # There may be five million batches in a gigabyte: nothing is called here that can be left out.
             fields = unpack(data, at)
@@ -183,8 +182,8 @@ class Scanner:
         if not HEADER_BYTES <= damage.size_bytes <= BATCH_BYTES_MAX:
             return damage
         data = bytearray(self._file.pread(damage.size_bytes, damage.position))
-        base_offset, _, leader_epoch, _, crc = _HEAD.unpack_from(data)
-        _HEAD.pack_into(data, 0, damage.first_offset, len(data) - 12, leader_epoch, batches.MAGIC, crc)
+        base_offset, _, leader_epoch, _, crc = BATCH_HEAD.unpack_from(data)
+        BATCH_HEAD.pack_into(data, 0, damage.first_offset, len(data) - 12, leader_epoch, batches.MAGIC, crc)
         header = batches.read_header(data)
         if self._is_dense:
             fits = damage.next_offset in (None, header.next_offset)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import google_crc32c
 
 from logmark.errors import Malformed
+from logmark.log.entries import ABORTED_ENTRY
 from logmark.wire import batches
 from logmark.wire.batches import CONTROL_BIT, HEADER_BYTES, LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT, ProducedBatch
 
@@ -20,9 +21,8 @@ ABORT, COMMIT = 0, 1
 NO_COORDINATOR_EPOCH = -1
 _KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hi")
-_ENTRY = struct.Struct(">hqqqq")
 _ENTRY_VERSION = 0
-ENTRY_BYTES = _ENTRY.size
+ENTRY_BYTES = ABORTED_ENTRY.size
 
 
 class Marker(NamedTuple):
@@ -195,11 +195,11 @@ class AbortedTransactions:
     @classmethod
     def decode(cls, data: bytes, *, base_offset: int) -> "AbortedTransactions":
         """The transactions in the index of the segment that begins at an offset; refuses what cannot be."""
-        if len(data) % _ENTRY.size:
+        if len(data) % ENTRY_BYTES:
             raise Malformed("transaction index with half an entry")
         entries = []
         before = base_offset - 1
-        for version, *fields in _ENTRY.iter_unpack(data):
+        for version, *fields in ABORTED_ENTRY.iter_unpack(data):
             entry = Aborted(*fields)
             if version != _ENTRY_VERSION:
                 raise Malformed(f"transaction index of unknown version {version}")
@@ -214,4 +214,4 @@ class AbortedTransactions:
 
 def encode_entry(entry: Aborted) -> bytes:
     """The bytes of one entry of a transaction index."""
-    return _ENTRY.pack(_ENTRY_VERSION, *entry)
+    return ABORTED_ENTRY.pack(_ENTRY_VERSION, *entry)
