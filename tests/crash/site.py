@@ -72,7 +72,7 @@ class InlineCommit(GroupCommit):
 
     def __init__(self) -> None:
         self.workers: dict[str, InlineWorker] = {}
-        super().__init__(LOOP, worker=self._new_worker)
+        super().__init__(LOOP, worker=self._new_worker, entry_bytes_max=8 * 1024)
 
     def _new_worker(self, name: str) -> InlineWorker:
         self.workers[name] = InlineWorker(name)

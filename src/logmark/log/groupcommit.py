@@ -25,6 +25,9 @@ Durability = Literal["sync", "os"]
 ENTRY_BYTES_MAX = 4 * 1024 * 1024
 _SPARE_BUILDERS = 2
 
+# Stands in for an entry until there is something to add.
+_NO_ROOM = EntryBuilder(0)
+
 logger = logging.getLogger(__name__)
 
 
@@ -66,6 +69,7 @@ class GroupCommit:
         *,
         durability: Durability = "sync",
         worker: Callable[[str], Worker] | None = None,
+        entry_bytes_max: int = ENTRY_BYTES_MAX,
     ) -> None:
         """Take the event loop; `worker` makes whoever runs the jobs of the disk, a thread unless a test says so."""
         if durability not in ("sync", "os"):
@@ -83,7 +87,8 @@ class GroupCommit:
         self._writer = new_worker("logmark-wal")
         self._reserver = new_worker("logmark-wal-files")
         self._wal: WriteAheadLog | None = None
-        self._draft = _Draft(EntryBuilder(0))
+        self._entry_bytes_max = entry_bytes_max
+        self._draft = _Draft(_NO_ROOM)
         self._closed_drafts: deque[_Draft] = deque()
         self._builders: list[EntryBuilder] = []
         self._is_scheduled = False
@@ -130,10 +135,10 @@ class GroupCommit:
     def _next_draft(self, size: int) -> _Draft:
         if not self._draft.entry.is_empty:
             self._closed_drafts.append(self._draft.close())
-        if EntryBuilder.capacity_for(size) > ENTRY_BYTES_MAX:
+        if EntryBuilder.capacity_for(size) > self._entry_bytes_max:
             builder = EntryBuilder(EntryBuilder.capacity_for(size))
         else:
-            builder = self._builders.pop() if self._builders else EntryBuilder(ENTRY_BYTES_MAX)
+            builder = self._builders.pop() if self._builders else EntryBuilder(self._entry_bytes_max)
         self._draft = _Draft(builder)
         return self._draft
 
@@ -153,7 +158,7 @@ class GroupCommit:
             if self._draft.entry.is_empty:
                 return
             self._closed_drafts.append(self._draft.close())
-            self._draft = _Draft(self._builders.pop() if self._builders else EntryBuilder(ENTRY_BYTES_MAX))
+            self._draft = _Draft(self._builders.pop() if self._builders else _NO_ROOM)
         assert self._wal is not None
         size = self._closed_drafts[0].entry.size_bytes
         file = self._wal.file_for(size)
@@ -180,7 +185,7 @@ class GroupCommit:
         file.last_number = number
         self._wal.next_number = number + 1
         self.flusher.end_entry(number)
-        if draft.entry.capacity <= ENTRY_BYTES_MAX and len(self._builders) < _SPARE_BUILDERS:
+        if draft.entry.capacity == self._entry_bytes_max and len(self._builders) < _SPARE_BUILDERS:
             draft.entry.clear()
             self._builders.append(draft.entry)
         for log, point in draft.points:
@@ -194,7 +199,7 @@ class GroupCommit:
         """Give up what is not durable; unless the disk was only full, nothing is written until the next start."""
         lost = [draft, *self._closed_drafts, self._draft]
         self._closed_drafts.clear()
-        self._draft = _Draft(EntryBuilder(0))
+        self._draft = _Draft(_NO_ROOM)
         if not disk_full.is_full(error):
             self.failure = disk_full.describe_failed_wal(error)
             self.is_ready = False
@@ -249,7 +254,7 @@ class GroupCommit:
         """Finish the round under way and drop what was added since: what a kill would leave."""
         self.is_ready = False
         self._closed_drafts.clear()
-        self._draft = _Draft(EntryBuilder(0))
+        self._draft = _Draft(_NO_ROOM)
         self._writer.finish()
         self._reserver.finish()
         self.flusher.finish()

@@ -12,6 +12,7 @@ The digest is keyed with the salt of the file, which is random and new each time
 entry of the file's former life nor bytes that a client put into a record can be taken for an entry.
 """
 
+import ctypes
 import hashlib
 import mmap
 import struct
@@ -24,6 +25,7 @@ from logmark.wire import columns
 
 BLOCK_BYTES = 4096
 SALT_BYTES = 16
+_MAPPED_BYTES_MIN = 128 * 1024
 _DIGEST_BYTES = 16
 _MAGIC = b"WALE"
 _VERSION = 1
@@ -87,13 +89,12 @@ def _digest(header: Bytes, salt: bytes) -> bytes:
 class EntryBuilder:
     """One entry that grows with each batch, in memory that can go to the medium as it is."""
 
-    __slots__ = ("_capacity", "_data_end", "_memory", "_runs", "_view")
+    __slots__ = ("_capacity", "_data_end", "_runs", "_view")
 
     def __init__(self, capacity: int) -> None:
-        """Take page-aligned memory for at least one block."""
-        self._capacity = align(max(capacity, BLOCK_BYTES))
-        self._memory = mmap.mmap(-1, self._capacity)
-        self._view = memoryview(self._memory)
+        """Take memory for an entry of at most so many bytes; with 0 nothing can be added."""
+        self._capacity = align(capacity)
+        self._view = _new_memory(self._capacity)
         self._data_end = HEADER_BYTES
         self._runs: list[tuple[bytes, int, int, int, int, int]] = []
 
@@ -192,6 +193,16 @@ def read_runs(entry: Bytes, header: EntryHeader) -> Iterator[Run]:
 
 def aligned(data: bytes) -> memoryview:
     """Return a copy of whole blocks in memory that can go to the medium as it is."""
-    memory = mmap.mmap(-1, align(len(data)))
-    memory[: len(data)] = data
-    return memoryview(memory)
+    memory = _new_memory(len(data))
+    memory[:] = data
+    return memory
+
+
+def _new_memory(size: int) -> memoryview:
+    """Return memory that begins at the start of a block, as writes past the page cache need it."""
+    if size >= _MAPPED_BYTES_MIN:
+        # Takes no page before it is written to.
+        return memoryview(mmap.mmap(-1, size))
+    memory = bytearray(size + BLOCK_BYTES)
+    begin = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % BLOCK_BYTES
+    return memoryview(memory)[begin : begin + size]
