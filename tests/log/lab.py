@@ -1,23 +1,30 @@
 """A data directory on a file system with faults, an event loop that stands still and a clock turned by hand."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 from logmark.clock import ManualClock
 from logmark.disk.files import RealFileSystem
-from logmark.log import cleaning, swap
+from logmark.log import checkpoints, cleaning, swap
 from logmark.log.catalog import PARTITIONS_MAX, Catalog, Entry
 from logmark.log.cleaning import Done, Limits
 from logmark.log.directory import CATALOG, DataDirectory
 from logmark.log.groupcommit import Durability, GroupCommit
 from logmark.log.partition import Appended, Partition
 from logmark.log.settings import TopicSettings
+from logmark.log.wal import log as wal
+from logmark.log.wal import points, replay
+from logmark.log.worker import Worker
 from logmark.testing.files import FaultyFileSystem
 from logmark.wire import batches
 
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = bytes(range(16))
 PRODUCER_ID = 2**40 + 7
+# A part of the paths of the files that hold the entries of the WAL, and of the file with the recovery points.
+WAL_FILES = f"{wal.FOLDER}/0"
+POINTS = f"{wal.FOLDER}/{points.FILE_NAME}"
 
 
 def settings(**values: object) -> TopicSettings:
@@ -48,17 +55,25 @@ def batch(
 class Lab:
     """Opens, stops and kills the same data directory again and again."""
 
-    def __init__(self, path: Path, *, durability: Durability = "sync", page_bytes: int = 4096) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        durability: Durability = "sync",
+        page_bytes: int = 4096,
+        worker: Callable[[str], Worker] | None = None,
+    ) -> None:
         self.path = path / "data"
         self.loop = asyncio.new_event_loop()
         self.files = FaultyFileSystem(RealFileSystem(sync=False), page_bytes=page_bytes)
         self.clock = ManualClock(NOW_MS)
         self.durability: Durability = durability
+        self._worker = worker
         self.directory: DataDirectory | None = None
         self.committer: GroupCommit | None = None
 
     def open(self) -> DataDirectory:
-        self.committer = GroupCommit(self.loop, durability=self.durability)
+        self.committer = GroupCommit(self.loop, durability=self.durability, worker=self._worker)
         self.directory = DataDirectory.open(
             self.path, files=self.files, committer=self.committer, clock=self.clock
         )  # fmt: skip
@@ -161,6 +176,16 @@ class Lab:
         if self.directory is not None:
             self.stop(clean=False)
         self.loop.close()
+
+    def read_wal(self) -> replay.WalContent:
+        """What a recovery would find in the WAL now."""
+        assert self.directory is not None
+        return replay.read(str(self.path), checkpoints.id_bytes(self.directory.directory_id), self.files)
+
+    def wal_end(self, partition: Partition) -> int:
+        """The offset behind the last record of a partition that is in the WAL."""
+        runs = self.read_wal().runs.get(partition.key, [])
+        return runs[-1].end_offset if runs else 0
 
     def folder(self, topic: str = "clicks", index: int = 0) -> Path:
         return self.path / f"{topic}-{index}"

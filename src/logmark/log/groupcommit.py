@@ -96,15 +96,24 @@ class GroupCommit:
 
     # Appending
 
-    def prepare(self) -> None:
-        """Open the WAL for the first append; raises LogFailed if it has failed, OSError if it cannot be made."""
+    def prepare(self, size: int) -> None:
+        """Make room for a batch that a log is about to write to its segment.
+
+        To be called before the write: an entry that is closed here must not take the batch for its own. Opens the WAL
+        for the first batch; raises LogFailed if it has failed, OSError if it cannot be made.
+        """
+        if not self.is_ready:
+            self._open()
+        if not self._draft.entry.has_room_for(size):
+            self._begin_draft(size)
+
+    def _open(self) -> None:
         if self.failure is not None:
             raise LogFailed(str(self.failure))
-        if not self.is_ready:
-            assert self.open_wal is not None
-            self._wal = self.flusher.wal = self.open_wal()
-            self.flusher.durable_number = self._wal.next_number - 1
-            self.is_ready = True
+        assert self.open_wal is not None
+        self._wal = self.flusher.wal = self.open_wal()
+        self.flusher.durable_number = self._wal.next_number - 1
+        self.is_ready = True
 
     def add(
         self,
@@ -116,10 +125,8 @@ class GroupCommit:
         data: Bytes,
         size: int,
     ) -> None:
-        """Add a batch that a log has written to its segment; a round soon makes it durable."""
+        """Add a batch, prepared for, that a log has written to its segment; a round soon makes it durable."""
         draft = self._draft
-        if not draft.entry.has_room_for(size):
-            draft = self._next_draft(size)
         draft.entry.add(log.key, segment_base, position, first_offset, end_offset, data, size)
         draft.logs[log] = None
         if not self._is_scheduled and not self._is_writing:
@@ -127,7 +134,7 @@ class GroupCommit:
             # At the end of the turn, so that all appends that arrived together share the round.
             self.loop.call_soon(self._begin)
 
-    def _next_draft(self, size: int) -> _Draft:
+    def _begin_draft(self, size: int) -> None:
         if not self._draft.entry.is_empty:
             self._closed_drafts.append(self._draft.close())
         if EntryBuilder.capacity_for(size) > ENTRY_BYTES_MAX:
@@ -135,7 +142,6 @@ class GroupCommit:
         else:
             builder = self._builders.pop() if self._builders else EntryBuilder(ENTRY_BYTES_MAX)
         self._draft = _Draft(builder)
-        return self._draft
 
     # Rounds
 
@@ -180,7 +186,7 @@ class GroupCommit:
         file.last_number = number
         self._wal.next_number = number + 1
         self.flusher.end_entry(number)
-        if draft.entry.capacity <= ENTRY_BYTES_MAX and len(self._builders) < _SPARE_BUILDERS:
+        if draft.entry.capacity == ENTRY_BYTES_MAX and len(self._builders) < _SPARE_BUILDERS:
             draft.entry.clear()
             self._builders.append(draft.entry)
         for log, point in draft.points:
