@@ -1,6 +1,7 @@
 """A data directory on a file system with faults, an event loop that stands still and a clock turned by hand."""
 
 import asyncio
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +26,11 @@ PRODUCER_ID = 2**40 + 7
 # A part of the paths of the files that hold the entries of the WAL, and of the file with the recovery points.
 WAL_FILES = f"{wal.FOLDER}/0"
 POINTS = f"{wal.FOLDER}/{points.FILE_NAME}"
+
+
+def topic_id(topic: str) -> bytes:
+    """The id of a topic: the WAL knows partitions by it, so no two topics may share one."""
+    return TOPIC_ID if topic == "clicks" else hashlib.blake2b(topic.encode(), digest_size=16).digest()
 
 
 def settings(**values: object) -> TopicSettings:
@@ -78,24 +84,24 @@ class Lab:
             self.path, files=self.files, committer=self.committer, clock=self.clock
         )  # fmt: skip
         if self.directory.read(CATALOG) is None:
-            self._enter("clicks")
+            self.enter("clicks")
         return self.directory
 
-    def _enter(self, topic: str) -> None:
+    def enter(self, topic: str) -> None:
         """Enter a topic into the catalogue, by which a recovery finds the folders of its partitions."""
         directory = self.directory
         assert directory is not None
         known = Catalog(directory.read(CATALOG), write=lambda content: directory.write(CATALOG, content))
         if known.get(topic) is None:
-            entries = [*known.entries(), Entry(name=topic, id=TOPIC_ID, partitions=PARTITIONS_MAX)]
+            entries = [*known.entries(), Entry(name=topic, id=topic_id(topic), partitions=PARTITIONS_MAX)]
             known.adopt(entries, known.next_producer_id)
 
     def create(
         self, topic: str = "clicks", index: int = 0, *, first_offset: int = 0, config: TopicSettings | None = None
     ) -> Partition:
         directory = self.directory or self.open()
-        self._enter(topic)
-        return directory.create_partition(topic, index, TOPIC_ID, config or settings(), first_offset=first_offset)
+        self.enter(topic)
+        return directory.create_partition(topic, index, topic_id(topic), config or settings(), first_offset=first_offset)
 
     def stop(self, *, clean: bool = True) -> bool:
         assert self.directory is not None and self.committer is not None
@@ -110,7 +116,7 @@ class Lab:
         """The partition after a stop, or after a kill (the page cache survives one)."""
         if self.directory is not None:
             self.stop(clean=clean)
-        return self.open().open_partition(topic, index, TOPIC_ID, config or settings())
+        return self.open().open_partition(topic, index, topic_id(topic), config or settings())
 
     def append(
         self,

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from logmark.errors import LogFailed, LogmarkError
 from logmark.log import groupcommit
 from logmark.log.groupcommit import GroupCommit
 from logmark.log.wal import log as wal
+from logmark.log.wal.log import WriteAheadLog
 from tests.log.lab import NOW_MS, WAL_FILES, Lab, batch, values
 from tests.log.stepped import SteppedWorkers
 
@@ -172,3 +174,107 @@ def test_there_are_two_kinds_of_durability() -> None:
     with pytest.raises(LogmarkError):
         GroupCommit(loop, durability="perhaps")  # type: ignore[arg-type]
     loop.close()
+
+
+def refuse_more_files(lab: Lab) -> None:
+    """Let the disk be full for every file of the WAL but the first."""
+    for number in range(2, 100):
+        lab.files.fail_writes(f"{number:04d}.wal", errno.ENOSPC)
+
+
+class TestWithSmallFiles:
+    """The WAL has few files, each of a few entries."""
+
+    @pytest.fixture(autouse=True)
+    def small_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        block = 4096
+        monkeypatch.setitem(WriteAheadLog.__init__.__kwdefaults__, "first_file_bytes", 4 * block)
+        monkeypatch.setitem(WriteAheadLog.__init__.__kwdefaults__, "file_bytes", 4 * block)
+        monkeypatch.setitem(WriteAheadLog.__init__.__kwdefaults__, "bytes_max", 12 * block)
+
+    def test_a_wal_that_is_full_waits_for_a_flush_and_goes_on(self, lab: Lab) -> None:
+        log = lab.create()
+        for number in range(30):
+            lab.append(log, b"%d" % number + LARGE)
+
+        assert 30 == log.high_watermark
+        assert 12 * 4096 >= sum(path.stat().st_size for path in (lab.path / wal.FOLDER).glob("*.wal"))
+        again = lab.reopen(clean=False)
+        assert [b"%d" % number + LARGE for number in range(30)] == list(values(again).values())
+
+    def test_a_stop_finishes_what_waits_for_a_file(self, lab: Lab) -> None:
+        log = lab.create()
+        for number in range(30):
+            log.append(batch(b"%d" % number + LARGE), now_ms=NOW_MS)
+            lab.turn()
+
+        assert lab.stop()
+        assert 30 == len(values(lab.reopen()))
+
+    def test_those_who_wait_for_a_file_are_refused_when_none_can_be_made(self, lab: Lab) -> None:
+        log = lab.create()
+        lab.append(log, LARGE)
+        refuse_more_files(lab)
+        told = []
+        for number in range(1, 4):
+            log.append(batch(b"%d" % number + LARGE), now_ms=NOW_MS)
+            waiting = log.durable(number + 1)
+            with suppress(LogFailed):
+                lab.loop.run_until_complete(waiting)
+                told.append(number)
+                continue
+            break
+
+        assert [1] == told
+        assert log in lab.committer.flusher.troubled and lab.committer.failure is None
+        lab.files.heal()
+        lab.loop.run_until_complete(log.recover())
+        assert 2 == lab.append(log, b"again").base_offset
+
+    def test_a_stop_ends_although_no_file_can_be_made(self, lab: Lab) -> None:
+        log = lab.create()
+        refuse_more_files(lab)
+        for number in range(5):
+            log.append(batch(b"%d" % number + LARGE), now_ms=NOW_MS)
+        waiting = log.durable(5)
+
+        assert not lab.stop()
+        assert isinstance(waiting.exception(), LogFailed)
+
+    def test_a_log_that_failed_while_the_wal_was_full_frees_its_files_again(self, lab: Lab) -> None:
+        """A log that has nothing in the WAL any more must not keep the files of others."""
+        idle, busy = lab.create(index=0), lab.create(index=1)
+        lab.append(idle, b"kept")
+        lab.finish(idle)
+        lab.files.fail_syncs(WAL_FILES, errno.ENOSPC, times=1)
+        idle.append(batch(b"lost"), now_ms=NOW_MS)
+        with pytest.raises(LogFailed):
+            lab.loop.run_until_complete(idle.durable(2))
+        lab.loop.run_until_complete(idle.recover())
+        lab.finish(idle)
+        for number in range(30):
+            lab.append(busy, b"%d" % number + LARGE)
+
+        assert 30 == busy.high_watermark
+
+    def test_a_log_that_cannot_be_flushed_fills_the_wal_and_the_others_are_refused_and_not_left_waiting(
+        self, lab: Lab
+    ) -> None:
+        broken, other = lab.create("broken"), lab.create("other")
+        lab.append(broken, b"kept")
+        lab.files.fail_syncs("broken-0", errno.EIO)
+        lab.committer.flusher.mark(broken)
+        lab.committer.flusher.settle()
+        assert broken.failure is not None
+
+        count = 0
+        with suppress(LogFailed):
+            for _ in range(30):
+                lab.append(other, LARGE)
+                count += 1
+
+        assert count < 30 and other.failure is not None
+        assert count == len(values(other))
+        lab.stop(clean=False)
+        lab.files.heal()
+        assert {0: b"kept"} == values(lab.reopen("broken"))
