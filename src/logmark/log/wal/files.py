@@ -116,7 +116,10 @@ class FileReader:
         self.path = path
         self._file = files.open(path)
         self._size = self._file.size()
-        self.header = FileHeader.decode(self._file.pread(ENTRIES_AT, 0))
+        blocks = self._file.pread(ENTRIES_AT, 0)
+        self.header = FileHeader.decode(blocks)
+        # A crash came before the file had its first header.
+        self.is_blank = blocks.count(0) == len(blocks)
 
     def close(self) -> None:
         """Give the descriptor back."""
