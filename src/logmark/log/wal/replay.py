@@ -156,9 +156,11 @@ class Replay:
             elif not self._files.exists(folder):
                 continue
             replay = _PartitionReplay(folder, self._files)
-            if not self._content.damaged:
+            # Behind the last run may lie what a damaged entry held: it was acknowledged, and is kept.
+            is_whole = not self._content.damaged
+            if is_whole:
                 replay.remove_strays(point, runs)
-            recovered[key] = Recovered(point.offset, replay.run(point, runs))
+            recovered[key] = Recovered(point.offset, replay.run(point, runs, cut_tail=is_whole))
         return recovered
 
     def _partitions(self) -> Iterator[tuple[bytes, str, RecoveryPoint, list[Run]]]:
@@ -206,15 +208,16 @@ class _PartitionReplay:
         for base in [base for base in self._sizes if base > point.segment_base and base not in known]:
             self._remove(base)
 
-    def run(self, point: RecoveryPoint, runs: list[Run]) -> int:
-        """Write the runs, cut behind the last one, sync, and return the end of the log."""
+    def run(self, point: RecoveryPoint, runs: list[Run], *, cut_tail: bool) -> int:
+        """Write the runs, cut behind the last one unless told otherwise, sync, and return the end of the log."""
         end, base, size = point
         for run in runs:
             if (run.segment_base, run.position) < (base, size):
                 self._cut(run.segment_base, run.position)
             self._write(run)
             end, base, size = run.end_offset, run.segment_base, run.position + len(run.data)
-        self._cut(base, size)
+        if cut_tail:
+            self._cut(base, size)
         for changed in sorted(self._changed):
             self._files.sync_file(self._path(changed))
         if self._has_new_names:
