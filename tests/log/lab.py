@@ -103,6 +103,18 @@ class Lab:
         self.enter(topic)
         return directory.create_partition(topic, index, topic_id(topic), config or settings(), first_offset=first_offset)
 
+    def delete(self, topic: str = "clicks", index: int = 0) -> None:
+        """Delete a partition as the broker does: first its topic is out of the catalogue."""
+        directory = self.directory
+        assert directory is not None
+        known = Catalog(directory.read(CATALOG), write=lambda content: directory.write(CATALOG, content))
+        known.adopt([entry for entry in known.entries() if entry.name != topic], known.next_producer_id)
+        directory.delete_partition(topic, index)
+
+    def partition_folders(self) -> list[str]:
+        """The names of all folders but that of the WAL."""
+        return [path.name for path in self.path.iterdir() if path.is_dir() and path.name != wal.FOLDER]
+
     def stop(self, *, clean: bool = True) -> bool:
         assert self.directory is not None and self.committer is not None
         is_clean = self.directory.close(clean=clean)
