@@ -214,3 +214,22 @@ def test_a_loss_of_power_may_take_a_file_whose_directory_was_not_synced(tmp_path
 
         outcomes.add(files.exists(path))
     assert {True, False} == outcomes
+
+
+def test_a_power_loss_may_take_pages_that_were_written_over_others(tmp_path: Path) -> None:
+    """Each page is the old one or the new one, and what a sync covered is never the old one."""
+    seen: set[bytes] = set()
+    path = str(tmp_path / "file")
+    for seed in range(60):
+        files = FaultyFileSystem(RealFileSystem(sync=False), page_bytes=4)
+        files.write(path, b"old-old-old-old-")
+        files.sync_directory(str(tmp_path))
+        file = files.open(path)
+        file.pwrite(b"kept", 4)
+        file.sync()
+        file.pwrite(b"newXnewX", 8)
+        file.close()
+        files.lose_power(random.Random(seed))
+        seen.add(files.read(path))
+
+    assert {b"old-kept" + first + second for first in (b"old-", b"newX") for second in (b"old-", b"newX")} == seen

@@ -1,23 +1,36 @@
 """A data directory on a file system with faults, an event loop that stands still and a clock turned by hand."""
 
 import asyncio
+import hashlib
+from collections.abc import Callable
 from pathlib import Path
 
 from logmark.clock import ManualClock
 from logmark.disk.files import RealFileSystem
-from logmark.log import cleaning, swap
+from logmark.log import checkpoints, cleaning, swap
 from logmark.log.catalog import PARTITIONS_MAX, Catalog, Entry
 from logmark.log.cleaning import Done, Limits
 from logmark.log.directory import CATALOG, DataDirectory
 from logmark.log.groupcommit import Durability, GroupCommit
 from logmark.log.partition import Appended, Partition
 from logmark.log.settings import TopicSettings
+from logmark.log.wal import log as wal
+from logmark.log.wal import points, replay
+from logmark.log.worker import Worker
 from logmark.testing.files import FaultyFileSystem
 from logmark.wire import batches
 
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = bytes(range(16))
 PRODUCER_ID = 2**40 + 7
+# A part of the paths of the files that hold the entries of the WAL, and of the file with the recovery points.
+WAL_FILES = f"{wal.FOLDER}/0"
+POINTS = f"{wal.FOLDER}/{points.FILE_NAME}"
+
+
+def topic_id(topic: str) -> bytes:
+    """The id of a topic: the WAL knows partitions by it, so no two topics may share one."""
+    return TOPIC_ID if topic == "clicks" else hashlib.blake2b(topic.encode(), digest_size=16).digest()
 
 
 def settings(**values: object) -> TopicSettings:
@@ -48,39 +61,59 @@ def batch(
 class Lab:
     """Opens, stops and kills the same data directory again and again."""
 
-    def __init__(self, path: Path, *, durability: Durability = "sync", page_bytes: int = 4096) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        durability: Durability = "sync",
+        page_bytes: int = 4096,
+        worker: Callable[[str], Worker] | None = None,
+    ) -> None:
         self.path = path / "data"
         self.loop = asyncio.new_event_loop()
         self.files = FaultyFileSystem(RealFileSystem(sync=False), page_bytes=page_bytes)
         self.clock = ManualClock(NOW_MS)
         self.durability: Durability = durability
+        self._worker = worker
         self.directory: DataDirectory | None = None
         self.committer: GroupCommit | None = None
 
     def open(self) -> DataDirectory:
-        self.committer = GroupCommit(self.loop, durability=self.durability)
+        self.committer = GroupCommit(self.loop, durability=self.durability, worker=self._worker)
         self.directory = DataDirectory.open(
             self.path, files=self.files, committer=self.committer, clock=self.clock
         )  # fmt: skip
         if self.directory.read(CATALOG) is None:
-            self._enter("clicks")
+            self.enter("clicks")
         return self.directory
 
-    def _enter(self, topic: str) -> None:
+    def enter(self, topic: str) -> None:
         """Enter a topic into the catalogue, by which a recovery finds the folders of its partitions."""
         directory = self.directory
         assert directory is not None
         known = Catalog(directory.read(CATALOG), write=lambda content: directory.write(CATALOG, content))
         if known.get(topic) is None:
-            entries = [*known.entries(), Entry(name=topic, id=TOPIC_ID, partitions=PARTITIONS_MAX)]
+            entries = [*known.entries(), Entry(name=topic, id=topic_id(topic), partitions=PARTITIONS_MAX)]
             known.adopt(entries, known.next_producer_id)
 
     def create(
         self, topic: str = "clicks", index: int = 0, *, first_offset: int = 0, config: TopicSettings | None = None
     ) -> Partition:
         directory = self.directory or self.open()
-        self._enter(topic)
-        return directory.create_partition(topic, index, TOPIC_ID, config or settings(), first_offset=first_offset)
+        self.enter(topic)
+        return directory.create_partition(topic, index, topic_id(topic), config or settings(), first_offset=first_offset)
+
+    def delete(self, topic: str = "clicks", index: int = 0) -> None:
+        """Delete a partition as the broker does: first its topic is out of the catalogue."""
+        directory = self.directory
+        assert directory is not None
+        known = Catalog(directory.read(CATALOG), write=lambda content: directory.write(CATALOG, content))
+        known.adopt([entry for entry in known.entries() if entry.name != topic], known.next_producer_id)
+        directory.delete_partition(topic, index)
+
+    def partition_folders(self) -> list[str]:
+        """The names of all folders but that of the WAL."""
+        return [path.name for path in self.path.iterdir() if path.is_dir() and path.name != wal.FOLDER]
 
     def stop(self, *, clean: bool = True) -> bool:
         assert self.directory is not None and self.committer is not None
@@ -95,7 +128,7 @@ class Lab:
         """The partition after a stop, or after a kill (the page cache survives one)."""
         if self.directory is not None:
             self.stop(clean=clean)
-        return self.open().open_partition(topic, index, TOPIC_ID, config or settings())
+        return self.open().open_partition(topic, index, topic_id(topic), config or settings())
 
     def append(
         self,
@@ -161,6 +194,16 @@ class Lab:
         if self.directory is not None:
             self.stop(clean=False)
         self.loop.close()
+
+    def read_wal(self) -> replay.WalContent:
+        """What a recovery would find in the WAL now."""
+        assert self.directory is not None
+        return replay.read(str(self.path), checkpoints.id_bytes(self.directory.directory_id), self.files)
+
+    def wal_end(self, partition: Partition) -> int:
+        """The offset behind the last record of a partition that is in the WAL."""
+        runs = self.read_wal().runs.get(partition.key, [])
+        return runs[-1].end_offset if runs else 0
 
     def folder(self, topic: str = "clicks", index: int = 0) -> Path:
         return self.path / f"{topic}-{index}"

@@ -10,7 +10,7 @@ import pytest
 
 from logmark import properties
 from logmark.errors import UserError
-from tests.log.lab import NOW_MS, TOPIC_ID, Lab, batch, settings, values
+from tests.log.lab import NOW_MS, TOPIC_ID, Lab, batch, settings, topic_id, values
 
 OTHER_ID = bytes(range(100, 116))
 
@@ -133,19 +133,23 @@ def test_the_checkpoints_say_where_each_log_stands(lab: Lab) -> None:
     partition = lab.create()
     lab.append(partition, *[b"x"] * 5)
     partition.delete_records(3)
+    lab.finish(partition)
+    lab.append(partition, b"only in the WAL")
 
     lab.directory.write_checkpoints()
 
     assert "0\n1\nclicks 0 5\n" == (lab.path / "recovery-point-offset-checkpoint").read_text()
-    assert "0\n1\nclicks 0 5\n" == (lab.path / "replication-offset-checkpoint").read_text()
+    assert "0\n1\nclicks 0 6\n" == (lab.path / "replication-offset-checkpoint").read_text()
     assert "0\n1\nclicks 0 3\n" == (lab.path / "log-start-offset-checkpoint").read_text()
 
 
 def test_a_checkpoint_that_was_taken_earlier_never_replaces_a_later_one(lab: Lab) -> None:
     partition = lab.create()
     lab.append(partition, b"x")
+    lab.finish(partition)
     earlier = lab.directory.checkpoint()
     lab.append(partition, b"x")
+    lab.finish(partition)
     lab.directory.checkpoint()()
 
     earlier()
@@ -169,7 +173,7 @@ def test_a_deleted_partition_is_out_of_use_at_once_and_its_files_go_later(lab: L
 
     directory.delete_partition("clicks", 0)
 
-    (going,) = [path.name for path in lab.path.iterdir() if path.is_dir()]
+    (going,) = lab.partition_folders()
     assert re.fullmatch(r"clicks-0\.[0-9a-f]{32}-delete", going)
     directory.purge(NOW_MS + 999)
     assert (lab.path / going).exists()
@@ -179,12 +183,12 @@ def test_a_deleted_partition_is_out_of_use_at_once_and_its_files_go_later(lab: L
 
 def test_the_folders_of_deleted_partitions_are_gone_after_a_restart(lab: Lab) -> None:
     lab.append(lab.create(), b"x")
-    lab.directory.delete_partition("clicks", 0)
+    lab.delete()
     lab.stop(clean=False)
 
     lab.open()
 
-    assert [] == [path.name for path in lab.path.iterdir() if path.is_dir()]
+    assert [] == lab.partition_folders(), "the WAL must not bring a deleted partition back"
 
 
 def test_the_name_of_a_folder_that_goes_is_never_too_long(lab: Lab) -> None:
@@ -193,7 +197,7 @@ def test_the_name_of_a_folder_that_goes_is_never_too_long(lab: Lab) -> None:
 
     lab.directory.delete_partition(name, 0)
 
-    (going,) = [path.name for path in lab.path.iterdir() if path.is_dir()]
+    (going,) = lab.partition_folders()
     assert 255 == len(going)
 
 
@@ -267,14 +271,14 @@ def test_a_start_that_fails_halfway_leaves_the_rest_to_be_checked(lab: Lab) -> N
     with (lab.folder("second") / "00000000000000000000.log").open("ab") as file:
         file.write(b"torn")
 
-    lab.open().open_partition("first", 0, TOPIC_ID, settings())
+    lab.open().open_partition("first", 0, topic_id("first"), settings())
     assert not lab.stop()
 
     directory = lab.open()
     assert not directory.was_clean
-    again = directory.open_partition("second", 0, TOPIC_ID, settings())
+    again = directory.open_partition("second", 0, topic_id("second"), settings())
     assert (1, 1) == (again.log_start_offset, again.log_end_offset)
-    directory.open_partition("first", 0, TOPIC_ID, settings())
+    directory.open_partition("first", 0, topic_id("first"), settings())
     assert lab.stop()
 
 
@@ -283,7 +287,7 @@ def test_a_start_that_fails_halfway_after_a_clean_stop_changes_nothing(lab: Lab)
     lab.append(lab.create("second"), b"y")
     lab.stop()
 
-    lab.open().open_partition("first", 0, TOPIC_ID, settings())
+    lab.open().open_partition("first", 0, topic_id("first"), settings())
 
     assert lab.stop()
     assert "0\n2\nfirst 0 1\nsecond 0 1\n" == (lab.path / "recovery-point-offset-checkpoint").read_text()

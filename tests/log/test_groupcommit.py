@@ -1,133 +1,170 @@
-"""Group commit by itself: one round per log at a time, and every wish answered."""
+"""Group commit: everything that is appended in one turn shares an entry of the WAL, and only what is in it is told."""
 
 import asyncio
-import threading
+import errno
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from logmark.errors import LogmarkError
-from logmark.log.groupcommit import GroupCommit, Round
+from logmark.errors import LogFailed, LogmarkError
+from logmark.log import groupcommit
+from logmark.log.groupcommit import GroupCommit
+from logmark.log.wal import log as wal
+from logmark.log.wal.log import WriteAheadLog
+from tests.log.lab import NOW_MS, WAL_FILES, Lab, batch, values
+from tests.log.stepped import SteppedWorkers
+
+LARGE = b"x" * 3000
 
 
-class Counter:
-    """A log that counts its rounds; its sync can be made to wait or fail."""
-
-    def __init__(self) -> None:
-        self.written = 0
-        self.durable = 0
-        self.rounds = 0
-        self.together = 0
-        self.together_max = 0
-        self.gate = threading.Event()
-        self.gate.set()
-        self.error: Exception | None = None
-        self.changed = asyncio.Event()
-
-    def sync(self) -> None:
-        self.together += 1
-        self.together_max = max(self.together_max, self.together)
-        assert self.gate.wait(10)
-        self.together -= 1
-        if self.error is not None:
-            raise self.error
-
-    def begin_round(self) -> Round | None:
-        if self.durable == self.written:
-            return None
-        return Round(self, [self.sync], self.written)
-
-    def end_round(self, done: Round) -> None:
-        self.rounds += 1
-        if done.error is None:
-            self.durable = done.point
-        self.changed.set()
+@pytest.fixture
+def workers() -> SteppedWorkers:
+    return SteppedWorkers()
 
 
-def run(scenario) -> None:
-    async def main() -> None:
-        committer = GroupCommit(asyncio.get_running_loop(), threads_max=2)
-        try:
-            await scenario(committer)
-        finally:
-            committer.close()
-
-    asyncio.run(main())
+@pytest.fixture
+def stepped(tmp_path: Path, workers: SteppedWorkers) -> Iterator[Lab]:
+    """A durable data directory whose disk works only when the test says so."""
+    made = Lab(tmp_path, worker=workers)
+    yield made
+    made.close()
 
 
-def test_many_marks_of_one_turn_are_one_round() -> None:
-    async def scenario(committer: GroupCommit) -> None:
-        log = Counter()
-        for _ in range(100):
-            log.written += 1
-            committer.mark(log)
-        await log.changed.wait()
-        assert (1, 100) == (log.rounds, log.durable)
+def test_a_batch_fits_into_the_memory_of_an_entry_that_was_used_before(stepped: Lab, workers: SteppedWorkers) -> None:
+    log = stepped.create()
+    for size in (10, 10, 3000, 3000, 10_000, 4 * 1024 * 1024, 20_000, 100_000):
+        for _ in range(3):
+            log.append(batch(b"x" * size), now_ms=NOW_MS)
+            stepped.turn()
+        stepped.committer.settle()
 
-    run(scenario)
-
-
-def test_what_arrives_during_a_round_is_the_next_round() -> None:
-    async def scenario(committer: GroupCommit) -> None:
-        log = Counter()
-        log.gate.clear()
-        log.written = 1
-        committer.mark(log)
-        await asyncio.sleep(0)
-        for _ in range(50):
-            log.written += 1
-            committer.mark(log)
-        log.gate.set()
-        await log.changed.wait()
-        assert 1 == log.durable
-        log.changed.clear()
-        await log.changed.wait()
-        assert (2, 51) == (log.rounds, log.durable)
-
-    run(scenario)
+    assert (24, 24) == (log.high_watermark, stepped.wal_end(log))
 
 
-def test_more_logs_than_threads_are_all_synced_and_none_twice_at_once() -> None:
-    async def scenario(committer: GroupCommit) -> None:
-        logs = [Counter() for _ in range(20)]
-        for _ in range(5):
-            for log in logs:
-                log.written += 1
-                committer.mark(log)
-            await asyncio.sleep(0)
-        for log in logs:
-            while log.durable < 5:
-                log.changed.clear()
-                await log.changed.wait()
-        assert {1} == {log.together_max for log in logs}
+def test_everything_that_is_appended_in_one_turn_shares_one_entry(stepped: Lab, workers: SteppedWorkers) -> None:
+    logs = [stepped.create(index=index) for index in range(20)]
+    for log in logs:
+        log.append(batch(b"a"), now_ms=NOW_MS)
+        log.append(batch(b"b"), now_ms=NOW_MS)
+    stepped.turn()
+    workers.writer.finish_job()
 
-    run(scenario)
+    assert {2} == {log.high_watermark for log in logs}
+    assert 1 == stepped.read_wal().entry_count
+    assert not workers.writer.is_busy
 
 
-def test_an_error_of_any_kind_reaches_the_log_and_the_thread_lives_on() -> None:
-    async def scenario(committer: GroupCommit) -> None:
-        bad, good = Counter(), Counter()
-        bad.error = ValueError("not an OSError")
-        bad.written = good.written = 1
-        committer.mark(bad)
-        await bad.changed.wait()
-        assert (1, 0) == (bad.rounds, bad.durable)
-        committer.mark(good)
-        await good.changed.wait()
-        assert 1 == good.durable
+def test_what_is_appended_during_a_round_is_told_with_the_next_one(stepped: Lab, workers: SteppedWorkers) -> None:
+    log = stepped.create()
+    log.append(batch(b"a"), now_ms=NOW_MS)
+    stepped.turn()
+    workers.writer.step()
+    for _ in range(50):
+        log.append(batch(b"b"), now_ms=NOW_MS)
+        stepped.turn()
 
-    run(scenario)
+    workers.writer.finish_job()
+    assert 1 == log.high_watermark
+    workers.writer.finish_job()
+    assert (51, 2) == (log.high_watermark, stepped.read_wal().entry_count)
 
 
-def test_finish_waits_for_the_round_of_one_log() -> None:
-    async def scenario(committer: GroupCommit) -> None:
-        log = Counter()
-        log.written = 1
-        committer.mark(log)
-        await asyncio.sleep(0)
-        committer.finish(log)
-        assert 1 == log.durable
+def test_a_batch_that_has_no_room_in_an_entry_is_not_told_with_it(stepped: Lab, workers: SteppedWorkers) -> None:
+    """The entry that is closed for it has batches of the same log, which must not speak for this one."""
+    log = stepped.create()
+    log.append(batch(LARGE), now_ms=NOW_MS)
+    log.append(batch(LARGE), now_ms=NOW_MS)
+    stepped.turn()
+    workers.writer.finish_job()
 
-    run(scenario)
+    assert 1 == stepped.wal_end(log)
+    assert 1 == log.high_watermark, "a record was acknowledged that is not in the WAL"
+    workers.writer.finish_job()
+    assert (2, 2) == (log.high_watermark, stepped.wal_end(log))
+
+
+@pytest.mark.parametrize("sizes", [[3000] * 40, [10, 5000, 10, 9000, 4000, 4096, 4095, 1] * 6, [40] * 300])
+def test_nothing_is_told_that_is_not_in_the_wal(
+    stepped: Lab, workers: SteppedWorkers, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groupcommit, "ENTRY_BYTES_MAX", 8192)
+    logs = [stepped.create(index=index) for index in range(3)]
+    told: list[tuple[int, int]] = []
+    for log in logs:
+        log.watchers.add(lambda log=log: told.append((log.high_watermark, stepped.wal_end(log))))
+    for at, size in enumerate(sizes):
+        logs[at % 3].append(batch(b"x" * size), now_ms=NOW_MS)
+        if at % 7 == 6:
+            stepped.turn()
+        if at % 5 == 4 and workers.writer.is_busy:
+            workers.writer.step()
+    stepped.turn()
+    workers.writer.finish()
+
+    assert len(sizes) == sum(log.high_watermark for log in logs)
+    assert [] == [each for each in told if each[0] > each[1]]
+
+
+def test_an_error_of_any_kind_reaches_every_log_that_waits(stepped: Lab, workers: SteppedWorkers) -> None:
+    first, second = stepped.create(index=0), stepped.create(index=1)
+    first.append(batch(b"kept"), now_ms=NOW_MS)
+    stepped.turn()
+    workers.writer.finish()
+    first.append(batch(b"a"), now_ms=NOW_MS)
+    stepped.turn()
+    second.append(batch(b"b"), now_ms=NOW_MS)
+    waiting = [first.durable(2), second.durable(1)]
+    stepped.files.fail_syncs(WAL_FILES, errno.EIO, times=1)
+    workers.writer.finish_job()
+
+    for future in waiting:
+        assert isinstance(future.exception(), LogFailed)
+    assert {0: b"kept"} == values(first)
+    assert not workers.writer.is_busy, "nothing is written after the WAL has failed"
+
+
+def test_after_the_wal_has_failed_no_log_takes_records_until_a_restart(lab: Lab) -> None:
+    failed, other = lab.create(index=0), lab.create(index=1)
+    lab.append(failed, b"kept")
+    lab.append(other, b"kept")
+    lab.files.fail_syncs(WAL_FILES, errno.EIO, times=1)
+    failed.append(batch(b"lost"), now_ms=NOW_MS)
+    with pytest.raises(LogFailed):
+        lab.loop.run_until_complete(failed.durable(2))
+
+    with pytest.raises(LogFailed) as refused:
+        other.append(batch(b"refused"), now_ms=NOW_MS)
+    assert "restart" in str(refused.value)
+    assert {0: b"kept"} == values(other)
+    assert not lab.stop()
+    again = lab.reopen(index=1)
+    assert {0: b"kept"} == values(again)
+    lab.append(again, b"next")
+
+
+def test_a_wal_that_was_taken_away_is_noticed_before_anything_is_told(lab: Lab) -> None:
+    log = lab.create()
+    lab.append(log, b"kept")
+    (lab.path / wal.FOLDER).rename(lab.path / "elsewhere")
+    log.append(batch(b"lost"), now_ms=NOW_MS)
+
+    with pytest.raises(LogFailed) as failed:
+        lab.loop.run_until_complete(log.durable(2))
+
+    assert "write-ahead log" in str(lab.committer.failure) and "clicks-0" in str(failed.value)
+    assert 1 == log.high_watermark
+
+
+def test_closing_waits_for_what_was_added(stepped: Lab, workers: SteppedWorkers) -> None:
+    log = stepped.create()
+    for _ in range(3):
+        log.append(batch(LARGE), now_ms=NOW_MS)
+    stepped.committer.settle()
+
+    assert 3 == log.high_watermark
+    assert stepped.committer.is_idle
 
 
 def test_there_are_two_kinds_of_durability() -> None:
@@ -137,3 +174,107 @@ def test_there_are_two_kinds_of_durability() -> None:
     with pytest.raises(LogmarkError):
         GroupCommit(loop, durability="perhaps")  # type: ignore[arg-type]
     loop.close()
+
+
+def refuse_more_files(lab: Lab) -> None:
+    """Let the disk be full for every file of the WAL but the first."""
+    for number in range(2, 100):
+        lab.files.fail_writes(f"{number:04d}.wal", errno.ENOSPC)
+
+
+class TestWithSmallFiles:
+    """The WAL has few files, each of a few entries."""
+
+    @pytest.fixture(autouse=True)
+    def small_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        block = 4096
+        monkeypatch.setitem(WriteAheadLog.__init__.__kwdefaults__, "first_file_bytes", 4 * block)
+        monkeypatch.setitem(WriteAheadLog.__init__.__kwdefaults__, "file_bytes", 4 * block)
+        monkeypatch.setitem(WriteAheadLog.__init__.__kwdefaults__, "bytes_max", 12 * block)
+
+    def test_a_wal_that_is_full_waits_for_a_flush_and_goes_on(self, lab: Lab) -> None:
+        log = lab.create()
+        for number in range(30):
+            lab.append(log, b"%d" % number + LARGE)
+
+        assert 30 == log.high_watermark
+        assert 12 * 4096 >= sum(path.stat().st_size for path in (lab.path / wal.FOLDER).glob("*.wal"))
+        again = lab.reopen(clean=False)
+        assert [b"%d" % number + LARGE for number in range(30)] == list(values(again).values())
+
+    def test_a_stop_finishes_what_waits_for_a_file(self, lab: Lab) -> None:
+        log = lab.create()
+        for number in range(30):
+            log.append(batch(b"%d" % number + LARGE), now_ms=NOW_MS)
+            lab.turn()
+
+        assert lab.stop()
+        assert 30 == len(values(lab.reopen()))
+
+    def test_those_who_wait_for_a_file_are_refused_when_none_can_be_made(self, lab: Lab) -> None:
+        log = lab.create()
+        lab.append(log, LARGE)
+        refuse_more_files(lab)
+        told = []
+        for number in range(1, 4):
+            log.append(batch(b"%d" % number + LARGE), now_ms=NOW_MS)
+            waiting = log.durable(number + 1)
+            with suppress(LogFailed):
+                lab.loop.run_until_complete(waiting)
+                told.append(number)
+                continue
+            break
+
+        assert [1] == told
+        assert log in lab.committer.flusher.troubled and lab.committer.failure is None
+        lab.files.heal()
+        lab.loop.run_until_complete(log.recover())
+        assert 2 == lab.append(log, b"again").base_offset
+
+    def test_a_stop_ends_although_no_file_can_be_made(self, lab: Lab) -> None:
+        log = lab.create()
+        refuse_more_files(lab)
+        for number in range(5):
+            log.append(batch(b"%d" % number + LARGE), now_ms=NOW_MS)
+        waiting = log.durable(5)
+
+        assert not lab.stop()
+        assert isinstance(waiting.exception(), LogFailed)
+
+    def test_a_log_that_failed_while_the_wal_was_full_frees_its_files_again(self, lab: Lab) -> None:
+        """A log that has nothing in the WAL any more must not keep the files of others."""
+        idle, busy = lab.create(index=0), lab.create(index=1)
+        lab.append(idle, b"kept")
+        lab.finish(idle)
+        lab.files.fail_syncs(WAL_FILES, errno.ENOSPC, times=1)
+        idle.append(batch(b"lost"), now_ms=NOW_MS)
+        with pytest.raises(LogFailed):
+            lab.loop.run_until_complete(idle.durable(2))
+        lab.loop.run_until_complete(idle.recover())
+        lab.finish(idle)
+        for number in range(30):
+            lab.append(busy, b"%d" % number + LARGE)
+
+        assert 30 == busy.high_watermark
+
+    def test_a_log_that_cannot_be_flushed_fills_the_wal_and_the_others_are_refused_and_not_left_waiting(
+        self, lab: Lab
+    ) -> None:
+        broken, other = lab.create("broken"), lab.create("other")
+        lab.append(broken, b"kept")
+        lab.files.fail_syncs("broken-0", errno.EIO)
+        lab.committer.flusher.mark(broken)
+        lab.committer.flusher.settle()
+        assert broken.failure is not None
+
+        count = 0
+        with suppress(LogFailed):
+            for _ in range(30):
+                lab.append(other, LARGE)
+                count += 1
+
+        assert count < 30 and other.failure is not None
+        assert count == len(values(other))
+        lab.stop(clean=False)
+        lab.files.heal()
+        assert {0: b"kept"} == values(lab.reopen("broken"))

@@ -4,7 +4,7 @@ import pytest
 
 from logmark.errors import ErrorCode, Refused
 from logmark.wire import batches
-from tests.log.lab import NOW_MS, Lab, batch, settings, values
+from tests.log.lab import NOW_MS, Lab, batch, settings, topic_id, values
 
 
 def test_records_get_offsets_in_the_order_in_which_they_come(lab: Lab) -> None:
@@ -195,7 +195,7 @@ def test_only_a_few_old_segments_stay_open(lab: Lab) -> None:
     for number in range(60):
         lab.append(partition, b"value-%d" % number)
     values(partition)
-    lab.settle(partition)
+    lab.finish(partition)
 
     assert sum(segment.is_open for segment in partition.segments) <= 10
 
@@ -232,13 +232,15 @@ def test_log_append_time_is_told_to_the_producer(lab: Lab) -> None:
 
 def test_a_lazy_partition_gets_its_folder_with_its_first_record(lab: Lab) -> None:
     directory = lab.open()
-    partitions = directory.create_partitions("__consumer_offsets", range(50), bytes(16), settings(), lazily=True)
-    assert [] == [path for path in lab.path.iterdir() if path.is_dir()]
+    lab.enter("__consumer_offsets")
+    wanted = topic_id("__consumer_offsets")
+    partitions = directory.create_partitions("__consumer_offsets", range(50), wanted, settings(), lazily=True)
+    assert [] == lab.partition_folders()
 
     lab.append(partitions[7], b"x")
 
-    assert ["__consumer_offsets-7"] == [path.name for path in lab.path.iterdir() if path.is_dir()]
+    assert ["__consumer_offsets-7"] == lab.partition_folders()
     lab.stop(clean=False)
-    again = lab.open().open_partition("__consumer_offsets", 7, bytes(16), settings())
+    again = lab.open().open_partition("__consumer_offsets", 7, wanted, settings())
     assert {0: b"x"} == values(again)
-    assert 0 == lab.directory.open_partition("__consumer_offsets", 8, bytes(16), settings()).log_end_offset
+    assert 0 == lab.directory.open_partition("__consumer_offsets", 8, wanted, settings()).log_end_offset

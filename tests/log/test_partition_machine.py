@@ -8,11 +8,9 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-import pytest
 from hypothesis import HealthCheck, settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from logmark.log import recovery
 from logmark.wire import batches
 from tests.harness.searches import examples
 from tests.log.lab import NOW_MS, PRODUCER_ID, TOPIC_ID, Lab, batch, values
@@ -36,8 +34,6 @@ class PartitionMachine(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         self.lab = Lab(Path(self.folder.name), page_bytes=PAGE_BYTES)
-        self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(recovery, "PAGE_BYTES", PAGE_BYTES)
         self.partition = self.lab.create(config=CONFIG)
         self.values: list[bytes] = []
         self.batches: list[tuple[int, int]] = []
@@ -50,7 +46,6 @@ class PartitionMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.release()
         self.lab.close()
-        self.patch.undo()
         self.folder.cleanup()
 
     @rule(counts=COUNTS, codec=strategies.integers(0, 4))
@@ -182,12 +177,28 @@ class PartitionMachine(RuleBasedStateMachine):
         assert self.log_start == self.partition.log_start_offset
         self.high_watermark = self.checkpointed_start = self.log_start
 
+    @rule()
+    def flush(self) -> None:
+        self.settle()
+        self.lab.finish(self.partition)
+        assert len(self.values) == self.partition.recovery_point
+
     @rule(pending=COUNTS)
     def kill(self, pending: list[int]) -> None:
+        """What was not acknowledged and is not in the WAL is cut, although the page cache survives."""
         self.append(pending, 0)
         self.release()
-        self.partition = self.lab.reopen(clean=False, config=CONFIG)
-        assert len(self.values) == self.partition.log_end_offset
+        self.lab.stop(clean=False)
+        self.reopen_after_a_crash()
+
+    def reopen_after_a_crash(self) -> None:
+        durable_end = self.partition.high_watermark
+        directory = self.lab.open()
+        self.partition = directory.open_partition("clicks", 0, TOPIC_ID, CONFIG)
+        directory.finish_recovery()
+        assert durable_end <= self.partition.log_end_offset <= len(self.values)
+        del self.values[self.partition.log_end_offset :]
+        self.batches = [sent for sent in self.batches if sent[0] < len(self.values)]
         self.take_log_start()
 
     @rule(acknowledged=COUNTS, pending=COUNTS, seed=strategies.integers(0, 2**32))
@@ -197,13 +208,8 @@ class PartitionMachine(RuleBasedStateMachine):
         self.append(pending, 0)
         self.release()
         self.lab.stop(clean=False)
-        durable_end = self.partition.high_watermark
         self.lab.files.lose_power(random.Random(seed))
-        self.partition = self.lab.open().open_partition("clicks", 0, TOPIC_ID, CONFIG)
-        assert durable_end <= self.partition.log_end_offset <= len(self.values)
-        del self.values[self.partition.log_end_offset :]
-        self.batches = [sent for sent in self.batches if sent[0] < len(self.values)]
-        self.take_log_start()
+        self.reopen_after_a_crash()
 
     def take_log_start(self) -> None:
         """A log start that was not checkpointed may be forgotten by a crash, as in Kafka."""
@@ -225,6 +231,21 @@ class PartitionMachine(RuleBasedStateMachine):
             for offset in range(self.partition.log_start_offset, self.partition.high_watermark)
         }
         assert expected == values(self.partition)
+
+
+def test_three_power_losses_in_a_row_leave_what_was_acknowledged_and_no_damage() -> None:
+    machine = PartitionMachine()
+    try:
+        for acknowledged, pending, seed in (
+            ([], [], 2147483258),
+            ([1, 1, 2, 3, 5, 5], [1, 1], 0),
+            ([], [2, 1, 1, 1, 5], 383869508),
+        ):
+            machine.lose_power(acknowledged, pending, seed)
+            machine.nothing_is_damaged_and_nothing_goes_back()
+            machine.all_that_is_shown_is_what_was_written()
+    finally:
+        machine.teardown()
 
 
 PartitionMachine.TestCase.settings = settings(

@@ -71,7 +71,7 @@ def test_old_segments_go_by_age_and_offsets_stay_what_they_were(lab: Lab) -> Non
         lab.append(partition, b"%02d" % number * 20, timestamp_ms=NOW_MS + number * 100)
 
     gone = partition.apply_retention(NOW_MS + 2000)
-    lab.settle(partition)
+    lab.finish(partition)
 
     start = partition.log_start_offset
     assert gone > 0

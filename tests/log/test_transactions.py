@@ -15,7 +15,7 @@ from logmark.log.segment import Segment
 from logmark.log.transactions import Aborted, AbortedTransactions, Marker
 from logmark.wire import batches
 from tests.harness.searches import examples
-from tests.log.lab import NOW_MS, Lab, settings
+from tests.log.lab import NOW_MS, WAL_FILES, Lab, settings
 
 A, B, C = 2**40 + 1, 2**40 + 2, 2**40 + 3
 SMALL = settings(segment_bytes=600, index_interval_bytes=200)
@@ -146,10 +146,11 @@ def test_a_marker_that_is_not_durable_leaves_its_transaction_open_for_readers(la
     partition = lab.create()
     writer = Writer(lab, partition)
     writer.data(A)
-    with lab.files.hold_syncs(".log"):
+    with lab.files.hold_syncs(WAL_FILES):
         writer.end(A, commit=False, settle=False)
         lab.turn()
         lab.files.wait_for_held_sync()
+        lab.turn()
 
         assert (1, 0) == (partition.high_watermark, partition.last_stable_offset)
         assert (b"", []) == partition.read_committed(0, bytes_max=1000)
@@ -160,18 +161,20 @@ def test_a_marker_that_is_not_durable_leaves_its_transaction_open_for_readers(la
     assert [(A, 0)] == partition.aborted_transactions(0, 10)
 
 
-def test_an_abort_is_not_shown_before_its_index_is_durable(lab: Lab) -> None:
+def test_an_abort_is_known_after_a_kill_although_its_index_was_never_synced(lab: Lab) -> None:
+    """The marker is in the WAL, and a recovery makes the index from it."""
     partition = lab.create()
     writer = Writer(lab, partition)
     writer.data(A)
     with lab.files.hold_syncs(".txnindex"):
-        writer.end(A, commit=False, settle=False)
-        lab.turn()
-        lab.files.wait_for_held_sync()
+        writer.end(A, commit=False)
+        assert (2, [(A, 0)]) == (partition.last_stable_offset, partition.aborted_transactions(0, 10))
+        lab.stop(clean=False)
+    next(lab.folder().glob("*.txnindex")).write_bytes(b"")
 
-        assert (1, 0) == (partition.high_watermark, partition.last_stable_offset)
-    lab.settle(partition)
-    assert 2 == partition.last_stable_offset
+    again = lab.reopen()
+
+    assert (2, [(A, 0)]) == (again.last_stable_offset, again.aborted_transactions(0, 10))
 
 
 def test_a_batch_outside_the_open_transaction_is_refused(lab: Lab) -> None:
@@ -423,17 +426,19 @@ def test_the_aborted_transactions_of_a_range_are_those_that_reach_into_it() -> N
     assert [] == producers(16, 18)
 
 
-def test_a_failed_index_stops_the_log_before_anybody_is_told(lab: Lab) -> None:
+def test_a_failed_index_stops_the_log_before_its_recovery_point_moves(lab: Lab) -> None:
     partition = lab.create()
     writer = Writer(lab, partition)
     writer.data(A)
+    lab.finish(partition)
     lab.files.fail_syncs(".txnindex")
-    writer.end(A, commit=False, settle=False)
+    writer.end(A, commit=False)
+    lab.finish(partition)
 
-    with pytest.raises(LogFailed):
-        lab.settle(partition)
-
-    assert (1, 0) == (partition.high_watermark, partition.last_stable_offset)
+    assert partition.failure is not None
+    assert (2, 1) == (partition.durable_end, partition.recovery_point)
+    lab.files.heal()
+    assert [(A, 0)] == lab.reopen(clean=False).aborted_transactions(0, 10)
 
 
 def test_half_an_index_entry_is_malformed() -> None:

@@ -67,8 +67,8 @@ class Flusher:
     def __init__(self, loop: asyncio.AbstractEventLoop, worker: Worker) -> None:
         self.wal: WriteAheadLog | None = None
         self.durable_number = 0
-        # Called when files of the WAL are free again.
-        self.on_release: Callable[[], None] = lambda: None
+        # Called after each cycle: files of the WAL may be free again.
+        self.on_end: Callable[[], None] = lambda: None
         # Where every log with records can be recovered from without the WAL; durable after a cycle.
         self.points: dict[bytes, RecoveryPoint] = {}
         # Logs that a full disk has stopped or holds up: somebody must ask them now and then to try again.
@@ -96,6 +96,10 @@ class Flusher:
         self.durable_number = number
         self._in_entry = {}
 
+    def give_up_entry(self) -> None:
+        """Note that the entry which was being written will never be durable."""
+        self._in_entry = {}
+
     def mark(self, log: FlushedLog) -> None:
         """Flush a log soon: something waits for it."""
         self._marked[log] = None
@@ -112,6 +116,11 @@ class Flusher:
         self._dirty.pop(log, None)
         self._marked.pop(log, None)
         self.troubled.discard(log)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a cycle is under way or soon will be."""
+        return bool(self._under_way or self._marked or self._is_all_due or self._is_scheduled)
 
     def is_busy_with(self, log: FlushedLog) -> bool:
         """Return whether a flush of this log is under way."""
@@ -146,6 +155,7 @@ class Flusher:
         self._is_all_due = False
         flushes = [flush for log in logs if (flush := log.begin_flush()) is not None]
         if not flushes:
+            self.on_end()
             return
         following = self.durable_number + 1
         for flush in flushes:
@@ -174,7 +184,7 @@ class Flusher:
             dropped = self.wal.release(cycle.first_entry)
             if dropped:
                 self._worker.run(_discard(self.wal, dropped), lambda error: None)
-            self.on_release()
+        self.on_end()
         if self._marked or self._is_all_due:
             self._schedule()
 

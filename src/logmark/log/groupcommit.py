@@ -5,6 +5,7 @@ next round, which begins as soon as this one has ended. With durability=os there
 """
 
 import asyncio
+import errno
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -24,6 +25,8 @@ Durability = Literal["sync", "os"]
 # An entry is closed at this size, so that the memory that an entry takes is bounded.
 ENTRY_BYTES_MAX = 4 * 1024 * 1024
 _SPARE_BUILDERS = 2
+# A round that waits for a file waits for the flush under way and for the one that covers everything.
+_FLUSHES_MAX = 2
 
 # Stands in for an entry until there is something to add.
 _NO_ROOM = EntryBuilder(0)
@@ -81,7 +84,7 @@ class GroupCommit:
         self.is_ready = False
         self.failure: LogFailed | None = None
         self.flusher = Flusher(loop, new_worker("logmark-flush"))
-        self.flusher.on_release = self._resume
+        self.flusher.on_end = self._resume
         # Makes the WAL when the first record comes; the data directory knows how.
         self.open_wal: Callable[[], WriteAheadLog] | None = None
         self._writer = new_worker("logmark-wal")
@@ -94,6 +97,9 @@ class GroupCommit:
         self._is_scheduled = False
         self._is_writing = False
         self._is_reserving = False
+        # A round waits for a file, and how many flushes have ended since it does.
+        self._is_short = False
+        self._flush_count = 0
 
     @property
     def durability(self) -> Durability:
@@ -101,15 +107,24 @@ class GroupCommit:
 
     # Appending
 
-    def prepare(self) -> None:
-        """Open the WAL for the first append; raises LogFailed if it has failed, OSError if it cannot be made."""
+    def prepare(self, size: int) -> None:
+        """Make room for a batch that a log is about to write to its segment.
+
+        To be called before the write: an entry that is closed here must not take the batch for its own. Opens the WAL
+        for the first batch; raises LogFailed if it has failed, OSError if it cannot be made.
+        """
+        if not self.is_ready:
+            self._open()
+        if not self._draft.entry.has_room_for(size):
+            self._begin_draft(size)
+
+    def _open(self) -> None:
         if self.failure is not None:
             raise LogFailed(str(self.failure))
-        if not self.is_ready:
-            assert self.open_wal is not None
-            self._wal = self.flusher.wal = self.open_wal()
-            self.flusher.durable_number = self._wal.next_number - 1
-            self.is_ready = True
+        assert self.open_wal is not None
+        self._wal = self.flusher.wal = self.open_wal()
+        self.flusher.durable_number = self._wal.next_number - 1
+        self.is_ready = True
 
     def add(
         self,
@@ -121,10 +136,8 @@ class GroupCommit:
         data: Bytes,
         size: int,
     ) -> None:
-        """Add a batch that a log has written to its segment; a round soon makes it durable."""
+        """Add a batch, prepared for, that a log has written to its segment; a round soon makes it durable."""
         draft = self._draft
-        if not draft.entry.has_room_for(size):
-            draft = self._next_draft(size)
         draft.entry.add(log.key, segment_base, position, first_offset, end_offset, data, size)
         draft.logs[log] = None
         if not self._is_scheduled and not self._is_writing:
@@ -132,7 +145,7 @@ class GroupCommit:
             # At the end of the turn, so that all appends that arrived together share the round.
             self.loop.call_soon(self._begin)
 
-    def _next_draft(self, size: int) -> _Draft:
+    def _begin_draft(self, size: int) -> None:
         if not self._draft.entry.is_empty:
             self._closed_drafts.append(self._draft.close())
         if EntryBuilder.capacity_for(size) > self._entry_bytes_max:
@@ -140,7 +153,6 @@ class GroupCommit:
         else:
             builder = self._builders.pop() if self._builders else EntryBuilder(self._entry_bytes_max)
         self._draft = _Draft(builder)
-        return self._draft
 
     # Rounds
 
@@ -163,10 +175,10 @@ class GroupCommit:
         size = self._closed_drafts[0].entry.size_bytes
         file = self._wal.file_for(size)
         if file is None:
-            # The round begins when a file is there: made, used again, or freed by a flush.
-            self._reserve(size)
-            self.flusher.flush_all()
+            self._wait_for_file(size)
             return
+        self._is_short = False
+        self._flush_count = 0
         draft = self._closed_drafts.popleft()
         number = self._wal.next_number
         assert file.header is not None
@@ -175,10 +187,20 @@ class GroupCommit:
         self._is_writing = True
         self._writer.run(_write(file, entry), partial(self._end, draft, file, number, size))
 
+    def _wait_for_file(self, size: int) -> None:
+        """Begin the round when a file is there: made, used again, or freed by a flush; give up if none can come."""
+        self._is_short = True
+        self._reserve(size)
+        if self._flush_count < _FLUSHES_MAX:
+            self.flusher.flush_all()
+        if not self._is_reserving and not self.flusher.is_busy:
+            self._fail(OSError(errno.ENOSPC, "the write-ahead log is full, and no flush could free a file of it"))
+
     def _end(self, draft: _Draft, file: WalFile, number: int, size: int, error: Exception | None) -> None:
         self._is_writing = False
         if error is not None:
-            self._fail(draft, error)
+            self._closed_drafts.appendleft(draft)
+            self._fail(error)
             return
         assert self._wal is not None
         file.position += size
@@ -195,11 +217,14 @@ class GroupCommit:
         self._reserve()
         self._begin()
 
-    def _fail(self, draft: _Draft, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         """Give up what is not durable; unless the disk was only full, nothing is written until the next start."""
-        lost = [draft, *self._closed_drafts, self._draft]
+        lost = [*self._closed_drafts, self._draft]
         self._closed_drafts.clear()
         self._draft = _Draft(_NO_ROOM)
+        self._is_short = False
+        self._flush_count = 0
+        self.flusher.give_up_entry()
         if not disk_full.is_full(error):
             self.failure = disk_full.describe_failed_wal(error)
             self.is_ready = False
@@ -228,14 +253,18 @@ class GroupCommit:
             if error is None:
                 wal.add_ready(file)
                 self._begin()
-            else:
-                wal.forget_reserved(file)
-                logger.warning("the write-ahead log got no further file: %s", error)
+                return
+            wal.forget_reserved(file)
+            logger.warning("the write-ahead log got no further file: %s", error)
+            if self._is_short and not self.flusher.is_busy:
+                self._fail(error)
 
         self._reserver.run(job(), done)
 
     def _resume(self) -> None:
         """Go on with a round that waited for a file."""
+        if self._is_short:
+            self._flush_count += 1
         self._reserve()
         self._begin()
 
@@ -248,7 +277,8 @@ class GroupCommit:
             self._writer.finish()
             self._reserver.finish()
             if not self.is_idle and not self._is_writing:
-                self.flusher.finish()
+                # The round waits for a file that a flush may free.
+                self.flusher.settle()
 
     def stop(self) -> None:
         """Finish the round under way and drop what was added since: what a kill would leave."""

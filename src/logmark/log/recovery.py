@@ -93,9 +93,11 @@ class Loader:
             self._finish_letting_go()
         if not self.segments:
             return self._empty(self.log_start_offset)
-        self.durable_end = max([self.durable_end, self.recovery_point, self.log_start_offset, *self._epoch_starts()])
+        self.durable_end = max(self.durable_end, self.recovery_point, self.log_start_offset)
         log_end_offset = self._open_cleanly(present) if self.is_clean else None
         if log_end_offset is None:
+            # Not after a clean stop, whose checkpoints say it: that would be one more file of each partition to read.
+            self.durable_end = max([self.durable_end, *self._epoch_starts()])
             log_end_offset = self._check_from(0 if self.check_all else self.recovery_point)
         log_end_offset = self._keep_lost_offsets(log_end_offset)
         log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)

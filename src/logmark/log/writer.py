@@ -214,8 +214,8 @@ class Writer(ABC):
         base = self.log_end_offset
         last = base + batch.last_offset_delta
         try:
-            if self._is_sync and not self._committer.is_ready:
-                self._committer.prepare()
+            if self._is_sync:
+                self._committer.prepare(size)
             segment = self._segments.active
             if segment is None or self._must_roll(segment, batch, last, now_ms):
                 segment = self._roll()

@@ -20,10 +20,12 @@ class _Fault:
 
 @dataclass(slots=True)
 class _Unsynced:
-    """What a power loss may take from a file: everything behind the synced size, page by page."""
+    """What a power loss may take from a file, page by page: what was written, also over what was there before."""
 
+    # Everything behind it is not durable.
     size: int
-    writes: list[tuple[int, bytes]] = field(default_factory=list)
+    # Where each write began, what was written, and what that has replaced.
+    writes: list[tuple[int, bytes, bytes]] = field(default_factory=list)
 
 
 class FaultyFile:
@@ -46,7 +48,9 @@ class FaultyFile:
 
     def pwrite(self, data: Bytes, at: int) -> None:
         self._system._check_write(self.path)
-        self._system._note_write(self.path, self._file.size(), data, at)
+        size = self._file.size()
+        replaced = self._file.pread(min(len(data), size - at), at) if at < size else b""
+        self._system._note_write(self.path, size, data, at, replaced)
         self._file.pwrite(data, at)
 
     def truncate(self, size: int) -> None:
@@ -147,9 +151,18 @@ class FaultyFileSystem:
         file = self._files.open(path)
         try:
             data = file.pread(file.size(), 0)
-            if len(data) <= state.size:
+            durable = _undo(state, data)
+            overwritten = [start for start in range(0, len(durable), self._page_bytes)
+                           if durable[start : start + self._page_bytes]
+                           != data[start : min(start + self._page_bytes, len(durable))]]  # fmt: skip
+            if len(data) <= state.size and not overwritten:
                 return
             kept = choose.choice(("none", "all", "some"))
+            for start in overwritten:
+                if kept == "none" or (kept == "some" and choose.random() < 0.5):
+                    file.pwrite(durable[start : start + self._page_bytes], start)
+            if len(data) <= state.size:
+                return
             end = state.size if kept == "none" else choose.randint(state.size, len(data)) if kept == "some" else None
             file.truncate(len(data) if end is None else end)
             page = self._page_bytes
@@ -174,17 +187,19 @@ class FaultyFileSystem:
                     fault.times -= 1
                 raise OSError(fault.errno, os.strerror(fault.errno), path)
 
-    def _note_write(self, path: str, size: int, data: Bytes, at: int) -> None:
+    def _note_write(self, path: str, size: int, data: Bytes, at: int, replaced: bytes) -> None:
         with self._guard:
             state = self._unsynced.setdefault(path, _Unsynced(size))
-            state.writes.append((at, bytes(data)))
+            state.writes.append((at, bytes(data), replaced))
 
     def _note_truncate(self, path: str, size: int) -> None:
         with self._guard:
             state = self._unsynced.get(path)
             if state is not None:
                 state.size = min(state.size, size)
-                state.writes = [(at, data[: size - at]) for at, data in state.writes if at < size]
+                state.writes = [
+                    (at, data[: size - at], replaced[: size - at]) for at, data, replaced in state.writes if at < size
+                ]
 
     def _sync(self, path: str, sync: Callable[[], None]) -> None:
         with self._guard:
@@ -201,7 +216,7 @@ class FaultyFileSystem:
             self.syncs_done.append(path)
             state = self._unsynced.get(path)
             if state is not None:
-                ends = [at + len(data) for at, data in state.writes[:covered]]
+                ends = [at + len(data) for at, data, _ in state.writes[:covered]]
                 state.size = max([state.size, *ends])
                 del state.writes[:covered]
                 if not state.writes:
@@ -263,6 +278,9 @@ class FaultyFileSystem:
             for path in inside:
                 self._unsynced[target + path[len(source) :]] = self._unsynced.pop(path)
             self._unnamed.discard(source)
+            for path in [path for path in self._unnamed if path.startswith(source + "/")]:
+                self._unnamed.remove(path)
+                self._unnamed.add(target + path[len(source) :])
 
     def remove(self, path: str) -> None:
         self._files.remove(path)
@@ -294,3 +312,12 @@ class FaultyFileSystem:
         if not self._files.exists(path):
             with self._guard:
                 self._unnamed.add(path)
+
+
+def _undo(state: _Unsynced, data: bytes) -> bytes:
+    """Return what is durable of a file below its synced size: its bytes without the writes that no sync covered."""
+    durable = bytearray(data[: state.size])
+    for at, _, replaced in reversed(state.writes):
+        if at < len(durable):
+            durable[at : at + len(replaced)] = replaced[: len(durable) - at]
+    return bytes(durable)

@@ -5,6 +5,7 @@
 
 A file gets a new header, with a higher sequence and another salt, each time it is used again. The header is durable
 before the first entry behind it is written. So an entry is believed only in the life of the file that it belongs to.
+The second copy is written after the first one is durable: whenever a crash comes, one of the two is intact.
 """
 
 import secrets
@@ -36,23 +37,23 @@ class FileHeader(NamedTuple):
     salt: bytes
 
     def encode(self) -> bytes:
-        """Return both blocks."""
+        """Return one copy, a whole block."""
         head = _HEADER.pack(_MAGIC, _VERSION, self.sequence, self.directory_id, self.salt)
-        block = (head + _CHECKSUM.pack(columns.crc32c(head, 0, len(head)))).ljust(BLOCK_BYTES, b"\0")
-        return block * 2
+        return (head + _CHECKSUM.pack(columns.crc32c(head, 0, len(head)))).ljust(BLOCK_BYTES, b"\0")
 
     @classmethod
     def decode(cls, blocks: bytes) -> "FileHeader | None":
-        """Return the header in the first copy that is intact, or None."""
+        """Return the newest header in a copy that is intact, or None."""
+        newest: FileHeader | None = None
         for at in (0, BLOCK_BYTES):
             head = blocks[at : at + _HEADER.size]
             checksum = blocks[at + _HEADER.size : at + _HEADER.size + _CHECKSUM.size]
             if len(checksum) < _CHECKSUM.size or _CHECKSUM.pack(columns.crc32c(head, 0, len(head))) != checksum:
                 continue
             magic, version, sequence, directory_id, salt = _HEADER.unpack(head)
-            if magic == _MAGIC and version == _VERSION:
-                return cls(directory_id, sequence, salt)
-        return None
+            if magic == _MAGIC and version == _VERSION and (newest is None or newest.sequence < sequence):
+                newest = cls(directory_id, sequence, salt)
+        return newest
 
 
 class WalFile:
@@ -85,8 +86,9 @@ class WalFile:
         header = FileHeader(directory_id, sequence, secrets.token_bytes(SALT_BYTES))
         if self.file is None:
             self.file = self._files.open_direct(self.path)
-        self.file.pwrite(entries.aligned(header.encode()), 0)
-        self.file.sync()
+        for at in (0, BLOCK_BYTES):
+            self.file.pwrite(entries.aligned(header.encode()), at)
+            self.file.sync()
         self.header = header
         self.position = ENTRIES_AT
         self.last_number = -1
@@ -116,7 +118,10 @@ class FileReader:
         self.path = path
         self._file = files.open(path)
         self._size = self._file.size()
-        self.header = FileHeader.decode(self._file.pread(ENTRIES_AT, 0))
+        blocks = self._file.pread(ENTRIES_AT, 0)
+        self.header = FileHeader.decode(blocks)
+        # A crash came before the first copy of its first header was durable.
+        self.is_blank = not any(blocks[BLOCK_BYTES:])
 
     def close(self) -> None:
         """Give the descriptor back."""

@@ -72,10 +72,16 @@ class WriteAheadLog:
         self._files.sync_directory(new)
         # The descriptor stays right; the path is what a check of the file's place goes by.
         self._files.replace(new, self.folder)
+        try:
+            self._files.sync_directory(self._directory)
+        except OSError:
+            # Nothing is in it yet: the next attempt makes it anew.
+            first.close()
+            self._files.replace(self.folder, new)
+            raise
         first.path = f"{self.folder}/{first.path.rpartition('/')[2]}"
         assert first.file is not None
         first.file.path = first.path
-        self._files.sync_directory(self._directory)
         self._current = first
         self._bytes = first.capacity
 
@@ -110,12 +116,17 @@ class WriteAheadLog:
     @property
     def is_pressed(self) -> bool:
         """Whether so much is in use that the partitions should be flushed."""
-        used = sum(file.capacity for file in self._full)
-        return used * _PRESSURE >= self._bytes_max or (bool(self._full) and self._is_at_limit and not self._free)
+        if self._used_bytes * _PRESSURE >= self._bytes_max:
+            return True
+        return bool(self._full) and not self._may_grow(self._file_bytes) and not self._free
 
     @property
-    def _is_at_limit(self) -> bool:
-        return self._bytes + self._file_bytes > self._bytes_max
+    def _used_bytes(self) -> int:
+        return sum(file.capacity for file in self._full)
+
+    def _may_grow(self, size: int) -> bool:
+        """Return whether one more file keeps to the limit; a large one may, because it goes after its flush."""
+        return (self._bytes if size == self._file_bytes else self._used_bytes) + size <= self._bytes_max
 
     def reserve(self, size: int = 0) -> tuple[WalFile, Callable[[], None]] | None:
         """Return the next file and the job that makes it ready, if one is needed and may be had.
@@ -131,7 +142,7 @@ class WriteAheadLog:
         file = next((file for file in self._free if file.capacity >= wanted), None)
         if file is not None:
             self._free.remove(file)
-        elif self._full and self._is_at_limit and wanted == self._file_bytes:
+        elif self._full and not self._may_grow(wanted):
             return None
         else:
             file = self._new_file(self.folder, wanted)

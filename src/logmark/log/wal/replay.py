@@ -14,13 +14,13 @@ All of it can be done again: a crash in a recovery is repaired by the next one.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from logmark.disk.files import FileSystem
 from logmark.errors import Malformed, UserError
-from logmark.log.segment import LOG, file_name
+from logmark.log.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
 from logmark.log.wal.entries import Run, partition_key, split_key
 from logmark.log.wal.files import SUFFIX, FileReader, Found
 from logmark.log.wal.log import FOLDER
@@ -52,7 +52,7 @@ class WalContent:
 def read(directory: str, directory_id: bytes, files: FileSystem) -> WalContent:
     """Return the content of a directory's WAL.
 
-    Raises UserError if the WAL belongs to another directory, or its recovery points cannot be read.
+    Raises UserError if the WAL belongs to another directory, or its recovery points or a file's header cannot be read.
     """
     folder = f"{directory}/{FOLDER}"
     try:
@@ -69,11 +69,21 @@ def read(directory: str, directory_id: bytes, files: FileSystem) -> WalContent:
             for name in files.listdir(folder)
             if name.endswith(SUFFIX)
         ]
+        _check_headers(readers)
         _check_owner([points.directory_id, *(reader.header.directory_id for reader in readers if reader.header)],
                      directory_id, folder)  # fmt: skip
-        for found in _entries(readers):
-            _take(found, content)
+        _take_all(_entries(readers), content)
     return content
+
+
+def _check_headers(readers: Iterable[FileReader]) -> None:
+    """Refuse a file whose header is damaged: its entries cannot be told from those of the file's former life."""
+    for reader in readers:
+        if reader.header is None and not reader.is_blank:
+            raise UserError(
+                f"Both copies of the header of {reader.path} are damaged. The file may hold acknowledged records that "
+                "are not yet in the segments. Nothing was changed. Restore the file from a copy, or restore a backup."
+            )
 
 
 def _check_owner(owners: Iterable[bytes], directory_id: bytes, folder: str) -> None:
@@ -90,18 +100,22 @@ def _entries(readers: Iterable[FileReader]) -> Iterator[Found]:
         yield from reader.scan()
 
 
-def _take(found: Found, content: WalContent) -> None:
-    """Add an intact entry; a number that is left out was damaged, because this later one proves it acknowledged."""
-    number = found.header.number
-    if number < content.next_number or found.runs is None:
-        return
-    if number > content.next_number:
-        content.damaged.append((content.next_number, number - 1))
-        logger.error("entries %d to %d of the write-ahead log are damaged", content.next_number, number - 1)
-    content.next_number = number + 1
-    content.entry_count += 1
-    for run in found.runs:
-        content.runs.setdefault(partition_key(run.topic_id, run.partition), []).append(run)
+def _take_all(found: Iterable[Found], content: WalContent) -> None:
+    """Add the intact entries; a number that is left out was damaged, because a later one proves it acknowledged.
+
+    A number that is there twice was given again after a write that failed: the later one counts.
+    """
+    intact = {entry.header.number: entry.runs for entry in found if entry.runs is not None}
+    for number, runs in sorted(intact.items()):
+        if number < content.points.first_entry:
+            continue
+        if number > content.next_number:
+            content.damaged.append((content.next_number, number - 1))
+            logger.error("entries %d to %d of the write-ahead log are damaged", content.next_number, number - 1)
+        content.next_number = number + 1
+        content.entry_count += 1
+        for run in runs:
+            content.runs.setdefault(partition_key(run.topic_id, run.partition), []).append(run)
 
 
 class Replay:
@@ -142,9 +156,11 @@ class Replay:
             elif not self._files.exists(folder):
                 continue
             replay = _PartitionReplay(folder, self._files)
-            if not self._content.damaged:
+            # Behind the last run may lie what a damaged entry held: it was acknowledged, and is kept.
+            is_whole = not self._content.damaged
+            if is_whole:
                 replay.remove_strays(point, runs)
-            recovered[key] = Recovered(point.offset, replay.run(point, runs))
+            recovered[key] = Recovered(point.offset, replay.run(point, runs, cut_tail=is_whole))
         return recovered
 
     def _partitions(self) -> Iterator[tuple[bytes, str, RecoveryPoint, list[Run]]]:
@@ -192,15 +208,16 @@ class _PartitionReplay:
         for base in [base for base in self._sizes if base > point.segment_base and base not in known]:
             self._remove(base)
 
-    def run(self, point: RecoveryPoint, runs: list[Run]) -> int:
-        """Write the runs, cut behind the last one, sync, and return the end of the log."""
+    def run(self, point: RecoveryPoint, runs: list[Run], *, cut_tail: bool) -> int:
+        """Write the runs, cut behind the last one unless told otherwise, sync, and return the end of the log."""
         end, base, size = point
         for run in runs:
             if (run.segment_base, run.position) < (base, size):
                 self._cut(run.segment_base, run.position)
             self._write(run)
             end, base, size = run.end_offset, run.segment_base, run.position + len(run.data)
-        self._cut(base, size)
+        if cut_tail:
+            self._cut(base, size)
         for changed in sorted(self._changed):
             self._files.sync_file(self._path(changed))
         if self._has_new_names:
@@ -212,6 +229,10 @@ class _PartitionReplay:
 
     def _remove(self, base: int) -> None:
         self._files.remove(self._path(base))
+        # Another segment may begin there: it must not find the aborted transactions of this one.
+        for suffix in (INDEX, TIME_INDEX, TXN_INDEX):
+            with suppress(FileNotFoundError):
+                self._files.remove(f"{self._folder}/{file_name(base, suffix)}")
         del self._sizes[base]
         self._changed.discard(base)
         self._has_new_names = True

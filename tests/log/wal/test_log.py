@@ -1,0 +1,282 @@
+"""The files of a WAL: they grow in number up to a limit, wait for a flush, and are used again."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from logmark.disk.files import RealFileSystem
+from logmark.log.wal import log as wal
+from logmark.log.wal.entries import BLOCK_BYTES, partition_key
+from logmark.log.wal.files import ENTRIES_AT, FileReader, WalFile
+from logmark.log.wal.log import WriteAheadLog
+from logmark.log.wal.points import FILE_NAME, RecoveryPoint, RecoveryPoints
+from logmark.testing.files import FaultyFileSystem
+
+DIRECTORY_ID = b"d" * 16
+POINTS = {partition_key(b"t" * 16, 0): RecoveryPoint(1, 0, 60)}
+FILE_BYTES = ENTRIES_AT + 2 * BLOCK_BYTES
+
+
+@pytest.fixture
+def files() -> FaultyFileSystem:
+    return FaultyFileSystem(RealFileSystem(sync=False))
+
+
+@pytest.fixture
+def made(tmp_path: Path, files: FaultyFileSystem) -> WriteAheadLog:
+    """A WAL of at most four files, each with room for two blocks of entries."""
+    log = WriteAheadLog(
+        str(tmp_path), DIRECTORY_ID, files, bytes_max=4 * FILE_BYTES, file_bytes=FILE_BYTES, first_file_bytes=FILE_BYTES
+    )
+    log.create(POINTS)
+    yield log
+    log.close()
+
+
+def reserve(log: WriteAheadLog, size: int = 0) -> WalFile | None:
+    """Make the next file ready, if one may be had."""
+    reserved = log.reserve(size)
+    if reserved is None:
+        return None
+    file, make_ready = reserved
+    make_ready()
+    log.add_ready(file)
+    return file
+
+
+def enter(log: WriteAheadLog, size: int = BLOCK_BYTES) -> WalFile | None:
+    """Take the place of an entry, as group commit does."""
+    file = log.file_for(size)
+    if file is not None:
+        file.position += size
+        file.last_number = log.next_number
+        log.next_number += 1
+    return file
+
+
+def fill(log: WriteAheadLog) -> list[WalFile]:
+    """Take entries until there is no file left."""
+    used: list[WalFile] = []
+    while True:
+        file = enter(log)
+        if file is None and reserve(log) is None:
+            return used
+        if file is not None and file not in used:
+            used.append(file)
+
+
+def test_a_new_wal_is_complete_when_it_has_its_name(made: WriteAheadLog, tmp_path: Path) -> None:
+    assert [wal.FOLDER] == [path.name for path in tmp_path.iterdir()]
+    assert {"0001.wal", FILE_NAME} == {path.name for path in (tmp_path / wal.FOLDER).iterdir()}
+    assert RecoveryPoints(DIRECTORY_ID, 1, POINTS) == RecoveryPoints.decode((tmp_path / wal.FOLDER / FILE_NAME).read_bytes())
+    assert made.is_open and made.is_in_place()
+    assert f"{tmp_path}/{wal.FOLDER}/0001.wal" == made.file_for(BLOCK_BYTES).path
+
+
+def test_the_folder_gets_its_name_after_its_content_is_durable(tmp_path: Path, files: FaultyFileSystem) -> None:
+    log = WriteAheadLog(str(tmp_path), DIRECTORY_ID, files, first_file_bytes=FILE_BYTES)
+    seen: list[list[str]] = []
+    replace = files.replace
+
+    def note(source: str, target: str) -> None:
+        seen.append([path.rpartition("/")[2] for path in files.syncs_done])
+        replace(source, target)
+
+    files.replace = note  # type: ignore[method-assign]
+    log.create(POINTS)
+
+    assert [["0001.wal", "0001.wal", FILE_NAME, wal.UNFINISHED[0]]] == seen
+    assert str(tmp_path) == files.syncs_done[-1]
+    log.close()
+
+
+@pytest.mark.parametrize("part", ["0001.wal", FILE_NAME, wal.UNFINISHED[0]])
+def test_a_wal_that_could_not_be_made_is_made_later(tmp_path: Path, files: FaultyFileSystem, part: str) -> None:
+    log = WriteAheadLog(str(tmp_path), DIRECTORY_ID, files, first_file_bytes=FILE_BYTES)
+    files.fail_syncs(part, errno.ENOSPC)
+    with pytest.raises(OSError, match="No space"):
+        log.create(POINTS)
+    assert not log.is_open and not (tmp_path / wal.FOLDER).exists()
+    files.heal()
+    log.create(POINTS)
+
+    assert log.is_in_place()
+    log.close()
+
+
+def test_a_wal_whose_name_could_not_be_synced_is_made_later(tmp_path: Path, files: FaultyFileSystem) -> None:
+    log = WriteAheadLog(str(tmp_path), DIRECTORY_ID, files, first_file_bytes=FILE_BYTES)
+    sync = files.sync_directory
+
+    def fail_for_the_directory(path: str) -> None:
+        if path == str(tmp_path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(path)
+
+    files.sync_directory = fail_for_the_directory  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="No space"):
+        log.create(POINTS)
+    files.sync_directory = sync  # type: ignore[method-assign]
+    log.create(POINTS)
+
+    assert log.is_in_place()
+    log.close()
+
+
+def test_entries_go_to_the_current_file_until_it_is_full_and_then_to_the_one_in_reserve(made: WriteAheadLog) -> None:
+    first = enter(made)
+    assert first is enter(made)
+    assert enter(made) is None, "no file has room"
+    second = reserve(made)
+
+    assert second is enter(made) and second is not first
+    assert (1, 2) == (first.header.sequence, second.header.sequence)
+
+
+def test_one_file_is_kept_in_reserve(made: WriteAheadLog) -> None:
+    assert reserve(made) is not None
+    assert reserve(made) is None
+
+
+def test_the_files_take_no_more_than_their_limit_until_a_flush_frees_them(made: WriteAheadLog) -> None:
+    used = fill(made)
+
+    assert 4 == len(used) and made.is_pressed
+    assert made.reserve() is None
+    assert [] == made.release(made.next_number - 2), "nothing is removed: the files are used again"
+    for _ in range(3):
+        assert reserve(made) in used
+        enter(made)
+        enter(made)
+    assert made.reserve() is None
+    assert 4 == len(list(Path(made.folder).glob("*.wal")))
+
+
+def test_a_flush_of_a_part_frees_only_the_files_below_it(made: WriteAheadLog) -> None:
+    used = fill(made)
+    made.release(4)
+
+    assert used[0] is reserve(made)
+    assert enter(made) is used[0] is enter(made)
+    assert made.reserve() is None, "the file with entry 4 is still needed"
+
+
+def test_the_current_file_is_never_freed(made: WriteAheadLog) -> None:
+    current = enter(made)
+    made.release(made.next_number)
+
+    assert current is enter(made)
+
+
+def test_a_file_that_is_used_again_has_a_higher_sequence_and_none_of_its_entries(made: WriteAheadLog) -> None:
+    used = fill(made)
+    salts = {file.header.salt for file in used}
+    made.release(made.next_number - 2)
+    again = reserve(made)
+
+    assert 5 == again.header.sequence and again.header.salt not in salts
+    reader = FileReader(again.path, RealFileSystem(sync=False))
+    assert (again.header, []) == (reader.header, list(reader.scan()))
+    reader.close()
+
+
+def test_the_wal_is_pressed_when_a_quarter_of_its_bytes_waits_for_a_flush(made: WriteAheadLog) -> None:
+    enter(made)
+    enter(made)
+    assert not made.is_pressed
+    reserve(made)
+    enter(made)
+    assert made.is_pressed
+    made.release(made.next_number)
+    assert not made.is_pressed
+
+
+def test_an_entry_larger_than_a_file_gets_a_file_of_its_own_which_goes_when_it_is_flushed(made: WriteAheadLog) -> None:
+    reserve(made)
+    enter(made)
+    size = 5 * FILE_BYTES
+    assert made.file_for(size) is None
+    large = reserve(made, size)
+    assert large is enter(made, size) and size <= large.capacity - ENTRIES_AT
+    following = reserve(made)
+    assert following is enter(made), "the file in reserve was kept for the next entry"
+
+    dropped = made.release(made.next_number - 1)
+    assert [large] == dropped
+    made.discard(dropped)
+    assert not Path(large.path).exists()
+
+
+def test_entries_larger_than_a_file_keep_to_the_limit_too(made: WriteAheadLog) -> None:
+    size = 2 * FILE_BYTES
+    count = 0
+    while count < 20 and reserve(made, size) is not None:
+        assert enter(made, size) is not None
+        count += 1
+
+    assert 1 <= count <= 4
+    dropped = made.release(made.next_number)
+    made.discard(dropped)
+    assert reserve(made, size) is not None
+
+
+def test_a_file_that_cannot_be_filled_holds_no_space_and_counts_for_nothing(
+    made: WriteAheadLog, files: FaultyFileSystem
+) -> None:
+    files.fail_writes("0002.wal", errno.ENOSPC)
+    file, make_ready = made.reserve()
+    with pytest.raises(OSError, match="No space"):
+        make_ready()
+    made.forget_reserved(file)
+
+    assert not Path(file.path).exists()
+    files.heal()
+    assert 4 == len(fill(made)), "the limit is reached with as many files as before"
+
+
+def test_a_file_in_reserve_has_its_name_and_header_durable(made: WriteAheadLog, files: FaultyFileSystem) -> None:
+    files.syncs_done.clear()
+    file = reserve(made)
+
+    assert [file.path, made.folder, file.path] == files.syncs_done
+
+
+def test_the_points_replace_those_before_them(made: WriteAheadLog, files: FaultyFileSystem) -> None:
+    files.syncs_done.clear()
+    made.write_points(7, {})
+
+    assert RecoveryPoints(DIRECTORY_ID, 7, {}) == RecoveryPoints.decode(files.read(f"{made.folder}/{FILE_NAME}"))
+    assert [f"{made.folder}/{FILE_NAME}.tmp", made.folder] == files.syncs_done
+
+
+def test_a_wal_that_is_removed_loses_its_name_first_and_then_all(
+    made: WriteAheadLog, tmp_path: Path, files: FaultyFileSystem
+) -> None:
+    files.syncs_done.clear()
+    removed: list[str] = []
+    remove = files.remove
+    files.remove = lambda path: (removed.append(path), remove(path))  # type: ignore[method-assign]
+    made.remove()
+
+    assert [] == list(tmp_path.iterdir())
+    assert [str(tmp_path)] == files.syncs_done
+    assert removed and all(wal.UNFINISHED[1] in path for path in removed)
+    assert not made.is_open
+
+
+@pytest.mark.parametrize("name", wal.UNFINISHED)
+def test_what_a_crash_left_on_the_way_to_or_from_the_name_is_removed(
+    tmp_path: Path, files: FaultyFileSystem, name: str
+) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "0001.wal").write_bytes(b"?")
+    wal.remove_unfinished(str(tmp_path), files)
+
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_wal_that_was_moved_away_is_noticed(made: WriteAheadLog, tmp_path: Path) -> None:
+    (tmp_path / wal.FOLDER).rename(tmp_path / "elsewhere")
+
+    assert not made.is_in_place()
