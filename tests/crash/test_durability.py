@@ -15,7 +15,8 @@ from logmark.wire import batches
 from tests.crash.asked import AskedCommit, AskedCommitted, AskedProduce
 
 TOPIC = "clicks"
-WAL = ".wal"
+# The files that hold entries, not the recovery points beside them.
+WAL = "logmark.wal/0"
 FIRST, SECOND = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 NONE = ErrorCode.NONE
 ACKS = [pytest.param(1, id="acks=1"), pytest.param(-1, id="acks=all")]

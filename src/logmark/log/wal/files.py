@@ -8,6 +8,7 @@ before the first entry behind it is written. So an entry is believed only in the
 The second copy is written after the first one is durable: whenever a crash comes, one of the two is intact.
 """
 
+import os
 import secrets
 import struct
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from logmark.log.wal.entries import BLOCK_BYTES, SALT_BYTES, EntryHeader, Run
 from logmark.wire import columns
 
 SUFFIX = ".wal"
+# What the name of a file ends in until it has its first header.
+UNNAMED = ".new"
 ENTRIES_AT = 2 * BLOCK_BYTES
 _FILL_BYTES = 1024 * 1024
 _MAGIC = b"LOGMKWAL"
@@ -71,8 +74,20 @@ class WalFile:
         self.file: File | None = None
         self._files = files
 
-    def create(self) -> None:
-        """Fill a new file with zeros and sync it; its name is durable after a sync of the folder."""
+    def create(self, directory_id: bytes, sequence: int) -> None:
+        """Fill a new file with zeros and give it a header; it gets its name after that, and the folder is synced.
+
+        So a file of the WAL always has a header that was durable once.
+        """
+        path, self.path = self.path, self.path + UNNAMED
+        self._fill()
+        self.begin(directory_id, sequence)
+        self._files.replace(self.path, path)
+        assert self.file is not None
+        self.path = self.file.path = path
+        self._files.sync_directory(os.path.dirname(path))
+
+    def _fill(self) -> None:
         file = self._files.open(self.path, create=True)
         try:
             for at in range(0, self.capacity, _FILL_BYTES):
@@ -118,10 +133,7 @@ class FileReader:
         self.path = path
         self._file = files.open(path)
         self._size = self._file.size()
-        blocks = self._file.pread(ENTRIES_AT, 0)
-        self.header = FileHeader.decode(blocks)
-        # A crash came before the first copy of its first header was durable.
-        self.is_blank = not any(blocks[BLOCK_BYTES:])
+        self.header = FileHeader.decode(self._file.pread(ENTRIES_AT, 0))
 
     def close(self) -> None:
         """Give the descriptor back."""

@@ -66,8 +66,7 @@ class WriteAheadLog:
         _remove_folder(new, self._files)
         self._files.mkdir(new)
         first = self._new_file(new, self._first_file_bytes)
-        first.create()
-        first.begin(self._directory_id, self._next_sequence())
+        first.create(self._directory_id, self._next_sequence())
         self._files.write(f"{new}/{FILE_NAME}", self._points(self.next_number, points))
         self._files.sync_directory(new)
         # The descriptor stays right; the path is what a check of the file's place goes by.
@@ -151,16 +150,16 @@ class WriteAheadLog:
         return file, partial(self._make_ready, file, self._next_sequence(), is_new=False)
 
     def _make_ready(self, file: WalFile, sequence: int, *, is_new: bool) -> None:
-        if is_new:
-            try:
-                file.create()
-                self._files.sync_directory(self.folder)
-            except OSError:
-                # A file that could not be filled must not hold the space that others need.
-                with suppress(OSError):
-                    self._files.remove(file.path)
-                raise
-        file.begin(self._directory_id, sequence)
+        if not is_new:
+            file.begin(self._directory_id, sequence)
+            return
+        try:
+            file.create(self._directory_id, sequence)
+        except OSError:
+            # A file that could not be filled must not hold the space that others need.
+            with suppress(OSError):
+                self._files.remove(file.path)
+            raise
 
     def add_ready(self, file: WalFile) -> None:
         """Take over a file that `reserve` has made ready."""

@@ -79,7 +79,7 @@ def read(directory: str, directory_id: bytes, files: FileSystem) -> WalContent:
 def _check_headers(readers: Iterable[FileReader]) -> None:
     """Refuse a file whose header is damaged: its entries cannot be told from those of the file's former life."""
     for reader in readers:
-        if reader.header is None and not reader.is_blank:
+        if reader.header is None:
             raise UserError(
                 f"Both copies of the header of {reader.path} are damaged. The file may hold acknowledged records that "
                 "are not yet in the segments. Nothing was changed. Restore the file from a copy, or restore a backup."
