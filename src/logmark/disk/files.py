@@ -208,17 +208,37 @@ def is_locked_here(path: str) -> bool:
 
 
 class RealLock:
-    """The operating system's lock on a file, the kind that Apache Kafka takes."""
+    """The operating system's lock on a file, the kind that Apache Kafka takes, and one on the folder it lies in."""
 
-    def __init__(self, path: str, descriptor: int) -> None:
+    def __init__(self, path: str, descriptors: Sequence[int]) -> None:
         self._path = path
-        self._descriptor = descriptor
+        self._descriptors = descriptors
 
     def release(self) -> None:
-        if self._descriptor >= 0:
-            descriptor, self._descriptor = self._descriptor, -1
-            os.close(descriptor)
+        if self._descriptors:
+            for descriptor in self._descriptors:
+                os.close(descriptor)
+            self._descriptors = ()
             _locked_here.discard(self._path)
+
+
+def lock_folder(path: str, *, is_shared: bool = False) -> int | None:
+    """Return a descriptor that holds the lock on a folder, or None if another holds it.
+
+    A file can be deleted and made again under whoever holds its lock; the folder with the data in it cannot.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.EBADF):
+            # Some network file systems have no such lock; the lock on the file remains.
+            return descriptor
+        os.close(descriptor)
+        if error.errno in (errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK):
+            return None
+        raise
+    return descriptor
 
 
 class RealFileSystem:
@@ -330,13 +350,17 @@ class RealFileSystem:
         # Checked before the file is opened: closing any descriptor of it would drop this process's own lock.
         if real in _locked_here:
             return None
+        folder = lock_folder(os.path.dirname(real))
+        if folder is None:
+            return None
         descriptor = os.open(real, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(descriptor)
+            os.close(folder)
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 return None
             raise
         _locked_here.add(real)
-        return RealLock(real, descriptor)
+        return RealLock(real, (descriptor, folder))

@@ -5,19 +5,19 @@ import fcntl
 import os
 from typing import NoReturn
 
-from logmark.disk.files import Bytes, RealFile, RealFileSystem, is_locked_here, no_sync
+from logmark.disk.files import Bytes, RealFile, RealFileSystem, is_locked_here, lock_folder, no_sync
 
 
 class SharedLock:
     """A lock that other readers may hold too, and no broker."""
 
-    def __init__(self, descriptor: int | None) -> None:
-        self._descriptor = descriptor
+    def __init__(self, *descriptors: int) -> None:
+        self._descriptors = descriptors
 
     def release(self) -> None:
-        if self._descriptor is not None:
-            descriptor, self._descriptor = self._descriptor, None
+        for descriptor in self._descriptors:
             os.close(descriptor)
+        self._descriptors = ()
 
 
 class ReadingFileSystem(RealFileSystem):
@@ -35,18 +35,22 @@ class ReadingFileSystem(RealFileSystem):
         """The right to read while no broker runs; a directory without the file has no broker."""
         if is_locked_here(path):
             return None
+        folder = lock_folder(os.path.dirname(os.path.realpath(path)), is_shared=True)
+        if folder is None:
+            return None
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return SharedLock(None)
+            return SharedLock(folder)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError as error:
             os.close(descriptor)
+            os.close(folder)
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 return None
             raise
-        return SharedLock(descriptor)
+        return SharedLock(descriptor, folder)
 
     def write(self, path: str, data: Bytes, *, sync: bool = True) -> None:
         _refuse(path)

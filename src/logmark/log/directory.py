@@ -91,7 +91,11 @@ class DataDirectory:
         self._log_starts = self._read_offsets(checkpoints.LOG_STARTS)
         self._cleaned, self._is_cleaned_unknown = self._read_cleaned()
         self._aborted = self._read_aborted()
-        self._checkpointed = {*self._recovery_points, *self._log_starts, *self._cleaned}
+        self._checkpointed = self._remembered(self._recovery_points, self._log_starts)
+
+    def _remembered(self, *offsets: Mapping[TopicPartition, int]) -> set[TopicPartition]:
+        """Return the partitions of which the checkpoints say something; an offset of 0 says nothing."""
+        return {key for each in offsets for key, offset in each.items() if offset} | self._cleaned.keys()
 
     # Opening and closing
 
@@ -315,6 +319,9 @@ class DataDirectory:
         """Takes the offsets now; the returned call writes them, and may be made from a thread."""
         high_watermarks = {}
         for key, partition in self.partitions.items():
+            if not partition.has_folder:
+                # Nothing was ever written to it: there is nothing to remember, and a start has nothing to forget.
+                continue
             self._recovery_points[key] = partition.recovery_point
             high_watermarks[key] = partition.high_watermark
             if partition.log_start_offset > partition.oldest_offset:
@@ -323,7 +330,7 @@ class DataDirectory:
                 self._log_starts.pop(key, None)
         # Copies, because the write may come later; what is known of partitions that were not opened stays.
         recovery_points, log_starts = dict(self._recovery_points), dict(self._log_starts)
-        self._checkpointed = {*recovery_points, *log_starts, *self._cleaned}
+        self._checkpointed = self._remembered(recovery_points, log_starts)
         self._taken += 1
         taken = self._taken
 

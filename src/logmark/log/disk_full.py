@@ -38,9 +38,8 @@ def stopped(name: str, error: BaseException) -> LogFailed:
             "can be read. Free some space: the log then comes back by itself, without what was not acknowledged."
         )
     return LogFailed(
-        f"The disk failed the log of {name} ({error}). It takes no more records; what was acknowledged is kept and "
-        "readable. What was written since may be lost although the disk says otherwise: repair the disk, then restart "
-        "the broker."
+        f"The disk failed the log of {name} ({error}). It takes no more records; what was acknowledged is kept. The "
+        "broker tries to write it again; if the disk stays broken, repair it and restart the broker."
     )
 
 

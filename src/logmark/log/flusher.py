@@ -117,6 +117,10 @@ class Flusher:
         self._marked.pop(log, None)
         self.troubled.discard(log)
 
+    def release(self, log: FlushedLog) -> None:
+        """Let the WAL be used again without a log: its entries are saved aside."""
+        self._dirty.pop(log, None)
+
     @property
     def is_busy(self) -> bool:
         """Whether a cycle is under way or soon will be."""

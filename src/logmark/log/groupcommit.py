@@ -19,6 +19,7 @@ from logmark.log.flusher import FlushedLog, Flusher
 from logmark.log.wal.entries import EntryBuilder
 from logmark.log.wal.files import WalFile
 from logmark.log.wal.log import WriteAheadLog
+from logmark.log.wal.points import RecoveryPoint
 from logmark.log.worker import Job, ThreadWorker, Worker
 
 Durability = Literal["sync", "os"]
@@ -181,8 +182,7 @@ class GroupCommit:
         self._flush_count = 0
         draft = self._closed_drafts.popleft()
         number = self._wal.next_number
-        assert file.header is not None
-        entry = draft.entry.seal(number, file.header.salt)
+        entry = draft.entry.seal(number, file.salt)
         self.flusher.begin_entry(number, draft.logs)
         self._is_writing = True
         self._writer.run(_write(file, entry), partial(self._end, draft, file, number, size))
@@ -267,6 +267,17 @@ class GroupCommit:
             self._flush_count += 1
         self._reserve()
         self._begin()
+
+    def rewrite(self, log: CommittedLog, folder: str, point: RecoveryPoint, end: int) -> None:
+        """Write what a log has in the WAL to its segments again, after its disk failed it; to be called in a thread."""
+        assert self._wal is not None
+        release = partial(self.loop.call_soon_threadsafe, self.flusher.release, log)
+        self._wal.rewrite(log.key, folder, point, end, release)
+
+    def remove_saved(self, log: CommittedLog) -> None:
+        """Remove what `rewrite` has saved; to be called in a thread, when the recovery point is durable."""
+        if self._wal is not None:
+            self._wal.remove_saved(log.key)
 
     # The end
 

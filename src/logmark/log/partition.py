@@ -123,7 +123,7 @@ class Partition(Writer):
         )
         loader.aborted_checksums = aborted_checksums
         loader.durable_end = durable_end
-        self._has_folder = True
+        self.has_folder = True
         self.cleaned_to = cleaned_to
         self._take(loader.load(), loader)
         if self._is_changed and self._segments:
@@ -209,7 +209,11 @@ class Partition(Writer):
             self.end_flush(flush)
 
     async def recover(self) -> None:
-        """Takes records again, if there is space: cut back to what is durable, and loaded as after a crash."""
+        """Take records again, if the disk allows it: bring the files to what is durable and load them as after a crash.
+
+        After a full disk that is a cut. After a flush that failed, everything above the recovery point is written
+        again from the WAL: the kernel may have dropped it and call the next sync good.
+        """
         flusher = self._committer.flusher
         if flusher.is_busy_with(self):
             return
@@ -230,8 +234,13 @@ class Partition(Writer):
         )  # fmt: skip
         loader.durable_end = self.durable_end
 
+        is_suspect = self._is_suspect
+
         def load() -> Loaded:
-            disk_full.cut_back(self.folder, sizes, self.durable_end, self._files)
+            if is_suspect:
+                self._committer.rewrite(self, self.folder, self._recovery_point, self.durable_end)
+            else:
+                disk_full.cut_back(self.folder, sizes, self.durable_end, self._files)
             loaded = loader.load()
             # What was cut away must not come back.
             self._write_epochs()
@@ -240,7 +249,7 @@ class Partition(Writer):
         try:
             loaded = await self._committer.loop.run_in_executor(None, load)
         except OSError as error:
-            if not self._is_closed and disk_full.is_full(error):
+            if not self._is_closed and (is_suspect or disk_full.is_full(error)):
                 flusher.troubled.add(self)
             elif not self._is_closed:
                 logger.error("%s", disk_full.stopped(f"{self.topic}-{self.index}", error))
@@ -250,13 +259,15 @@ class Partition(Writer):
         self._segments.close()
         # What the failed round may not have done: nothing is acknowledged in a folder that a crash could take.
         self._syncs = self._folder_syncs()
-        self._changes = []
+        self._changes = [partial(self._committer.remove_saved, self)] if is_suspect else []
+        self._is_suspect = False
         self._deleted.clear()
         self._is_prepared = False
         log_start_offset = self.log_start_offset
         self._take(loaded, loader)
         self._move_log_start(log_start_offset)
         self.failure = None
+        flusher.mark(self)
         logger.warning("%s-%d takes records again, from offset %d on", self.topic, self.index, self.log_end_offset)
         self._tell_watchers()
 

@@ -95,7 +95,9 @@ class Writer(ABC):
         self._is_sync = committer.is_sync
         self._clock = clock
         self._segments = Segments()
-        self._has_folder = False
+        self.has_folder = False
+        # The disk failed a flush: the segments may lack what was acknowledged, until it is written again.
+        self._is_suspect = False
         self._is_prepared = False
         self._is_changed = False
         # The last write found the disk full, and that was said.
@@ -130,7 +132,7 @@ class Writer(ABC):
                 self._files.remove(f"{self.folder}/{METADATA}")
             self._files.rmdir(self.folder)
             raise
-        self._has_folder = True
+        self.has_folder = True
 
     def configure(self, settings: TopicSettings) -> None:
         """Takes over new settings from the next append on."""
@@ -322,7 +324,7 @@ class Writer(ABC):
 
     def _begin_log(self) -> None:
         """Makes what a log has besides its segments."""
-        if not self._has_folder:
+        if not self.has_folder:
             self._make_folder()
         self._files.write(f"{self.folder}/{leader_epochs.FILE_NAME}", self._epochs.encode(), sync=False)
         self._syncs += self._folder_syncs()
@@ -413,6 +415,10 @@ class Writer(ABC):
             return
         if flush.error is not None:
             self._fail(flush.error)
+            if self._is_sync and not flush.is_proved:
+                # What was acknowledged is in the WAL for certain, and in the segments perhaps.
+                self._is_suspect = True
+                self._committer.flusher.troubled.add(self)
         if self.failure is not None:
             return
         self._recovery_point = flush.point

@@ -11,13 +11,23 @@ The second copy is written after the first one is durable: whenever a crash come
 import os
 import secrets
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from logmark.disk.files import File, FileSystem
 from logmark.errors import Malformed
-from logmark.log.wal import entries
-from logmark.log.wal.entries import BLOCK_BYTES, SALT_BYTES, EntryHeader, Run
+from logmark.log.wal.entries import (
+    BLOCK_BYTES,
+    HEADER_BYTES,
+    SALT_BYTES,
+    EntryBuilder,
+    EntryHeader,
+    Run,
+    aligned,
+    is_intact,
+    read_header,
+    read_runs,
+)
 from logmark.wire import columns
 
 SUFFIX = ".wal"
@@ -74,14 +84,18 @@ class WalFile:
         self.file: File | None = None
         self._files = files
 
-    def create(self, directory_id: bytes, sequence: int) -> None:
-        """Fill a new file with zeros and give it a header; it gets its name after that, and the folder is synced.
+    def create(
+        self, directory_id: bytes, sequence: int, entries: Iterable[tuple[int, EntryBuilder]] = ()
+    ) -> None:
+        """Fill a new file with zeros, give it a header and entries; it gets its name after that, durably.
 
         So a file of the WAL always has a header that was durable once.
         """
         path, self.path = self.path, self.path + UNNAMED
         self._fill()
         self.begin(directory_id, sequence)
+        for number, entry in entries:
+            self.write(entry.seal(number, self.salt), number)
         self._files.replace(self.path, path)
         assert self.file is not None
         self.path = self.file.path = path
@@ -102,11 +116,24 @@ class WalFile:
         if self.file is None:
             self.file = self._files.open_direct(self.path)
         for at in (0, BLOCK_BYTES):
-            self.file.pwrite(entries.aligned(header.encode()), at)
+            self.file.pwrite(aligned(header.encode()), at)
             self.file.sync()
         self.header = header
         self.position = ENTRIES_AT
         self.last_number = -1
+
+    @property
+    def salt(self) -> bytes:
+        assert self.header is not None
+        return self.header.salt
+
+    def write(self, entry: memoryview, number: int) -> None:
+        """Write an entry behind the last one and sync it."""
+        assert self.file is not None
+        self.file.pwrite(entry, self.position)
+        self.file.sync()
+        self.position += len(entry)
+        self.last_number = number
 
     def has_room_for(self, size: int) -> bool:
         """Return whether an entry of so many bytes fits behind the last one."""
@@ -148,15 +175,15 @@ class FileReader:
             return
         position, salt = ENTRIES_AT, self.header.salt
         while position + BLOCK_BYTES <= self._size:
-            header = entries.read_header(self._file.pread(entries.HEADER_BYTES, position), salt)
+            header = read_header(self._file.pread(HEADER_BYTES, position), salt)
             if header is None or position + header.size_bytes > self._size:
                 position += BLOCK_BYTES
                 continue
             entry = self._file.pread(header.size_bytes, position)
             runs: list[Run] | None = None
-            if entries.is_intact(entry, header):
+            if is_intact(entry, header):
                 try:
-                    runs = list(entries.read_runs(entry, header))
+                    runs = list(read_runs(entry, header))
                 except Malformed:
                     runs = None
             yield Found(header, runs)

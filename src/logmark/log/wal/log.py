@@ -16,11 +16,13 @@ from functools import partial
 from typing import NamedTuple
 
 from logmark.disk.files import FileSystem
+from logmark.log.wal import replay, saved
 from logmark.log.wal.entries import align
 from logmark.log.wal.files import ENTRIES_AT, SUFFIX, WalFile
-from logmark.log.wal.points import FILE_NAME, RecoveryPoint, RecoveryPoints
+from logmark.log.wal.points import FILE_NAME, FOLDER, RecoveryPoint, RecoveryPoints
 
-FOLDER = "logmark.wal"
+__all__ = ["FOLDER", "UNFINISHED", "WalLimits", "WriteAheadLog", "remove", "remove_unfinished"]
+
 # What a rename on the way to or from the final name, or the clean-up after a crash, may leave.
 UNFINISHED = (FOLDER + ".new", FOLDER + ".old")
 # A flush begins when this share of the bytes is in use, so that the files come back before they are missed.
@@ -196,6 +198,22 @@ class WriteAheadLog:
         for file in dropped:
             file.close()
             self._files.remove(file.path)
+
+    def rewrite(self, key: bytes, folder: str, point: RecoveryPoint, end: int, is_saved: Callable[[], object]) -> None:
+        """Write what a partition has in the WAL to its segments again; to be called in a thread.
+
+        Its entries are saved aside first, and `is_saved` is called then: the WAL need not keep them any more.
+        """
+        runs = replay.runs_above(self._directory, key, point, end, self._files)
+        if not self._files.exists(saved.path_of(self.folder, key)):
+            saved.write(self.folder, key, runs, self._directory_id, self._files)
+        is_saved()
+        replay.rewrite(folder, point, runs, self._files)
+
+    def remove_saved(self, key: bytes) -> None:
+        """Remove the saved entries of a partition whose recovery point is above them."""
+        with suppress(FileNotFoundError):
+            self._files.remove(saved.path_of(self.folder, key))
 
     def is_in_place(self) -> bool:
         """Whether the current file still has its name in the data directory; may be called in a thread."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from logmark.errors import Malformed
 from logmark.wire import columns
 
+FOLDER = "logmark.wal"
 FILE_NAME = "recovery-points"
 _MAGIC = b"LOGMKPTS"
 _VERSION = 1

@@ -13,6 +13,7 @@ All of it can be done again: a crash in a recovery is repaired by the next one.
 """
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
@@ -21,10 +22,10 @@ from typing import NamedTuple
 from logmark.disk.files import FileSystem
 from logmark.errors import Malformed, UserError
 from logmark.log.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
+from logmark.log.wal import saved
 from logmark.log.wal.entries import Run, partition_key, split_key
 from logmark.log.wal.files import SUFFIX, FileReader, Found
-from logmark.log.wal.log import FOLDER
-from logmark.log.wal.points import FILE_NAME, RecoveryPoint, RecoveryPoints
+from logmark.log.wal.points import FILE_NAME, FOLDER, RecoveryPoint, RecoveryPoints
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,43 @@ def read(directory: str, directory_id: bytes, files: FileSystem) -> WalContent:
         _check_owner([points.directory_id, *(reader.header.directory_id for reader in readers if reader.header)],
                      directory_id, folder)  # fmt: skip
         _take_all(_entries(readers), content)
+    for name in files.listdir(folder):
+        if saved.is_saved(name):
+            _take_saved(*saved.read(folder, name, files), content)
     return content
+
+
+def _take_saved(key: bytes, runs: list[Run], content: WalContent) -> None:
+    """Put runs that were saved aside before those that the WAL has of the same partition, each once."""
+    end = runs[-1].end_offset if runs else 0
+    content.runs[key] = runs + [run for run in content.runs.get(key, []) if run.end_offset > end]
+
+
+def runs_above(directory: str, key: bytes, point: RecoveryPoint, end: int, files: FileSystem) -> list[Run]:
+    """Return what a running broker's WAL holds of one partition between its recovery point and an offset."""
+    folder = f"{directory}/{FOLDER}"
+    names = files.listdir(folder)
+    name = os.path.basename(saved.path_of(folder, key))
+    if name in names:
+        return saved.read(folder, name, files)[1]
+    with ExitStack() as opened:
+        readers = [
+            opened.enter_context(closing(FileReader(f"{folder}/{name}", files)))
+            for name in names
+            if name.endswith(SUFFIX)
+        ]
+        intact = {found.header.number: found.runs for found in _entries(readers) if found.runs is not None}
+    return [
+        run
+        for _, runs in sorted(intact.items())
+        for run in runs
+        if partition_key(run.topic_id, run.partition) == key and point.offset < run.end_offset <= end
+    ]
+
+
+def rewrite(folder: str, point: RecoveryPoint, runs: list[Run], files: FileSystem) -> int:
+    """Write the runs of a partition to its segments again, cut behind the last one and sync; returns the end."""
+    return _PartitionReplay(folder, files).run(point, runs, cut_tail=True)
 
 
 def _check_headers(readers: Iterable[FileReader]) -> None:

@@ -1,0 +1,84 @@
+"""A flush that the disk fails after the acknowledgement costs nobody a record, and no other partition its WAL."""
+
+import errno
+
+import pytest
+
+from logmark.log.partition import Partition
+from logmark.log.wal import saved
+from logmark.log.wal.log import FOLDER
+from tests.log.lab import Lab, settings, values
+
+SMALL = settings(segment_bytes=300)
+
+
+def fail_a_flush(lab: Lab) -> Partition:
+    """Return a partition whose flush failed after ten records in three segments were acknowledged."""
+    partition = lab.create(config=SMALL)
+    lab.append(partition, b"flushed")
+    lab.finish(partition)
+    with lab.files.hold_syncs("clicks-0/"):
+        for number in range(10):
+            lab.append(partition, b"%d" % number)
+        lab.files.fail_syncs("clicks-0/", errno.EIO)
+    lab.committer.flusher.mark(partition)
+    lab.committer.flusher.settle()
+    assert partition.failure is not None
+    return partition
+
+
+def spoil(lab: Lab) -> None:
+    """Do to the segments what the kernel may do after a failed sync: drop what was not synced."""
+    for path in sorted(lab.folder().glob("*.log")):
+        content = path.read_bytes()
+        path.write_bytes(content[:80].ljust(len(content), b"\0") if int(path.stem) == 0 else bytes(len(content)))
+
+
+def test_what_a_failed_flush_may_have_lost_is_written_again_from_the_wal(lab: Lab) -> None:
+    partition = fail_a_flush(lab)
+    before, end = values(partition), partition.high_watermark
+    spoil(lab)
+    lab.files.heal()
+
+    lab.loop.run_until_complete(partition.recover())
+    lab.finish(partition)
+
+    assert partition.failure is None
+    assert (before, end) == (values(partition), partition.log_end_offset)
+    assert [] == partition.damage
+    assert [] == [name for name in lab.files.listdir(f"{lab.path}/{FOLDER}") if saved.is_saved(name)]
+    lab.append(partition, b"goes on")
+    assert b"goes on" == values(partition)[end]
+
+
+def test_a_disk_that_stays_broken_keeps_the_records_aside_and_does_not_pin_the_wal(lab: Lab) -> None:
+    partition = fail_a_flush(lab)
+    before = values(partition)
+    flusher = lab.committer.flusher
+
+    lab.loop.run_until_complete(partition.recover())
+    lab.turn()
+
+    assert partition.failure is not None and partition in flusher.troubled
+    assert 1 == len([name for name in lab.files.listdir(f"{lab.path}/{FOLDER}") if saved.is_saved(name)])
+    assert partition not in flusher._dirty
+    # A restart finds the records where they were saved.
+    spoil(lab)
+    lab.files.heal()
+    again = lab.reopen(clean=False, config=SMALL)
+    assert before == values(again)
+    assert [] == again.damage
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_other_partitions_go_on_while_one_is_broken(lab: Lab, which: int) -> None:
+    broken = fail_a_flush(lab)
+    other = lab.create(index=1, config=SMALL)
+
+    lab.append(other, b"acknowledged")
+    if which:
+        lab.loop.run_until_complete(broken.recover())
+    lab.finish(other)
+
+    assert {0: b"acknowledged"} == values(other)
+    assert 1 == other.recovery_point
