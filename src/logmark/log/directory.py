@@ -179,9 +179,9 @@ class DataDirectory:
         found = []
         for key, recovered in self._recovered.items():
             folder = folders(*split_key(key))
-            match = None if folder is None else _FOLDER.fullmatch(os.path.basename(folder))
-            if match is not None:
-                found.append((TopicPartition(match["topic"], int(match["index"])), recovered))
+            partition = None if folder is None else partition_of(folder)
+            if partition is not None:
+                found.append((partition, recovered))
         return found
 
     def _open_wal(self) -> WriteAheadLog:
@@ -324,9 +324,9 @@ class DataDirectory:
         """The partitions whose folders are there, known or not."""
         found = []
         for name in self._files.listdir(self.path):
-            match = _FOLDER.fullmatch(name)
-            if match and self._files.is_directory(f"{self.path}/{name}"):
-                found.append(TopicPartition(match["topic"], int(match["index"])))
+            partition = partition_of(name)
+            if partition is not None and self._files.is_directory(f"{self.path}/{name}"):
+                found.append(partition)
         return found
 
     def create_partition(
@@ -472,6 +472,12 @@ class DataDirectory:
         for name in self._files.listdir(path):
             self._files.remove(f"{path}/{name}")
         self._files.rmdir(path)
+
+
+def partition_of(folder: str) -> TopicPartition | None:
+    """Return the partition that a folder is named after, or None if it is named otherwise."""
+    match = _FOLDER.fullmatch(os.path.basename(folder))
+    return None if match is None else TopicPartition(match["topic"], int(match["index"]))
 
 
 def folders_by_id(path: str, files: FileSystem) -> Callable[[bytes, int], str | None]:
