@@ -25,7 +25,8 @@ from logmark.backup.manifest import (
 from logmark.errors import Malformed, Refused, UserError
 from logmark.log.catalog import PARTITIONS_MAX, Entry, check_name
 from logmark.log.directory import KAFKA_METADATA
-from logmark.log.segment import LOG, RELATIVE_OFFSET_MAX, file_name
+from logmark.log.index import RELATIVE_OFFSET_MAX
+from logmark.log.segment import LOG, file_name
 from logmark.log.settings import INT_MAX, LONG_MAX, TopicSettings
 from logmark.names import OFFSETS_TOPIC, OFFSETS_TOPIC_PARTITIONS, TopicPartition
 
