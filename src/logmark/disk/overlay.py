@@ -118,7 +118,8 @@ class OverlayFileSystem:
 
     def __init__(self, base: FileSystem) -> None:
         self.base = base
-        self._scratch = tempfile.TemporaryDirectory(prefix="logmark-")
+        # Made with the first change.
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._count = 0
         # Files that were opened to be written, made or removed (None).
         self._contents: dict[str, _Content | None] = {}
@@ -137,7 +138,8 @@ class OverlayFileSystem:
 
     def close(self) -> None:
         """Forget every change."""
-        self._scratch.cleanup()
+        if self._scratch is not None:
+            self._scratch.cleanup()
 
     def is_changed(self, path: str) -> bool:
         """Return whether a file is not the one below any more."""
@@ -215,6 +217,8 @@ class OverlayFileSystem:
 
     def _new(self, base: str | None = None, size: int = 0) -> _Content:
         self._count += 1
+        if self._scratch is None:
+            self._scratch = tempfile.TemporaryDirectory(prefix="logmark-")
         return _Content(f"{self._scratch.name}/{self._count}", base, size)
 
     def open(self, path: str, *, create: bool = False) -> OverlayFile:
