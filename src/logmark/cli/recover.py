@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 DAMAGED = 1
 # What a line on a terminal holds: longer names are cut in the table, and whole in the JSON.
-_NAME_LENGTH_MAX = 38
+_NAME_LENGTH_MAX = 30
 
 
 def recover(

@@ -183,6 +183,7 @@ class OverlayFileSystem:
                 self.replace(f"{source}/{name}", f"{target}/{name}")
             self.rmdir(source)
             return
+        self._enter(target, is_there=True)
         content = self._content(source)
         self.remove(source)
         self._contents[target] = content
@@ -202,6 +203,8 @@ class OverlayFileSystem:
 
     def _enter(self, path: str, *, is_there: bool) -> None:
         folder, name = posixpath.split(path)
+        if is_there and not self.is_directory(folder):
+            raise _missing(path)
         self._names.setdefault(folder, {})[name] = is_there
 
     # Files
@@ -223,8 +226,8 @@ class OverlayFileSystem:
 
     def open(self, path: str, *, create: bool = False) -> OverlayFile:
         if create and not self.exists(path):
-            self._contents[path] = self._new()
             self._enter(path, is_there=True)
+            self._contents[path] = self._new()
         return OverlayFile(path, self._content(path), self.base)
 
     def open_direct(self, path: str) -> OverlayFile:
@@ -237,8 +240,8 @@ class OverlayFileSystem:
         return file.pread(file.size(), 0)
 
     def write(self, path: str, data: Bytes, *, sync: bool = True) -> None:
-        self._contents[path] = self._new()
         self._enter(path, is_there=True)
+        self._contents[path] = self._new()
         if data:
             self.open(path).pwrite(data, 0)
 
