@@ -8,19 +8,26 @@ from pathlib import Path
 
 import pytest
 
+from logmark import properties
 from logmark.broker.recovery import recover
 from logmark.clock import ManualClock
 from logmark.disk.files import RealFileSystem
 from logmark.disk.reading import ReadingFileSystem
 from logmark.errors import ErrorCode, Refused
+from logmark.log import checkpoints
 from logmark.log.catalog import Catalog, Entry, text_of_id
 from logmark.log.directory import CATALOG, DataDirectory
 from logmark.log.findings import Kind
 from logmark.log.groupcommit import GroupCommit
+from logmark.log.producers import Producers
 from logmark.log.repair import Repair
+from logmark.log.segment import SNAPSHOT, file_name
 from logmark.log.sweep import Damage, Stretch, Sweep
 from logmark.log.verification import Verification, Verified
+from logmark.log.wal.entries import partition_key
 from logmark.log.wal.log import FOLDER as WAL
+from logmark.log.wal.log import WriteAheadLog
+from logmark.log.wal.points import RecoveryPoint
 from logmark.log.worker import Done, Job
 from logmark.testing.crashes import CrashFileSystem
 from logmark.wire import batches
@@ -407,6 +414,42 @@ def test_what_rots_in_a_crashed_directory_is_found(crashed: tuple[CrashFileSyste
             disk = left.killed()
             disk.write(f"{CRASHED}/{name}", content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
             assert Verification(CRASHED, disk).run().findings, f"byte {at} of {name} was flipped, and nobody saw"
+
+
+def test_a_snapshot_of_records_that_were_never_acknowledged_is_no_damage(crashed: tuple[CrashFileSystem, int]) -> None:
+    disk, acknowledged = crashed[0].killed(), crashed[1]
+    snapshot = f"{CRASHED}/clicks-0/{file_name(acknowledged + 5, SNAPSHOT)}"
+    disk.write(snapshot, Producers().encode())
+
+    assert [] == Verification(CRASHED, disk).run().findings
+    recover(CRASHED, files=disk, clock=ManualClock(NOW_MS))
+    assert not disk.exists(snapshot)
+
+
+def test_what_rots_at_the_flushed_end_of_a_log_is_found_and_not_taken_for_a_torn_tail(
+    crashed: tuple[CrashFileSystem, int],
+) -> None:
+    disk, acknowledged = crashed[0].killed(), crashed[1]
+    recover(CRASHED, files=disk, clock=ManualClock(NOW_MS))
+    disk.remove(f"{CRASHED}/.kafka_cleanshutdown")
+    disk.remove(f"{CRASHED}/recovery-point-offset-checkpoint")
+    disk.remove(f"{CRASHED}/replication-offset-checkpoint")
+    names = disk.listdir(f"{CRASHED}/clicks-0")
+    for name in names:
+        if name.endswith(".snapshot"):
+            disk.remove(f"{CRASHED}/clicks-0/{name}")
+    last = max(name for name in names if name.endswith(".log"))
+    content = disk.read(f"{CRASHED}/clicks-0/{last}")
+    disk.write(f"{CRASHED}/clicks-0/{last}", content[:-1] + bytes([content[-1] ^ 1]))
+    assert [] == Verification(CRASHED, disk).run().findings, "without a write-ahead log it may be a torn tail"
+    point = RecoveryPoint(acknowledged, int(last[:20]), len(content))
+    meta = properties.parse(disk.read(f"{CRASHED}/meta.properties").decode())
+    wal = WriteAheadLog(CRASHED, checkpoints.id_bytes(meta["directory.id"]), disk)
+    wal.create({partition_key(TOPIC_ID, 0): point})
+
+    (found,) = Verification(CRASHED, disk).run().findings
+
+    assert (Kind.RECORDS, acknowledged) == (found.kind, found.next_offset)
 
 
 def test_an_entry_that_rots_is_found_and_named(crashed: tuple[CrashFileSystem, int]) -> None:

@@ -429,8 +429,8 @@ class Inspection:
             if not name.endswith(SNAPSHOT) or not name[:20].isdigit():
                 continue
             offset = int(name[:20])
-            if self._flushed_to is not None and offset > self._flushed_to:
-                # A recovery makes it again from the log, or removes it.
+            if self._flushed_to is not None and offset > end:
+                # It is of records that were never acknowledged: a recovery removes it with them.
                 continue
             try:
                 producers = entries.producer_entries(self._files.read(f"{self._path}/{name}"))
