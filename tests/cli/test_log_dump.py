@@ -249,6 +249,10 @@ def test_damaged_entries_are_told_and_passed(killed: Path, tmp_path: Path) -> No
 
     assert ["entry 1 has a wrong checksum"] == [item["problem"] for item in found if item["kind"] == "damage"]
     assert 1 < len([item for item in found if item["kind"] == "wal_entry"])
+    second = content.index(b"WALE", content.index(b"WALE") + 1)
+    content[second] ^= 1
+    file.write_bytes(content)
+    assert "no entry from 2 to 2" in [item["problem"] for item in items(str(file)) if item["kind"] == "damage"]
     (data / "logmark.wal" / "recovery-points").write_bytes(b"short")
     assert any("recovery points" in item.get("problem", "") for item in items(str(data / "logmark.wal")))
     content[:8192] = bytes(8192)
