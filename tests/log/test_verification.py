@@ -13,7 +13,7 @@ from logmark.broker.recovery import recover
 from logmark.clock import ManualClock
 from logmark.disk.files import RealFileSystem
 from logmark.disk.reading import ReadingFileSystem
-from logmark.errors import ErrorCode, Refused
+from logmark.errors import ErrorCode, Refused, UserError
 from logmark.log import checkpoints
 from logmark.log.catalog import Catalog, Entry, text_of_id
 from logmark.log.directory import CATALOG, DataDirectory
@@ -404,6 +404,13 @@ def test_whatever_a_power_loss_leaves_a_verification_sees_what_the_recovery_make
         assert acknowledged == after.partitions[0].log_end_offset, state
 
 
+def test_a_repair_refuses_what_was_not_recovered(crashed: tuple[CrashFileSystem, int]) -> None:
+    disk = crashed[0].killed()
+
+    with pytest.raises(UserError, match="must not go before its recovery"):
+        Repair(Verification(CRASHED, disk).run(), disk)
+
+
 def test_what_rots_in_a_crashed_directory_is_found(crashed: tuple[CrashFileSystem, int]) -> None:
     left, _ = crashed
     segments = [name for name in left.listdir(f"{CRASHED}/clicks-0") if name.endswith(".log")]
@@ -464,3 +471,28 @@ def test_an_entry_that_rots_is_found_and_named(crashed: tuple[CrashFileSystem, i
 
     assert ["cannot be read" in one.problem for one in found] == [True], "the segment still has its records"
     assert (Kind.RECORDS, WAL) == (found[0].kind, found[0].path)
+
+
+@pytest.mark.parametrize("start", ["killed", "nothing unsynced kept"])
+def test_a_power_loss_at_any_moment_of_a_recovery_is_put_right_by_the_next_one(
+    crashed: tuple[CrashFileSystem, int], start: str
+) -> None:
+    left, acknowledged = crashed
+    first = left.killed() if start == "killed" else left.after(next(left.power_losses()))
+    chosen = random.Random(SEED)
+    moments: list[CrashFileSystem] = []
+    running = first.killed()
+    running.before_change = lambda: moments.append(running.killed())
+    recover(CRASHED, files=running, clock=ManualClock(NOW_MS))
+    assert len(moments) > 20
+    for at, moment in enumerate(moments):
+        for loss in (*list(moment.power_losses())[:2], moment.any_power_loss(chosen)):
+            disk = moment.after(loss)
+            state = f"power lost before change {at} of the recovery: {loss.name}"
+            found = Verification(CRASHED, disk).run()
+            assert [] == [str(one) for one in found.findings], state
+            assert acknowledged == found.partitions[0].log_end_offset, state
+            recover(CRASHED, files=disk, clock=ManualClock(NOW_MS))
+            after = Verification(CRASHED, disk).run()
+            assert ([], False) == ([str(one) for one in after.findings], after.has_wal), state
+            assert after.is_clean, state

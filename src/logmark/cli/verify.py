@@ -40,6 +40,7 @@ def verify(
     from logmark.disk.files import RealFileSystem
     from logmark.disk.reading import ReadingFileSystem
     from logmark.log.preview import has_wal
+    from logmark.log.repair import check_recovered
     from logmark.log.verification import hold
 
     path = os.path.abspath(data_dir)
@@ -47,11 +48,8 @@ def verify(
     try:
         lock = hold(path, files)
         try:
-            if repair and has_wal(path, files):
-                raise UserError(
-                    f"A crash has left a write-ahead log in {path}, and a repair must not go before its recovery. "
-                    f"Nothing was changed. Run `logmark recover {path}` first."
-                )
+            if repair:
+                check_recovered(path, has_wal=has_wal(path, files))
             verified = _verified(path, files, output)
             if repair and verified.findings:
                 verified = _repaired(path, files, verified, yes=yes, output=output)
