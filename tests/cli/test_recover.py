@@ -200,6 +200,17 @@ def test_a_broker_that_does_not_sync_recovers_with_syncs_before_it_serves(
     assert (VALUES, COMMITTED) == served(data)
 
 
+def test_a_broker_that_does_not_sync_does_not_touch_the_write_ahead_log_of_one_that_runs(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    with Broker(data_dir=data, durability="sync", subprocess=True) as broker:
+        broker.create_topic(TOPIC)
+        assert 0 == run("produce", TOPIC, "--bootstrap-servers", broker.bootstrap_servers, stdin="ORD-1\n").exit_code
+        (tmp_path / "data" / "logmark.wal" / "recovery-points").write_bytes(b"")
+
+        with pytest.raises(UserError, match="is in use by another broker"):
+            Broker(data_dir=data, durability="os").start()
+
+
 def test_a_broker_that_does_not_sync_leaves_alone_what_it_cannot_recover(data: Path) -> None:
     (data / "logmark.wal" / "recovery-points").write_bytes(b"")
     before = tree(data)

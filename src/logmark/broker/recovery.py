@@ -5,8 +5,8 @@ does not sync: the WAL may go only when the segments are on the medium.
 """
 
 import asyncio
-import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from logmark.broker.config import BrokerConfig
@@ -15,12 +15,10 @@ from logmark.clock import Clock
 from logmark.disk.files import FileSystem
 from logmark.errors import UserError
 from logmark.log import preview
-from logmark.log.directory import CATALOG, CLEAN, DataDirectory
+from logmark.log.directory import CATALOG, CLEAN, LOCK, DataDirectory
 from logmark.log.groupcommit import GroupCommit
 from logmark.log.preview import Cut, RecoveredPartition
 from logmark.log.wal import log as wal
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +66,10 @@ def recover(
                         exit_code=2)  # fmt: skip
     if is_clean(path, files):
         return Recovery(path=path, was_clean=True)
-    before = preview.segment_sizes(path, files)
-    content = preview.read_wal(path, files) if preview.has_wal(path, files) else None
-    partitions = [] if content is None else preview.list_partitions(content, path, files)
+    with _locked(path, files):
+        before = preview.segment_sizes(path, files)
+        content = preview.read_wal(path, files) if preview.has_wal(path, files) else None
+        partitions = [] if content is None else preview.list_partitions(content, path, files)
     damage = _open_and_close(path, files=files, clock=clock, config=config or BrokerConfig(), loop=loop)
     return Recovery(
         path=path,
@@ -81,6 +80,20 @@ def recover(
         damaged_entries=[] if content is None else content.damaged,
         damage=damage,
     )
+
+
+@contextmanager
+def _locked(path: str, files: FileSystem) -> Iterator[None]:
+    """Keep brokers away while the files are looked at; raises UserError if one is there."""
+    lock = files.lock(f"{path}/{LOCK}")
+    if lock is None:
+        raise UserError(
+            f"The data directory {path} is in use by another broker. Nothing was changed. Stop that broker first."
+        )
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _open_and_close(
