@@ -10,10 +10,13 @@ import pytest
 from logmark.backup.directories import DirectoryCopier
 from logmark.backup.manifest import Manifest
 from logmark.client.client import Client
+from logmark.errors import UserError
 from logmark.names import OFFSETS_TOPIC, TopicPartition
 from logmark.testing import Broker
 from logmark.wire import batches
 from tests.backup.copies import batches_of, copy_brokers, copy_directory, ends_of, keys_of, log_bytes, restored
+from tests.cli.conftest import run
+from tests.harness import crashed
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
 from tests.harness.own import OUR_SETTINGS
@@ -414,3 +417,97 @@ def test_the_cluster_id_is_kept_unless_a_new_one_is_asked_for(tmp_path: Path, br
     with Broker(OUR_SETTINGS, data_dir=str(other)) as broker, Client(broker.bootstrap_servers) as client:
         assert cluster_id(other) == client.metadata().cluster_id
         assert "orders" in client.metadata().topics
+
+
+# A broker that crashed
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Path:
+    """The directory of a killed broker."""
+    return crashed.write_crashed(tmp_path / "crashed")
+
+
+@pytest.mark.parametrize("state", ["killed", "after a power loss"])
+def test_a_copy_of_a_crashed_broker_has_every_acknowledged_record_and_leaves_the_source_as_it_is(
+    killed: Path, tmp_path: Path, state: str
+) -> None:
+    if state == "killed":
+        with (killed / "orders-0" / crashed.LOG).open("ab") as file:
+            file.write(b"never acknowledged")
+    else:
+        crashed.lose_power(killed)
+    before = crashed.tree(killed)
+
+    copied = copy_directory(killed, tmp_path / "backup")
+
+    assert before == crashed.tree(killed), "a backup does not change its source"
+    assert [] == list(copied.damage()), "what was never acknowledged is no damage"
+    assert any("was not stopped cleanly" in note for note in copied.notes)
+    assert (0, len(crashed.VALUES)) == ends_of(copied, [ORDERS])[ORDERS]
+    again = restored(tmp_path / "backup", tmp_path / "again")
+    assert (crashed.VALUES, crashed.COMMITTED) == crashed.served(again)
+
+
+def test_a_copy_of_a_crashed_broker_is_continued_after_its_recovery(killed: Path, tmp_path: Path) -> None:
+    crashed.lose_power(killed)
+    copied: list[int] = []
+    first = copy_directory(killed, tmp_path / "backup", copied.append)
+    copied.clear()
+    second = copy_directory(killed, tmp_path / "backup", copied.append)
+    assert 0 == run("recover", str(killed)).exit_code
+    third = copy_directory(killed, tmp_path / "backup", copied.append)
+
+    assert [] == copied, "a recovery changes nothing that the backup does not have already"
+    assert 1 == len({ends_of(one, [ORDERS])[ORDERS] for one in (first, second, third)})
+    assert log_bytes(killed / "orders-0") == log_bytes(restored(tmp_path / "backup", tmp_path / "again") / "orders-0")
+
+
+def test_no_broker_starts_on_a_crashed_directory_while_it_is_copied(killed: Path, tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    def start() -> None:
+        try:
+            Broker(OUR_SETTINGS, data_dir=str(killed), subprocess=True).start()
+        except ValueError as error:
+            refused.append(str(error))
+
+    copy_directory(killed, tmp_path / "backup", once(start))
+
+    assert ["in use by another broker" in one for one in refused] == [True]
+    with Broker(OUR_SETTINGS, data_dir=str(killed)):
+        pass
+
+
+def test_a_running_broker_is_copied_from_its_segments_alone(tmp_path: Path) -> None:
+    with Broker(OUR_SETTINGS, data_dir=str(tmp_path / "data"), durability="sync") as broker:
+        broker.create_topic("orders", 1)
+        end = write(broker, [b"x" * 100] * 30) + 1
+        wal = tmp_path / "data" / "logmark.wal"
+        assert wal.is_dir(), "the records are in the write-ahead log too"
+        copied = copy_directory(tmp_path / "data", tmp_path / "backup")
+        assert wal.is_dir()
+
+    assert (0, end) == ends_of(copied, [ORDERS])[ORDERS]
+    assert not copied.notes
+    assert not (restored(tmp_path / "backup", tmp_path / "again") / "logmark.wal").exists()
+
+
+def test_a_crashed_broker_whose_write_ahead_log_cannot_be_used_is_not_copied(killed: Path, tmp_path: Path) -> None:
+    (killed / "logmark.wal" / "recovery-points").write_bytes(b"")
+
+    with pytest.raises(UserError, match="holds acknowledged records that are not yet in the segments"):
+        copy_directory(killed, tmp_path / "backup")
+
+
+def test_damage_at_the_acknowledged_end_of_a_log_is_reported_and_not_left_out(tmp_path: Path, broker: Broker) -> None:
+    broker.create_topic("orders", 1)
+    write(broker, [b"x" * 100] * 3)
+    broker.stop()
+    (file,) = (tmp_path / "data" / "orders-0").glob("*.log")
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + b"y")
+
+    copied = copy_directory(tmp_path / "data", tmp_path / "backup")
+
+    assert [ORDERS] == [key for key, _, _ in copied.damage()], "it is no batch that was being written"

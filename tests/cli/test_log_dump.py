@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from logmark.testing import Broker
 from logmark.wire import batches
 from tests.cli.conftest import run
-from tests.harness import wire
+from tests.harness import crashed, wire
 from tests.harness.brokers import BrokerUnderTest
 from tests.log.lab import NOW_MS, PRODUCER_ID, Lab
 
@@ -179,3 +180,81 @@ def test_what_is_no_file_of_a_log_is_a_wrong_call(tmp_path: Path, name: str) -> 
 
     assert (2, "") == (refused.exit_code, refused.out)
     assert name in refused.error
+
+
+# The write-ahead log
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a killed broker."""
+    return crashed.write_crashed(tmp_path_factory.mktemp("dump") / "crashed")
+
+
+def test_each_entry_of_the_write_ahead_log_says_where_its_batches_belong(killed: Path) -> None:
+    found = items(str(killed / "logmark.wal"))
+
+    entries = [item for item in found if item["kind"] == "wal_entry"]
+    assert list(range(1, len(entries) + 1)) == [item["number"] for item in entries]
+    runs = [item for item in found if item["kind"] == "wal_run" and item["topic"] == crashed.TOPIC]
+    assert (20, len(crashed.VALUES) - 1) == (runs[0]["first_offset"], runs[-1]["last_offset"])
+    content = (killed / f"{crashed.TOPIC}-0" / LOG).read_bytes()
+    for run_ in runs:
+        assert LOG == run_["segment"]
+        header = batches.read_header(content, run_["position"])
+        assert run_["first_offset"] == header.base_offset, "the batches lie in the segment where the entry says"
+    assert runs[-1]["position"] + runs[-1]["size_bytes"] == len(content)
+    (point,) = (item for item in found if item["kind"] == "recovery_point" and item["topic"] == crashed.TOPIC)
+    assert (20, LOG, runs[0]["position"]) == (point["offset"], point["segment"], point["position"])
+    assert runs[0]["topic_id"] == point["topic_id"]
+
+
+def test_people_see_the_entries_with_their_runs_and_records(killed: Path) -> None:
+    shown = run("log", "dump", str(killed / "logmark.wal" / "0001.wal"), "--records")
+
+    assert 0 == shown.exit_code
+    assert shown.lines[1].startswith("  file 1 of the write-ahead log of directory ")
+    assert shown.lines[2].startswith("  entry 1: 1 run, ")
+    assert shown.lines[3].startswith(f"    {crashed.TOPIC}-0 20 to ")
+    assert shown.lines[3].endswith(f" of {LOG}")
+    assert shown.lines[5].endswith("  null: ORD-20")
+    points = run("log", "dump", str(killed / "logmark.wal" / "recovery-points")).lines
+    assert "  a recovery begins at entry 1" == points[1]
+    assert any(line.startswith(f"  {crashed.TOPIC}-0: flushed up to offset 20, byte ") for line in points)
+
+
+def test_a_topic_that_is_not_in_the_catalogue_is_shown_by_its_id(killed: Path, tmp_path: Path) -> None:
+    shutil.copytree(killed / "logmark.wal", tmp_path / "logmark.wal")
+
+    shown = run("log", "dump", str(tmp_path / "logmark.wal"))
+
+    assert 0 == shown.exit_code
+    topic_id = next(item["topic_id"] for item in items(str(killed / "logmark.wal")) if item["kind"] == "wal_run")
+    assert any(line.startswith(f"    topic id {topic_id}-0 20 to ") for line in shown.lines)
+
+
+def test_a_whole_directory_shows_its_write_ahead_log_with_the_other_files_beside_the_logs(killed: Path) -> None:
+    assert not [item for item in items(str(killed)) if item["kind"] == "wal_entry"]
+    assert [item for item in items(str(killed), "--indexes") if item["kind"] == "wal_entry"]
+
+
+def test_damaged_entries_are_told_and_passed(killed: Path, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(killed, tmp_path / "data"))
+    file = data / "logmark.wal" / "0001.wal"
+    content = bytearray(file.read_bytes())
+    content[content.index(b"ORD-20")] ^= 1
+    file.write_bytes(content)
+
+    found = items(str(file))
+
+    assert ["entry 1 has a wrong checksum"] == [item["problem"] for item in found if item["kind"] == "damage"]
+    assert 1 < len([item for item in found if item["kind"] == "wal_entry"])
+    second = content.index(b"WALE", content.index(b"WALE") + 1)
+    content[second] ^= 1
+    file.write_bytes(content)
+    assert "no entry from 2 to 2" in [item["problem"] for item in items(str(file)) if item["kind"] == "damage"]
+    (data / "logmark.wal" / "recovery-points").write_bytes(b"short")
+    assert any("recovery points" in item.get("problem", "") for item in items(str(data / "logmark.wal")))
+    content[:8192] = bytes(8192)
+    file.write_bytes(content)
+    assert any("no header" in item.get("problem", "") for item in items(str(file)))

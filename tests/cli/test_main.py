@@ -22,7 +22,7 @@ COMMAND = [sys.executable, "-c", "from logmark.cli.main import run; run()"]
 COMMANDS = [
     ("topics", "list"), ("topics", "create"), ("topics", "describe"), ("topics", "delete"), ("produce",), ("consume",),
     ("groups", "list"), ("groups", "describe"), ("groups", "delete"), ("lag",), ("offsets", "reset"), ("serve",),
-    ("backup",), ("restore",), ("verify",), ("log", "dump"),
+    ("backup",), ("restore",), ("verify",), ("recover",), ("log", "dump"),
 ]  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from logmark.testing import Broker
 from logmark.wire import batches
 from tests.cli.conftest import run
 from tests.cli.test_main import COMMAND, _read_until
-from tests.harness import wire
+from tests.harness import crashed, wire
 from tests.harness.brokers import BrokerUnderTest, at, offsets_of, read
 from tests.log.lab import NOW_MS, PRODUCER_ID, Lab, settings
 
@@ -599,3 +599,67 @@ def test_a_repair_that_is_cut_short_anywhere_leaves_every_sound_record(written: 
         assert kept == served(data)
         count += 1
     assert count >= 10, "the repair makes more changes than that"
+
+
+# After a crash
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Path:
+    """The directory of a killed broker, with bytes behind its last acknowledged record."""
+    data = crashed.write_crashed(tmp_path / "crashed")
+    with (data / f"{crashed.TOPIC}-0" / LOG).open("ab") as file:
+        file.write(b"never acknowledged")
+    return data
+
+
+def test_a_crashed_directory_is_sound_and_notes_say_what_a_recovery_will_write_and_cut(killed: Path) -> None:
+    before = tree(killed)
+    size = (killed / f"{crashed.TOPIC}-0" / LOG).stat().st_size
+
+    done = run("verify", str(killed))
+
+    assert 0 == done.exit_code, done.out
+    assert "logmark.wal: the last stop was a crash; it holds " in done.out
+    assert f"{crashed.TOPIC}-0: a recovery writes offsets " in done.out
+    assert f"{LOG}: a recovery cuts 18 bytes from byte {size - 18} on. They were never acknowledged." in done.out
+    assert all(line.startswith("note: ") for line in done.lines)
+    assert before == tree(killed)
+
+
+def test_after_a_power_loss_the_records_of_the_write_ahead_log_are_counted_with_those_of_the_segments(
+    killed: Path,
+) -> None:
+    crashed.lose_power(killed)
+
+    found = run("verify", str(killed), "--output", "json").json
+
+    assert (True, False, []) == (found["has_wal"], found["closed_cleanly"], found["findings"])
+    assert len(crashed.VALUES) + 1 == found["records"], "all records, and the committed offset"
+
+
+def test_a_repair_does_not_go_before_the_recovery(killed: Path) -> None:
+    before = tree(killed)
+
+    refused = run("verify", str(killed), "--repair", "--yes")
+
+    assert 1 == refused.exit_code
+    assert f"Run `logmark recover {killed}` first." in refused.error
+    assert before == tree(killed)
+    assert 0 == run("recover", str(killed)).exit_code
+    assert 0 == run("verify", str(killed), "--repair", "--yes").exit_code
+
+
+@pytest.mark.parametrize("name", ["recovery-points", "0001.wal"])
+def test_a_write_ahead_log_that_rots_is_a_finding(killed: Path, name: str) -> None:
+    file = killed / "logmark.wal" / name
+    content = bytearray(file.read_bytes())
+    content[content.index(b"ORD-30") if name.endswith(".wal") else 30] ^= 1
+    file.write_bytes(content)
+
+    done = run("verify", str(killed))
+
+    assert 1 == done.exit_code
+    (finding,) = (line for line in done.lines if not line.startswith("note: "))
+    assert finding.startswith("logmark.wal: ")
+    assert ("cannot be used" if name == "recovery-points" else "cannot be read") in finding

@@ -1,4 +1,4 @@
-"""Directories that Apache Kafka wrote, closed cleanly and killed, are read to the same records and the same offsets."""
+"""Directories that Apache Kafka wrote are read to the same records and offsets, and Apache Kafka opens ours."""
 
 import asyncio
 import json
@@ -16,6 +16,8 @@ from confluent_kafka.admin import OffsetSpec
 from logmark.clock import SystemClock
 from logmark.disk.files import RealFileSystem
 from logmark.log import checkpoints
+from logmark.log.catalog import FILE_NAME as CATALOG
+from logmark.log.catalog import PRODUCER_ID_BASE, Catalog, Entry
 from logmark.log.groupcommit import GroupCommit
 from logmark.log.partition import Partition
 from logmark.log.settings import TopicSettings
@@ -26,6 +28,7 @@ from tests.compat import dumped
 from tests.compat.clients import CODECS
 from tests.harness import wire
 from tests.harness.brokers import DEADLINE_S, BrokerUnderTest, at
+from tests.harness.distribution import KafkaUnavailable
 from tests.harness.node import KafkaNode, start_node, wait_until
 
 pytestmark = pytest.mark.kafka
@@ -493,3 +496,101 @@ def test_apache_kafka_opens_a_directory_that_we_repaired_and_serves_all_but_the_
     finally:
         node.stop()
     assert list(log.parent.glob("*.damaged-*")), "what was cut out is still there"
+
+
+# A directory of ours, handed over to Apache Kafka
+
+VALUES = [b"ORD-%d" % number for number in range(100)]
+# What only Apache Kafka has: the topics as its controller knows them.
+THEIR_OWN = ("__cluster_metadata-0", "bootstrap.checkpoint")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedOver:
+    """A directory that our broker wrote for a cluster of Apache Kafka, which has the topic already."""
+
+    folder: Path
+    topic: str
+    node_data: Path
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    def start_kafka(self) -> KafkaNode:
+        for name in THEIR_OWN:
+            source = self.node_data / name
+            if source.is_dir():
+                shutil.copytree(source, self.data / name)
+            elif source.exists():
+                shutil.copy(source, self.data / name)
+        (self.folder / "server.properties").touch()  # there already, so that nothing is formatted
+        return start_node(self.folder, SETTINGS)
+
+    def take_back(self) -> None:
+        """Removes what Apache Kafka has brought along."""
+        for name in THEIR_OWN:
+            shutil.rmtree(self.data / name, ignore_errors=True)
+            (self.data / name).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def crashed(tmp_path: Path) -> HandedOver:
+    """The broker that wrote it was killed, and of its segments nothing came to the disk."""
+    node = start_node(tmp_path / "node", SETTINGS)
+    theirs = BrokerUnderTest("kafka", node.bootstrap_servers, node)
+    topic = theirs.create_topic("orders")
+    wait_until(lambda: is_served(theirs, topic), f"Apache Kafka leads {topic}")
+    topic_id = checkpoints.read_partition_metadata((node.log_dir / f"{topic}-0/partition.metadata").read_bytes())
+    theirs.close()
+    node.stop()
+    handed = HandedOver(folder=tmp_path / "handed", topic=topic, node_data=node.log_dir)
+    handed.data.mkdir(parents=True)
+    shutil.copy(node.log_dir / "meta.properties", handed.data)
+    catalogue = Catalog(None, write=lambda content: (handed.data / CATALOG).write_bytes(content) and None)
+    catalogue.adopt([Entry(name=topic, id=topic_id, partitions=1)], PRODUCER_ID_BASE)
+    with Broker(data_dir=str(handed.data), durability="sync", subprocess=True) as ours:
+        clients = BrokerUnderTest("logmark", ours.bootstrap_servers, ours)
+        clients.produce(topic, VALUES)
+        clients.close()
+        ours.kill()
+    for log in (handed.data / f"{topic}-0").glob("*.log"):
+        log.write_bytes(b"")
+    return handed
+
+
+def values_of(node: KafkaNode, topic: str, end: int) -> list[bytes | None]:
+    """What Apache Kafka serves of a topic below an end."""
+    theirs = BrokerUnderTest("kafka", node.bootstrap_servers, node)
+    try:
+        wait_until(lambda: is_served(theirs, topic), f"Apache Kafka leads {topic}")
+        assert end == theirs.end_offset(topic)
+        return [message.value() for message in all_of(theirs, topic, end, "read_uncommitted")] if end else []
+    finally:
+        theirs.close()
+
+
+def test_apache_kafka_refuses_a_crashed_directory_of_ours_and_opens_it_after_a_recovery(crashed: HandedOver) -> None:
+    with pytest.raises(KafkaUnavailable, match="ended before it was ready"):
+        crashed.start_kafka().stop()
+
+    crashed.take_back()
+    recovered = run("recover", str(crashed.data))
+    assert 0 == recovered.exit_code, recovered.error
+    node = crashed.start_kafka()
+    try:
+        assert VALUES == values_of(node, crashed.topic, len(VALUES)), "every acknowledged record, and nothing else"
+    finally:
+        node.stop()
+
+
+def test_it_is_the_write_ahead_log_that_keeps_apache_kafka_from_opening_a_directory_without_acknowledged_records(
+    crashed: HandedOver,
+) -> None:
+    (crashed.data / "logmark.wal").rename(crashed.folder / "logmark.wal")
+
+    node = crashed.start_kafka()
+    try:
+        assert [] == values_of(node, crashed.topic, 0), "without the write-ahead log nothing of them is left"
+    finally:
+        node.stop()

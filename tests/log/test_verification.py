@@ -8,18 +8,28 @@ from pathlib import Path
 
 import pytest
 
+from logmark import properties
+from logmark.broker.recovery import recover
 from logmark.clock import ManualClock
 from logmark.disk.files import RealFileSystem
 from logmark.disk.reading import ReadingFileSystem
-from logmark.errors import ErrorCode, Refused
-from logmark.log.catalog import text_of_id
+from logmark.errors import ErrorCode, Refused, UserError
+from logmark.log import checkpoints
+from logmark.log.catalog import Catalog, Entry, text_of_id
 from logmark.log.damage import Damage
-from logmark.log.directory import DataDirectory
+from logmark.log.directory import CATALOG, DataDirectory
 from logmark.log.findings import Kind
 from logmark.log.groupcommit import GroupCommit
+from logmark.log.producers import Producers
 from logmark.log.repair import Repair
 from logmark.log.scanner import Scanner, Stretch
+from logmark.log.segment import SNAPSHOT, file_name
 from logmark.log.verification import Verification, Verified
+from logmark.log.wal.entries import partition_key
+from logmark.log.wal.log import FOLDER as WAL
+from logmark.log.wal.log import WriteAheadLog
+from logmark.log.wal.points import RecoveryPoint
+from logmark.log.worker import Done, Job
 from logmark.testing.crashes import CrashFileSystem
 from logmark.wire import batches
 from tests.log.lab import NOW_MS, PRODUCER_ID, TOPIC_ID, Lab, settings
@@ -323,3 +333,193 @@ def test_a_power_loss_at_any_moment_of_a_repair_leaves_every_sound_record(writte
             assert shown.items() <= kept.items(), loss
             assert kept.keys() - shown.keys() <= may_wait, loss
     assert len(states) > 50, len(states)
+
+
+# After a crash, with a write-ahead log
+
+CRASHED = "/var/data"
+
+
+class InlineWorker:
+    """Runs jobs without a thread, so that every run of a test does the same: at once, or when it is to finish."""
+
+    def __init__(self, *, is_held: bool) -> None:
+        self._is_held = is_held
+        self._waiting: list[tuple[Job, Done]] = []
+
+    def run(self, job: Job, done: Done) -> None:
+        self._waiting.append((job, done))
+        if not self._is_held:
+            self.finish()
+
+    def finish(self) -> None:
+        while self._waiting:
+            job, done = self._waiting.pop(0)
+            for _ in job:
+                pass
+            done(None)
+
+    def close(self) -> None:
+        self.finish()
+
+
+@pytest.fixture(scope="module")
+def crashed() -> tuple[CrashFileSystem, int]:
+    """A disk on which a broker was killed, and how many records it had acknowledged; some of them were flushed."""
+    disk, loop = CrashFileSystem(), asyncio.new_event_loop()
+    committer = GroupCommit(loop, worker=lambda name: InlineWorker(is_held=name == "logmark-flush"))
+    directory = DataDirectory.open(CRASHED, files=disk, committer=committer, clock=ManualClock(NOW_MS))
+    topics = Catalog(None, write=lambda content: directory.write(CATALOG, content))
+    topics.adopt([Entry(name="clicks", id=TOPIC_ID, partitions=1)], PRODUCER_ID + 2)
+    partition = directory.create_partition(
+        "clicks", 0, TOPIC_ID, settings(segment_bytes=2500, index_interval_bytes=300)
+    )
+    records = 0
+    for turn in range(40):
+        built = batches.build(
+            [(b"user", b"click %d " % turn * 12)] * (turn % 3 + 1),
+            timestamp_ms=NOW_MS + turn,
+            producer_id=PRODUCER_ID,
+            producer_epoch=0,
+            base_sequence=records,
+            attributes=batches.TRANSACTIONAL_BIT,
+        )
+        partition.append(batches.own(built), now_ms=NOW_MS)
+        records += turn % 3 + 1
+        if turn == 15:
+            loop.run_until_complete(asyncio.sleep(0))
+            committer.flusher.mark(partition)
+            committer.flusher.settle()
+    partition.append_marker(PRODUCER_ID, 0, commit=False, now_ms=NOW_MS + 40)
+    loop.run_until_complete(asyncio.sleep(0))
+    assert partition.high_watermark == partition.log_end_offset == records + 1
+    assert len(partition.segments) > 3
+    left = disk.killed()
+    directory.close(clean=False)
+    loop.close()
+    return left, records + 1
+
+
+def crash_states(disk: CrashFileSystem, count: int) -> list[tuple[str, CrashFileSystem]]:
+    """States in which a power loss may leave the disk: one of each kind, and others by chance."""
+    chosen = random.Random(SEED)
+    losses = list(disk.power_losses())
+    losses = [*losses[:4], *chosen.sample(losses[4:], min(count, len(losses) - 4))]
+    losses += [disk.any_power_loss(chosen) for _ in range(count)]
+    return [("killed", disk.killed()), *((loss.name, disk.after(loss)) for loss in losses)]
+
+
+def test_whatever_a_power_loss_leaves_a_verification_sees_what_the_recovery_makes_of_it(
+    crashed: tuple[CrashFileSystem, int],
+) -> None:
+    left, acknowledged = crashed
+    for state, disk in crash_states(left, 30):
+        before = disk.image()
+        found = Verification(CRASHED, disk).run()
+        assert [] == [str(one) for one in found.findings], f"{state}: a crash alone is no damage"
+        assert acknowledged == found.partitions[0].log_end_offset, f"{state}: an acknowledged record is not seen"
+        assert any(one.path == WAL for one in found.notes), state
+        assert before == disk.image(), f"{state}: a verification changes nothing"
+
+        done = recover(CRASHED, files=disk, clock=ManualClock(NOW_MS))
+        assert ((), ()) == (tuple(done.damage), tuple(done.damaged_entries)), state
+        cut = {(str(one.path), one.problem) for one in found.notes if " cuts " in one.problem}
+        assert cut == {(one.path, f"a recovery cuts {one.size_bytes} bytes from byte {one.position} on")
+                       for one in done.cuts}, f"{state}: what was announced is what was cut"  # fmt: skip
+        after = Verification(CRASHED, disk).run()
+        assert ([], []) == ([str(one) for one in after.findings], [str(one) for one in after.notes]), state
+        assert acknowledged == after.partitions[0].log_end_offset, state
+
+
+def test_a_repair_refuses_what_was_not_recovered(crashed: tuple[CrashFileSystem, int]) -> None:
+    disk = crashed[0].killed()
+
+    with pytest.raises(UserError, match="must not go before its recovery"):
+        Repair(Verification(CRASHED, disk).run(), disk)
+
+
+def test_what_rots_in_a_crashed_directory_is_found(crashed: tuple[CrashFileSystem, int]) -> None:
+    left, _ = crashed
+    segments = [name for name in left.listdir(f"{CRASHED}/clicks-0") if name.endswith(".log")]
+    files = [f"clicks-0/{segments[0]}", f"{WAL}/recovery-points"]
+    for name in files:
+        content = left.read(f"{CRASHED}/{name}")
+        for at in range(0, len(content), max(len(content) // 40, 1)):
+            disk = left.killed()
+            disk.write(f"{CRASHED}/{name}", content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
+            assert Verification(CRASHED, disk).run().findings, f"byte {at} of {name} was flipped, and nobody saw"
+
+
+def test_a_snapshot_of_records_that_were_never_acknowledged_is_no_damage(crashed: tuple[CrashFileSystem, int]) -> None:
+    disk, acknowledged = crashed[0].killed(), crashed[1]
+    snapshot = f"{CRASHED}/clicks-0/{file_name(acknowledged + 5, SNAPSHOT)}"
+    disk.write(snapshot, Producers().encode())
+
+    assert [] == Verification(CRASHED, disk).run().findings
+    recover(CRASHED, files=disk, clock=ManualClock(NOW_MS))
+    assert not disk.exists(snapshot)
+
+
+def test_what_rots_at_the_flushed_end_of_a_log_is_found_and_not_taken_for_a_torn_tail(
+    crashed: tuple[CrashFileSystem, int],
+) -> None:
+    disk, acknowledged = crashed[0].killed(), crashed[1]
+    recover(CRASHED, files=disk, clock=ManualClock(NOW_MS))
+    disk.remove(f"{CRASHED}/.kafka_cleanshutdown")
+    disk.remove(f"{CRASHED}/recovery-point-offset-checkpoint")
+    disk.remove(f"{CRASHED}/replication-offset-checkpoint")
+    names = disk.listdir(f"{CRASHED}/clicks-0")
+    for name in names:
+        if name.endswith(".snapshot"):
+            disk.remove(f"{CRASHED}/clicks-0/{name}")
+    last = max(name for name in names if name.endswith(".log"))
+    content = disk.read(f"{CRASHED}/clicks-0/{last}")
+    disk.write(f"{CRASHED}/clicks-0/{last}", content[:-1] + bytes([content[-1] ^ 1]))
+    assert [] == Verification(CRASHED, disk).run().findings, "without a write-ahead log it may be a torn tail"
+    point = RecoveryPoint(acknowledged, int(last[:20]), len(content))
+    meta = properties.parse(disk.read(f"{CRASHED}/meta.properties").decode())
+    wal = WriteAheadLog(CRASHED, checkpoints.id_bytes(meta["directory.id"]), disk)
+    wal.create({partition_key(TOPIC_ID, 0): point})
+
+    (found,) = Verification(CRASHED, disk).run().findings
+
+    assert (Kind.RECORDS, acknowledged) == (found.kind, found.next_offset)
+
+
+def test_an_entry_that_rots_is_found_and_named(crashed: tuple[CrashFileSystem, int]) -> None:
+    left, _ = crashed
+    name = f"{CRASHED}/{WAL}/0001.wal"
+    content = left.read(name)
+    at = content.index(b"click 20 ")
+    disk = left.killed()
+    disk.write(name, content[:at] + b"X" + content[at + 1 :])
+
+    found = Verification(CRASHED, disk).run().findings
+
+    assert ["cannot be read" in one.problem for one in found] == [True], "the segment still has its records"
+    assert (Kind.RECORDS, WAL) == (found[0].kind, found[0].path)
+
+
+@pytest.mark.parametrize("start", ["killed", "nothing unsynced kept"])
+def test_a_power_loss_at_any_moment_of_a_recovery_is_put_right_by_the_next_one(
+    crashed: tuple[CrashFileSystem, int], start: str
+) -> None:
+    left, acknowledged = crashed
+    first = left.killed() if start == "killed" else left.after(next(left.power_losses()))
+    chosen = random.Random(SEED)
+    moments: list[CrashFileSystem] = []
+    running = first.killed()
+    running.before_change = lambda: moments.append(running.killed())
+    recover(CRASHED, files=running, clock=ManualClock(NOW_MS))
+    assert len(moments) > 20
+    for at, moment in enumerate(moments):
+        for loss in (*list(moment.power_losses())[:2], moment.any_power_loss(chosen)):
+            disk = moment.after(loss)
+            state = f"power lost before change {at} of the recovery: {loss.name}"
+            found = Verification(CRASHED, disk).run()
+            assert [] == [str(one) for one in found.findings], state
+            assert acknowledged == found.partitions[0].log_end_offset, state
+            recover(CRASHED, files=disk, clock=ManualClock(NOW_MS))
+            after = Verification(CRASHED, disk).run()
+            assert ([], False) == ([str(one) for one in after.findings], after.has_wal), state
+            assert after.is_clean, state

@@ -3,14 +3,17 @@
 Committed offsets are copied before the records, so that none of them points behind the records that were copied; the
 catalogue is read again at the end, so that it knows every producer id in them. When topics came or went meanwhile,
 another round copies what has changed since.
+
+The write-ahead log is no part of a backup. While a broker runs, everything that it acknowledged is in the segments too,
+at least in the system's memory, which is what a copy reads. After a crash that need not be so: then the copy is taken
+from the segments as a recovery will leave them, and the directory stays locked, and unchanged, until it is done.
 """
 
 import contextlib
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from logmark import properties
@@ -19,11 +22,14 @@ from logmark.backup.manifest import DIRECTORY, Manifest
 from logmark.backup.store import Store, checksum
 from logmark.backup.stretches import walk
 from logmark.clock import Clock
+from logmark.disk.files import File, FileSystem
+from logmark.disk.overlay import OverlayFileSystem
+from logmark.disk.reading import ReadingFileSystem
 from logmark.errors import Malformed, UserError
-from logmark.log import checkpoints
+from logmark.log import checkpoints, preview
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry
-from logmark.log.directory import META
+from logmark.log.directory import LOCK, META
 from logmark.log.partition import METADATA
 from logmark.log.segment import LOG
 from logmark.names import OFFSETS_TOPIC, TopicPartition
@@ -56,9 +62,50 @@ class DirectoryCopier:
         self._path = path
         self._clock = clock
         self._meta = _meta(path)
+        self._files: FileSystem = ReadingFileSystem()
+        # Of a crashed directory: the disk with the WAL replayed on top of it, and the ends that the WAL proves.
+        self._overlay: OverlayFileSystem | None = None
+        self._recovered_ends: dict[TopicPartition, int] = {}
+        self._notes: list[str] = []
+        # How far each log is known to be acknowledged: a bad batch below that is damage, and not one under way.
+        self._durable_ends: Mapping[TopicPartition, int] = {}
 
     def copy(self, store: Store, *, expect: Callable[[int], None]) -> Manifest:
-        """A complete backup of the directory as it is now; `expect` is told how many bytes are to come."""
+        """A complete backup of the directory as it is now; `expect` is told how many bytes are to come.
+
+        Raises UserError if a crash has left a WAL that cannot be used.
+        """
+        with contextlib.ExitStack() as stack:
+            self._look_through_wal(stack)
+            return self._copy(store, expect=expect)
+
+    def _look_through_wal(self, stack: contextlib.ExitStack) -> None:
+        """Read a crashed directory as its recovery will leave it; the lock keeps brokers away meanwhile."""
+        if not preview.has_wal(self._path, self._files):
+            return
+        lock = self._files.lock(f"{self._path}/{LOCK}")
+        if lock is None:
+            # A broker runs: all that it acknowledged is in the segments.
+            return
+        stack.callback(lock.release)
+        if not preview.has_wal(self._path, self._files):
+            # The broker stopped cleanly just now.
+            return
+        overlay = stack.enter_context(OverlayFileSystem(self._files))
+        found = preview.replay_on(overlay, self._path)
+        self._files = self._overlay = overlay
+        self._recovered_ends = {key: one.end for key, one in found.recovered.items()}
+        records = sum(partition.records for partition in found.partitions)
+        self._notes.append(
+            f"The broker of {self._path} was not stopped cleanly. The copy has the {records} record(s) of its "
+            "write-ahead log; the directory itself was not changed."
+        )
+        self._notes += [
+            f"Entries {first} to {last} of the write-ahead log cannot be read; records in them may be lost."
+            for first, last in found.content.damaged
+        ]
+
+    def _copy(self, store: Store, *, expect: Callable[[int], None]) -> Manifest:
         self._store = store
         draft = Draft(
             kind=DIRECTORY,
@@ -85,7 +132,7 @@ class DirectoryCopier:
         draft.ended_ms = self._clock.now_ms()
         wanted = {key for entry in draft.topics for key in _keys(entry)}
         draft.partitions = {key: draft.partitions[key] for key in sorted(draft.partitions) if key in wanted}
-        draft.notes = [
+        draft.notes = self._notes + [
             f"Partition {key} has {len(partition.open_transactions)} open transaction(s), the first from offset "
             f"{min(partition.open_transactions.values())} on; what ends them is not in the backup."
             for key, partition in draft.partitions.items()
@@ -115,7 +162,7 @@ class DirectoryCopier:
         for entry in catalog.entries():
             for key in _keys(entry):
                 with contextlib.suppress(FileNotFoundError):
-                    size += sum(os.stat(one.path).st_size for one in _sources(self._folder(key)))
+                    size += sum(self._files.size(one.path) for one in self._sources(key))
                 size -= self._store.known(key, entry.id).size_bytes
         return max(size, 0)
 
@@ -129,6 +176,7 @@ class DirectoryCopier:
         # Before the records: a log start that is read later could lie behind what was copied.
         log_starts = self._checkpoint(checkpoints.LOG_STARTS) or {}
         cleaned = self._checkpoint(checkpoints.CLEANED)
+        self._durable_ends = {**(self._checkpoint(checkpoints.RECOVERY_POINTS) or {}), **self._recovered_ends}
         for entry in entries:
             for key in _keys(entry):
                 self._store.keep(key, self._copy_partition(key, entry.id, log_starts.get(key, 0)))
@@ -164,8 +212,8 @@ class DirectoryCopier:
 
     def _belongs(self, key: TopicPartition, topic_id: bytes) -> bool:
         try:
-            with open(f"{self._folder(key)}/{METADATA}", "rb") as file:
-                return checkpoints.read_partition_metadata(file.read()) == topic_id
+            content = self._files.read(f"{self._folder(key)}/{METADATA}")
+            return checkpoints.read_partition_metadata(content) == topic_id
         except FileNotFoundError:
             return False
         except Malformed as error:
@@ -178,26 +226,23 @@ class DirectoryCopier:
         known = self._store.known(key, topic_id)
         stored = {segment.base_offset: segment for segment in known.segments}
         copied = PartitionDraft(topic_id=topic_id)
-        sources = _sources(self._folder(key))
+        sources = self._sources(key)
         covered = 0
         for at, source in enumerate(sources):
             if source.base_offset < covered:
                 # A compacted segment that is about to take its place holds what is left of it.
                 continue
-            descriptor = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                stat = os.fstat(descriptor)
-                segment = self._continued(descriptor, stat, stored.get(source.base_offset))
+            with self._opened(source.path) as file:
+                segment = self._continued(file, stored.get(source.base_offset))
                 if segment is None:
-                    segment = self._store.new_segment(key, source.base_offset, origin=_identity(stat))
+                    segment = self._store.new_segment(key, source.base_offset, origin=file.identity)
                 copied.segments.append(segment)
                 # Before it is copied, so that an interrupted run knows what it has of it.
                 self._store.keep(key, _with_rest(copied, known))
-                if stat.st_size > segment.size_bytes:
-                    _make_durable(descriptor)
-                    self._copy_batches(descriptor, stat.st_size, segment, is_last=at == len(sources) - 1)
-            finally:
-                os.close(descriptor)
+                if file.size > segment.size_bytes:
+                    file.make_durable()
+                    is_last = at == len(sources) - 1
+                    self._copy_batches(file, segment, durable_end=self._durable_ends.get(key, 0) if is_last else None)
             if source.is_swap:
                 covered = segment.next_offset
         self._check_unmoved(key, topic_id, copied)
@@ -207,7 +252,7 @@ class DirectoryCopier:
         """Sees to it that the segments belong together: retention may have taken the oldest since, nothing else."""
         if not self._belongs(key, topic_id):
             raise _Moved
-        present = {source.base_offset: _identity(os.stat(source.path)) for source in _sources(self._folder(key))}
+        present = {source.base_offset: self._identity(source.path) for source in self._sources(key)}
         taken = {segment.base_offset: segment.origin for segment in copied.segments}
         first, last = min(present, default=0), max(taken, default=-1)
         for base_offset, origin in taken.items():
@@ -222,47 +267,91 @@ class DirectoryCopier:
 
     # Segments
 
-    def _continued(
-        self, descriptor: int, stat: os.stat_result, known: SegmentDraft | None
-    ) -> SegmentDraft | None:  # fmt: skip
+    def _opened(self, path: str) -> "contextlib.AbstractContextManager[_OpenSegment]":
+        if self._overlay is not None:
+            return contextlib.closing(_RecoveredSegment(self._overlay.open(path), self._identity(path)))
+        return contextlib.closing(_OpenSegment(path))
+
+    def _identity(self, path: str) -> str:
+        """Return what tells a file from another one at the same path; nothing for one that the WAL has changed."""
+        return "" if self._overlay is not None and self._overlay.is_changed(path) else _identity(os.stat(path))
+
+    def _sources(self, key: TopicPartition) -> Sequence[_Source]:
+        return _sources(self._folder(key), self._files.listdir(self._folder(key)))
+
+    def _continued(self, file: "_OpenSegment", known: SegmentDraft | None) -> SegmentDraft | None:
         """The stored segment, when it is the beginning of this file and can be trusted."""
-        if known is None or stat.st_size < known.size_bytes or not self._store.is_whole(known):
+        if known is None or file.size < known.size_bytes or not self._store.is_whole(known):
             return None
-        is_same_file = known.origin == _identity(stat)
-        if is_same_file and stat.st_size == known.size_bytes:
-            is_same = self._has_same_tail(descriptor, known)
+        is_same_file = bool(file.identity) and known.origin == file.identity
+        if is_same_file and file.size == known.size_bytes:
+            is_same = self._has_same_tail(file, known)
         elif is_same_file:
             # Nothing is put behind bytes that are no longer what they were.
-            is_same = self._has_same_tail(descriptor, known) and self._store.is_sound(known)
+            is_same = self._has_same_tail(file, known) and self._store.is_sound(known)
         else:
-            there = checksum(partial(os.pread, descriptor), known.size_bytes)
+            there = checksum(lambda size, at: file.read(at, size), known.size_bytes)
             is_same = there == known.crc and self._store.is_sound(known)
         if not is_same:
             return None
-        return known.copy(origin=_identity(stat))
+        return known.copy(origin=file.identity)
 
-    def _has_same_tail(self, descriptor: int, known: SegmentDraft) -> bool:
+    def _has_same_tail(self, file: "_OpenSegment", known: SegmentDraft) -> bool:
         size = min(TAIL_BYTES, known.size_bytes)
         at = known.size_bytes - size
-        return os.pread(descriptor, size, at) == self._store.read(known, at, size)
+        return file.read(at, size) == self._store.read(known, at, size)
 
-    def _copy_batches(
-        self, descriptor: int, size: int, segment: SegmentDraft, *, is_last: bool
-    ) -> None:  # fmt: skip
-        def read(position: int, wanted: int) -> bytes:
-            return os.pread(descriptor, wanted, position)
-
+    def _copy_batches(self, file: "_OpenSegment", segment: SegmentDraft, *, durable_end: int | None) -> None:
+        """Copy what is new; `durable_end` is what the last segment, None for others, is known to reach."""
         with self._store.writer(segment) as writer:
-            for stretch in walk(read, segment.size_bytes, size, expected=segment.next_offset):
+            for stretch in walk(file.read, segment.size_bytes, file.size, expected=segment.next_offset):
                 if stretch.problem is None:
                     writer.append(stretch.data, stretch.next_offset)
-                elif stretch.is_tail and is_last:
+                elif stretch.is_tail and durable_end is not None and stretch.next_offset >= durable_end:
                     # A batch that is being written at this moment, or was when the broker died.
                     return
                 else:
                     for at in range(stretch.position, stretch.position + stretch.size_bytes, READ_BYTES):
                         left = stretch.position + stretch.size_bytes - at
-                        writer.append_damage(read(at, min(READ_BYTES, left)), stretch.problem)
+                        writer.append_damage(file.read(at, min(READ_BYTES, left)), stretch.problem)
+
+
+class _OpenSegment:
+    """A segment of the source, with its size at the moment when it was opened."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        stat = os.fstat(self._descriptor)
+        self.size = stat.st_size
+        self.identity = _identity(stat)
+
+    def read(self, position: int, size: int) -> bytes:
+        return os.pread(self._descriptor, size, position)
+
+    def make_durable(self) -> None:
+        """Put on disk what was written so far: a copy must not know more than the log after a power cut."""
+        _make_durable(self._descriptor)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class _RecoveredSegment(_OpenSegment):
+    """A segment of a crashed source as the WAL will make it; what the WAL has is on disk already."""
+
+    def __init__(self, file: File, identity: str) -> None:
+        self._file = file
+        self.size = file.size()
+        self.identity = identity
+
+    def read(self, position: int, size: int) -> bytes:
+        return self._file.pread(size, position)
+
+    def make_durable(self) -> None:
+        """Do nothing: the recovery points and the WAL are durable."""
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def _with_rest(copied: PartitionDraft, known: PartitionDraft) -> PartitionDraft:
@@ -282,10 +371,10 @@ def _shape(catalog: Catalog) -> list[tuple[str, bytes, int]]:
     return [(entry.name, entry.id, entry.partitions) for entry in catalog.entries()]
 
 
-def _sources(folder: str) -> Sequence[_Source]:
+def _sources(folder: str, names: Sequence[str]) -> Sequence[_Source]:
     """The segments in a folder; one that compaction has finished stands for those that it replaces."""
     found: dict[int, _Source] = {}
-    for name in sorted(os.listdir(folder)):
+    for name in sorted(names):
         if name[:20].isdigit() and name[20:] in (LOG, SWAP):
             base_offset = int(name[:20])
             found[base_offset] = _Source(base_offset, f"{folder}/{name}", name.endswith(SWAP))
@@ -297,7 +386,6 @@ def _identity(stat: os.stat_result) -> str:
 
 
 def _make_durable(descriptor: int) -> None:
-    """Puts on disk what was written so far: a copy must not know more than the log after a power cut."""
     try:
         os.fsync(descriptor)
     except OSError as error:

@@ -17,6 +17,7 @@ from logmark.broker.faults import Faults
 from logmark.broker.groups import Groups
 from logmark.broker.limits import ByteBudget, ConnectionLimit
 from logmark.broker.logs import Logs
+from logmark.broker.recovery import recover
 from logmark.broker.sessions import FetchSessions
 from logmark.broker.timers import Timers
 from logmark.clock import Clock, SystemClock
@@ -25,6 +26,7 @@ from logmark.errors import UserError
 from logmark.log.directory import DataDirectory, unusable
 from logmark.log.flusher import FlushedLog
 from logmark.log.groupcommit import Durability, GroupCommit
+from logmark.log.preview import has_wal
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +97,8 @@ class Broker:
         self.fetch_sessions = FetchSessions(self.config.int("max.incremental.fetch.session.cache.slots"))
         self._data_dir = data_dir
         self._files = files or RealFileSystem(sync=durability == "sync")
+        # A recovery from the write-ahead log must sync, whatever the mode that follows it.
+        self._syncing_files = files or RealFileSystem()
         self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._checkpointing: asyncio.Task[None] | None = None
@@ -136,6 +140,11 @@ class Broker:
         self._sweep_for_ever()
 
     def _open(self) -> None:
+        if self.durability == "os" and has_wal(self._data_dir, self._files):
+            done = recover(
+                self._data_dir, files=self._syncing_files, clock=self.clock, config=self.config, loop=self.loop
+            )
+            log.info("recovered %d records from the write-ahead log and synced them", done.records)
         self._directory = DataDirectory.open(
             self._data_dir, files=self._files, committer=self._committer, clock=self.clock
         )

@@ -24,12 +24,15 @@ def dump(
     path: Annotated[
         str,
         typer.Argument(
-            metavar="PATH", help="A file of a log, a partition's folder or a data directory.", show_default=False
+            metavar="PATH",
+            help="A file of a log, a partition's folder, logmark.wal or a data directory.",
+            show_default=False,
         ),
     ],
     records: Annotated[bool, typer.Option("--records", "-r", help="Show the records of each batch too.")] = False,
     indexes: Annotated[
-        bool, typer.Option("--indexes", help="Of a folder, show indexes, snapshots and checkpoints too.")
+        bool,
+        typer.Option("--indexes", help="Of a folder, show indexes, snapshots, checkpoints and write-ahead log too."),
     ] = False,
     from_offset: Annotated[int, typer.Option(help="Begin at this offset.", min=0)] = 0,
     limit: Annotated[
@@ -39,6 +42,8 @@ def dump(
 ) -> None:
     """Shows batches, records, markers and the files beside them; of Logmark's files and of Apache Kafka's.
 
+    Of the write-ahead log it shows the recovery points and, for each entry, where its batches belong.
+
     Nothing is written. Damaged places are told and passed. With --output json every item is one line.
     """
     from logmark.disk.reading import ReadingFileSystem
@@ -47,24 +52,24 @@ def dump(
     shown = Dump(ReadingFileSystem(), with_records=records, with_indexes=indexes, from_offset=from_offset)
     write = _write_json if output is OutputFormat.JSON else _write_line
     try:
-        for item in _limited(shown.of(os.path.abspath(path)), limit, "record" if records else "batch"):
+        for item in _limited(shown.of(os.path.abspath(path)), limit, {"record"} if records else {"batch", "wal_entry"}):
             write(_decoded(item))
     except OSError as error:
         raise UserError(f"{error.filename or path} cannot be read: {error.strerror or error}.", exit_code=2) from error
 
 
-def _limited(items: Iterator[dict[str, Any]], limit: int | None, counted: str) -> Iterator[dict[str, Any]]:
+def _limited(items: Iterator[dict[str, Any]], limit: int | None, counted: set[str]) -> Iterator[dict[str, Any]]:
     if limit is None:
         yield from items
         return
     left = limit
     for item in items:
-        if item["kind"] == counted:
+        if item["kind"] in counted:
             if not left:
                 return
             left -= 1
         yield item
-        if not left and counted == "record":
+        if not left and "record" in counted:
             return
 
 
@@ -181,12 +186,46 @@ def _damage(item: dict[str, Any]) -> str:
     )
 
 
+def _wal_points(item: dict[str, Any]) -> str:
+    return f"  a recovery begins at entry {item['first_entry']}"
+
+
+def _recovery_point(item: dict[str, Any]) -> str:
+    return f"  {_partition(item)}: flushed up to offset {item['offset']}, byte {item['position']} of {item['segment']}"
+
+
+def _wal_header(item: dict[str, Any]) -> str:
+    return f"  file {item['sequence']} of the write-ahead log of directory {item['directory_id']}"
+
+
+def _wal_entry(item: dict[str, Any]) -> str:
+    needed = ", not needed any more" if item["is_needed"] is False else ""
+    runs = item["run_count"]
+    return f"  entry {item['number']}: {runs} run{'' if runs == 1 else 's'}, {item['size_bytes']} bytes{needed}"
+
+
+def _wal_run(item: dict[str, Any]) -> str:
+    return (
+        f"    {_partition(item)} {_range(item['first_offset'], item['last_offset'])}: {item['size_bytes']} bytes at "
+        f"{item['position']} of {item['segment']}"
+    )
+
+
+def _partition(item: dict[str, Any]) -> str:
+    """The partition, by the id of its topic if the topic is deleted."""
+    return f"{item['topic'] or 'topic id ' + item['topic_id']}-{item['partition']}"
+
+
 def _other(item: dict[str, Any]) -> str:
     hidden = {"kind", "path"} if item["kind"] == "offset" else {"kind", "path", "topic", "partition"}
     return "  " + "  ".join(f"{name} {_shown(value)}" for name, value in item.items() if name not in hidden)
 
 
-_LINES = {"file": _file, "batch": _batch, "marker": _marker, "record": _record, "damage": _damage}
+_LINES = {
+    "file": _file, "batch": _batch, "marker": _marker, "record": _record, "damage": _damage,
+    "wal_points": _wal_points, "recovery_point": _recovery_point, "wal_header": _wal_header, "wal_entry": _wal_entry,
+    "wal_run": _wal_run,
+}  # fmt: skip
 
 
 def _range(first: int, last: int) -> str:

@@ -21,6 +21,7 @@ from logmark.cli import (
     offsets,
     pipelines,
     produce,
+    recover,
     replay,
     topics,
     tour,
@@ -32,7 +33,7 @@ from logmark.errors import LogmarkError, UserError
 _SERVE_HELP = "Run a broker in the foreground until it is told to stop."
 _ORDER = (
     "tour", "topics", "produce", "consume", "groups", "lag", "monitor", "offsets", "replay", "pipelines", "verify",
-    "log", "backup", "restore", "contexts", "kafka-consumer-groups",
+    "recover", "log", "backup", "restore", "contexts", "kafka-consumer-groups",
 )  # fmt: skip
 INTERRUPTED = 130
 
@@ -100,6 +101,7 @@ app.command("replay", epilog=example("logmark replay orders --from @-2h --key OR
 )
 app.add_typer(pipelines.app, name="pipelines")
 app.command("verify", epilog=example("logmark verify ./logmark-data"))(verify.verify)
+app.command("recover", epilog=example("logmark recover ./logmark-data --dry-run"))(recover.recover)
 app.add_typer(log.app, name="log")
 app.command("backup", epilog=example("logmark backup ./logmark-data /mnt/backup/orders"))(backup.backup)
 app.command("restore", epilog=example("logmark restore /mnt/backup/orders ./restored"))(backup.restore)

@@ -33,10 +33,14 @@ def verify(
 ) -> None:
     """Checks every batch, index, snapshot, id and setting; exit code 1 when anything is wrong.
 
-    Nothing is written without --repair. A repair changes no offset: what is lost becomes a gap, which readers pass.
+    After a crash it checks the write-ahead log too, and the segments as a recovery will leave them: notes say what that
+    will write and cut. Nothing is written without --repair. A repair changes no offset: what is lost becomes a gap,
+    which readers pass.
     """
     from logmark.disk.files import RealFileSystem
     from logmark.disk.reading import ReadingFileSystem
+    from logmark.log.preview import has_wal
+    from logmark.log.repair import check_recovered
     from logmark.log.verification import hold
 
     path = os.path.abspath(data_dir)
@@ -44,6 +48,8 @@ def verify(
     try:
         lock = hold(path, files)
         try:
+            if repair:
+                check_recovered(path, has_wal=has_wal(path, files))
             verified = _verified(path, files, output)
             if repair and verified.findings:
                 verified = _repaired(path, files, verified, yes=yes, output=output)
@@ -136,6 +142,7 @@ def _described(verified: "Verified") -> dict[str, object]:
         "data_dir": verified.path,
         "written_by": "logmark" if verified.is_ours else "apache kafka",
         "closed_cleanly": verified.is_clean,
+        "has_wal": verified.has_wal,
         "partitions": len(verified.partitions),
         "segments": verified.segments,
         "records": verified.records,

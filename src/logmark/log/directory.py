@@ -169,28 +169,11 @@ class DataDirectory:
 
     def _folders_by_id(self) -> Callable[[bytes, int], str | None]:
         """Return what finds the folder of a partition by the id of its topic; None if the topic is deleted."""
-        entries = Catalog(self.read(CATALOG), write=lambda _: None, path=f"{self.path}/{CATALOG}").entries()
-        by_id = {entry.id: entry for entry in entries}
-
-        def find(topic_id: bytes, index: int) -> str | None:
-            entry = by_id.get(topic_id)
-            return None if entry is None or index >= entry.partitions else self.folder(entry.name, index)
-
-        return find
+        return folders_by_id(self.path, self._files)
 
     def _complete_folder(self, folder: str, topic_id: bytes) -> None:
-        """Make a partition's folder with what a log has besides its segments, where a crash has lost that."""
-        if not self._files.exists(folder):
-            self._files.mkdir(folder)
+        complete_folder(folder, topic_id, self._files)
         self._found.add(os.path.basename(folder))
-        metadata, epochs = f"{folder}/{METADATA}", f"{folder}/{leader_epochs.FILE_NAME}"
-        wanted = checkpoints.write_partition_metadata(topic_id)
-        if not self._files.exists(metadata) or self._files.read(metadata) != wanted:
-            self._files.write(metadata, wanted, sync=False)
-        self._files.sync_file(metadata)
-        if not self._files.exists(epochs) or not self._files.read(epochs):
-            self._files.write(epochs, Epochs(0).encode(), sync=False)
-        self._files.sync_file(epochs)
 
     def finish_recovery(self) -> None:
         """Remove the WAL that was recovered: every partition's own files hold what it held, and that is durable."""
@@ -208,9 +191,9 @@ class DataDirectory:
         found = []
         for key, recovered in self._recovered.items():
             folder = folders(*split_key(key))
-            match = None if folder is None else _FOLDER.fullmatch(os.path.basename(folder))
-            if match is not None:
-                found.append((TopicPartition(match["topic"], int(match["index"])), recovered))
+            partition = None if folder is None else partition_of(folder)
+            if partition is not None:
+                found.append((partition, recovered))
         return found
 
     def _open_wal(self) -> WriteAheadLog:
@@ -356,9 +339,9 @@ class DataDirectory:
         """The partitions whose folders are there, known or not."""
         found = []
         for name in self._files.listdir(self.path):
-            match = _FOLDER.fullmatch(name)
-            if match and self._files.is_directory(f"{self.path}/{name}"):
-                found.append(TopicPartition(match["topic"], int(match["index"])))
+            partition = partition_of(name)
+            if partition is not None and self._files.is_directory(f"{self.path}/{name}"):
+                found.append(partition)
         return found
 
     def create_partition(
@@ -508,6 +491,39 @@ class DataDirectory:
         for name in self._files.listdir(path):
             self._files.remove(f"{path}/{name}")
         self._files.rmdir(path)
+
+
+def partition_of(folder: str) -> TopicPartition | None:
+    """Return the partition that a folder is named after, or None if it is named otherwise."""
+    match = _FOLDER.fullmatch(os.path.basename(folder))
+    return None if match is None else TopicPartition(match["topic"], int(match["index"]))
+
+
+def folders_by_id(path: str, files: FileSystem) -> Callable[[bytes, int], str | None]:
+    """Return what finds the folder of a partition by the id of its topic; None if the topic is deleted."""
+    catalogue = f"{path}/{CATALOG}"
+    content = files.read(catalogue) if files.exists(catalogue) else None
+    by_id = {entry.id: entry for entry in Catalog(content, write=lambda _: None, path=catalogue).entries()}
+
+    def find(topic_id: bytes, index: int) -> str | None:
+        entry = by_id.get(topic_id)
+        return None if entry is None or index >= entry.partitions else f"{path}/{entry.name}-{index}"
+
+    return find
+
+
+def complete_folder(folder: str, topic_id: bytes, files: FileSystem) -> None:
+    """Make a partition's folder with what a log has besides its segments, where a crash has lost that."""
+    if not files.exists(folder):
+        files.mkdir(folder)
+    metadata, epochs = f"{folder}/{METADATA}", f"{folder}/{leader_epochs.FILE_NAME}"
+    wanted = checkpoints.write_partition_metadata(topic_id)
+    if not files.exists(metadata) or files.read(metadata) != wanted:
+        files.write(metadata, wanted, sync=False)
+    files.sync_file(metadata)
+    if not files.exists(epochs) or not files.read(epochs):
+        files.write(epochs, Epochs(0).encode(), sync=False)
+    files.sync_file(epochs)
 
 
 def _make(path: str, files: FileSystem) -> None:

@@ -6,15 +6,24 @@ It reads Logmark's files and Apache Kafka's, also while a broker runs, and goes 
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 
 from logmark.disk.files import FileSystem
 from logmark.errors import Malformed, UserError
 from logmark.log import checkpoints, entries, transactions
+from logmark.log.catalog import FILE_NAME as CATALOG
+from logmark.log.catalog import Catalog
 from logmark.log.damage import Damage
 from logmark.log.epochs import FILE_NAME as EPOCHS
 from logmark.log.inspection import UNPACKED_BYTES_MAX
 from logmark.log.partition import METADATA
 from logmark.log.scanner import Scanner
+from logmark.log.segment import LOG, file_name
+from logmark.log.wal.entries import Run, split_key
+from logmark.log.wal.files import SUFFIX, FileReader
+from logmark.log.wal.log import FOLDER as WAL
+from logmark.log.wal.points import FILE_NAME as WAL_POINTS
+from logmark.log.wal.points import RecoveryPoints
 from logmark.wire import codecs, columns
 from logmark.wire.batches import HEADER_BYTES, BatchHeader, read_header
 
@@ -46,6 +55,8 @@ class Dump:
                             exit_code=2)  # fmt: skip
         if not self._files.is_directory(path):
             yield from self._file(path)
+        elif os.path.basename(path) == WAL:
+            yield from self._wal(path)
         elif _is_partition(self._files.listdir(path)):
             yield from self._folder(path)
         else:
@@ -62,6 +73,8 @@ class Dump:
         for name in _OFFSET_FILES:
             if self._with_indexes and name in names:
                 yield from self._file(f"{path}/{name}")
+        if self._with_indexes and WAL in names:
+            yield from self._wal(f"{path}/{WAL}")
 
     def _folder(self, path: str) -> Iterator[Item]:
         names = self._files.listdir(path)
@@ -76,10 +89,13 @@ class Dump:
 
     def _file(self, path: str) -> Iterator[Item]:
         folder, name = os.path.split(path)
+        if name.endswith(SUFFIX) or name == WAL_POINTS:
+            yield from self._wal_file(path)
+            return
         match = _FILE.fullmatch(name)
         if match is None and name not in (EPOCHS, METADATA, *_OFFSET_FILES) and not name.endswith(".log"):
             raise UserError(
-                f"{path} is no file of a log: name a .log, .index, .timeindex, .txnindex or .snapshot file, a "
+                f"{path} is no file of a log: name a .log, .index, .timeindex, .txnindex, .snapshot or .wal file, a "
                 "checkpoint, a partition's folder or a data directory.",
                 exit_code=2,
             )
@@ -175,6 +191,112 @@ class Dump:
                 "value": value,
                 "headers": headers,
             }
+
+    # The write-ahead log
+
+    def _wal(self, path: str) -> Iterator[Item]:
+        """Yield the recovery points, then the entries of every file, in the order in which they were written."""
+        names = self._files.listdir(path)
+        if WAL_POINTS in names:
+            yield from self._wal_file(f"{path}/{WAL_POINTS}")
+        found = [name for name in names if name.endswith(SUFFIX)]
+        for name in sorted(found, key=lambda name: self._sequence(path, name)):
+            yield from self._wal_file(f"{path}/{name}")
+
+    def _sequence(self, folder: str, name: str) -> tuple[int, str]:
+        reader = FileReader(f"{folder}/{name}", self._files)
+        reader.close()
+        return (reader.header.sequence if reader.header else 0), name
+
+    def _wal_file(self, path: str) -> Iterator[Item]:
+        where: Item = {"path": path, "topic": None, "partition": None}
+        yield {"kind": "file", **where, "size_bytes": self._files.size(path)}
+        try:
+            if path.endswith(SUFFIX):
+                yield from self._wal_entries(path, where)
+            else:
+                yield from self._wal_points(path, where)
+        except Malformed as error:
+            yield {"kind": "damage", **where, "problem": str(error)}
+
+    def _wal_points(self, path: str, where: Item) -> Iterator[Item]:
+        points = RecoveryPoints.decode(self._files.read(path))
+        names = self._topic_names(path)
+        owner = checkpoints.id_text(points.directory_id)
+        yield {"kind": "wal_points", **where, "directory_id": owner, "first_entry": points.first_entry}
+        for key, point in points.points.items():
+            topic_id, partition = split_key(key)
+            yield {
+                "kind": "recovery_point",
+                "path": path,
+                "topic": names.get(topic_id),
+                "partition": partition,
+                "topic_id": checkpoints.id_text(topic_id),
+                "offset": point.offset,
+                "segment": file_name(point.segment_base, LOG),
+                "position": point.position,
+            }
+
+    def _wal_entries(self, path: str, where: Item) -> Iterator[Item]:
+        names, first_entry = self._topic_names(path), self._first_entry(path)
+        reader = FileReader(path, self._files)
+        try:
+            if reader.header is None:
+                raise Malformed("it has no header: it was not in use yet, or both copies are damaged")
+            owner = checkpoints.id_text(reader.header.directory_id)
+            yield {"kind": "wal_header", **where, "directory_id": owner, "sequence": reader.header.sequence}
+            expected = None
+            for header, runs in reader.scan():
+                if expected is not None and header.number != expected:
+                    yield {"kind": "damage", **where, "problem": f"no entry from {expected} to {header.number - 1}"}
+                expected = header.number + 1
+                yield {
+                    "kind": "wal_entry",
+                    **where,
+                    "number": header.number,
+                    "run_count": header.run_count,
+                    "size_bytes": header.size_bytes,
+                    # A recovery begins at the first entry that some recovery point needs.
+                    "is_needed": None if first_entry is None else header.number >= first_entry,
+                }
+                if runs is None:
+                    yield {"kind": "damage", **where, "problem": f"entry {header.number} has a wrong checksum"}
+                for run in runs or ():
+                    if run.end_offset > self._from_offset:
+                        yield from self._run(path, header.number, run, names.get(run.topic_id))
+        finally:
+            reader.close()
+
+    def _run(self, path: str, number: int, run: Run, topic: str | None) -> Iterator[Item]:
+        where: Item = {"path": path, "topic": topic, "partition": run.partition}
+        yield {
+            "kind": "wal_run",
+            **where,
+            "topic_id": checkpoints.id_text(run.topic_id),
+            "number": number,
+            "segment": file_name(run.segment_base, LOG),
+            "position": run.position,
+            "first_offset": run.first_offset,
+            "last_offset": run.end_offset - 1,
+            "size_bytes": len(run.data),
+        }
+        at = 0
+        while self._with_records and at + HEADER_BYTES <= len(run.data):
+            header = read_header(run.data, at)
+            yield from self._batch(run.position + at, header, run.data[at : at + header.size], where)
+            at += header.size
+
+    def _topic_names(self, path: str) -> dict[bytes, str]:
+        """Return the names of the topics by id, as far as the catalogue of the directory can be read."""
+        catalogue = f"{os.path.dirname(os.path.dirname(path))}/{CATALOG}"
+        with suppress(OSError, UserError):
+            return {one.id: one.name for one in Catalog(self._files.read(catalogue), write=lambda _: None).entries()}
+        return {}
+
+    def _first_entry(self, path: str) -> int | None:
+        with suppress(OSError, Malformed):
+            return RecoveryPoints.decode(self._files.read(f"{os.path.dirname(path)}/{WAL_POINTS}")).first_entry
+        return None
 
     # The files beside a log
 

@@ -16,7 +16,7 @@ from logmark.disk.files import Bytes
 from logmark.errors import LogFailed, LogmarkError
 from logmark.log import disk_full
 from logmark.log.flusher import FlushedLog, Flusher
-from logmark.log.wal.entries import EntryBuilder
+from logmark.log.wal.entries import EntryBuilder, RunRow
 from logmark.log.wal.files import WalFile
 from logmark.log.wal.log import WriteAheadLog
 from logmark.log.wal.points import RecoveryPoint
@@ -51,16 +51,18 @@ class CommittedLog(FlushedLog, Protocol):
 class _Draft:
     """An entry that still grows, and the logs that have batches in it."""
 
-    __slots__ = ("entry", "logs", "points")
+    __slots__ = ("ends", "entry", "logs", "points")
 
     def __init__(self, entry: EntryBuilder) -> None:
         self.entry = entry
         self.logs: dict[CommittedLog, None] = {}
         self.points: list[tuple[CommittedLog, object]] = []
+        self.ends: list[RunRow] = []
 
     def close(self) -> "_Draft":
         """Note what the entry makes durable, now that nothing more is added."""
         self.points = [(log, log.commit_point()) for log in self.logs]
+        self.ends = self.entry.ends()
         return self
 
 
@@ -94,6 +96,9 @@ class GroupCommit:
         self._entry_bytes_max = entry_bytes_max
         self._draft = _Draft(_NO_ROOM)
         self._closed_drafts: deque[_Draft] = deque()
+        # Where the partitions of the last closed entry end, and those of the last durable one.
+        self._ends: list[RunRow] = []
+        self._durable_ends: list[RunRow] = []
         self._builders: list[EntryBuilder] = []
         self._is_scheduled = False
         self._is_writing = False
@@ -147,13 +152,22 @@ class GroupCommit:
             self.loop.call_soon(self._begin)
 
     def _begin_draft(self, size: int) -> None:
+        self._close_draft()
+        capacity = EntryBuilder.capacity_for(size, len(self._ends))
+        if capacity > self._entry_bytes_max:
+            builder = EntryBuilder(capacity, self._ends)
+        elif self._builders:
+            builder = self._builders.pop()
+            builder.clear(self._ends)
+        else:
+            builder = EntryBuilder(self._entry_bytes_max, self._ends)
+        self._draft = _Draft(builder)
+
+    def _close_draft(self) -> None:
         if not self._draft.entry.is_empty:
             self._closed_drafts.append(self._draft.close())
-        if EntryBuilder.capacity_for(size) > self._entry_bytes_max:
-            builder = EntryBuilder(EntryBuilder.capacity_for(size))
-        else:
-            builder = self._builders.pop() if self._builders else EntryBuilder(self._entry_bytes_max)
-        self._draft = _Draft(builder)
+            self._ends = self._draft.ends
+        self._draft = _Draft(_NO_ROOM)
 
     # Rounds
 
@@ -168,10 +182,9 @@ class GroupCommit:
         if self._is_writing or self.failure is not None:
             return
         if not self._closed_drafts:
-            if self._draft.entry.is_empty:
-                return
-            self._closed_drafts.append(self._draft.close())
-            self._draft = _Draft(self._builders.pop() if self._builders else _NO_ROOM)
+            self._close_draft()
+        if not self._closed_drafts:
+            return
         assert self._wal is not None
         size = self._closed_drafts[0].entry.size_bytes
         file = self._wal.file_for(size)
@@ -207,8 +220,8 @@ class GroupCommit:
         file.last_number = number
         self._wal.next_number = number + 1
         self.flusher.end_entry(number)
+        self._durable_ends = draft.ends
         if draft.entry.capacity == self._entry_bytes_max and len(self._builders) < _SPARE_BUILDERS:
-            draft.entry.clear()
             self._builders.append(draft.entry)
         for log, point in draft.points:
             log.committed(point)
@@ -222,6 +235,7 @@ class GroupCommit:
         lost = [*self._closed_drafts, self._draft]
         self._closed_drafts.clear()
         self._draft = _Draft(_NO_ROOM)
+        self._ends = self._durable_ends
         self._is_short = False
         self._flush_count = 0
         self.flusher.give_up_entry()

@@ -42,7 +42,9 @@ class Inspection:
         is_clean: bool,
         is_ours: bool,
         told: Callable[[int], None],
+        flushed_to: int | None = None,
     ) -> None:
+        """Take a folder; `flushed_to` is the offset below which a WAL says that all of its files were durable."""
         self._path = f"{path}/{folder}"
         self._folder = folder
         self._files = files
@@ -50,6 +52,7 @@ class Inspection:
         self._end = end
         self._is_clean = is_clean
         self._is_ours = is_ours
+        self._flushed_to = flushed_to
         self._told = told
         self._result = PartitionFindings(folder=folder)
         self._names: Sequence[str] = ()
@@ -86,7 +89,8 @@ class Inspection:
             size = file.size()
             found = SegmentFindings(base_offset=base, size_bytes=size)
             self._result.segments.append(found)
-            offsets, times = self._pointers(found, base, INDEX), self._pointers(found, base, TIME_INDEX)
+            is_kept = self._is_kept(following)
+            offsets, times = (self._pointers(found, base, one, is_kept=is_kept) for one in (INDEX, TIME_INDEX))
             self._aborts, self._max_timestamp = {}, -1
             expected = base
             is_dense = self._cleaned_to is None or (following is None and base >= self._cleaned_to)
@@ -111,8 +115,13 @@ class Inspection:
             file.close()
         self._result.log_end_offset = expected
         self._check_end(found, expected, following, size)
-        self._check_pointers(found, base, offsets, times, is_last=following is None)
-        self._check_aborts(found, base, following)
+        if is_kept:
+            self._check_pointers(found, base, offsets, times, is_last=following is None)
+            self._check_aborts(found, base, following)
+
+    def _is_kept(self, following: int | None) -> bool:
+        """Whether a recovery from a WAL keeps what lies beside a segment: what was not flushed it makes again."""
+        return self._flushed_to is None or (following is not None and following < self._flushed_to)
 
     def _take(self, name: str, found: SegmentFindings, damage: Damage, *, is_last: bool) -> None:
         if not damage.size_bytes:
@@ -360,11 +369,11 @@ class Inspection:
 
     # Indexes
 
-    def _pointers(self, found: SegmentFindings, base: int, suffix: str) -> Pointers:
+    def _pointers(self, found: SegmentFindings, base: int, suffix: str, *, is_kept: bool) -> Pointers:
         name = file_name(base, suffix)
         entry = entries.OFFSET_ENTRY if suffix == INDEX else entries.TIME_ENTRY
         data = b""
-        if name in self._names:
+        if name in self._names and is_kept:
             data, size = self._used(name)
             data = entries.unpadded(data, entry)
             if size % entry.size and (self._is_clean or len(data) == size):
@@ -421,6 +430,9 @@ class Inspection:
             if not name.endswith(SNAPSHOT) or not name[:20].isdigit():
                 continue
             offset = int(name[:20])
+            if self._flushed_to is not None and offset > end:
+                # It is of records that were never acknowledged: a recovery removes it with them.
+                continue
             try:
                 producers = entries.producer_entries(self._files.read(f"{self._path}/{name}"))
             except Malformed as error:

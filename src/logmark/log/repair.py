@@ -37,6 +37,15 @@ INDEX_INTERVAL_BYTES = 4096
 DAMAGED = ".damaged"
 
 
+def check_recovered(path: str, *, has_wal: bool) -> None:
+    """Refuse a directory with a WAL: its segments are not yet what they will be."""
+    if has_wal:
+        raise UserError(
+            f"A crash has left a write-ahead log in {path}, and a repair must not go before its recovery. Nothing was "
+            f"changed. Run `logmark recover {path}` first."
+        )
+
+
 def empty_batch(first_offset: int, next_offset: int, *, leader_epoch: int) -> bytes:
     """A batch without records, which takes the place of the offsets from one up to, excluding, another."""
     batch = bytearray(HEADER_BYTES)
@@ -62,6 +71,8 @@ class Repair:
     """What would be lost, what would be done, and then the doing; the caller holds the directory's lock."""
 
     def __init__(self, verified: Verified, files: FileSystem) -> None:
+        """Plan the repair; raises UserError for a directory that was not recovered."""
+        check_recovered(verified.path, has_wal=verified.has_wal)
         self._verified = verified
         self._files = files
         self._told: Callable[[int], None] = lambda size: None

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from logmark import properties
 from logmark.disk.files import FileSystem, Lock
+from logmark.disk.overlay import OverlayFileSystem
 from logmark.errors import Malformed, Refused, UserError
-from logmark.log import checkpoints
+from logmark.log import checkpoints, preview
 from logmark.log.catalog import Catalog, Entry, check_name
 from logmark.log.checkpoints import CLEANED
 from logmark.log.damage import Damage
@@ -16,8 +17,11 @@ from logmark.log.directory import CATALOG, CLEAN, KAFKA_METADATA, LOCK, META
 from logmark.log.findings import Finding, Kind, PartitionFindings, of_damage
 from logmark.log.inspection import Inspection
 from logmark.log.partition import METADATA
+from logmark.log.preview import Preview
 from logmark.log.segment import LOG
 from logmark.log.settings import TopicSettings
+from logmark.log.wal import log as wal
+from logmark.log.wal.files import SUFFIX, FileReader
 from logmark.names import INTERNAL_TOPICS, TopicPartition
 
 _FOLDER = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<index>\d+)")
@@ -40,6 +44,8 @@ class Verified:
     path: str
     is_ours: bool
     is_clean: bool
+    # A crash has left a write-ahead log: what is said of the segments holds after its recovery.
+    has_wal: bool = False
     partitions: list[PartitionFindings] = field(default_factory=list)
     found: list[Finding] = field(default_factory=list)
     wrong_checkpoints: list[str] = field(default_factory=list)
@@ -94,7 +100,14 @@ class Verification:
         self._files = files
         self._names = files.listdir(path)
         self._folders = [name for name in self._names if files.is_directory(f"{path}/{name}")]
-        self._result = Verified(path=path, is_ours=CATALOG in self._names, is_clean=CLEAN in self._names)
+        has_wal = wal.FOLDER in self._names
+        self._result = Verified(
+            path=path,
+            is_ours=CATALOG in self._names,
+            is_clean=CLEAN in self._names and not has_wal,
+            has_wal=has_wal,
+        )
+        self._preview: Preview | None = None
         self._topics: dict[str, Entry] = {}
         self._next_producer_id: int | None = None
         self._offsets: dict[str, dict[TopicPartition, int]] = {}
@@ -116,13 +129,23 @@ class Verification:
 
     def run(self, told: Callable[[int], None] = lambda size: None) -> Verified:
         """Goes through everything; `told` is called with the bytes that were gone through."""
+        with OverlayFileSystem(self._files) as overlay:
+            return self._run(overlay, told)
+
+    def _run(self, overlay: OverlayFileSystem, told: Callable[[int], None]) -> Verified:
         self._check_meta()
         self._check_catalogue()
         self._read_checkpoints()
+        if self._result.has_wal:
+            self._check_wal(overlay)
         for folder in self._folders:
             match = _FOLDER.fullmatch(folder)
             if match is not None:
                 self._check_partition(folder, TopicPartition(match["topic"], int(match["index"])), told)
+            elif folder == wal.FOLDER:
+                continue
+            elif folder in wal.UNFINISHED:
+                self._note(folder, "it is left over", "The next start removes it; nothing in it is needed.")
             elif _ASIDE.fullmatch(folder):
                 self._note(folder, "it is not in use", "It is deleted, set aside or being moved; it was not looked at.")
             else:
@@ -179,6 +202,43 @@ class Verification:
                     self._result.wrong_checkpoints.append(name)
                     self._add(Kind.STATE, name, str(error), f"It is not used. {meaning} A repair sets it aside.")
 
+    # The write-ahead log
+
+    def _check_wal(self, overlay: OverlayFileSystem) -> None:
+        """Check the WAL, and go on with the segments as its recovery will leave them."""
+        folder = f"{self._path}/{wal.FOLDER}"
+        for name in self._files.listdir(folder):
+            if name.endswith(SUFFIX):
+                reader = FileReader(f"{folder}/{name}", self._files)
+                if reader.header is None:
+                    # A file that was being made when the crash came has none, and no entries either.
+                    self._note(f"{wal.FOLDER}/{name}", "it has no header",
+                               "Nothing in it can be read. Nothing is lost unless an entry is missed too.")  # fmt: skip
+                reader.close()
+        try:
+            before = preview.segment_sizes(self._path, self._files)
+            found = self._preview = preview.replay_on(overlay, self._path)
+        except UserError as error:
+            self._add(Kind.RECORDS, wal.FOLDER, str(error).rstrip("."), "No broker starts on the directory. "
+                      "Acknowledged records may be in the write-ahead log only.")  # fmt: skip
+            return
+        # From here on everything is read as the recovery will leave it.
+        self._files = overlay
+        self._folders = [name for name in overlay.listdir(self._path) if overlay.is_directory(f"{self._path}/{name}")]
+        for first, last in found.content.damaged:
+            which = f"entry {first}" if first == last else f"entries {first} to {last}"
+            self._add(Kind.RECORDS, wal.FOLDER, f"{which} cannot be read", "Records in it were acknowledged, and are "
+                      "lost where the segments do not have them.")  # fmt: skip
+        entries = found.content.entry_count
+        self._note(wal.FOLDER, f"the last stop was a crash; it holds {entries} entr{'y' if entries == 1 else 'ies'}",
+                   "The next start, or `logmark recover`, does what the next lines say.")  # fmt: skip
+        for one in found.partitions:
+            self._note(str(one.key), f"a recovery writes offsets {one.first_offset} to {one.end_offset - 1} "
+                       f"({one.size_bytes} bytes)", "They were acknowledged.")  # fmt: skip
+        for cut in preview.find_cuts(self._path, before, preview.segment_sizes(self._path, overlay), overlay):
+            self._note(cut.path, f"a recovery cuts {cut.size_bytes} bytes from byte {cut.position} on",
+                       "They were never acknowledged.")  # fmt: skip
+
     # Partitions
 
     def _check_partition(self, folder: str, key: TopicPartition, told: Callable[[int], None]) -> None:
@@ -191,6 +251,7 @@ class Verification:
             end=self._offsets[checkpoints.RECOVERY_POINTS].get(key) if self._result.is_clean else None,
             is_clean=self._result.is_clean,
             is_ours=self._result.is_ours,
+            flushed_to=self._flushed_to(key),
             told=told,
         ).run()
         self._result.partitions.append(found)
@@ -199,6 +260,13 @@ class Verification:
         self._check_owner(found, folder, key)
         if found.segments:
             self._check_offsets(found, folder, key)
+
+    def _flushed_to(self, key: TopicPartition) -> int | None:
+        """Return below which offset all files of a partition were durable at the crash; None if no WAL says."""
+        if self._preview is None:
+            return None
+        known = self._preview.recovered.get(key)
+        return None if known is None else known.recovery_point
 
     def _cleaned_to(self, key: TopicPartition) -> int | None:
         """How far a log was cleaned; a log that never was has no gaps."""
@@ -246,6 +314,8 @@ class Verification:
         promises = [(self._offsets[name].get(key, 0), name) for name in _PROMISES]
         if self._result.is_ours:
             promises += [(int(name[:20]), name) for name in found.snapshots]
+        if self._preview is not None and key in self._preview.recovered:
+            promises.append((self._preview.recovered[key].end, wal.FOLDER))
         promised, who = max(promises)
         if promised > end:
             self._miss(found, folder, promised, who)

@@ -5,8 +5,10 @@
     runs      one row for each run of batches: whose it is and where it lies
     zeros     up to the end of the block
 
-A run is a stretch of batches that lie next to each other in one segment. An entry never shares a block with another
-one, so a torn write cannot reach an entry that was acknowledged before.
+A run is a stretch of batches that lie next to each other in one segment. The first rows have no data: they repeat
+where the partitions of the entry before this one ended. So if that entry is damaged at rest, recovery still knows which
+offsets were given out. An entry never shares a block with another one, so a torn write cannot reach an entry that was
+acknowledged before.
 
 The digest is keyed with the salt of the file, which is random and new each time the file is used again. So neither an
 entry of the file's former life nor bytes that a client put into a record can be taken for an entry.
@@ -16,7 +18,7 @@ import ctypes
 import hashlib
 import mmap
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from logmark.disk.files import Bytes
@@ -34,6 +36,10 @@ _HEADER = struct.Struct(">4sHIQQIH")
 _RUN = struct.Struct(">20sqqqqI")
 _PARTITION = struct.Struct(">16si")
 HEADER_BYTES = _HEADER.size + _DIGEST_BYTES
+
+
+# Partition, base offset of the segment, position, first offset, end offset, bytes of data.
+RunRow = tuple[bytes, int, int, int, int, int]
 
 
 class Run(NamedTuple):
@@ -91,12 +97,15 @@ class EntryBuilder:
 
     __slots__ = ("_capacity", "_data_end", "_runs", "_view")
 
-    def __init__(self, capacity: int) -> None:
-        """Take memory for an entry of at most so many bytes; with 0 nothing can be added."""
+    def __init__(self, capacity: int, ends: Iterable[RunRow] = ()) -> None:
+        """Take memory for an entry of at most so many bytes, which repeats the ends of the entry before.
+
+        With a capacity of 0 nothing can be added.
+        """
         self._capacity = align(capacity)
         self._view = _new_memory(self._capacity)
         self._data_end = HEADER_BYTES
-        self._runs: list[tuple[bytes, int, int, int, int, int]] = []
+        self._runs: list[RunRow] = list(ends)
 
     @property
     def capacity(self) -> int:
@@ -104,7 +113,16 @@ class EntryBuilder:
 
     @property
     def is_empty(self) -> bool:
-        return not self._runs
+        """Whether no batch was added."""
+        return self._data_end == HEADER_BYTES
+
+    def ends(self) -> list[RunRow]:
+        """Return where the partitions of this entry end, for the next entry to repeat."""
+        last = {run[0]: run for run in self._runs if run[5]}
+        return [
+            (key, segment_base, position + size, end_offset, end_offset, 0)
+            for key, segment_base, position, _, end_offset, size in last.values()
+        ]
 
     @property
     def size_bytes(self) -> int:
@@ -112,9 +130,9 @@ class EntryBuilder:
         return align(self._data_end + len(self._runs) * _RUN.size)
 
     @staticmethod
-    def capacity_for(size: int) -> int:
-        """Return the capacity that an entry with one run of that size needs."""
-        return align(HEADER_BYTES + size + _RUN.size)
+    def capacity_for(size: int, end_count: int = 0) -> int:
+        """Return the capacity that an entry with one run of that size, and so many ends repeated, needs."""
+        return align(HEADER_BYTES + size + (1 + end_count) * _RUN.size)
 
     def has_room_for(self, size: int) -> bool:
         """Return whether a batch of that size fits, as a run of its own."""
@@ -130,7 +148,7 @@ class EntryBuilder:
         runs = self._runs
         if runs:
             last_key, last_base, last_position, last_first, _, last_size = runs[-1]
-            if last_key == key and last_base == segment_base and last_position + last_size == position:
+            if last_size and last_key == key and last_base == segment_base and last_position + last_size == position:
                 runs[-1] = (key, segment_base, last_position, last_first, end_offset, last_size + size)
                 return
         runs.append((key, segment_base, position, first_offset, end_offset, size))
@@ -149,10 +167,10 @@ class EntryBuilder:
         view[_HEADER.size : HEADER_BYTES] = _digest(view[: _HEADER.size], salt)
         return view[:size]
 
-    def clear(self) -> None:
-        """Make the memory ready for another entry."""
+    def clear(self, ends: Iterable[RunRow] = ()) -> None:
+        """Make the memory ready for another entry, which repeats the ends of the one before."""
         self._data_end = HEADER_BYTES
-        self._runs.clear()
+        self._runs = list(ends)
 
 
 def read_header(block: Bytes, salt: bytes) -> EntryHeader | None:

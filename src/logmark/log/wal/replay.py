@@ -104,7 +104,7 @@ def runs_above(directory: str, key: bytes, point: RecoveryPoint, end: int, files
         run
         for _, runs in sorted(intact.items())
         for run in runs
-        if partition_key(run.topic_id, run.partition) == key and point.offset < run.end_offset <= end
+        if run.data and partition_key(run.topic_id, run.partition) == key and point.offset < run.end_offset <= end
     ]
 
 
@@ -285,7 +285,9 @@ class _PartitionReplay:
             self._changed.add(base)
 
     def _write(self, run: Run) -> None:
-        """Write a run to its place."""
+        """Write a run to its place; one without data only says where the log ended."""
+        if not run.data:
+            return
         with closing(self._files.open(self._path(run.segment_base), create=True)) as file:
             file.pwrite(run.data, run.position)
         size = self._sizes.get(run.segment_base, 0)

@@ -1,0 +1,124 @@
+"""The recovery of a crashed data directory as a step of its own: afterwards it is as a clean stop leaves one.
+
+`logmark recover` does it, and the broker does it before it serves a directory with a write-ahead log in a mode that
+does not sync: the WAL may go only when the segments are on the medium.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from logmark.broker.config import BrokerConfig
+from logmark.broker.logs import Logs
+from logmark.clock import Clock
+from logmark.disk.files import FileSystem
+from logmark.errors import UserError
+from logmark.log import preview
+from logmark.log.directory import CATALOG, CLEAN, LOCK, DataDirectory
+from logmark.log.groupcommit import GroupCommit
+from logmark.log.preview import Cut, RecoveredPartition
+from logmark.log.wal import log as wal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """What a recovery has done, or would do."""
+
+    path: str
+    # Nothing had to be done, and nothing was.
+    was_clean: bool = False
+    has_wal: bool = False
+    entries: int = 0
+    partitions: Sequence[RecoveredPartition] = ()
+    cuts: Sequence[Cut] = ()
+    # Numbers of entries of the WAL that were acknowledged and cannot be read: first and last of each stretch.
+    damaged_entries: Sequence[tuple[int, int]] = ()
+    # What is damaged in the segments, each place in a sentence.
+    damage: Sequence[str] = field(default=())
+
+    @property
+    def records(self) -> int:
+        return sum(partition.records for partition in self.partitions)
+
+
+def is_clean(path: str, files: FileSystem) -> bool:
+    """Return whether a directory was closed cleanly, so that any broker opens it at once."""
+    names = files.listdir(path)
+    return CLEAN in names and not any(name in names for name in (wal.FOLDER, *wal.UNFINISHED))
+
+
+def recover(
+    path: str,
+    *,
+    files: FileSystem,
+    clock: Clock,
+    config: BrokerConfig | None = None,
+    loop: asyncio.AbstractEventLoop | None = None,
+) -> Recovery:
+    """Recover the WAL of a directory, open every partition and close all of them cleanly.
+
+    `files` must sync, unless it is an overlay for a dry run. The loop need not run; a new one is taken if none is
+    given. Raises UserError if the directory is in use, is none of Logmark's, or cannot be closed cleanly.
+    """
+    if not files.exists(f"{path}/{CATALOG}"):
+        raise UserError(f"{path} is not a data directory of Logmark: it has no {CATALOG}. Nothing was changed.",
+                        exit_code=2)  # fmt: skip
+    if is_clean(path, files):
+        return Recovery(path=path, was_clean=True)
+    with _locked(path, files):
+        before = preview.segment_sizes(path, files)
+        content = preview.read_wal(path, files) if preview.has_wal(path, files) else None
+        partitions = [] if content is None else preview.list_partitions(content, path, files)
+    damage = _open_and_close(path, files=files, clock=clock, config=config or BrokerConfig(), loop=loop)
+    return Recovery(
+        path=path,
+        has_wal=content is not None,
+        entries=0 if content is None else content.entry_count,
+        partitions=partitions,
+        cuts=preview.find_cuts(path, before, preview.segment_sizes(path, files), files),
+        damaged_entries=[] if content is None else content.damaged,
+        damage=damage,
+    )
+
+
+@contextmanager
+def _locked(path: str, files: FileSystem) -> Iterator[None]:
+    """Keep brokers away while the files are looked at; raises UserError if one is there."""
+    lock = files.lock(f"{path}/{LOCK}")
+    if lock is None:
+        raise UserError(
+            f"The data directory {path} is in use by another broker. Nothing was changed. Stop that broker first."
+        )
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _open_and_close(
+    path: str, *, files: FileSystem, clock: Clock, config: BrokerConfig, loop: asyncio.AbstractEventLoop | None
+) -> list[str]:
+    """Open everything as a start does and close it; returns what is damaged."""
+    own_loop = asyncio.new_event_loop() if loop is None else None
+    committer = GroupCommit(loop or own_loop, durability="sync")  # type: ignore[arg-type]
+    try:
+        directory = DataDirectory.open(path, files=files, committer=committer, clock=clock)
+        try:
+            logs = Logs(directory, config, clock)
+            logs.open()
+            partitions = [partition for topic in logs.topics() for partition in topic.partitions]
+            damage = [str(one) for partition in partitions for one in partition.damage]
+        except BaseException:
+            directory.close(clean=False)
+            raise
+        if not directory.close():
+            raise UserError(
+                f"The disk refused the last writes to {path}, and it is not clean yet. No acknowledged record was "
+                "lost. Free some space or repair the disk, and run the same command again."
+            )
+    finally:
+        committer.close()
+        if own_loop is not None:
+            own_loop.close()
+    return damage

@@ -1,0 +1,157 @@
+"""`logmark recover`: makes a crashed data directory clean, so that every broker opens it at once."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from logmark.cli.options import Output, OutputFormat
+from logmark.cli.tables import Column, count, print_json, print_table, say
+from logmark.errors import UserError
+
+if TYPE_CHECKING:
+    from logmark.broker.recovery import Recovery
+    from logmark.disk.files import FileSystem
+
+DAMAGED = 1
+# What a line on a terminal holds: longer names are cut in the table, and whole in the JSON.
+_NAME_LENGTH_MAX = 30
+
+
+def recover(
+    data_dir: Annotated[
+        str, typer.Argument(metavar="DATA_DIR", help="A data directory of Logmark.", show_default=False)
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")] = False,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Make a directory clean after a crash, without serving it; exit code 1 when records are damaged.
+
+    It writes what the write-ahead log holds to the segments, cuts what was never acknowledged, checks every partition
+    and closes all of them. Afterwards Apache Kafka opens the directory too. A clean directory is left as it is.
+    """
+    path = os.path.abspath(data_dir)
+    with ExitStack() as stack:
+        try:
+            done = _recover(path, stack, dry_run=dry_run)
+        except OSError as error:
+            raise UserError(
+                f"{error.filename or path} cannot be used: {error.strerror or error}. No acknowledged record was lost. "
+                "Put that right and run the same command again."
+            ) from error
+    if output is OutputFormat.JSON:
+        print_json(_described(done, dry_run=dry_run))
+    else:
+        _tell(done, dry_run=dry_run)
+    if done.damage or done.damaged_entries:
+        raise typer.Exit(DAMAGED)
+
+
+def _recover(path: str, stack: ExitStack, *, dry_run: bool) -> "Recovery":
+    from logmark.broker.recovery import recover as recover_directory
+    from logmark.clock import SystemClock
+    from logmark.disk.files import RealFileSystem
+    from logmark.disk.overlay import OverlayFileSystem
+    from logmark.disk.reading import ReadingFileSystem
+    from logmark.log.verification import hold
+
+    reading = ReadingFileSystem()
+    # Refuses what is no data directory, or in use, before anything is looked at.
+    hold(path, reading).release()
+    files: FileSystem = stack.enter_context(OverlayFileSystem(reading)) if dry_run else RealFileSystem()
+    with _quiet():
+        return recover_directory(path, files=files, clock=SystemClock())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the log layer's lines back: the command says the same in its own words."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(level)
+
+
+# For people
+
+
+def _tell(done: "Recovery", *, dry_run: bool) -> None:
+    if done.was_clean:
+        say(f"{done.path} is clean: there is nothing to recover, and nothing was changed.")
+        return
+    if done.partitions:
+        print_table(
+            [
+                Column("PARTITION"), Column("ENTRIES", True), Column("RECORDS", True), Column("FIRST OFFSET", True),
+                Column("END OFFSET", True),
+            ],
+            [
+                (_short(str(one.key)), one.entries, one.records, one.first_offset, one.end_offset)
+                for one in done.partitions
+            ],
+        )  # fmt: skip
+    for cut in done.cuts:
+        verb = "Would cut" if dry_run else "Cut"
+        why = "" if cut.kept else "; never acknowledged" if done.has_wal else "; only zeros"
+        say(f"{verb} {cut}{why}")
+    for first, last in done.damaged_entries:
+        which = f"Entry {first}" if first == last else f"Entries {first} to {last}"
+        say(f"Damaged: {which} of the write-ahead log cannot be read. Records in it may be lost.")
+    for damage in done.damage:
+        say(f"Damaged: {damage}")
+    say(_summary(done, dry_run=dry_run))
+    if done.damage:
+        say(f"`logmark verify --repair {done.path}` cuts the damage out.")
+
+
+def _summary(done: "Recovery", *, dry_run: bool) -> str:
+    if done.has_wal:
+        what = f"{count(done.records, 'record')} from {_entries(done.entries)} of the write-ahead log"
+        if dry_run:
+            return f"Dry run: a recovery would write {what}. Nothing was changed."
+        return f"Recovered {what}. {done.path} is clean."
+    if dry_run:
+        return "Dry run: there is no write-ahead log; a recovery would check the end of each log. Nothing was changed."
+    return f"There was no write-ahead log; the end of each log was checked. {done.path} is clean."
+
+
+def _entries(number: int) -> str:
+    return "1 entry" if number == 1 else f"{number} entries"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME_LENGTH_MAX else f"{name[: _NAME_LENGTH_MAX - 12]}...{name[-9:]}"
+
+
+# For programs
+
+
+def _described(done: "Recovery", *, dry_run: bool) -> dict[str, object]:
+    return {
+        "data_dir": done.path,
+        "dry_run": dry_run,
+        "was_clean": done.was_clean,
+        "had_wal": done.has_wal,
+        "entries": done.entries,
+        "records": done.records,
+        "partitions": [
+            {
+                "topic": one.key.topic,
+                "partition": one.key.partition,
+                "entries": one.entries,
+                "records": one.records,
+                "first_offset": one.first_offset,
+                "end_offset": one.end_offset,
+                "bytes": one.size_bytes,
+            }
+            for one in done.partitions
+        ],
+        "cuts": [cut._asdict() for cut in done.cuts],
+        "damaged_entries": [list(stretch) for stretch in done.damaged_entries],
+        "damage": list(done.damage),
+    }
