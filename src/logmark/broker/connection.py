@@ -10,7 +10,7 @@ import mmap
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
-from logmark.broker.dispatch import Buffers
+from logmark.broker.answers import Buffers, LateAnswer
 from logmark.broker.unreadable import Complaints
 from logmark.errors import Malformed
 
@@ -43,7 +43,7 @@ class Connection(asyncio.BufferedProtocol):
         self._budget_taken = 0
         self._is_waiting_for_budget = False
         self._announced = 0
-        self._pending: deque[asyncio.Future[Buffers | None]] = deque()
+        self._pending: deque[asyncio.Future[Buffers | None] | LateAnswer] = deque()
         self._unsent: Buffers = []
         self._is_held = False
         self._is_write_blocked = False

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from logmark.broker import api
+from logmark.broker.answers import Buffers, LateAnswer
 from logmark.broker.api import produce
 from logmark.errors import ErrorCode, Malformed, Refused
 from logmark.wire import frames, messages, usual
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Buffers = list[bytes | memoryview]
-Answer = Buffers | asyncio.Future[Buffers | None] | None
+Body = Buffers | asyncio.Future[Buffers | None] | None
+Answer = Body | LateAnswer
 
 API_VERSIONS_KEY = 18
 NEVER = 1 << 15
@@ -94,7 +95,9 @@ class Dispatcher:
         asked = None if self._broker.faults.is_armed else usual.read_produce(frame.obj)
         if asked is not None:
             written = produce.handle_usual(asked, frame, connection, self._broker)
-            return [written] if isinstance(written, bytes) else self._whole(asked[1], True, written)
+            if isinstance(written, bytes):
+                return [written]
+            return written if isinstance(written, LateAnswer) else self._whole(asked[1], True, written)
         header = frames.read_request_header(frame, self._flexible_from)
         entry = self.apis.get(header.api_key)
         if entry is None:
@@ -102,7 +105,7 @@ class Dispatcher:
         version = header.api_version
         if version not in entry.versions:
             if entry.key == API_VERSIONS_KEY:
-                return self._framed(header.correlation_id, False, [entry.handler.unsupported_version(self.apis)])
+                return self.framed(header.correlation_id, False, [entry.handler.unsupported_version(self.apis)])
             raise Malformed(f"{entry.name} version {version} is not served here")
         request = Request(self._broker, connection, version, header.client_id)
         flexible = version >= entry.flexible_headers_from
@@ -113,19 +116,19 @@ class Dispatcher:
             body = planned.carry_out(lambda code: self._body(entry, frame, header.body_at, request, code))
         return self._whole(header.correlation_id, flexible, body)
 
-    def _whole(self, correlation_id: int, flexible: bool, body: Answer) -> Answer:
+    def _whole(self, correlation_id: int, flexible: bool, body: Body) -> Body:
         """The answer with its header, as soon as there is a body."""
         if body is None:
             return None
         if isinstance(body, list):
-            return self._framed(correlation_id, flexible, body)
+            return self.framed(correlation_id, flexible, body)
         return self._later(correlation_id, flexible, body)
 
     def _body(
         self, entry: Api, frame: memoryview, body_at: int, request: Request, refuse_with: ErrorCode | None
-    ) -> Answer:
+    ) -> Body:
         if entry.reads_frames:
-            answer: Answer = entry.handler.handle_frame(frame, body_at, request, refuse_with=refuse_with)
+            answer: Body = entry.handler.handle_frame(frame, body_at, request, refuse_with=refuse_with)
             return answer
         message = messages.decode_request(entry.schema, request.version, frame[body_at:])
         if refuse_with is not None:
@@ -157,7 +160,8 @@ class Dispatcher:
     def _encoded(self, entry: Api, request: Request, reply: Any) -> Buffers:
         return [messages.encode_response(entry.schema, request.version, reply)]
 
-    def _framed(self, correlation_id: int, flexible: bool, body: Buffers) -> Buffers:
+    def framed(self, correlation_id: int, flexible: bool, body: Buffers) -> Buffers:
+        """Return a response with its length and header."""
         header = frames.response_header(correlation_id, flexible=flexible)
         if len(body) == 1:
             # One piece is one call of the transport, and a copy of a small answer is cheaper than a second piece.
@@ -179,7 +183,7 @@ class Dispatcher:
                 framed.set_exception(error)
             else:
                 buffers = body.result()
-                framed.set_result(None if buffers is None else self._framed(correlation_id, flexible, buffers))
+                framed.set_result(None if buffers is None else self.framed(correlation_id, flexible, buffers))
 
         body.add_done_callback(done)
         # A lost connection takes its waiting fetches with it; a join goes on, as its member does.

@@ -26,6 +26,7 @@ log = logging.getLogger("logmark")
 
 DEFAULT_DATA_DIR = "logmark-data"
 DEFAULT_PORT = 9092
+SWITCH_SECONDS = 0.0005
 
 
 class Durability(StrEnum):
@@ -105,6 +106,8 @@ async def _serve(broker: Broker, where: str) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    # The threads that write to the disk need the interpreter for microseconds, and a record waits for them.
+    sys.setswitchinterval(SWITCH_SECONDS)
     # What the start makes stays for good: thousands of partitions are never searched for garbage, which would hold up
     # every client for half a second.
     gc.disable()

@@ -211,6 +211,9 @@ class GroupCommit:
 
     def _end(self, draft: _Draft, file: WalFile, number: int, size: int, error: Exception | None) -> None:
         self._is_writing = False
+        # On the loop: in the thread each of its two calls would wait for the interpreter.
+        if error is None and not file.is_in_place():
+            error = FileNotFoundError(errno.ENOENT, "it was removed or replaced while the broker ran", file.path)
         if error is not None:
             self._closed_drafts.appendleft(draft)
             self._fail(error)
@@ -333,11 +336,9 @@ class GroupCommit:
 
 
 def _write(file: WalFile, entry: memoryview) -> Job:
-    """Write an entry behind the last one and sync it; fails if nobody could find the file again."""
+    """Write an entry behind the last one and sync it."""
     assert file.file is not None
     file.file.pwrite(entry, file.position)
     yield
     file.file.sync()
     yield
-    if not file.file.is_in_place():
-        raise FileNotFoundError(f"{file.path} was removed or replaced while the broker ran")

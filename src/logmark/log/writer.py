@@ -32,7 +32,7 @@ from logmark.log.segment import SNAPSHOT, Segment, file_name
 from logmark.log.segments import Segments
 from logmark.log.settings import TopicSettings
 from logmark.log.transactions import Aborted, Ended, Marker
-from logmark.log.waiters import Waiters
+from logmark.log.waiters import Told, Waiters
 from logmark.log.wal.entries import partition_key
 from logmark.log.wal.points import RecoveryPoint
 from logmark.wire import batches
@@ -355,6 +355,19 @@ class Writer(ABC):
         if self.high_watermark >= next_offset:
             return None
         return self._waiters.wait_for(next_offset) if self.failure is None else self._waiters.refuse(self.failure)
+
+    def when_durable(self, next_offset: int, told: Told) -> bool:
+        """Make a call when the high watermark reaches an offset; returns False if it is there already.
+
+        The call gets the failure if the offset is never reached.
+        """
+        if self.high_watermark >= next_offset:
+            return False
+        if self.failure is not None:
+            self._committer.loop.call_soon(told, LogFailed(str(self.failure)))
+        else:
+            self._waiters.call_at(next_offset, told)
+        return True
 
     def commit_point(self) -> _Point:
         """Return what a sync of all that was appended so far makes durable."""

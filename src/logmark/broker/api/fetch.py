@@ -18,7 +18,8 @@ from logmark.names import TopicPartition
 from logmark.wire import fetch as wire
 
 if TYPE_CHECKING:
-    from logmark.broker.dispatch import Buffers, Request
+    from logmark.broker.answers import Buffers
+    from logmark.broker.dispatch import Request
 
 schema = wire
 KEY = wire.KEY

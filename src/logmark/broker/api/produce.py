@@ -9,6 +9,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
+from logmark.broker.answers import Buffers, LateAnswer
 from logmark.errors import ErrorCode, LogFailed, Refused
 from logmark.log.partition import Appended, Partition
 from logmark.wire import batches, usual
@@ -16,7 +17,7 @@ from logmark.wire import produce as wire
 
 if TYPE_CHECKING:
     from logmark.broker.connection import Connection
-    from logmark.broker.dispatch import Buffers, Request
+    from logmark.broker.dispatch import Request
     from logmark.broker.server import Broker
     from logmark.wire.usual import Usual
 
@@ -67,7 +68,7 @@ def handle_frame(
                 answers.append(_refused(index, refused))
                 continue
             except LogFailed as failed:
-                answers.append(_refused(index, Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(failed))))
+                answers.append(_refused_by_disk(index, failed))
                 continue
             durable = partition.durable(appended.last_offset + 1)
             if durable is not None:
@@ -78,28 +79,32 @@ def handle_frame(
 
 def handle_usual(
     asked: "Usual", frame: memoryview, connection: "Connection", broker: "Broker"
-) -> "bytes | Buffers | asyncio.Future[Buffers | None] | None":
-    """The same for the usual request: the whole answer at once, or a body now or later."""
+) -> "bytes | LateAnswer | Buffers | asyncio.Future[Buffers | None] | None":
+    """Handle the usual request: return the whole answer, now or later, or the body of an answer."""
     version, correlation_id, acks, name_at, name_size, index, records_at, records_size = asked
     name = str(frame[name_at : name_at + name_size], "ascii")
-    waiting: list[_Waiting] = []
     try:
         partition, appended = _append(name, index, frame[records_at : records_at + records_size], broker, version)
     except Refused as refused:
-        answers = [_refused(index, refused)]
+        return _answer(acks, [(name, [_refused(index, refused)])], [], version, connection)
     except LogFailed as failed:
-        answers = [_refused(index, Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(failed)))]
-    else:
-        durable = partition.durable(appended.last_offset + 1)
-        if durable is None and acks != 0:
-            base, _, append_time_ms, log_start, _ = appended
-            return usual.produced(
-                frame.obj, name_at, name_size, correlation_id, index, base, append_time_ms, log_start  # type: ignore[arg-type]
-            )  # fmt: skip
-        answers = [_written(index, appended)]
-        if durable is not None:
-            waiting.append(_Waiting(answers, 0, durable))
-    return _answer(acks, [(name, answers)], waiting, version, connection)
+        return _answer(acks, [(name, [_refused_by_disk(index, failed)])], [], version, connection)
+    if acks == 0:
+        return None
+    base, last, append_time_ms, log_start, _ = appended
+    answer = usual.produced(
+        frame.obj, name_at, name_size, correlation_id, index, base, append_time_ms, log_start  # type: ignore[arg-type]
+    )  # fmt: skip
+    late = LateAnswer()
+
+    def told(failure: LogFailed | None) -> None:
+        if failure is None:
+            late.complete([answer])
+        else:
+            body = wire.encode_response(version, [(name, [_refused_by_disk(index, failure)])])
+            late.complete(broker.dispatcher.framed(correlation_id, True, [body]))
+
+    return late if partition.when_durable(last + 1, told) else answer
 
 
 def _answer(
@@ -140,6 +145,10 @@ def _written(index: int, appended: Appended) -> wire.PartitionAnswer:
 
 def _refused(index: int, refused: Refused) -> wire.PartitionAnswer:
     return wire.PartitionAnswer(index, int(refused.code), -1, -1, -1, refused.record_errors, refused.message)
+
+
+def _refused_by_disk(index: int, failed: LogFailed) -> wire.PartitionAnswer:
+    return _refused(index, Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(failed)))
 
 
 def _when_durable(

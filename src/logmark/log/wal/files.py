@@ -135,6 +135,10 @@ class WalFile:
         self.position += len(entry)
         self.last_number = number
 
+    def is_in_place(self) -> bool:
+        """Whether the file still has its name in the data directory: else nobody would find what is written to it."""
+        return self.file is not None and self.file.is_in_place()
+
     def has_room_for(self, size: int) -> bool:
         """Return whether an entry of so many bytes fits behind the last one."""
         return self.position + size <= self.capacity

@@ -215,11 +215,6 @@ class WriteAheadLog:
         with suppress(FileNotFoundError):
             self._files.remove(saved.path_of(self.folder, key))
 
-    def is_in_place(self) -> bool:
-        """Whether the current file still has its name in the data directory; may be called in a thread."""
-        current = self._current
-        return current is not None and current.file is not None and current.file.is_in_place()
-
     # The end
 
     def close(self) -> None:
