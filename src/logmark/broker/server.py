@@ -26,6 +26,7 @@ from logmark.errors import UserError
 from logmark.log.directory import DataDirectory, unusable
 from logmark.log.flusher import FlushedLog
 from logmark.log.groupcommit import Durability, GroupCommit
+from logmark.log.wal.log import WalLimits
 from logmark.log.preview import has_wal
 
 log = logging.getLogger(__name__)
@@ -146,7 +147,11 @@ class Broker:
             )
             log.info("recovered %d records from the write-ahead log and synced them", done.records)
         self._directory = DataDirectory.open(
-            self._data_dir, files=self._files, committer=self._committer, clock=self.clock
+            self._data_dir,
+            files=self._files,
+            committer=self._committer,
+            clock=self.clock,
+            wal_limits=WalLimits(bytes_max=self.config.int("wal.max.bytes")),
         )
         try:
             self.node_id = self._directory.node_id

@@ -32,7 +32,7 @@ _PRESSURE = 4
 class WalLimits(NamedTuple):
     """How large the WAL may become, and how large its files are."""
 
-    bytes_max: int = 512 * 1024 * 1024
+    bytes_max: int = 256 * 1024 * 1024
     file_bytes: int = 16 * 1024 * 1024
     # Small, because a start waits for it; the next ones are made in the background.
     first_file_bytes: int = 1024 * 1024
