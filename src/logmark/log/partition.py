@@ -209,7 +209,7 @@ class Partition(Writer):
     async def recover(self) -> None:
         """Takes records again, if there is space: cut back to what is durable, and loaded as after a crash."""
         flusher = self._committer.flusher
-        if flusher.is_busy_with(self):
+        if flusher.is_busy_with(self) or self._committer.is_busy_with(self):
             return
         flusher.troubled.discard(self)
         if self._is_closed or self._committer.failure is not None:

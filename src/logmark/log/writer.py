@@ -362,8 +362,11 @@ class Writer(ABC):
         return _Point(self.log_end_offset, shown)
 
     def committed(self, point: object) -> None:
-        """Show what is durable now."""
-        if self.failure is not None:
+        """Show what is durable now; a log that has stopped meanwhile shows it when it comes back.
+
+        It must not be cut away then: a recovery from the WAL would put it over what came later.
+        """
+        if self._is_closed:
             return
         assert isinstance(point, _Point)
         self.durable_end = point.end
@@ -371,7 +374,8 @@ class Writer(ABC):
             segment.visible_bytes = size
             segment.visible_timestamp = timestamp
             segment.visible_timestamp_offset = timestamp_offset
-        self._move_high_watermark(point.end)
+        if self.failure is None:
+            self._move_high_watermark(point.end)
 
     def commit_failed(self, error: Exception) -> None:
         """Stop this log: what was appended since the durable end may be lost."""
