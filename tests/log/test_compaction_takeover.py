@@ -185,6 +185,7 @@ def test_readers_go_on_while_the_disk_has_not_followed_yet(lab: Lab) -> None:
     assert part is not None
     plan = partition.cleaning_plan(part, now_ms=NOW_MS, limits=Limits())
     outputs = [each for each in cleaning.clean(plan, lab.files) if isinstance(each, Cleaned)]
+    lab.finish(partition)
 
     with lab.files.hold_syncs("clicks-0"):
         swaps = [partition.take_over(swap.load(partition.folder, each, lab.files), now_ms=NOW_MS) for each in outputs]

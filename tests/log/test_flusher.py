@@ -54,7 +54,8 @@ class FakeLog:
         if self.is_idle:
             return None
         syncs = [lambda: self._do("sync 1"), lambda: self._do("sync 2")]
-        return Flush(self, syncs, RecoveryPoint(self.end, 0, 0), [lambda: self._do("change 1"), lambda: self._do("change 2")])
+        changes = [lambda: self._do("change 1"), lambda: self._do("change 2")]
+        return Flush(self, syncs, RecoveryPoint(self.end, 0, 0), changes)
 
     def end_flush(self, flush: Flush) -> None:
         self.ended.append(flush)

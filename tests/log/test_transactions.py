@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from logmark.errors import ErrorCode, LogFailed, Malformed, Refused
+from logmark.errors import ErrorCode, Malformed, Refused
 from logmark.log import transactions
 from logmark.log.producers import Producers
 from logmark.log.segment import Segment
