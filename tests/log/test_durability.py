@@ -142,7 +142,9 @@ def test_a_failed_write_fails_those_who_wait_for_earlier_ones(lab: Lab) -> None:
             partition.append(batch(b"z"), now_ms=NOW_MS)
     with pytest.raises(LogFailed):
         lab.loop.run_until_complete(waiting)
-    assert 1 == partition.high_watermark
+    lab.committer.settle()
+    assert {0: b"x", 1: b"y"} == values(partition), "what has reached the WAL is kept, although its sender was refused"
+    assert {0: b"x", 1: b"y"} == values(lab.reopen(clean=False))
 
 
 def test_no_record_is_acknowledged_that_the_wal_could_not_take(lab: Lab) -> None:

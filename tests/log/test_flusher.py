@@ -247,6 +247,17 @@ def test_a_log_that_is_closed_is_flushed_no_more(bench: Bench) -> None:
     assert [3] == bench.wal.released
 
 
+def test_a_log_that_is_closed_has_no_recovery_point_any_more(bench: Bench) -> None:
+    for log in (bench.a, bench.b):
+        bench.flusher.mark(log)
+    bench.flusher.settle()
+    bench.flusher.forget(bench.a)
+    bench.flusher.mark(bench.b)
+    bench.flusher.settle()
+
+    assert {b"b"} == bench.flusher.points.keys() == bench.wal.points.keys()
+
+
 def test_without_a_wal_the_changes_follow_the_syncs(bench: Bench) -> None:
     bench.flusher.wal = None
     bench.flusher.mark(bench.a)

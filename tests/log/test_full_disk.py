@@ -295,14 +295,14 @@ def test_whatever_is_full_what_was_acknowledged_is_seen_and_nothing_else(
                 lab.committer.settle()
                 lab.committer.flusher.settle()
                 lab.turn()
-                assert acknowledged == values(partition), (fault, part, turn)
+                shown = values(partition)
+                assert acknowledged == {offset: shown.get(offset) for offset in acknowledged}, (fault, part, turn)
+                assert [b"%04d" % offset for offset in range(len(shown))] == [value[:4] for value in shown.values()]
                 lab.files.heal()
                 lab.loop.run_until_complete(partition.recover())
                 lab.turn()
                 assert partition.failure is None
-                shown = values(partition)
-                assert acknowledged == {offset: shown.get(offset) for offset in acknowledged}
-                assert [b"%04d" % offset for offset in range(len(shown))] == [value[:4] for value in shown.values()]
+                assert shown == values(partition), "what was shown is taken back, or what was cut away is shown"
                 acknowledged, sequence = shown, len(shown)
         lab.append(partition, b"last", producer=(PRODUCER_ID, 0, sequence))
         assert [*acknowledged.values(), b"last"] == list(values(partition).values())

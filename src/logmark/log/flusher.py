@@ -116,6 +116,8 @@ class Flusher:
         self._dirty.pop(log, None)
         self._marked.pop(log, None)
         self.troubled.discard(log)
+        # Else the points of deleted partitions would add up for as long as the broker runs.
+        self.points.pop(log.key, None)
 
     @property
     def is_busy(self) -> bool:

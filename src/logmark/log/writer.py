@@ -362,9 +362,9 @@ class Writer(ABC):
         return _Point(self.log_end_offset, shown)
 
     def committed(self, point: object) -> None:
-        """Show what is durable now; a log that has stopped meanwhile shows it when it comes back.
+        """Show what is durable now, also of a log that has stopped meanwhile.
 
-        It must not be cut away then: a recovery from the WAL would put it over what came later.
+        What is in the WAL must not be cut away when the log comes back: a recovery would put it over what came later.
         """
         if self._is_closed:
             return
@@ -374,8 +374,7 @@ class Writer(ABC):
             segment.visible_bytes = size
             segment.visible_timestamp = timestamp
             segment.visible_timestamp_offset = timestamp_offset
-        if self.failure is None:
-            self._move_high_watermark(point.end)
+        self._move_high_watermark(point.end)
 
     def commit_failed(self, error: Exception) -> None:
         """Stop this log: what was appended since the durable end may be lost."""
