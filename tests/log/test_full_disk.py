@@ -141,9 +141,7 @@ def test_a_wal_that_finds_the_disk_full_stops_the_log_until_it_is_recovered(lab:
 
 @pytest.mark.parametrize("part", [".snapshot", ".index", ".timeindex", "00000000000000000002.log", "clicks-0"])
 @pytest.mark.parametrize("fault", ["write", "sync"])
-def test_a_roll_that_finds_the_disk_full_takes_nothing_back_and_is_tried_again(
-    lab: Lab, part: str, fault: str
-) -> None:
+def test_a_roll_that_finds_the_disk_full_takes_nothing_back_and_is_tried_again(lab: Lab, part: str, fault: str) -> None:
     partition = lab.create(config=SMALL)
     for number in range(2):
         lab.append(partition, b"x" * 60, producer=(PRODUCER_ID, 0, number))
