@@ -1,8 +1,8 @@
 """The write-ahead log (WAL): one file that one sync makes durable for every partition.
 
-entries.py   the bytes of an entry: what one round of group commit acknowledges
-files.py     one file: its header with a salt, its reuse, and the search for its entries
-points.py    the recovery points: how far each partition's own files are durable
-log.py       the files in use, in reserve and free again
-replay.py    what recovery does with all of them
+    entries.py   the bytes of an entry: what one round of group commit acknowledges
+    files.py     one file: its header with a salt, its reuse, and the search for its entries
+    points.py    the recovery points: how far each partition's own files are durable
+    log.py       the files in use, in reserve and free again
+    replay.py    what recovery does with all of them
 """
