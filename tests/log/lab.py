@@ -101,7 +101,9 @@ class Lab:
     ) -> Partition:
         directory = self.directory or self.open()
         self.enter(topic)
-        return directory.create_partition(topic, index, topic_id(topic), config or settings(), first_offset=first_offset)
+        return directory.create_partition(
+            topic, index, topic_id(topic), config or settings(), first_offset=first_offset
+        )  # fmt: skip
 
     def delete(self, topic: str = "clicks", index: int = 0) -> None:
         """Delete a partition as the broker does: first its topic is out of the catalogue."""

@@ -121,8 +121,9 @@ def test_a_topic_that_is_no_longer_compacted_keeps_its_holes(lab: Lab, clean: bo
 
 def test_a_compacted_topic_that_was_never_cleaned_has_no_holes_and_a_lost_batch_is_seen(lab: Lab) -> None:
     partition = fill(lab)
-    lab.stop(clean=False)
-    (lab.path / checkpoints.RECOVERY_POINTS).unlink(missing_ok=True)
+    lab.stop()
+    # Else a start after a clean stop reads only the end.
+    next(lab.folder().glob("*.index")).unlink()
     first = next(iter(sorted(lab.folder().glob("*.log"))))
     data = first.read_bytes()
     size = batches.read_header(data).size
@@ -184,6 +185,7 @@ def test_readers_go_on_while_the_disk_has_not_followed_yet(lab: Lab) -> None:
     assert part is not None
     plan = partition.cleaning_plan(part, now_ms=NOW_MS, limits=Limits())
     outputs = [each for each in cleaning.clean(plan, lab.files) if isinstance(each, Cleaned)]
+    lab.finish(partition)
 
     with lab.files.hold_syncs("clicks-0"):
         swaps = [partition.take_over(swap.load(partition.folder, each, lab.files), now_ms=NOW_MS) for each in outputs]

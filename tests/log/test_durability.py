@@ -1,4 +1,4 @@
-"""Nothing is acknowledged or shown before it is on disk; a disk that fails stops one log and no other."""
+"""Nothing is acknowledged or shown before it is in the WAL; files change only below a durable recovery point."""
 
 import errno
 
@@ -6,13 +6,13 @@ import pytest
 
 from logmark.errors import LogFailed
 from logmark.wire import batches
-from tests.log.lab import NOW_MS, Lab, batch, settings, values
+from tests.log.lab import NOW_MS, POINTS, WAL_FILES, Lab, batch, settings, values
 
 
 def test_nothing_is_acknowledged_or_shown_while_the_sync_is_held(lab: Lab) -> None:
     partition = lab.create()
     lab.append(partition, b"before")
-    with lab.files.hold_syncs():
+    with lab.files.hold_syncs(WAL_FILES):
         appended = partition.append(batch(b"held"), now_ms=NOW_MS)
         waiting = partition.durable(appended.last_offset + 1)
         lab.turn()
@@ -38,10 +38,11 @@ def test_what_is_durable_already_need_not_be_waited_for(lab: Lab) -> None:
 def test_appends_of_one_turn_share_a_sync_and_later_ones_join_the_next(lab: Lab) -> None:
     partition = lab.create()
     lab.append(partition, b"first")
+    lab.finish(partition)
     lab.files.syncs_done.clear()
     ends: list[int] = []
     partition.watchers.add(lambda: ends.append(partition.high_watermark))
-    with lab.files.hold_syncs():
+    with lab.files.hold_syncs(WAL_FILES):
         for _ in range(10):
             partition.append(batch(b"x"), now_ms=NOW_MS)
         lab.turn()
@@ -51,43 +52,61 @@ def test_appends_of_one_turn_share_a_sync_and_later_ones_join_the_next(lab: Lab)
     lab.settle(partition)
 
     assert [11, 21] == ends
-    assert 2 == len([path for path in lab.files.syncs_done if path.endswith(".log")])
+    assert 2 == len([path for path in lab.files.syncs_done if WAL_FILES in path])
 
 
-def test_the_partitions_wait_for_their_own_files_only(lab: Lab) -> None:
+def test_appends_of_all_partitions_share_one_sync(lab: Lab) -> None:
+    partitions = [lab.create(index=index) for index in range(5)]
+    for partition in partitions:
+        lab.append(partition, b"x")
+        lab.finish(partition)
+    lab.files.syncs_done.clear()
+    for partition in partitions:
+        partition.append(batch(b"y"), now_ms=NOW_MS)
+    for partition in partitions:
+        lab.settle(partition)
+
+    assert {2} == {partition.high_watermark for partition in partitions}
+    assert 1 == len(lab.files.syncs_done), lab.files.syncs_done
+
+
+def test_no_partition_waits_for_the_own_files_of_any_partition(lab: Lab) -> None:
     slow, quick = lab.create("slow"), lab.create("quick")
-    lab.append(slow, b"x")
-    lab.append(quick, b"x")
-    with lab.files.hold_syncs("slow-0"):
-        slow.append(batch(b"y"), now_ms=NOW_MS)
-        lab.append(quick, b"y")
+    with lab.files.hold_syncs("slow-0"), lab.files.hold_syncs("quick-0"):
+        lab.append(slow, b"x")
+        lab.append(quick, b"x")
+        lab.append(slow, b"y")
 
-        assert (1, 2) == (slow.high_watermark, quick.high_watermark)
+        assert (2, 1) == (slow.high_watermark, quick.high_watermark)
+        assert (0, 0) == (slow.recovery_point, quick.recovery_point)
 
 
-def test_a_failed_sync_stops_that_log_for_good_and_no_other(lab: Lab) -> None:
+def test_a_failed_flush_stops_that_log_and_no_other_and_takes_nothing_back(lab: Lab) -> None:
     broken, sound = lab.create("broken"), lab.create("sound")
+    lab.append(broken, b"flushed")
+    lab.finish(broken)
     lab.append(broken, b"kept")
     told: list[bool] = []
     broken.watchers.add(lambda: told.append(broken.failure is not None))
     lab.files.fail_syncs("broken-0", errno.EIO, times=1)
+    lab.finish(broken)
 
-    appended = broken.append(batch(b"never acknowledged"), now_ms=NOW_MS)
-    waiting = broken.durable(appended.last_offset + 1)
-    with pytest.raises(LogFailed):
-        lab.loop.run_until_complete(waiting)
-
-    # The disk answers again, but the kernel may have dropped the pages: an ack now could be a lie.
+    # The disk answers again, but the kernel may have dropped the pages: the recovery point must not move.
     with pytest.raises(LogFailed):
         broken.append(batch(b"refused"), now_ms=NOW_MS)
     with pytest.raises(LogFailed):
-        lab.loop.run_until_complete(broken.durable(2))
+        lab.loop.run_until_complete(broken.durable(3))
     assert [True] == told
-    assert {0: b"kept"} == values(broken)
-    assert 1 == broken.high_watermark
+    assert (2, 1) == (broken.high_watermark, broken.recovery_point)
     lab.append(sound, b"goes on")
+    lab.finish(sound)
     assert {0: b"goes on"} == values(sound)
     assert not lab.stop()
+    # Whatever the segment has lost, the WAL has it.
+    path = lab.folder("broken") / "00000000000000000000.log"
+    path.write_bytes(path.read_bytes()[:-30])
+    again = lab.reopen("broken")
+    assert ({0: b"flushed", 1: b"kept"}, []) == (values(again), again.damage)
 
 
 def test_a_failed_write_stops_that_log_and_keeps_what_was_acknowledged(lab: Lab) -> None:
@@ -123,40 +142,53 @@ def test_a_failed_write_fails_those_who_wait_for_earlier_ones(lab: Lab) -> None:
             partition.append(batch(b"z"), now_ms=NOW_MS)
     with pytest.raises(LogFailed):
         lab.loop.run_until_complete(waiting)
+    lab.committer.settle()
+    assert {0: b"x", 1: b"y"} == values(partition), "what has reached the WAL is kept, although its sender was refused"
+    assert {0: b"x", 1: b"y"} == values(lab.reopen(clean=False))
+
+
+def test_no_record_is_acknowledged_that_the_wal_could_not_take(lab: Lab) -> None:
+    partition = lab.create()
+    lab.append(partition, b"x")
+    lab.files.fail_syncs(WAL_FILES)
+    partition.append(batch(b"y"), now_ms=NOW_MS)
+    with pytest.raises(LogFailed):
+        lab.loop.run_until_complete(partition.durable(2))
+
     assert 1 == partition.high_watermark
 
 
-@pytest.mark.parametrize("part", [".log", ".index", ".timeindex", ".snapshot", "leader-epoch", "clicks-0"])
-def test_no_record_is_acknowledged_that_needs_a_file_which_cannot_be_synced(lab: Lab, part: str) -> None:
+@pytest.mark.parametrize(
+    "part", ["0.log", "0.index", "0.timeindex", ".snapshot", "leader-epoch", "partition.metadata", "clicks-0", "2.log"]
+)
+def test_the_recovery_point_does_not_move_while_a_file_below_it_cannot_be_synced(lab: Lab, part: str) -> None:
     partition = lab.create(config=settings(segment_bytes=200))
-    acknowledged = 0
-    if part != "leader-epoch":
-        lab.append(partition, b"x" * 60)
-        acknowledged = 1
     lab.files.fail_syncs(part)
+    with lab.files.hold_syncs(part):
+        for _ in range(3):
+            partition.append(batch(b"y" * 60), now_ms=NOW_MS)
+        lab.settle(partition)
+    lab.finish(partition)
 
-    partition.append(batch(b"y" * 60), now_ms=NOW_MS)
-    with pytest.raises(LogFailed):
-        lab.loop.run_until_complete(partition.durable(acknowledged + 1))
+    assert (3, 0) == (partition.durable_end, partition.recovery_point)
+    assert partition.failure is not None
+    lab.files.heal()
+    assert 3 == len(values(lab.reopen(clean=False)))
 
-    assert acknowledged == partition.high_watermark
 
-
-def test_a_roll_is_durable_before_what_comes_after_it(lab: Lab) -> None:
+def test_a_roll_is_flushed_in_the_background_and_nobody_waits_for_it(lab: Lab) -> None:
     partition = lab.create(config=settings(segment_bytes=200))
     lab.append(partition, b"x" * 60)
+    lab.finish(partition)
     lab.files.syncs_done.clear()
     with lab.files.hold_syncs("00000000000000000000.log"):
-        # The old segment has records that are not synced when the new one begins.
         partition.append(batch(b"a"), now_ms=NOW_MS)
-        partition.append(batch(b"b" * 60), now_ms=NOW_MS)
-        lab.turn()
+        lab.append(partition, b"b" * 60)
         lab.files.wait_for_held_sync()
-        lab.turn()
 
         assert 2 == len(partition.segments)
-        assert 1 == partition.high_watermark
-    lab.settle(partition)
+        assert (3, 1) == (partition.high_watermark, partition.recovery_point)
+    lab.finish(partition)
 
     names = [path.rsplit("/", 1)[1] for path in lab.files.syncs_done]
     assert {
@@ -167,7 +199,50 @@ def test_a_roll_is_durable_before_what_comes_after_it(lab: Lab) -> None:
         "00000000000000000002.log",
         "clicks-0",
     } <= set(names)
+    # A snapshot is proof of all that lies below it.
+    assert names.index("00000000000000000000.log") < names.index("00000000000000000002.snapshot.tmp")
+    assert 3 == partition.recovery_point
     assert {0: b"x" * 60, 1: b"a", 2: b"b" * 60} == values(partition)
+
+
+@pytest.mark.parametrize("part", [POINTS, ".log"])
+def test_files_are_renamed_only_after_the_recovery_point_is_durable(lab: Lab, part: str) -> None:
+    config = settings(segment_bytes=200, retention_ms=0, file_delete_delay_ms=0)
+    partition = lab.create(config=config)
+    for number in range(4):
+        lab.append(partition, b"%d" % number * 60)
+    lab.finish(partition)
+    before = sorted(path.name for path in lab.folder().glob("*.log"))
+    with lab.files.hold_syncs(part):
+        assert 0 < partition.apply_retention(NOW_MS + 1000)
+        lab.turn()
+        lab.files.wait_for_held_sync()
+
+        assert before == [name for name in before if (lab.folder() / name).exists()]
+    lab.finish(partition)
+    lab.finish(partition)
+    assert ["00000000000000000004.log"] == [path.name for path in lab.folder().glob("*.log")]
+
+
+def test_recovery_points_that_cannot_be_written_hold_changes_up_until_they_can(lab: Lab) -> None:
+    config = settings(segment_bytes=200, retention_ms=0, file_delete_delay_ms=0)
+    partition = lab.create(config=config)
+    for number in range(4):
+        lab.append(partition, b"%d" % number * 60)
+    lab.finish(partition)
+    names = {path.name for path in lab.folder().glob("*.log")}
+    lab.files.fail_syncs(POINTS, errno.EIO)
+    partition.apply_retention(NOW_MS + 1000)
+    lab.finish(partition)
+
+    assert names <= {path.name for path in lab.folder().glob("*.log")}
+    assert partition.failure is None and partition in lab.committer.flusher.troubled
+    lab.append(partition, b"still taken")
+    lab.files.heal()
+    lab.loop.run_until_complete(partition.recover())
+    lab.finish(partition)
+    assert not names & {path.name for path in lab.folder().glob("*.log")}
+    assert [b"still taken"] == list(values(lab.reopen(clean=False, config=config)).values())
 
 
 def test_with_durability_os_a_record_is_shown_at_once_and_nothing_waits(fast_lab: Lab) -> None:

@@ -54,7 +54,8 @@ class FakeLog:
         if self.is_idle:
             return None
         syncs = [lambda: self._do("sync 1"), lambda: self._do("sync 2")]
-        return Flush(self, syncs, RecoveryPoint(self.end, 0, 0), [lambda: self._do("change 1"), lambda: self._do("change 2")])
+        changes = [lambda: self._do("change 1"), lambda: self._do("change 2")]
+        return Flush(self, syncs, RecoveryPoint(self.end, 0, 0), changes)
 
     def end_flush(self, flush: Flush) -> None:
         self.ended.append(flush)
@@ -244,6 +245,17 @@ def test_a_log_that_is_closed_is_flushed_no_more(bench: Bench) -> None:
 
     assert [] == bench.a.ended and 1 == len(bench.b.ended)
     assert [3] == bench.wal.released
+
+
+def test_a_log_that_is_closed_has_no_recovery_point_any_more(bench: Bench) -> None:
+    for log in (bench.a, bench.b):
+        bench.flusher.mark(log)
+    bench.flusher.settle()
+    bench.flusher.forget(bench.a)
+    bench.flusher.mark(bench.b)
+    bench.flusher.settle()
+
+    assert {b"b"} == bench.flusher.points.keys() == bench.wal.points.keys()
 
 
 def test_without_a_wal_the_changes_follow_the_syncs(bench: Bench) -> None:

@@ -278,3 +278,63 @@ class TestWithSmallFiles:
         lab.stop(clean=False)
         lab.files.heal()
         assert {0: b"kept"} == values(lab.reopen("broken"))
+
+
+def test_what_the_wal_holds_of_a_log_that_a_flush_has_stopped_is_never_put_over_what_came_later(
+    stepped: Lab, workers: SteppedWorkers
+) -> None:
+    """An entry becomes durable after its log was stopped; the log comes back, goes on, is flushed and is killed."""
+    log, other = stepped.create(index=0), stepped.create(index=1)
+    for each in (log, other):
+        each.append(batch(b"kept"), now_ms=NOW_MS)
+    stepped.turn()
+    workers.writer.finish()
+    workers.flusher.finish()
+    other.append(batch(b"keeps the WAL"), now_ms=NOW_MS)
+    stepped.turn()
+    workers.writer.finish()
+
+    log.append(batch(b"in", b"flight"), now_ms=NOW_MS)
+    stepped.turn()
+    stepped.files.fail_syncs("clicks-0", errno.ENOSPC)
+    stepped.committer.flusher.mark(log)
+    stepped.turn()
+    workers.flusher.finish()
+    assert log.failure is not None
+    stepped.files.heal()
+    workers.writer.finish()
+    stepped.loop.run_until_complete(log.recover())
+    assert log.failure is None
+    log.append(batch(b"later"), now_ms=NOW_MS)
+    stepped.turn()
+    workers.writer.finish()
+    stepped.committer.flusher.mark(log)
+    stepped.committer.flusher.settle()
+    acknowledged = values(log)
+
+    assert log.high_watermark == log.recovery_point and b"later" in acknowledged.values()
+    assert acknowledged == values(stepped.reopen(index=0, clean=False))
+
+
+def test_a_log_comes_back_only_after_its_entries_are_written(stepped: Lab, workers: SteppedWorkers) -> None:
+    log = stepped.create()
+    log.append(batch(b"kept"), now_ms=NOW_MS)
+    stepped.turn()
+    workers.writer.finish()
+    workers.flusher.finish()
+    log.append(batch(LARGE), now_ms=NOW_MS)
+    stepped.turn()
+    log.append(batch(LARGE), now_ms=NOW_MS)
+    stepped.files.fail_syncs("clicks-0", errno.ENOSPC)
+    stepped.committer.flusher.mark(log)
+    stepped.turn()
+    workers.flusher.finish()
+    stepped.files.heal()
+    for _ in range(2):
+        stepped.loop.run_until_complete(log.recover())
+        assert log.failure is not None and log in stepped.committer.flusher.troubled, "an entry with it is under way"
+        workers.writer.finish_job()
+    stepped.loop.run_until_complete(log.recover())
+
+    assert log.failure is None
+    assert log.log_end_offset == log.high_watermark == len(values(log)) == stepped.wal_end(log) == 3

@@ -7,7 +7,7 @@ import pytest
 
 from logmark.errors import ErrorCode, Malformed, Refused
 from logmark.log.producers import SEQUENCE_MAX, Producers
-from tests.log.lab import NOW_MS, PRODUCER_ID, Lab, batch, values
+from tests.log.lab import NOW_MS, PRODUCER_ID, WAL_FILES, Lab, batch, values
 
 HOUR_MS = 3_600_000
 
@@ -112,7 +112,7 @@ def test_the_coordinators_batches_are_checked_by_epoch_only(lab: Lab) -> None:
 
 def test_a_duplicate_of_a_batch_that_is_not_durable_waits_for_it(lab: Lab) -> None:
     partition = lab.create()
-    with lab.files.hold_syncs(".log"):
+    with lab.files.hold_syncs(WAL_FILES):
         lab.loop.call_soon(lambda: None)
         first = partition.append(batch(b"a", producer=(PRODUCER_ID, 0, 0)), now_ms=NOW_MS)
         lab.turn()

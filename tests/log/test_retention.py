@@ -4,7 +4,7 @@ import pytest
 
 from logmark.errors import ErrorCode, Refused
 from logmark.log.retention import Piece, deletable
-from tests.log.lab import NOW_MS, Lab, batch, settings, values
+from tests.log.lab import NOW_MS, WAL_FILES, Lab, batch, settings, values
 
 DAY_MS = 86_400_000
 
@@ -186,7 +186,7 @@ def test_the_log_start_survives_once_it_is_checkpointed(lab: Lab, clean: bool) -
 def test_deleting_beyond_the_high_watermark_is_refused(lab: Lab, offset: int) -> None:
     partition = lab.create()
     lab.append(partition, *[b"x"] * 5)
-    with lab.files.hold_syncs(".log"):
+    with lab.files.hold_syncs(WAL_FILES):
         partition.append(batch(b"not durable"), now_ms=NOW_MS)
         with pytest.raises(Refused) as refused:
             partition.delete_records(offset)

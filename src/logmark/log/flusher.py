@@ -116,6 +116,8 @@ class Flusher:
         self._dirty.pop(log, None)
         self._marked.pop(log, None)
         self.troubled.discard(log)
+        # Else the points of deleted partitions would add up for as long as the broker runs.
+        self.points.pop(log.key, None)
 
     def release(self, log: FlushedLog) -> None:
         """Let the WAL be used again without a log: its entries are saved aside."""

@@ -101,7 +101,7 @@ class GroupCommit:
         self._durable_ends: list[RunRow] = []
         self._builders: list[EntryBuilder] = []
         self._is_scheduled = False
-        self._is_writing = False
+        self._written_draft: _Draft | None = None
         self._is_reserving = False
         # A round waits for a file, and how many flushes have ended since it does.
         self._is_short = False
@@ -146,7 +146,7 @@ class GroupCommit:
         draft = self._draft
         draft.entry.add(log.key, segment_base, position, first_offset, end_offset, data, size)
         draft.logs[log] = None
-        if not self._is_scheduled and not self._is_writing:
+        if not self._is_scheduled and self._written_draft is None:
             self._is_scheduled = True
             # At the end of the turn, so that all appends that arrived together share the round.
             self.loop.call_soon(self._begin)
@@ -170,6 +170,15 @@ class GroupCommit:
         self._draft = _Draft(_NO_ROOM)
 
     # Rounds
+
+    @property
+    def _is_writing(self) -> bool:
+        return self._written_draft is not None
+
+    def is_busy_with(self, log: CommittedLog) -> bool:
+        """Return whether batches of this log are on their way to the WAL."""
+        drafts = (self._draft, *self._closed_drafts, *((self._written_draft,) if self._written_draft else ()))
+        return any(log in draft.logs for draft in drafts)
 
     @property
     def is_idle(self) -> bool:
@@ -197,7 +206,7 @@ class GroupCommit:
         number = self._wal.next_number
         entry = draft.entry.seal(number, file.salt)
         self.flusher.begin_entry(number, draft.logs)
-        self._is_writing = True
+        self._written_draft = draft
         self._writer.run(_write(file, entry), partial(self._end, draft, file, number, size))
 
     def _wait_for_file(self, size: int) -> None:
@@ -210,7 +219,7 @@ class GroupCommit:
             self._fail(OSError(errno.ENOSPC, "the write-ahead log is full, and no flush could free a file of it"))
 
     def _end(self, draft: _Draft, file: WalFile, number: int, size: int, error: Exception | None) -> None:
-        self._is_writing = False
+        self._written_draft = None
         # On the loop: in the thread each of its two calls would wait for the interpreter.
         if error is None and not file.is_in_place():
             error = FileNotFoundError(errno.ENOENT, "it was removed or replaced while the broker ran", file.path)

@@ -215,7 +215,7 @@ class Partition(Writer):
         again from the WAL: the kernel may have dropped it and call the next sync good.
         """
         flusher = self._committer.flusher
-        if flusher.is_busy_with(self):
+        if flusher.is_busy_with(self) or self._committer.is_busy_with(self):
             return
         flusher.troubled.discard(self)
         if self._is_closed or self._committer.failure is not None:

@@ -377,8 +377,11 @@ class Writer(ABC):
         return _Point(self.log_end_offset, shown)
 
     def committed(self, point: object) -> None:
-        """Show what is durable now."""
-        if self.failure is not None:
+        """Show what is durable now, also of a log that has stopped meanwhile.
+
+        What is in the WAL must not be cut away when the log comes back: a recovery would put it over what came later.
+        """
+        if self._is_closed:
             return
         assert isinstance(point, _Point)
         self.durable_end = point.end

@@ -205,11 +205,11 @@ class FaultyFileSystem:
         with self._guard:
             state = self._unsynced.get(path)
             covered = len(state.writes) if state is not None else 0
-            self.syncs_waiting += 1
-            self._guard.notify_all()
-            me = threading.get_ident()
-            self._guard.wait_for(lambda: not any(part in path and owner != me for part, owner in self._held))
-            self.syncs_waiting -= 1
+            if self._is_held(path):
+                self.syncs_waiting += 1
+                self._guard.notify_all()
+                self._guard.wait_for(lambda: not self._is_held(path))
+                self.syncs_waiting -= 1
             self._strike(self._sync_faults, path)
         sync()
         with self._guard:
@@ -221,6 +221,10 @@ class FaultyFileSystem:
                 del state.writes[:covered]
                 if not state.writes:
                     del self._unsynced[path]
+
+    def _is_held(self, path: str) -> bool:
+        me = threading.get_ident()
+        return any(part in path and owner != me for part, owner in self._held)
 
     # The file system
 

@@ -52,7 +52,11 @@ def test_batches_that_do_not_continue_each_other_are_runs_of_their_own(second: t
     assert [b"abc", b"de"] == [run[-1] for run in runs]
 
 
-@pytest.mark.parametrize("size", [1, BLOCK_BYTES - HEADER_BYTES - 56, BLOCK_BYTES - HEADER_BYTES - 55, BLOCK_BYTES, 99_999])
+# What fits into one block together with its header and its run.
+ONE_BLOCK = BLOCK_BYTES - HEADER_BYTES - 56
+
+
+@pytest.mark.parametrize("size", [1, ONE_BLOCK, ONE_BLOCK + 1, BLOCK_BYTES, 99_999])
 def test_an_entry_takes_whole_blocks_and_its_size_is_known_before(size: int) -> None:
     builder = EntryBuilder(EntryBuilder.capacity_for(size))
     assert builder.is_empty and builder.has_room_for(size)

@@ -69,7 +69,8 @@ def fill(log: WriteAheadLog) -> list[WalFile]:
 def test_a_new_wal_is_complete_when_it_has_its_name(made: WriteAheadLog, tmp_path: Path) -> None:
     assert [wal.FOLDER] == [path.name for path in tmp_path.iterdir()]
     assert {"0001.wal", FILE_NAME} == {path.name for path in (tmp_path / wal.FOLDER).iterdir()}
-    assert RecoveryPoints(DIRECTORY_ID, 1, POINTS) == RecoveryPoints.decode((tmp_path / wal.FOLDER / FILE_NAME).read_bytes())
+    content = (tmp_path / wal.FOLDER / FILE_NAME).read_bytes()
+    assert RecoveryPoints(DIRECTORY_ID, 1, POINTS) == RecoveryPoints.decode(content)
     assert made.is_open and made.is_in_place()
     assert f"{tmp_path}/{wal.FOLDER}/0001.wal" == made.file_for(BLOCK_BYTES).path
 

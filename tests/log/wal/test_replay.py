@@ -57,9 +57,7 @@ class WalWriter:
         for number, batches in entries:
             builder = EntryBuilder(16 * BLOCK_BYTES)
             for each in batches:
-                builder.add(
-                    each.key, each.base, each.position, each.offset, each.offset + 1, each.data, len(each.data)
-                )
+                builder.add(each.key, each.base, each.position, each.offset, each.offset + 1, each.data, len(each.data))
             entry = builder.seal(number, file.header.salt)
             file.file.pwrite(entry, file.position)
             places.append(file.position)
@@ -237,9 +235,7 @@ def test_a_damaged_entry_before_a_later_one_is_reported_and_the_others_are_recov
 
 
 def test_a_segment_that_only_a_damaged_entry_knows_is_kept(writer: WalWriter) -> None:
-    places = writer.write(
-        "0001", 1, [ABC[0], (2, [Batch(1, 0, b"bb", base=1)]), (3, [Batch(0, 0, b"xx", OTHER_KEY)])]
-    )
+    places = writer.write("0001", 1, [ABC[0], (2, [Batch(1, 0, b"bb", base=1)]), (3, [Batch(0, 0, b"xx", OTHER_KEY)])])
     writer.damage("0001", places[1] + 48)
     writer.segment(b"aa")
     kept = writer.segment(b"bb", base=1)

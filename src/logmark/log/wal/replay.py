@@ -3,7 +3,8 @@
 The WAL says exactly what was acknowledged, so nothing is guessed from the content of a segment:
 
 1. The entries are read in their order. The first one that is not intact, with none behind it, is where the crash came:
-   nobody was told of it. One with intact entries behind it is damage at rest, which is reported; the others count.
+   nobody was told of it. One with intact entries behind it is damage at rest, which is reported; the others count, and
+   nothing is cut: what a damaged entry held may still be in its segment.
 2. For each partition the runs above its recovery point are written to their segments. What a segment holds behind the
    last run, or behind the recovery point of a partition without runs, is cut away: it was never acknowledged. A run
    that goes back replaces what was there: the log was cut back there while the broker ran.
