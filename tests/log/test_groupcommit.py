@@ -12,7 +12,7 @@ from logmark.errors import LogFailed, LogmarkError
 from logmark.log import groupcommit
 from logmark.log.groupcommit import GroupCommit
 from logmark.log.wal import log as wal
-from logmark.log.wal.log import WriteAheadLog
+from logmark.log.wal.log import WalLimits
 from tests.log.lab import NOW_MS, WAL_FILES, Lab, batch, values
 from tests.log.stepped import SteppedWorkers
 
@@ -188,9 +188,7 @@ class TestWithSmallFiles:
     @pytest.fixture(autouse=True)
     def small_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
         block = 4096
-        monkeypatch.setitem(WriteAheadLog.__init__.__kwdefaults__, "first_file_bytes", 4 * block)
-        monkeypatch.setitem(WriteAheadLog.__init__.__kwdefaults__, "file_bytes", 4 * block)
-        monkeypatch.setitem(WriteAheadLog.__init__.__kwdefaults__, "bytes_max", 12 * block)
+        monkeypatch.setattr(WalLimits.__new__, "__defaults__", (12 * block, 4 * block, 4 * block))
 
     def test_a_wal_that_is_full_waits_for_a_flush_and_goes_on(self, lab: Lab) -> None:
         log = lab.create()

@@ -26,8 +26,8 @@ from logmark.errors import UserError
 from logmark.log.directory import DataDirectory, unusable
 from logmark.log.flusher import FlushedLog
 from logmark.log.groupcommit import Durability, GroupCommit
-from logmark.log.wal.log import WalLimits
 from logmark.log.preview import has_wal
+from logmark.log.wal.log import WalLimits
 
 log = logging.getLogger(__name__)
 

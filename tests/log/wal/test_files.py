@@ -17,8 +17,7 @@ CAPACITY = 32 * BLOCK_BYTES
 @pytest.fixture
 def file(tmp_path: Path) -> WalFile:
     made = WalFile(str(tmp_path / "0001.wal"), CAPACITY, FILES)
-    made.create()
-    made.begin(DIRECTORY_ID, 1)
+    made.create(DIRECTORY_ID, 1)
     yield made
     made.close()
 
@@ -122,18 +121,33 @@ def test_a_file_without_a_header_has_no_entries(file: WalFile) -> None:
         flip(file.path, copy)
     reader = FileReader(file.path, FILES)
 
-    assert (None, False, []) == (reader.header, reader.is_blank, list(reader.scan()))
+    assert (None, []) == (reader.header, list(reader.scan()))
     reader.close()
 
 
-@pytest.mark.parametrize("size", [0, 100, BLOCK_BYTES, ENTRIES_AT, CAPACITY])
-def test_a_file_that_a_crash_left_without_its_first_header_is_blank(tmp_path: Path, size: int) -> None:
-    path = tmp_path / "0002.wal"
-    path.write_bytes(bytes(size))
-    reader = FileReader(str(path), FILES)
+def test_a_file_has_its_name_only_when_its_header_is_durable(tmp_path: Path) -> None:
+    names = []
 
-    assert (None, True, []) == (reader.header, reader.is_blank, list(reader.scan()))
-    reader.close()
+    class Watching(RealFileSystem):
+        def replace(self, source: str, target: str) -> None:
+            names.append((Path(source).name, FileReader(source, FILES).header is not None))
+            super().replace(source, target)
+
+    WalFile(str(tmp_path / "0002.wal"), CAPACITY, Watching()).create(DIRECTORY_ID, 1)
+
+    assert [("0002.wal.new", True)] == names
+
+
+def test_the_newer_of_two_headers_counts_and_a_crash_between_them_costs_nothing(file: WalFile) -> None:
+    """A crash came after the first copy of the next life was durable, or while it was written."""
+    second = FileHeader(DIRECTORY_ID, 2, b"s" * 16)
+    path = Path(file.path)
+    blocks = path.read_bytes()
+
+    path.write_bytes(second.encode() + blocks[BLOCK_BYTES:])
+    assert second == FileReader(file.path, FILES).header
+    path.write_bytes(second.encode()[:512].ljust(BLOCK_BYTES, b"?")[::-1] + blocks[BLOCK_BYTES:])
+    assert file.header == FileReader(file.path, FILES).header
 
 
 def test_an_entry_whose_data_is_damaged_is_named_and_the_others_are_found(file: WalFile) -> None:

@@ -9,7 +9,7 @@ from logmark.disk.files import RealFileSystem
 from logmark.log.wal import log as wal
 from logmark.log.wal.entries import BLOCK_BYTES, partition_key
 from logmark.log.wal.files import ENTRIES_AT, FileReader, WalFile
-from logmark.log.wal.log import WriteAheadLog
+from logmark.log.wal.log import WalLimits, WriteAheadLog
 from logmark.log.wal.points import FILE_NAME, RecoveryPoint, RecoveryPoints
 from logmark.testing.files import FaultyFileSystem
 
@@ -27,7 +27,7 @@ def files() -> FaultyFileSystem:
 def made(tmp_path: Path, files: FaultyFileSystem) -> WriteAheadLog:
     """A WAL of at most four files, each with room for two blocks of entries."""
     log = WriteAheadLog(
-        str(tmp_path), DIRECTORY_ID, files, bytes_max=4 * FILE_BYTES, file_bytes=FILE_BYTES, first_file_bytes=FILE_BYTES
+        str(tmp_path), DIRECTORY_ID, files, WalLimits(4 * FILE_BYTES, FILE_BYTES, FILE_BYTES)
     )
     log.create(POINTS)
     yield log
@@ -71,12 +71,12 @@ def test_a_new_wal_is_complete_when_it_has_its_name(made: WriteAheadLog, tmp_pat
     assert {"0001.wal", FILE_NAME} == {path.name for path in (tmp_path / wal.FOLDER).iterdir()}
     content = (tmp_path / wal.FOLDER / FILE_NAME).read_bytes()
     assert RecoveryPoints(DIRECTORY_ID, 1, POINTS) == RecoveryPoints.decode(content)
-    assert made.is_open and made.is_in_place()
+    assert made.is_open and made.file_for(BLOCK_BYTES).is_in_place()
     assert f"{tmp_path}/{wal.FOLDER}/0001.wal" == made.file_for(BLOCK_BYTES).path
 
 
 def test_the_folder_gets_its_name_after_its_content_is_durable(tmp_path: Path, files: FaultyFileSystem) -> None:
-    log = WriteAheadLog(str(tmp_path), DIRECTORY_ID, files, first_file_bytes=FILE_BYTES)
+    log = WriteAheadLog(str(tmp_path), DIRECTORY_ID, files, WalLimits(first_file_bytes=FILE_BYTES))
     seen: list[list[str]] = []
     replace = files.replace
 
@@ -94,7 +94,7 @@ def test_the_folder_gets_its_name_after_its_content_is_durable(tmp_path: Path, f
 
 @pytest.mark.parametrize("part", ["0001.wal", FILE_NAME, wal.UNFINISHED[0]])
 def test_a_wal_that_could_not_be_made_is_made_later(tmp_path: Path, files: FaultyFileSystem, part: str) -> None:
-    log = WriteAheadLog(str(tmp_path), DIRECTORY_ID, files, first_file_bytes=FILE_BYTES)
+    log = WriteAheadLog(str(tmp_path), DIRECTORY_ID, files, WalLimits(first_file_bytes=FILE_BYTES))
     files.fail_syncs(part, errno.ENOSPC)
     with pytest.raises(OSError, match="No space"):
         log.create(POINTS)
@@ -102,12 +102,12 @@ def test_a_wal_that_could_not_be_made_is_made_later(tmp_path: Path, files: Fault
     files.heal()
     log.create(POINTS)
 
-    assert log.is_in_place()
+    assert log.file_for(BLOCK_BYTES).is_in_place()
     log.close()
 
 
 def test_a_wal_whose_name_could_not_be_synced_is_made_later(tmp_path: Path, files: FaultyFileSystem) -> None:
-    log = WriteAheadLog(str(tmp_path), DIRECTORY_ID, files, first_file_bytes=FILE_BYTES)
+    log = WriteAheadLog(str(tmp_path), DIRECTORY_ID, files, WalLimits(first_file_bytes=FILE_BYTES))
     sync = files.sync_directory
 
     def fail_for_the_directory(path: str) -> None:
@@ -121,7 +121,7 @@ def test_a_wal_whose_name_could_not_be_synced_is_made_later(tmp_path: Path, file
     files.sync_directory = sync  # type: ignore[method-assign]
     log.create(POINTS)
 
-    assert log.is_in_place()
+    assert log.file_for(BLOCK_BYTES).is_in_place()
     log.close()
 
 
@@ -280,4 +280,4 @@ def test_what_a_crash_left_on_the_way_to_or_from_the_name_is_removed(
 def test_a_wal_that_was_moved_away_is_noticed(made: WriteAheadLog, tmp_path: Path) -> None:
     (tmp_path / wal.FOLDER).rename(tmp_path / "elsewhere")
 
-    assert not made.is_in_place()
+    assert not made.file_for(BLOCK_BYTES).is_in_place()

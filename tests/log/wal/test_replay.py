@@ -51,8 +51,7 @@ class WalWriter:
     ) -> list[int]:
         """Write a file with numbered entries, and return where each begins."""
         file = WalFile(f"{self.path}/{FOLDER}/{name}.wal", 64 * BLOCK_BYTES, self.files)
-        file.create()
-        file.begin(owner, sequence)
+        file.create(owner, sequence)
         places = []
         for number, batches in entries:
             builder = EntryBuilder(16 * BLOCK_BYTES)
