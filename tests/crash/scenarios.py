@@ -250,6 +250,7 @@ def survive(crash: Crash) -> None:
     site = Site(after, clock)
     promises.check(site)
     assert site.close()
+    after = after.after(PowerLoss("nothing unsynced kept", {}, Fate.LOST))
     promises.check_files(after, PATH)
     promises.check(Site(after, clock))
 

@@ -46,6 +46,10 @@ PATHS: dict[str, Script] = {
         ("append", 0, 0, 1, 1000), ("append", 0, 100, 1, 1000), ("append", 0, 0, 1, 1000), ("settle",), ("retain", 6),
         ("settle",), ("delete records", 0, 3), ("checkpoint",), ("append", 0, 0, 1, 0), ("settle",),
     ],
+    "letting go of segments below the middle of another": [
+        ("append", 0, 0, 2, 1000), ("append", 0, 0, 2, 1000), ("append", 0, 0, 2, 1000), ("settle",),
+        ("delete records", 0, 5), ("retain", 1), ("flush",), ("append", 0, 0, 1, 0), ("settle",),
+    ],
     "deleting": [
         ("append", 0, 0, 1, 100), ("settle",), ("delete", 0), ("create", 0, 1), ("append", 0, 0, 1, 100), ("settle",),
     ],

@@ -117,8 +117,7 @@ class Logs:
         return batch_rules(settings, decompressed_bytes_max=self._config.int("max.decompressed.message.bytes"))
 
     def _remove_folders(self, entry: Entry) -> None:
-        for index in range(entry.partitions):
-            self._directory.delete_partition(entry.name, index)
+        self._directory.delete_partitions(entry.name, range(entry.partitions))
         self._catalog.finish_deletion(entry.name)
 
     # -- finding -------------------------------------------------------------------------------

@@ -19,9 +19,7 @@ from logmark.clock import Clock
 from logmark.disk.files import FileSystem, Lock
 from logmark.errors import Malformed, UserError
 from logmark.log import catalog, checkpoints
-from logmark.log import epochs as leader_epochs
 from logmark.log.catalog import Catalog
-from logmark.log.epochs import Epochs
 from logmark.log.groupcommit import GroupCommit
 from logmark.log.partition import METADATA, Partition
 from logmark.log.prefetch import ReadAhead
@@ -163,8 +161,6 @@ class DataDirectory:
         work.check()
         self._recovered = work.run()
         self._has_old_wal = True
-        # After a kill names may be in memory only: a folder must not go when the WAL does.
-        self._files.sync_directory(self.path)
         logger.info("recovered from the write-ahead log: %s", replay.describe(content, self._recovered))
 
     def _folders_by_id(self) -> Callable[[bytes, int], str | None]:
@@ -403,9 +399,6 @@ class DataDirectory:
             (partition,) = self.create_partitions(topic, [index], topic_id, settings, lazily=True)
             return partition
         self._is_used = True
-        if not (self._recovery_points.get(key) or (self.was_clean and key in self._recovery_points)):
-            # A kill may have come between the id and its sync.
-            self._files.sync_file(f"{folder}/{METADATA}")
         partition = Partition.open(
             folder, topic, index, topic_id, settings,
             files=self._files, committer=self._committer, clock=self._clock, clean=self.was_clean,
@@ -451,19 +444,29 @@ class DataDirectory:
         self._files.replace(folder, aside)
 
     def delete_partition(self, topic: str, index: int) -> None:
-        """Closes a partition and takes its folder out of use, durably; `purge` removes the files later."""
+        """Close a partition and take its folder out of use, durably; `purge` removes the files later."""
+        self.delete_partitions(topic, [index])
+
+    def delete_partitions(self, topic: str, indexes: Iterable[int]) -> None:
+        """Do the same for several partitions, with one sync for all."""
         self._is_used = True
-        partition = self.partitions.pop(TopicPartition(topic, index), None)
-        self._forget(TopicPartition(topic, index))
+        if any([self._take_out(TopicPartition(topic, index)) for index in indexes]):
+            self._files.sync_directory(self.path)
+
+    def _take_out(self, key: TopicPartition) -> bool:
+        """Close a partition and rename its folder; returns whether there was one."""
+        partition = self.partitions.pop(key, None)
+        self._forget(key)
         if partition is not None:
             partition.close(clean=False)
-        folder = self.folder(topic, index)
-        if self._files.exists(folder):
-            going = f"{self.path}/{_name_with_suffix(topic, index, 'delete')}"
-            self._files.replace(folder, going)
-            self._files.sync_directory(self.path)
-            delay_ms = partition.settings.file_delete_delay_ms if partition is not None else 0
-            self._going.append((self._clock.now_ms() + delay_ms, going))
+        folder = self.folder(*key)
+        if not self._files.exists(folder):
+            return False
+        going = f"{self.path}/{_name_with_suffix(*key, 'delete')}"
+        self._files.replace(folder, going)
+        delay_ms = partition.settings.file_delete_delay_ms if partition is not None else 0
+        self._going.append((self._clock.now_ms() + delay_ms, going))
+        return True
 
     def _forget(self, key: TopicPartition) -> None:
         self._recovery_points.pop(key, None)
@@ -513,17 +516,14 @@ def folders_by_id(path: str, files: FileSystem) -> Callable[[bytes, int], str | 
 
 
 def complete_folder(folder: str, topic_id: bytes, files: FileSystem) -> None:
-    """Make a partition's folder with what a log has besides its segments, where a crash has lost that."""
+    """Make a partition's folder with the id of its topic, where a crash has lost that; opening it adds the rest."""
     if not files.exists(folder):
         files.mkdir(folder)
-    metadata, epochs = f"{folder}/{METADATA}", f"{folder}/{leader_epochs.FILE_NAME}"
+    metadata = f"{folder}/{METADATA}"
     wanted = checkpoints.write_partition_metadata(topic_id)
     if not files.exists(metadata) or files.read(metadata) != wanted:
         files.write(metadata, wanted, sync=False)
     files.sync_file(metadata)
-    if not files.exists(epochs) or not files.read(epochs):
-        files.write(epochs, Epochs(0).encode(), sync=False)
-    files.sync_file(epochs)
 
 
 def _make(path: str, files: FileSystem) -> None:

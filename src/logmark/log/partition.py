@@ -123,6 +123,7 @@ class Partition(Writer):
         )
         loader.aborted_checksums = aborted_checksums
         loader.durable_end = durable_end
+        loader.is_replayed = durable_end > 0
         self.has_folder = True
         self.cleaned_to = cleaned_to
         self._take(loader.load(), loader)
@@ -201,7 +202,7 @@ class Partition(Writer):
         active = self._segments.active
         if active is not None and self._is_changed:
             active.finish_indexes()
-            self._syncs += [active.file.sync, active.sync_indexes, self._snapshot_writer()]
+            self._syncs += [active.sync_indexes, self._snapshot_writer()]
         # Two times at most: what may change on disk waits for the recovery point that the first one proves.
         while (flush := self.begin_flush()) is not None:
             for sync in (*flush.syncs, *flush.changes):
@@ -454,7 +455,7 @@ class Partition(Writer):
             self._changes.append(segment.mark_deleted)
             self._deleted.append((deadline_ms, segment))
         self._unshown = [segment for segment in self._unshown if segment not in gone]
-        self._changes.append(partial(self._files.sync_directory, self.folder))
+        # The new names need no sync: a start that finds old ones again finishes, by the leader epoch's start offset.
         self._committer.flusher.mark(self)
         return count
 

@@ -75,6 +75,8 @@ class Loader:
     check_all: bool = False
     # Where the log is known to end, by the WAL; without one, the recovery point or what else is known.
     durable_end: int = 0
+    # A recovery from the WAL has written and synced the segments from the recovery point on.
+    is_replayed: bool = False
     aborted: AbortedTransactions = field(default_factory=AbortedTransactions)
     missing_snapshots: dict[int, bytes] = field(default_factory=dict)
 
@@ -163,14 +165,14 @@ class Loader:
         return []
 
     def _finish_letting_go(self) -> None:
-        """Remove the segments below a log start that retention had moved: the crash may have left any part of them.
+        """Remove the segments below a log start that was moved: the crash may have left any part of them.
 
-        A log start without a snapshot there was moved by DeleteRecords: the producers are known from what lies below.
+        Only with a snapshot: without one the producers are known from what lies below.
         """
-        starts = [start for start in self._epoch_starts() if start in self.snapshots]
-        kept = [at for at, segment in enumerate(self.segments) if starts and segment.base_offset == starts[0]]
-        if kept:
-            self._remove(self.segments[: kept[0]])
+        start = max(self._epoch_starts(), default=0)
+        kept = max((at for at, segment in enumerate(self.segments) if segment.base_offset <= start), default=0)
+        if kept and self.segments[kept].base_offset in self.snapshots:
+            self._remove(self.segments[:kept])
 
     def _open_cleanly(self, present: Set[str]) -> int | None:
         """The log end after a clean stop, or None when something is missing and the log must be checked."""
@@ -374,12 +376,13 @@ class Loader:
         if not self.checked:
             return
         for segment in self.checked:
-            segment.file.sync()
+            if not self.is_replayed:
+                # A process that did not wait for the disk may have written it.
+                segment.file.sync()
             if segment is not self.segments[-1]:
                 segment.finish_indexes()
                 segment.sync_indexes()
                 segment.release()
-        self.files.sync_directory(self.folder)
         # Whoever lets the segments before go lets the producers go that are known from nowhere else.
         for offset, producers in self.missing_snapshots.items():
             if any(segment.base_offset == offset for segment in self.segments):
