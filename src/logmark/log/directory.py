@@ -450,7 +450,8 @@ class DataDirectory:
     def delete_partitions(self, topic: str, indexes: Iterable[int]) -> None:
         """Do the same for several partitions, with one sync for all."""
         self._is_used = True
-        if any([self._take_out(TopicPartition(topic, index)) for index in indexes]):
+        renamed = [index for index in indexes if self._take_out(TopicPartition(topic, index))]
+        if renamed:
             self._files.sync_directory(self.path)
 
     def _take_out(self, key: TopicPartition) -> bool:
