@@ -60,8 +60,9 @@ def compact(site: Site, partition: Partition, files: CrashFileSystem) -> None:
         if isinstance(found, Done):
             site.directory.note_cleaned(partition, found.cleaned_to)()
         else:
-            partition.take_over(swap.load(partition.folder, found, files), now_ms=NOW_MS)
-            site.settle()
+            swapped = partition.take_over(swap.load(partition.folder, found, files), now_ms=NOW_MS)
+            site.flush()
+            assert swapped.done(), "the cleaner waits for the disk before it cleans more"
 
 
 def read(partition: Partition) -> list[tuple[int, bytes | None, bytes | None]]:

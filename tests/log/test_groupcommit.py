@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from logmark.errors import LogFailed, LogmarkError
-from logmark.log import groupcommit
 from logmark.log.groupcommit import GroupCommit
 from logmark.log.wal import log as wal
 from logmark.log.wal.log import WalLimits
@@ -28,6 +27,14 @@ def workers() -> SteppedWorkers:
 def stepped(tmp_path: Path, workers: SteppedWorkers) -> Iterator[Lab]:
     """A durable data directory whose disk works only when the test says so."""
     made = Lab(tmp_path, worker=workers)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def small_entries(tmp_path: Path, workers: SteppedWorkers) -> Iterator[Lab]:
+    """The same with entries of at most 8 KiB."""
+    made = Lab(tmp_path, worker=workers, entry_bytes_max=8192)
     yield made
     made.close()
 
@@ -71,36 +78,35 @@ def test_what_is_appended_during_a_round_is_told_with_the_next_one(stepped: Lab,
     assert (51, 2) == (log.high_watermark, stepped.read_wal().entry_count)
 
 
-def test_a_batch_that_has_no_room_in_an_entry_is_not_told_with_it(stepped: Lab, workers: SteppedWorkers) -> None:
+def test_a_batch_that_has_no_room_in_an_entry_is_not_told_with_it(small_entries: Lab, workers: SteppedWorkers) -> None:
     """The entry that is closed for it has batches of the same log, which must not speak for this one."""
-    log = stepped.create()
-    log.append(batch(LARGE), now_ms=NOW_MS)
-    log.append(batch(LARGE), now_ms=NOW_MS)
-    stepped.turn()
+    log = small_entries.create()
+    for _ in range(3):
+        log.append(batch(LARGE), now_ms=NOW_MS)
+    small_entries.turn()
     workers.writer.finish_job()
 
-    assert 1 == stepped.wal_end(log)
-    assert 1 == log.high_watermark, "a record was acknowledged that is not in the WAL"
+    assert 2 == small_entries.wal_end(log)
+    assert 2 == log.high_watermark, "a record was acknowledged that is not in the WAL"
     workers.writer.finish_job()
-    assert (2, 2) == (log.high_watermark, stepped.wal_end(log))
+    assert (3, 3) == (log.high_watermark, small_entries.wal_end(log))
 
 
 @pytest.mark.parametrize("sizes", [[3000] * 40, [10, 5000, 10, 9000, 4000, 4096, 4095, 1] * 6, [40] * 300])
 def test_nothing_is_told_that_is_not_in_the_wal(
-    stepped: Lab, workers: SteppedWorkers, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+    small_entries: Lab, workers: SteppedWorkers, sizes: list[int]
 ) -> None:
-    monkeypatch.setattr(groupcommit, "ENTRY_BYTES_MAX", 8192)
-    logs = [stepped.create(index=index) for index in range(3)]
+    logs = [small_entries.create(index=index) for index in range(3)]
     told: list[tuple[int, int]] = []
     for log in logs:
-        log.watchers.add(lambda log=log: told.append((log.high_watermark, stepped.wal_end(log))))
+        log.watchers.add(lambda log=log: told.append((log.high_watermark, small_entries.wal_end(log))))
     for at, size in enumerate(sizes):
         logs[at % 3].append(batch(b"x" * size), now_ms=NOW_MS)
         if at % 7 == 6:
-            stepped.turn()
+            small_entries.turn()
         if at % 5 == 4 and workers.writer.is_busy:
             workers.writer.step()
-    stepped.turn()
+    small_entries.turn()
     workers.writer.finish()
 
     assert len(sizes) == sum(log.high_watermark for log in logs)
