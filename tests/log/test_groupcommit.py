@@ -2,17 +2,20 @@
 
 import asyncio
 import errno
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from logmark.errors import LogFailed, LogmarkError
+from logmark.errors import LogFailed, LogmarkError, Refused
 from logmark.log.groupcommit import GroupCommit
+from logmark.log.partition import Partition
 from logmark.log.wal import log as wal
 from logmark.log.wal.log import WalLimits
-from tests.log.lab import NOW_MS, WAL_FILES, Lab, batch, values
+from logmark.wire import batches
+from tests.log.lab import NOW_MS, TOPIC_ID, WAL_FILES, Lab, batch, settings, values
 from tests.log.stepped import SteppedWorkers
 
 LARGE = b"x" * 3000
@@ -342,3 +345,73 @@ def test_a_log_comes_back_only_after_its_entries_are_written(stepped: Lab, worke
 
     assert log.failure is None
     assert log.log_end_offset == log.high_watermark == len(values(log)) == stepped.wal_end(log) == 3
+
+
+def round_of(lab: Lab, workers: SteppedWorkers, log: Partition, value: bytes) -> None:
+    """Append a record and make it durable in an entry of its own."""
+    log.append(batch(value), now_ms=NOW_MS)
+    lab.turn()
+    workers.writer.finish()
+
+
+def damage_entry(lab: Lab, value: bytes) -> None:
+    """Let the entry with a value rot in the WAL."""
+    for path in (lab.path / wal.FOLDER).glob("*.wal"):
+        content = path.read_bytes()
+        path.write_bytes(content.replace(value, value[::-1]))
+
+
+@pytest.mark.parametrize("is_flushed", [True, False], ids=["flushed before", "never flushed"])
+@pytest.mark.parametrize("left", ["nothing", "a part", "zeros", "all"])
+def test_no_offset_of_a_damaged_entry_is_given_out_twice(
+    stepped: Lab, workers: SteppedWorkers, is_flushed: bool, left: str
+) -> None:
+    """A power loss takes a segment's tail; the only entry that had it has rotted, and another partition's follows."""
+    log, other = stepped.create(index=0), stepped.create(index=1)
+    round_of(stepped, workers, log, b"kept")
+    if is_flushed:
+        stepped.finish(log)
+    path = stepped.folder() / "00000000000000000000.log"
+    kept = path.stat().st_size
+    round_of(stepped, workers, log, b"rotten entry")
+    round_of(stepped, workers, other, b"other")
+    assert (2, int(is_flushed)) == (log.high_watermark, log.recovery_point)
+    workers.flusher.drop()
+    stepped.stop(clean=False)
+    damage_entry(stepped, b"rotten entry")
+    whole = path.read_bytes()
+    tail = {"nothing": b"", "a part": whole[kept:-5], "zeros": bytes(len(whole) - kept), "all": whole[kept:]}[left]
+    path.write_bytes(whole[:kept] + tail)
+
+    again = stepped.reopen(index=0)
+    assert 2 == again.log_end_offset, "an offset that was acknowledged is given out again"
+    if left == "all":
+        assert ({0: b"kept", 1: b"rotten entry"}, []) == (values(again), again.damage)
+    else:
+        (damage,) = again.damage
+        assert 1 == damage.first_offset and damage.next_offset in (2, None), "the missing range is not reported"
+        with pytest.raises(Refused, match="damaged"):
+            again.read(1, bytes_max=4096)
+        assert b"kept" == batches.unpack(again.read(0, bytes_max=1))[0].value
+    neighbour = stepped.directory.open_partition("clicks", 1, TOPIC_ID, settings())
+    assert {0: b"other"} == values(neighbour)
+    round_of(stepped, workers, again, b"next")
+    assert {2: b"next"} == values(again, 2)
+
+
+def test_a_log_of_which_only_the_end_is_known_goes_on_there(stepped: Lab, workers: SteppedWorkers) -> None:
+    """The only entry of a partition has rotted, and a power loss took its folder."""
+    log, other = stepped.create(index=0), stepped.create(index=1)
+    round_of(stepped, workers, log, b"rotten entry")
+    round_of(stepped, workers, other, b"other")
+    workers.flusher.drop()
+    stepped.stop(clean=False)
+    damage_entry(stepped, b"rotten entry")
+    shutil.rmtree(stepped.folder())
+
+    again = stepped.reopen(index=0)
+
+    assert 1 == again.log_end_offset, "an offset that was acknowledged is given out again"
+    assert [(0, 1)] == [(each.first_offset, each.next_offset) for each in again.damage]
+    round_of(stepped, workers, again, b"next")
+    assert {1: b"next"} == values(again, 1)
