@@ -217,7 +217,9 @@ def _point_before(first: Run) -> RecoveryPoint:
 
     Its first run continues it. One without data says that the first entry is damaged, so nothing is known to be there.
     """
-    return RecoveryPoint(first.first_offset, first.segment_base, first.position) if first.data else RecoveryPoint(0, 0, 0)
+    if not first.data:
+        return RecoveryPoint(0, 0, 0)
+    return RecoveryPoint(first.first_offset, first.segment_base, first.position)
 
 
 class _PartitionReplay:
