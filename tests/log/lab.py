@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from logmark.log import checkpoints, cleaning, swap
 from logmark.log.catalog import PARTITIONS_MAX, Catalog, Entry
 from logmark.log.cleaning import Done, Limits
 from logmark.log.directory import CATALOG, DataDirectory
-from logmark.log.groupcommit import Durability, GroupCommit
+from logmark.log.groupcommit import ENTRY_BYTES_MAX, Durability, GroupCommit
 from logmark.log.partition import Appended, Partition
 from logmark.log.settings import TopicSettings
 from logmark.log.wal import log as wal
@@ -68,6 +69,7 @@ class Lab:
         durability: Durability = "sync",
         page_bytes: int = 4096,
         worker: Callable[[str], Worker] | None = None,
+        entry_bytes_max: int = ENTRY_BYTES_MAX,
     ) -> None:
         self.path = path / "data"
         self.loop = asyncio.new_event_loop()
@@ -75,11 +77,16 @@ class Lab:
         self.clock = ManualClock(NOW_MS)
         self.durability: Durability = durability
         self._worker = worker
+        self._entry_bytes_max = entry_bytes_max
+        # How often each topic was deleted: one that is made again is another topic.
+        self._deleted: Counter[str] = Counter()
         self.directory: DataDirectory | None = None
         self.committer: GroupCommit | None = None
 
     def open(self) -> DataDirectory:
-        self.committer = GroupCommit(self.loop, durability=self.durability, worker=self._worker)
+        self.committer = GroupCommit(
+            self.loop, durability=self.durability, worker=self._worker, entry_bytes_max=self._entry_bytes_max
+        )
         self.directory = DataDirectory.open(
             self.path, files=self.files, committer=self.committer, clock=self.clock
         )  # fmt: skip
@@ -87,13 +94,18 @@ class Lab:
             self.enter("clicks")
         return self.directory
 
+    def id_of(self, topic: str) -> bytes:
+        """The id that a topic has now."""
+        count = self._deleted[topic]
+        return topic_id(f"{topic} {count}" if count else topic)
+
     def enter(self, topic: str) -> None:
         """Enter a topic into the catalogue, by which a recovery finds the folders of its partitions."""
         directory = self.directory
         assert directory is not None
         known = Catalog(directory.read(CATALOG), write=lambda content: directory.write(CATALOG, content))
         if known.get(topic) is None:
-            entries = [*known.entries(), Entry(name=topic, id=topic_id(topic), partitions=PARTITIONS_MAX)]
+            entries = [*known.entries(), Entry(name=topic, id=self.id_of(topic), partitions=PARTITIONS_MAX)]
             known.adopt(entries, known.next_producer_id)
 
     def create(
@@ -102,7 +114,7 @@ class Lab:
         directory = self.directory or self.open()
         self.enter(topic)
         return directory.create_partition(
-            topic, index, topic_id(topic), config or settings(), first_offset=first_offset
+            topic, index, self.id_of(topic), config or settings(), first_offset=first_offset
         )  # fmt: skip
 
     def delete(self, topic: str = "clicks", index: int = 0) -> None:
@@ -112,6 +124,7 @@ class Lab:
         known = Catalog(directory.read(CATALOG), write=lambda content: directory.write(CATALOG, content))
         known.adopt([entry for entry in known.entries() if entry.name != topic], known.next_producer_id)
         directory.delete_partition(topic, index)
+        self._deleted[topic] += 1
 
     def partition_folders(self) -> list[str]:
         """The names of all folders but that of the WAL."""
@@ -130,7 +143,7 @@ class Lab:
         """The partition after a stop, or after a kill (the page cache survives one)."""
         if self.directory is not None:
             self.stop(clean=clean)
-        return self.open().open_partition(topic, index, topic_id(topic), config or settings())
+        return self.open().open_partition(topic, index, self.id_of(topic), config or settings())
 
     def append(
         self,

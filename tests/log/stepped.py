@@ -38,6 +38,10 @@ class SteppedWorker:
         while self._jobs and self._jobs[0] is job:
             self.step()
 
+    def drop(self) -> None:
+        """Forget every job, as a kill does."""
+        self._jobs.clear()
+
     def finish(self) -> None:
         while self._jobs:
             self.step()

@@ -8,6 +8,7 @@ import google_crc32c
 import pytest
 
 from logmark.log.damage import CHECKS_MAX, BadBatch, DamageScan, read_header_at
+from logmark.log.partition import Partition
 from logmark.wire import batches
 from logmark.wire.batches import HEADER_BYTES
 from tests.log.lab import NOW_MS, Lab, settings
@@ -338,30 +339,62 @@ def test_the_description_of_a_bad_batch_says_where_the_search_begins() -> None:
 # Through a partition
 
 
-@pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("at", [11, 26, 20, 16, 70], ids=["length", "delta", "checksum", "magic", "record"])
-def test_a_partition_serves_the_neighbours_and_never_what_a_value_holds(lab: Lab, clean: bool, at: int) -> None:
-    config = settings(index_interval_bytes=100)
-    partition = lab.create(config=config)
-    chain = chain_to_the_end(2, 5)
-    for values in ([b"0"], [b"1", b"2", b"3", chain], [b"5"], [b"6"]):
+INDEXED = settings(index_interval_bytes=100)
+CHAIN = chain_to_the_end(2, 5)
+a_byte_of_a_batch = pytest.mark.parametrize(
+    "at", [11, 26, 20, 16, 70], ids=["length", "delta", "checksum", "magic", "record"]
+)
+
+
+def fill(lab: Lab) -> Partition:
+    """Append a batch whose last value holds a chain of batches, and others around it."""
+    partition = lab.create(config=INDEXED)
+    for values in ([b"0"], [b"1", b"2", b"3", CHAIN], [b"5"], [b"6"]):
         lab.append(partition, *values)
-    position = batches.read_header(partition.read(0, bytes_max=1)).size
-    assert lab.directory is not None
-    lab.directory.write_checkpoints()
-    lab.stop(clean=clean)
+    return partition
+
+
+def flip(lab: Lab, at: int) -> None:
+    """Change a bit of a byte of the second batch."""
     path = lab.folder() / "00000000000000000000.log"
     data = bytearray(path.read_bytes())
-    data[position + at] ^= 1
+    data[batches.read_header(data).size + at] ^= 1
     path.write_bytes(data)
 
-    again = lab.reopen(config=config)
 
+def read_each(partition: Partition) -> dict[int, bytes | None]:
+    """Return what is served of each offset; any other is refused as damaged."""
     served = {}
-    for offset in range(again.high_watermark):
+    for offset in range(partition.high_watermark):
         try:
-            served.update((one.offset, one.value) for one in batches.unpack(again.read(offset, bytes_max=1)))
+            served.update((one.offset, one.value) for one in batches.unpack(partition.read(offset, bytes_max=1)))
         except Exception as error:  # noqa: BLE001
             assert "damaged" in str(error)
-    assert {0: b"0", 5: b"5", 6: b"6"} == served
+    return served
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@a_byte_of_a_batch
+def test_a_partition_serves_the_neighbours_and_never_what_a_value_holds(lab: Lab, clean: bool, at: int) -> None:
+    lab.finish(fill(lab))
+    lab.stop(clean=clean)
+    flip(lab, at)
+
+    again = lab.reopen(config=INDEXED)
+
+    assert {0: b"0", 5: b"5", 6: b"6"} == read_each(again)
+    assert 7 == lab.append(again, b"7").base_offset
+
+
+@a_byte_of_a_batch
+def test_after_an_unclean_stop_the_wal_restores_the_acknowledged_records_exactly(lab: Lab, at: int) -> None:
+    partition = fill(lab)
+    lab.stop(clean=False)
+    assert 0 == partition.recovery_point, "the batch is below the recovery point, so the WAL leaves it alone"
+    flip(lab, at)
+
+    again = lab.reopen(config=INDEXED)
+
+    assert {0: b"0", 1: b"1", 2: b"2", 3: b"3", 4: CHAIN, 5: b"5", 6: b"6"} == read_each(again)
+    assert [] == again.damage
     assert 7 == lab.append(again, b"7").base_offset

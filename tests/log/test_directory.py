@@ -206,7 +206,7 @@ def test_a_topic_made_again_inherits_nothing_from_its_predecessor(lab: Lab) -> N
     lab.append(partition, *[b"old"] * 50)
     partition.delete_records(40)
     lab.directory.write_checkpoints()
-    lab.directory.delete_partition("clicks", 0)
+    lab.delete()
 
     again = lab.create()
     lab.append(again, b"new")

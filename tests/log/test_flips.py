@@ -22,7 +22,7 @@ from logmark.testing import Broker
 from logmark.testing.crashes import CrashFileSystem
 from logmark.wire import batches
 from tests.crash.asked import AskedProduce
-from tests.crash.site import InlineCommit
+from tests.crash.site import SMALL_WAL, InlineCommit
 from tests.log.lab import Lab, settings
 
 NOW_MS = 1_700_000_000_000
@@ -47,7 +47,9 @@ def open_log(
     disk: CrashFileSystem, config: TopicSettings = CONFIG
 ) -> tuple[DataDirectory, Partition, InlineCommit]:
     committer = InlineCommit()
-    directory = DataDirectory.open(PATH, files=disk, committer=committer, clock=ManualClock(NOW_MS))
+    directory = DataDirectory.open(
+        PATH, files=disk, committer=committer, clock=ManualClock(NOW_MS), wal_limits=SMALL_WAL
+    )
     if directory.read(CATALOG) is None:
         directory.write(CATALOG, b"{}")
     return directory, directory.open_partition("clicks", 0, TOPIC_ID, config), committer
@@ -76,7 +78,7 @@ def closed() -> tuple[CrashFileSystem, list[batches.Record]]:
         batch = made(number, 1 + number % 3, len(records))
         partition.append(batch, now_ms=NOW_MS)
         records += batches.unpack(batch.data)
-    committer.settle(partition)
+    committer.settle()
     assert directory.close() and len(partition.segments) >= 4
     return disk, records
 

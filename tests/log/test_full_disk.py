@@ -188,18 +188,32 @@ def test_without_syncs_a_snapshot_that_finds_no_space_is_written_later(fast_lab:
     assert fast_lab.stop()
 
 
-@pytest.mark.parametrize("part", ["clicks-0", WAL_FILES])
-def test_a_sync_that_fails_otherwise_is_never_tried_again(lab: Lab, part: str) -> None:
+def test_a_flush_that_fails_otherwise_stops_the_log_until_it_is_written_again_from_the_wal(lab: Lab) -> None:
     partition = lab.create()
     lab.append(partition, b"kept")
     lab.finish(partition)
-    lab.files.fail_syncs(part, errno.EIO, times=1)
-    if part == "clicks-0":
-        lab.append(partition, b"kept in the WAL")
-        lab.finish(partition)
-        assert partition.failure is not None and "restart" in str(partition.failure)
-        assert partition not in lab.committer.flusher.troubled
-        return
+    lab.files.fail_syncs("clicks-0", errno.EIO, times=1)
+    lab.append(partition, b"kept in the WAL")
+    lab.finish(partition)
+    said = str(partition.failure)
+    assert "tries to write it again" in said and "restart" in said
+    refused(lab, partition)
+    assert partition in lab.committer.flusher.troubled
+
+    recover(lab, partition)
+    lab.finish(partition)
+
+    assert partition.failure is None and not lab.committer.flusher.troubled
+    assert 2 == partition.recovery_point
+    assert {0: b"kept", 1: b"kept in the WAL"} == values(partition)
+    assert {0: b"kept", 1: b"kept in the WAL"} == values(lab.reopen(clean=False))
+
+
+def test_a_sync_of_the_wal_that_fails_otherwise_is_never_tried_again(lab: Lab) -> None:
+    partition = lab.create()
+    lab.append(partition, b"kept")
+    lab.finish(partition)
+    lab.files.fail_syncs(WAL_FILES, errno.EIO, times=1)
     partition.append(batch(b"lost"), now_ms=NOW_MS)
     with pytest.raises(LogFailed) as failed:
         lab.loop.run_until_complete(partition.durable(2))

@@ -2,18 +2,20 @@
 
 import asyncio
 import errno
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from logmark.errors import LogFailed, LogmarkError
-from logmark.log import groupcommit
+from logmark.errors import LogFailed, LogmarkError, Refused
 from logmark.log.groupcommit import GroupCommit
+from logmark.log.partition import Partition
 from logmark.log.wal import log as wal
 from logmark.log.wal.log import WalLimits
-from tests.log.lab import NOW_MS, WAL_FILES, Lab, batch, values
+from logmark.wire import batches
+from tests.log.lab import NOW_MS, TOPIC_ID, WAL_FILES, Lab, batch, settings, values
 from tests.log.stepped import SteppedWorkers
 
 LARGE = b"x" * 3000
@@ -28,6 +30,14 @@ def workers() -> SteppedWorkers:
 def stepped(tmp_path: Path, workers: SteppedWorkers) -> Iterator[Lab]:
     """A durable data directory whose disk works only when the test says so."""
     made = Lab(tmp_path, worker=workers)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def small_entries(tmp_path: Path, workers: SteppedWorkers) -> Iterator[Lab]:
+    """The same with entries of at most 8 KiB."""
+    made = Lab(tmp_path, worker=workers, entry_bytes_max=8192)
     yield made
     made.close()
 
@@ -71,36 +81,35 @@ def test_what_is_appended_during_a_round_is_told_with_the_next_one(stepped: Lab,
     assert (51, 2) == (log.high_watermark, stepped.read_wal().entry_count)
 
 
-def test_a_batch_that_has_no_room_in_an_entry_is_not_told_with_it(stepped: Lab, workers: SteppedWorkers) -> None:
+def test_a_batch_that_has_no_room_in_an_entry_is_not_told_with_it(small_entries: Lab, workers: SteppedWorkers) -> None:
     """The entry that is closed for it has batches of the same log, which must not speak for this one."""
-    log = stepped.create()
-    log.append(batch(LARGE), now_ms=NOW_MS)
-    log.append(batch(LARGE), now_ms=NOW_MS)
-    stepped.turn()
+    log = small_entries.create()
+    for _ in range(3):
+        log.append(batch(LARGE), now_ms=NOW_MS)
+    small_entries.turn()
     workers.writer.finish_job()
 
-    assert 1 == stepped.wal_end(log)
-    assert 1 == log.high_watermark, "a record was acknowledged that is not in the WAL"
+    assert 2 == small_entries.wal_end(log)
+    assert 2 == log.high_watermark, "a record was acknowledged that is not in the WAL"
     workers.writer.finish_job()
-    assert (2, 2) == (log.high_watermark, stepped.wal_end(log))
+    assert (3, 3) == (log.high_watermark, small_entries.wal_end(log))
 
 
 @pytest.mark.parametrize("sizes", [[3000] * 40, [10, 5000, 10, 9000, 4000, 4096, 4095, 1] * 6, [40] * 300])
 def test_nothing_is_told_that_is_not_in_the_wal(
-    stepped: Lab, workers: SteppedWorkers, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+    small_entries: Lab, workers: SteppedWorkers, sizes: list[int]
 ) -> None:
-    monkeypatch.setattr(groupcommit, "ENTRY_BYTES_MAX", 8192)
-    logs = [stepped.create(index=index) for index in range(3)]
+    logs = [small_entries.create(index=index) for index in range(3)]
     told: list[tuple[int, int]] = []
     for log in logs:
-        log.watchers.add(lambda log=log: told.append((log.high_watermark, stepped.wal_end(log))))
+        log.watchers.add(lambda log=log: told.append((log.high_watermark, small_entries.wal_end(log))))
     for at, size in enumerate(sizes):
         logs[at % 3].append(batch(b"x" * size), now_ms=NOW_MS)
         if at % 7 == 6:
-            stepped.turn()
+            small_entries.turn()
         if at % 5 == 4 and workers.writer.is_busy:
             workers.writer.step()
-    stepped.turn()
+    small_entries.turn()
     workers.writer.finish()
 
     assert len(sizes) == sum(log.high_watermark for log in logs)
@@ -336,3 +345,73 @@ def test_a_log_comes_back_only_after_its_entries_are_written(stepped: Lab, worke
 
     assert log.failure is None
     assert log.log_end_offset == log.high_watermark == len(values(log)) == stepped.wal_end(log) == 3
+
+
+def round_of(lab: Lab, workers: SteppedWorkers, log: Partition, value: bytes) -> None:
+    """Append a record and make it durable in an entry of its own."""
+    log.append(batch(value), now_ms=NOW_MS)
+    lab.turn()
+    workers.writer.finish()
+
+
+def damage_entry(lab: Lab, value: bytes) -> None:
+    """Let the entry with a value rot in the WAL."""
+    for path in (lab.path / wal.FOLDER).glob("*.wal"):
+        content = path.read_bytes()
+        path.write_bytes(content.replace(value, value[::-1]))
+
+
+@pytest.mark.parametrize("is_flushed", [True, False], ids=["flushed before", "never flushed"])
+@pytest.mark.parametrize("left", ["nothing", "a part", "zeros", "all"])
+def test_no_offset_of_a_damaged_entry_is_given_out_twice(
+    stepped: Lab, workers: SteppedWorkers, is_flushed: bool, left: str
+) -> None:
+    """A power loss takes a segment's tail; the only entry that had it has rotted, and another partition's follows."""
+    log, other = stepped.create(index=0), stepped.create(index=1)
+    round_of(stepped, workers, log, b"kept")
+    if is_flushed:
+        stepped.finish(log)
+    path = stepped.folder() / "00000000000000000000.log"
+    kept = path.stat().st_size
+    round_of(stepped, workers, log, b"rotten entry")
+    round_of(stepped, workers, other, b"other")
+    assert (2, int(is_flushed)) == (log.high_watermark, log.recovery_point)
+    workers.flusher.drop()
+    stepped.stop(clean=False)
+    damage_entry(stepped, b"rotten entry")
+    whole = path.read_bytes()
+    tail = {"nothing": b"", "a part": whole[kept:-5], "zeros": bytes(len(whole) - kept), "all": whole[kept:]}[left]
+    path.write_bytes(whole[:kept] + tail)
+
+    again = stepped.reopen(index=0)
+    assert 2 == again.log_end_offset, "an offset that was acknowledged is given out again"
+    if left == "all":
+        assert ({0: b"kept", 1: b"rotten entry"}, []) == (values(again), again.damage)
+    else:
+        (damage,) = again.damage
+        assert 1 == damage.first_offset and damage.next_offset in (2, None), "the missing range is not reported"
+        with pytest.raises(Refused, match="damaged"):
+            again.read(1, bytes_max=4096)
+        assert b"kept" == batches.unpack(again.read(0, bytes_max=1))[0].value
+    neighbour = stepped.directory.open_partition("clicks", 1, TOPIC_ID, settings())
+    assert {0: b"other"} == values(neighbour)
+    round_of(stepped, workers, again, b"next")
+    assert {2: b"next"} == values(again, 2)
+
+
+def test_a_log_of_which_only_the_end_is_known_goes_on_there(stepped: Lab, workers: SteppedWorkers) -> None:
+    """The only entry of a partition has rotted, and a power loss took its folder."""
+    log, other = stepped.create(index=0), stepped.create(index=1)
+    round_of(stepped, workers, log, b"rotten entry")
+    round_of(stepped, workers, other, b"other")
+    workers.flusher.drop()
+    stepped.stop(clean=False)
+    damage_entry(stepped, b"rotten entry")
+    shutil.rmtree(stepped.folder())
+
+    again = stepped.reopen(index=0)
+
+    assert 1 == again.log_end_offset, "an offset that was acknowledged is given out again"
+    assert [(0, 1)] == [(each.first_offset, each.next_offset) for each in again.damage]
+    round_of(stepped, workers, again, b"next")
+    assert {1: b"next"} == values(again, 1)

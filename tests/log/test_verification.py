@@ -367,7 +367,10 @@ class InlineWorker:
 def crashed() -> tuple[CrashFileSystem, int]:
     """A disk on which a broker was killed, and how many records it had acknowledged; some of them were flushed."""
     disk, loop = CrashFileSystem(), asyncio.new_event_loop()
-    committer = GroupCommit(loop, worker=lambda name: InlineWorker(is_held=name == "logmark-flush"))
+    # Entries so small that there are several of them.
+    committer = GroupCommit(
+        loop, worker=lambda name: InlineWorker(is_held=name == "logmark-flush"), entry_bytes_max=4096
+    )
     directory = DataDirectory.open(CRASHED, files=disk, committer=committer, clock=ManualClock(NOW_MS))
     topics = Catalog(None, write=lambda content: directory.write(CATALOG, content))
     topics.adopt([Entry(name="clicks", id=TOPIC_ID, partitions=1)], PRODUCER_ID + 2)

@@ -93,10 +93,13 @@ class Loader:
         self.snapshots = [int(name[:20]) for name in names if name.endswith(SNAPSHOT)]
         if not self.is_clean:
             self._finish_letting_go()
-        if not self.segments:
+        if not self.segments and self.durable_end <= self.log_start_offset:
             return self._empty(self.log_start_offset)
         self.durable_end = max(self.durable_end, self.recovery_point, self.log_start_offset)
-        log_end_offset = self._open_cleanly(present) if self.is_clean else None
+        # Without segments nothing is left of what the WAL proved.
+        log_end_offset = None if self.segments else self.log_start_offset
+        if log_end_offset is None and self.is_clean:
+            log_end_offset = self._open_cleanly(present)
         if log_end_offset is None:
             # Not after a clean stop, whose checkpoints say it: that would be one more file of each partition to read.
             self.durable_end = max([self.durable_end, *self._epoch_starts()])
@@ -356,8 +359,7 @@ class Loader:
         return self.durable_end
 
     def _ends_in_damage(self, at: int) -> bool:
-        segment = self.segments[at]
-        return at >= 0 and segment.size in segment.skips.values()
+        return at >= 0 and self.segments[at].size in self.segments[at].skips.values()
 
     def _drop(self, at: int) -> None:
         self._remove(self.segments[at:])

@@ -70,12 +70,44 @@ def test_an_entry_takes_whole_blocks_and_its_size_is_known_before(size: int) -> 
 
 
 def test_a_builder_that_is_full_says_so_before_anything_is_added() -> None:
-    builder = EntryBuilder(0)
+    builder = EntryBuilder(1)
     room = next(size for size in range(BLOCK_BYTES, 0, -1) if builder.has_room_for(size))
     builder.add(KEY, 0, 0, 0, 1, b"x" * room, room)
 
     assert not builder.has_room_for(1)
     assert BLOCK_BYTES == len(builder.seal(1, SALT))
+
+
+def test_a_builder_without_memory_has_room_for_nothing() -> None:
+    assert not EntryBuilder(0).has_room_for(1)
+
+
+def test_an_entry_repeats_where_the_partitions_of_the_one_before_ended() -> None:
+    first = EntryBuilder(8 * BLOCK_BYTES)
+    for key, base, position, offset in [(KEY, 0, 0, 0), (OTHER_KEY, 0, 0, 0), (KEY, 0, 3, 1), (KEY, 2, 0, 2)]:
+        first.add(key, base, position, offset, offset + 1, b"abc", 3)
+    second = EntryBuilder(8 * BLOCK_BYTES, first.ends())
+    assert second.is_empty, "ends alone are nothing to write"
+    second.add(OTHER_KEY, 0, 3, 1, 2, b"de", 2)
+
+    assert [
+        (b"t" * 16, 3, 2, 3, 3, 3, b""),
+        (b"u" * 16, 0, 0, 3, 1, 1, b""),
+        (b"u" * 16, 0, 0, 3, 1, 2, b"de"),
+    ] == read(bytes(second.seal(8, SALT)))
+    assert [(OTHER_KEY, 0, 5, 2, 2, 0)] == second.ends(), "only the entry itself is repeated by the next one"
+
+
+def test_ends_that_are_repeated_take_room_as_runs_do() -> None:
+    first = EntryBuilder(64 * BLOCK_BYTES)
+    for number in range(200):
+        first.add(partition_key(b"t" * 16, number), 0, 0, 0, 1, b"x", 1)
+    ends = first.ends()
+    builder = EntryBuilder(EntryBuilder.capacity_for(5000, len(ends)), ends)
+    assert builder.has_room_for(5000)
+    builder.add(KEY, 0, 0, 0, 1, b"x" * 5000, 5000)
+
+    assert builder.size_bytes == len(builder.seal(1, SALT)) <= builder.capacity
 
 
 def test_memory_that_is_used_again_leaves_nothing_of_the_entry_before() -> None:

@@ -175,10 +175,14 @@ def test_an_entry_that_the_file_is_too_short_for_is_not_found(file: WalFile) -> 
     assert [0] == [number for number, _ in scan(file.path)]
 
 
-def test_both_copies_of_a_header_are_the_same_block() -> None:
-    header = FileHeader(DIRECTORY_ID, 7, b"s" * 16)
-    blocks = header.encode()
+def test_the_newer_intact_copy_of_a_header_counts() -> None:
+    old, new = FileHeader(DIRECTORY_ID, 6, b"o" * 16), FileHeader(DIRECTORY_ID, 7, b"s" * 16)
+    torn = new.encode()[:30].ljust(BLOCK_BYTES, b"?")
+    assert ENTRIES_AT == 2 * len(new.encode())
 
-    assert blocks[:BLOCK_BYTES] == blocks[BLOCK_BYTES:] and ENTRIES_AT == len(blocks)
-    assert header == FileHeader.decode(blocks)
+    assert new == FileHeader.decode(new.encode() * 2)
+    assert new == FileHeader.decode(new.encode() + old.encode()), "the second copy was not written before the crash"
+    assert old == FileHeader.decode(torn + old.encode()), "the first copy was torn by the crash"
+    assert new == FileHeader.decode(new.encode() + torn), "the second copy was torn by the crash"
+    assert FileHeader.decode(torn * 2) is None
     assert FileHeader.decode(b"") is None

@@ -87,7 +87,9 @@ def test_the_folder_gets_its_name_after_its_content_is_durable(tmp_path: Path, f
     files.replace = note  # type: ignore[method-assign]
     log.create(POINTS)
 
-    assert [["0001.wal", "0001.wal", FILE_NAME, wal.UNFINISHED[0]]] == seen
+    # Its zeros and both copies of its header, and only then the name.
+    first = ["0001.wal.new"] * 3
+    assert [first, [*first, wal.UNFINISHED[0], FILE_NAME, wal.UNFINISHED[0]]] == seen
     assert str(tmp_path) == files.syncs_done[-1]
     log.close()
 
@@ -240,7 +242,8 @@ def test_a_file_in_reserve_has_its_name_and_header_durable(made: WriteAheadLog, 
     files.syncs_done.clear()
     file = reserve(made)
 
-    assert [file.path, made.folder, file.path] == files.syncs_done
+    unnamed = f"{file.path}.new"
+    assert [unnamed, unnamed, unnamed, made.folder] == files.syncs_done
 
 
 def test_the_points_replace_those_before_them(made: WriteAheadLog, files: FaultyFileSystem) -> None:

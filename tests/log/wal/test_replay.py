@@ -271,10 +271,19 @@ def test_a_file_with_two_damaged_headers_is_refused(writer: WalWriter) -> None:
 
 def test_a_file_that_a_crash_left_without_a_header_is_no_obstacle(writer: WalWriter) -> None:
     writer.write("0001", 1, ABC)
-    (writer.path / FOLDER / "0002.wal").write_bytes(bytes(ENTRIES_AT))
-    (writer.path / FOLDER / "0003.wal").write_bytes(b"")
+    (writer.path / FOLDER / "0002.wal.new").write_bytes(bytes(ENTRIES_AT))
+    (writer.path / FOLDER / "0003.wal.new").write_bytes(b"")
 
     assert {KEY: Recovered(0, 3)} == writer.recover()
+
+
+@pytest.mark.parametrize("content", [b"", bytes(ENTRIES_AT)], ids=["empty", "zeros"])
+def test_a_file_that_has_its_name_and_no_header_is_refused(writer: WalWriter, content: bytes) -> None:
+    """It gets its name after its header is durable, so it had one, and entries perhaps."""
+    writer.write("0001", 1, ABC)
+    (writer.path / FOLDER / "0002.wal").write_bytes(content)
+
+    assert "0002.wal" in refuse(writer)
 
 
 def test_a_wal_of_another_directory_is_refused(writer: WalWriter) -> None:

@@ -208,9 +208,18 @@ class Replay:
             if folder is None:
                 continue
             runs = self._content.runs.get(key, [])
-            # A partition without a point was opened or made after the points were written: its first run continues it.
-            point = points.get(key) or RecoveryPoint(runs[0].first_offset, runs[0].segment_base, runs[0].position)
+            point = points.get(key) or _point_before(runs[0])
             yield key, folder, point, [run for run in runs if run.end_offset > point.offset]
+
+
+def _point_before(first: Run) -> RecoveryPoint:
+    """Return where a partition without a point was durable: it was opened or made after the points were written.
+
+    Its first run continues it. One without data says that the first entry is damaged, so nothing is known to be there.
+    """
+    if not first.data:
+        return RecoveryPoint(0, 0, 0)
+    return RecoveryPoint(first.first_offset, first.segment_base, first.position)
 
 
 class _PartitionReplay:
