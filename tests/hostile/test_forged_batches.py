@@ -1,13 +1,16 @@
 """A record may hold what looks like batches: a start after a crash takes none of it for the log's own."""
 
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from logmark.client.client import Client
+from logmark.client.errors import RefusedByBroker
 from logmark.disk.files import RealFile, RealFileSystem
-from logmark.errors import ErrorCode, LogmarkError
+from logmark.errors import ErrorCode
 from logmark.log.groupcommit import Durability
 from logmark.names import TopicPartition
 from logmark.testing import Broker
@@ -145,13 +148,64 @@ def test_a_flipped_bit_in_the_first_batch_costs_no_other_record_and_no_offset_tw
         with Client(broker.bootstrap_servers) as client:
             if is_flushed:
                 # The only copy is damaged: a reader gets an error and not other bytes.
-                with pytest.raises(LogmarkError):
+                with pytest.raises(RefusedByBroker):
                     client.fetch(FIRST, 0, max_wait_ms=0)
             else:
                 (first, *_) = batches.unpack(client.fetch(FIRST, 0, max_wait_ms=0).records)
                 assert (0, sent[0]) == (first.offset, first.value)
             rest = batches.unpack(client.fetch(FIRST, 1, max_wait_ms=0).records)
         assert [*sent[1:], b"next"] == [record.value for record in rest]
+
+
+def flip(at: int) -> Callable[[bytearray], None]:
+    def change(batch: bytearray) -> None:
+        batch[at] ^= 1
+
+    return change
+
+
+def wipe(batch: bytearray) -> None:
+    batch[:61] = bytes(61)
+
+
+DAMAGE = {"length": flip(10), "checksum": flip(18), "value": flip(100), "whole header": wipe}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_no_batch_inside_a_damaged_record_takes_the_place_of_the_ones_behind_it(tmp_path: Path, what: str) -> None:
+    # They have the offsets that the log gives out next, and right checksums.
+    forged = b"".join(bytes(wire.batch([b"forged"], base_offset=offset)) for offset in range(3, 6))
+    values = [b"0", b"1", b"x" * 100 + forged, b"3", b"4", b"5", b"6"]
+    log = tmp_path / "data" / f"{TOPIC}-0" / LOG
+    with Broker(subprocess=True, durability="sync", data_dir=str(tmp_path / "data")) as broker:
+        broker.create_topic(TOPIC)
+        ends = []
+        for offset, value in enumerate(values):
+            if offset == len(values) - 1:
+                # Everything before is flushed, and no write-ahead log has it any more.
+                broker.restart()
+            assert (0, offset) == wire.produce(broker.bootstrap_servers, TOPIC, wire.batch([value]))[:2]
+            ends.append(log.stat().st_size)
+        broker.kill()
+        data = bytearray(log.read_bytes())
+        batch = data[ends[1] : ends[2]]
+        DAMAGE[what](batch)
+        data[ends[1] : ends[2]] = batch
+        log.write_bytes(data)
+        broker.start()
+
+        served: dict[int, bytes | None] = {}
+        with Client(broker.bootstrap_servers) as client:
+            assert {FIRST: len(values)} == client.latest([FIRST])
+            for offset in range(len(values)):
+                with suppress(RefusedByBroker):
+                    found = batches.unpack(client.fetch(FIRST, offset, max_wait_ms=0).records)
+                    served |= {record.offset: record.value for record in found}
+
+    assert 2 not in served
+    assert served.items() <= dict(enumerate(values)).items(), "a forged record is served"
+    assert {0, 1} <= served.keys(), "a sound record before the damage is not served"
+    assert what == "whole header" or {3, 4, 5, 6} <= served.keys(), "a sound record behind the damage is not served"
 
 
 class CountingFile(RealFile):
