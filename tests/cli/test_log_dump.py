@@ -196,7 +196,10 @@ def test_each_entry_of_the_write_ahead_log_says_where_its_batches_belong(killed:
 
     entries = [item for item in found if item["kind"] == "wal_entry"]
     assert list(range(1, len(entries) + 1)) == [item["number"] for item in entries]
-    runs = [item for item in found if item["kind"] == "wal_run" and item["topic"] == crashed.TOPIC]
+    runs = [item for item in found if item["kind"] == "wal_run"]
+    assert sum(item["run_count"] for item in entries) == len(runs), "a run is counted that holds nothing"
+    assert all(run_["size_bytes"] for run_ in runs)
+    runs = [run_ for run_ in runs if run_["topic"] == crashed.TOPIC]
     assert (20, len(crashed.VALUES) - 1) == (runs[0]["first_offset"], runs[-1]["last_offset"])
     content = (killed / f"{crashed.TOPIC}-0" / LOG).read_bytes()
     for run_ in runs:

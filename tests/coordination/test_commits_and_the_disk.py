@@ -17,6 +17,8 @@ from tests.harness.node import wait_until
 
 HERE, ELSEWHERE = "billing", "fraud"
 LOG = f"__consumer_offsets-{partition_of(HERE)}/"
+# The files of the write-ahead log that hold entries, not the recovery points beside them.
+WAL = "logmark.wal/0"
 
 
 @pytest.fixture
@@ -30,6 +32,7 @@ def broker(files: FaultyFileSystem) -> Iterator[Broker]:
         broker.create_topic("clicks")
         wire = Wire(broker)
         wire.ask(find_coordinator, 2, key=HERE)  # the first question makes the internal topic
+        wire.ask(offset_commit, 8, **commit("any", 0))  # the first commit makes the write-ahead log
         wire.close()
         yield broker
         files.heal()
@@ -68,34 +71,56 @@ def test_partitions_differ() -> None:
 def test_while_the_sync_is_held_back_there_is_no_answer_and_nobody_sees_the_commit(
     broker: Broker, files: FaultyFileSystem, wire: Wire
 ) -> None:
-    reader = Wire(broker)
-    with files.hold_syncs(LOG):
+    reader, other = Wire(broker), Wire(broker)
+    with files.hold_syncs(WAL):
         wire.send(offset_commit, 8, **commit(HERE, 53))
         files.wait_for_held_sync()
         reader.send(offset_fetch, 7, **fetch(HERE))
-        other = Wire(broker)
-        assert 0 == error_of(other.ask(offset_commit, 8, **commit(ELSEWHERE, 7)))
-        other.close()
+        # Its partition is another one, but both wait for the one write-ahead log.
+        other.send(offset_commit, 8, **commit(ELSEWHERE, 7))
+        third = Wire(broker)
+        assert 0 == third.ask(find_coordinator, 2, key=ELSEWHERE).error_code
+        third.close()
 
         assert not wire.has_answer
         assert not reader.has_answer
+        assert not other.has_answer
 
     assert 0 == error_of(wire.receive(offset_commit, 8))
     assert 53 == place_in(reader.receive(offset_fetch, 7))
+    assert 0 == error_of(other.receive(offset_commit, 8))
     reader.close()
+    other.close()
 
 
-def test_a_failed_sync_is_never_acknowledged_and_other_groups_go_on(
+def test_a_commit_does_not_wait_for_the_files_of_its_partition(files: FaultyFileSystem, wire: Wire) -> None:
+    with files.hold_syncs(LOG):
+        assert 0 == error_of(wire.ask(offset_commit, 8, **commit(HERE, 53)))
+        assert 53 == place_in(wire.ask(offset_fetch, 7, **fetch(HERE)))
+
+
+def test_a_failed_sync_is_never_acknowledged_and_what_was_committed_is_told_until_and_after_a_restart(
     broker: Broker, files: FaultyFileSystem, wire: Wire
 ) -> None:
     assert 0 == error_of(wire.ask(offset_commit, 8, **commit(HERE, 53)))
-    files.fail_syncs(LOG, errno.EIO)
+    assert 0 == error_of(wire.ask(offset_commit, 8, **commit(ELSEWHERE, 7)))
+    files.fail_syncs(WAL, errno.EIO)
 
     assert ErrorCode.NOT_COORDINATOR == error_of(wire.ask(offset_commit, 8, **commit(HERE, 54)))
-    assert ErrorCode.NOT_COORDINATOR == error_of(wire.ask(offset_commit, 8, **commit(HERE, 55)))
+    # The disk may be good again, but the write-ahead log is not: only a restart finds out what it holds.
+    files.heal()
+    for group in (HERE, ELSEWHERE):
+        assert ErrorCode.NOT_COORDINATOR == error_of(wire.ask(offset_commit, 8, **commit(group, 55)))
     assert ErrorCode.COORDINATOR_NOT_AVAILABLE == wire.ask(find_coordinator, 2, key=HERE).error_code
-    assert 0 == error_of(wire.ask(offset_commit, 8, **commit(ELSEWHERE, 7)))
-    assert 53 == place_in(wire.ask(offset_fetch, 7, **fetch(HERE)))
+    assert [53, 7] == [place_in(wire.ask(offset_fetch, 7, **fetch(group))) for group in (HERE, ELSEWHERE)]
+
+    broker.restart()
+    again = Wire(broker)
+    # The failed sync may have reached the disk: then the commit without an answer is there, and only that one.
+    assert place_in(again.ask(offset_fetch, 7, **fetch(HERE))) in (53, 54)
+    assert 7 == place_in(again.ask(offset_fetch, 7, **fetch(ELSEWHERE)))
+    assert 0 == error_of(again.ask(offset_commit, 8, **commit(HERE, 56)))
+    again.close()
 
 
 def test_a_failed_write_is_never_acknowledged_and_the_disk_keeps_what_it_had(
@@ -137,7 +162,7 @@ def test_a_sync_of_commits_that_finds_the_disk_full_is_made_good_without_a_resta
     broker: Broker, files: FaultyFileSystem, wire: Wire
 ) -> None:
     assert 0 == error_of(wire.ask(offset_commit, 8, **commit(HERE, 53)))
-    files.fail_syncs(LOG, errno.ENOSPC)
+    files.fail_syncs(WAL, errno.ENOSPC)
     assert ErrorCode.NOT_COORDINATOR == error_of(wire.ask(offset_commit, 8, **commit(HERE, 54)))
     broker.advance(5)
     assert ErrorCode.NOT_COORDINATOR == error_of(wire.ask(offset_commit, 8, **commit(HERE, 54)))

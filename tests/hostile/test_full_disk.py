@@ -12,7 +12,9 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaProducer
 
+from logmark.disk.files import RealFile, RealFileSystem
 from logmark.errors import ErrorCode
+from logmark.testing import Broker
 from tests.harness import wire
 from tests.harness.brokers import QUIET
 from tests.harness.node import wait_until
@@ -175,3 +177,42 @@ def committed(group: Consumer, offset: int) -> bool:
     except KafkaException:
         return False
     return offset == group.committed([TopicPartition("clicks", 0)], timeout=20)[0].offset
+
+
+class AlmostFullFileSystem(RealFileSystem):
+    """Says that little space is left, and notes which files of the write-ahead log are made."""
+
+    free = 20 << 20
+
+    def __init__(self) -> None:
+        super().__init__(sync=False)
+        self.opened: list[str] = []
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        if create and "logmark.wal" in path:
+            self.opened.append(path)
+        return super().open(path, create=create)
+
+    def free_bytes(self, path: str) -> int:
+        return self.free
+
+
+def test_the_write_ahead_log_does_not_fill_a_disk_that_is_almost_full(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = AlmostFullFileSystem()
+    with Broker(data_dir=str(tmp_path / "data"), durability="sync", files=files) as broker:
+        broker.create_topic("clicks")
+
+        def produce() -> int:
+            return wire.produce(broker.bootstrap_servers, "clicks", wire.batch([bytes(300_000)])).error_code
+
+        assert [0, 0, 0] == [produce() for _ in range(3)]
+        assert 1 == len(files.opened), "a file in reserve took space that the partitions need"
+        assert [0] * 5 == [produce() for _ in range(5)], "an entry that needs a file gets one while there is space"
+        assert 2 == len(files.opened)
+        files.free = 15 << 20
+        codes = [produce() for _ in range(60)]
+        assert {ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR} >= set(codes)
+        assert 2 == len(files.opened), "a file was begun for which there is no space"
+    assert caplog.text.count("got no further file") <= 2, "each round said it again"

@@ -77,6 +77,8 @@ class FileSystem(Protocol):
 
     def sync_directory(self, path: str) -> None: ...
 
+    def free_bytes(self, path: str) -> int: ...
+
     def lock(self, path: str) -> Lock | None: ...
 
 
@@ -343,6 +345,11 @@ class RealFileSystem:
             self._sync_directory(descriptor)
         finally:
             os.close(descriptor)
+
+    def free_bytes(self, path: str) -> int:
+        """Return how many bytes this user may still write to the file system of a path."""
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
 
     def lock(self, path: str) -> RealLock | None:
         """The lock on a file, or None when another holds it."""

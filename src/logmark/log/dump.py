@@ -254,7 +254,8 @@ class Dump:
                     "kind": "wal_entry",
                     **where,
                     "number": header.number,
-                    "run_count": header.run_count,
+                    # Runs without data repeat where the entry before has ended.
+                    "run_count": header.run_count if runs is None else sum(1 for run in runs if run.data),
                     "size_bytes": header.size_bytes,
                     # A recovery begins at the first entry that some recovery point needs.
                     "is_needed": None if first_entry is None else header.number >= first_entry,
@@ -262,7 +263,7 @@ class Dump:
                 if runs is None:
                     yield {"kind": "damage", **where, "problem": f"entry {header.number} has a wrong checksum"}
                 for run in runs or ():
-                    if run.end_offset > self._from_offset:
+                    if run.data and run.end_offset > self._from_offset:
                         yield from self._run(path, header.number, run, names.get(run.topic_id))
         finally:
             reader.close()

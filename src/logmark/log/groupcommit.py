@@ -103,6 +103,7 @@ class GroupCommit:
         self._is_scheduled = False
         self._written_draft: _Draft | None = None
         self._is_reserving = False
+        self._is_refused = False
         # A round waits for a file, and how many flushes have ended since it does.
         self._is_short = False
         self._flush_count = 0
@@ -277,12 +278,19 @@ class GroupCommit:
         def done(error: Exception | None) -> None:
             self._is_reserving = False
             if error is None:
+                self._is_refused = False
                 wal.add_ready(file)
                 self._begin()
                 return
             wal.forget_reserved(file)
-            logger.warning("the write-ahead log got no further file: %s", error)
-            if self._is_short and not self.flusher.is_busy:
+            if not self._is_refused:
+                logger.warning("the write-ahead log got no further file: %s", error)
+            # Every round tries again: one message says it for all of them.
+            self._is_refused = True
+            if self._is_short and not size:
+                # Now an entry waits for the file, which asks for less free space.
+                self._begin()
+            elif self._is_short and not self.flusher.is_busy:
                 self._fail(error)
 
         self._reserver.run(job(), done)

@@ -395,6 +395,9 @@ class CrashFileSystem:
         self.before_change()
         self._nodes[key] = _Directory(directory.entries, directory.entries)
 
+    def free_bytes(self, path: str) -> int:
+        return 1 << 60
+
     def lock(self, path: str) -> CrashLock | None:
         if path in self._locked:
             return None

@@ -309,6 +309,9 @@ class FaultyFileSystem:
         with self._guard:
             self._unnamed -= named
 
+    def free_bytes(self, path: str) -> int:
+        return self._files.free_bytes(path)
+
     def lock(self, path: str) -> Lock | None:
         return self._files.lock(path)
 

@@ -9,6 +9,7 @@ away first. While it is there, Apache Kafka refuses the data directory, because 
 records that only the WAL has.
 """
 
+import errno
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -148,13 +149,15 @@ class WriteAheadLog:
         else:
             file = self._new_file(self.folder, wanted)
             self._bytes += wanted
-            return file, partial(self._make_ready, file, self._next_sequence(), is_new=True)
-        return file, partial(self._make_ready, file, self._next_sequence(), is_new=False)
+            # A file that no entry waits for yet leaves as much space as it takes to the partitions.
+            free_bytes = wanted if size else 2 * wanted
+            return file, partial(self._create, file, self._next_sequence(), free_bytes)
+        return file, partial(file.begin, self._directory_id, self._next_sequence())
 
-    def _make_ready(self, file: WalFile, sequence: int, *, is_new: bool) -> None:
-        if not is_new:
-            file.begin(self._directory_id, sequence)
-            return
+    def _create(self, file: WalFile, sequence: int, free_bytes: int) -> None:
+        if self._files.free_bytes(self.folder) < free_bytes:
+            # Not tried: while the file grew to the end of the disk, every other write would fail.
+            raise OSError(errno.ENOSPC, f"fewer than {free_bytes} bytes are free", file.path)
         try:
             file.create(self._directory_id, sequence)
         except OSError:

@@ -1,0 +1,261 @@
+"""A record may hold what looks like batches: a start after a crash takes none of it for the log's own."""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from logmark.client.client import Client
+from logmark.client.errors import RefusedByBroker
+from logmark.disk.files import RealFile, RealFileSystem
+from logmark.errors import ErrorCode
+from logmark.log.groupcommit import Durability
+from logmark.names import TopicPartition
+from logmark.testing import Broker
+from logmark.wire import batches
+from tests.harness import wire
+from tests.harness.node import wait_until
+
+TOPIC = "orders"
+FIRST = TopicPartition(TOPIC, 0)
+LARGE = {"max.message.bytes": "20000000"}
+FORGED_OFFSET = 1_500_000_000
+FORGED = bytes(wire.batch([b"forged"], base_offset=FORGED_OFFSET))
+LOG = f"{0:020d}.log"
+
+
+def value_of(number: int) -> bytes:
+    """A value of about 900 kB that is full of well-formed batches."""
+    return b"%08d" % number + FORGED * (900_000 // len(FORGED))
+
+
+def read_log(bootstrap_servers: str) -> list[tuple[int, bytes | None]]:
+    """Every record that a reader is served, with its offset."""
+    found: list[tuple[int, bytes | None]] = []
+    with Client(bootstrap_servers) as client:
+        end = client.latest([FIRST])[FIRST]
+        offset = client.earliest([FIRST])[FIRST]
+        while offset < end:
+            fetched = client.fetch(FIRST, offset, bytes_max=4 << 20, max_wait_ms=0)
+            records = [record for record in batches.unpack(fetched.records) if record.offset >= offset]
+            assert records, f"nothing is served at offset {offset}, below the log end offset {end}"
+            found += [(record.offset, record.value) for record in records]
+            offset = records[-1].offset + 1
+    return found
+
+
+class Sender(threading.Thread):
+    """Produces large batches one after the other until its broker dies."""
+
+    def __init__(self, bootstrap_servers: str, first_number: int) -> None:
+        super().__init__(daemon=True)
+        self._bootstrap_servers = bootstrap_servers
+        self.acknowledged: dict[int, bytes] = {}
+        self.number = first_number
+
+    def run(self) -> None:
+        while True:
+            value = value_of(self.number)
+            try:
+                answer = wire.produce(self._bootstrap_servers, TOPIC, wire.batch([value]))
+            except (OSError, AssertionError):
+                return
+            assert ErrorCode.NONE == answer.error_code, answer
+            self.acknowledged[answer.base_offset] = value
+            self.number += 1
+
+
+@pytest.mark.parametrize("durability", ["sync", "os"])
+def test_no_batch_inside_a_record_is_served_after_kill_9_in_the_middle_of_writes(durability: Durability) -> None:
+    acknowledged: dict[int, bytes] = {}
+    attempted = 0
+    with Broker(subprocess=True, durability=durability) as broker:
+        broker.create_topic(TOPIC, 1, {"segment.bytes": "8388608"})
+        for turn in range(4):
+            senders = [Sender(broker.bootstrap_servers, 1000 * turn + 100 * each) for each in range(2)]
+            for sender in senders:
+                sender.start()
+            wait_until(lambda made=senders: sum(len(one.acknowledged) for one in made) >= 5, "there are some records")
+            broker.kill()
+            for sender in senders:
+                sender.join()
+                assert not acknowledged.keys() & sender.acknowledged.keys(), "an offset was given out again"
+                acknowledged |= sender.acknowledged
+                attempted += len(sender.acknowledged) + 1
+            broker.start()
+
+            found = read_log(broker.bootstrap_servers)
+
+            assert list(range(len(found))) == [offset for offset, _ in found], "offsets are not dense"
+            assert len(found) <= attempted
+            assert all(value == value_of(int(value[:8])) for _, value in found if value), "a forged record is served"
+            assert acknowledged.items() <= dict(found).items(), "an acknowledged record is lost"
+
+
+@pytest.mark.parametrize("durability", ["sync", "os"])
+def test_no_batch_inside_a_record_is_served_when_the_header_around_it_is_destroyed(
+    tmp_path: Path, durability: Durability
+) -> None:
+    with Broker(subprocess=True, durability=durability, data_dir=str(tmp_path / "data")) as broker:
+        broker.create_topic(TOPIC)
+        for number in range(3):
+            assert (0, number) == wire.produce(broker.bootstrap_servers, TOPIC, wire.batch([value_of(number)]))[:2]
+        broker.kill()
+        log = tmp_path / "data" / f"{TOPIC}-0" / LOG
+        with log.open("r+b") as file:
+            # Of the last batch everything before the first forged one.
+            file.seek(2 * log.stat().st_size // 3)
+            file.write(bytes(61))
+        broker.start()
+
+        found = read_log(broker.bootstrap_servers)
+
+        kept = 3 if durability == "sync" else 2
+        assert [(number, value_of(number)) for number in range(kept)] == found
+        answer = wire.produce(broker.bootstrap_servers, TOPIC, wire.batch([b"next"]))
+        assert (ErrorCode.NONE, kept) == answer[:2]
+        if durability == "os":
+            (cut,) = log.parent.glob("*.cut")
+            assert FORGED in cut.read_bytes(), "what was cut is not kept"
+
+
+@pytest.mark.parametrize("is_flushed", [False, True], ids=["in the WAL", "flushed"])
+def test_a_flipped_bit_in_the_first_batch_costs_no_other_record_and_no_offset_twice(
+    tmp_path: Path, is_flushed: bool
+) -> None:
+    with Broker(subprocess=True, durability="sync", data_dir=str(tmp_path / "data")) as broker:
+        broker.create_topic(TOPIC)
+        sent = [bytes(10_000)]
+        assert (0, 0) == wire.produce(broker.bootstrap_servers, TOPIC, wire.batch(sent))[:2]
+        for number in range(100):
+            values = [b"%d-%d" % (number, each) for each in range(10)]
+            assert (0, len(sent)) == wire.produce(broker.bootstrap_servers, TOPIC, wire.batch(values))[:2]
+            sent += values
+        if is_flushed:
+            broker.restart()
+            assert (0, len(sent)) == wire.produce(broker.bootstrap_servers, TOPIC, wire.batch([b"last"]))[:2]
+            sent.append(b"last")
+        broker.kill()
+        with (tmp_path / "data" / f"{TOPIC}-0" / LOG).open("r+b") as file:
+            file.seek(5_000)
+            file.write(b"\x01")
+        broker.start()
+
+        answer = wire.produce(broker.bootstrap_servers, TOPIC, wire.batch([b"next"]))
+        assert (ErrorCode.NONE, len(sent)) == answer[:2]
+        with Client(broker.bootstrap_servers) as client:
+            if is_flushed:
+                # The only copy is damaged: a reader gets an error and not other bytes.
+                with pytest.raises(RefusedByBroker):
+                    client.fetch(FIRST, 0, max_wait_ms=0)
+            else:
+                (first, *_) = batches.unpack(client.fetch(FIRST, 0, max_wait_ms=0).records)
+                assert (0, sent[0]) == (first.offset, first.value)
+            rest = batches.unpack(client.fetch(FIRST, 1, max_wait_ms=0).records)
+        assert [*sent[1:], b"next"] == [record.value for record in rest]
+
+
+def flip(at: int) -> Callable[[bytearray], None]:
+    def change(batch: bytearray) -> None:
+        batch[at] ^= 1
+
+    return change
+
+
+def wipe(batch: bytearray) -> None:
+    batch[:61] = bytes(61)
+
+
+DAMAGE = {"length": flip(10), "checksum": flip(18), "value": flip(100), "whole header": wipe}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_no_batch_inside_a_damaged_record_takes_the_place_of_the_ones_behind_it(tmp_path: Path, what: str) -> None:
+    # They have the offsets that the log gives out next, and right checksums.
+    forged = b"".join(bytes(wire.batch([b"forged"], base_offset=offset)) for offset in range(3, 6))
+    values = [b"0", b"1", b"x" * 100 + forged, b"3", b"4", b"5", b"6"]
+    log = tmp_path / "data" / f"{TOPIC}-0" / LOG
+    with Broker(subprocess=True, durability="sync", data_dir=str(tmp_path / "data")) as broker:
+        broker.create_topic(TOPIC)
+        ends = []
+        for offset, value in enumerate(values):
+            if offset == len(values) - 1:
+                # Everything before is flushed, and no write-ahead log has it any more.
+                broker.restart()
+            assert (0, offset) == wire.produce(broker.bootstrap_servers, TOPIC, wire.batch([value]))[:2]
+            ends.append(log.stat().st_size)
+        broker.kill()
+        data = bytearray(log.read_bytes())
+        batch = data[ends[1] : ends[2]]
+        DAMAGE[what](batch)
+        data[ends[1] : ends[2]] = batch
+        log.write_bytes(data)
+        broker.start()
+
+        served: dict[int, bytes | None] = {}
+        with Client(broker.bootstrap_servers) as client:
+            assert {FIRST: len(values)} == client.latest([FIRST])
+            for offset in range(len(values)):
+                with suppress(RefusedByBroker):
+                    found = batches.unpack(client.fetch(FIRST, offset, max_wait_ms=0).records)
+                    served |= {record.offset: record.value for record in found}
+
+    assert 2 not in served
+    assert served.items() <= dict(enumerate(values)).items(), "a forged record is served"
+    assert {0, 1} <= served.keys(), "a sound record before the damage is not served"
+    assert what == "whole header" or {3, 4, 5, 6} <= served.keys(), "a sound record behind the damage is not served"
+
+
+class CountingFile(RealFile):
+    """A file that counts what is read from it and from all others like it."""
+
+    __slots__ = ()
+    read_bytes = 0
+
+    def pread(self, size: int, at: int) -> bytes:
+        data = super().pread(size, at)
+        CountingFile.read_bytes += len(data)
+        return data
+
+
+class CountingFileSystem(RealFileSystem):
+    """Opens files that count."""
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        file = super().open(path, create=create)
+        file.__class__ = CountingFile
+        return file
+
+
+def fake_headers(size: int) -> bytes:
+    """Headers that each promise a batch up to the end of the data, with a checksum that nobody knows to be wrong."""
+    step = len(FORGED[:61])
+    made = bytearray(FORGED[:61] * (size // step))
+    for at in range(0, len(made), step):
+        made[at + 8 : at + 12] = (len(made) - at - 12).to_bytes(4, "big")
+    return bytes(made)
+
+
+@pytest.mark.parametrize("durability", ["sync", "os"])
+def test_a_start_reads_a_cut_batch_of_fake_headers_a_bounded_number_of_times(
+    tmp_path: Path, durability: Durability
+) -> None:
+    with Broker(subprocess=True, durability=durability, data_dir=str(tmp_path / "data")) as broker:
+        broker.create_topic(TOPIC, 1, LARGE)
+        assert (0, 0) == wire.produce(broker.bootstrap_servers, TOPIC, wire.batch([b"first"]))[:2]
+        payload = fake_headers(16_000_000)
+        assert (0, 1) == wire.produce(broker.bootstrap_servers, TOPIC, wire.batch([payload]))[:2]
+        broker.kill()
+    log = tmp_path / "data" / f"{TOPIC}-0" / LOG
+    with log.open("r+b") as file:
+        file.truncate(log.stat().st_size - 10)
+    CountingFile.read_bytes = 0
+
+    with Broker(data_dir=str(tmp_path / "data"), files=CountingFileSystem(sync=False)) as broker:
+        read_bytes = CountingFile.read_bytes
+        with Client(broker.bootstrap_servers) as client:
+            assert {FIRST: 2 if durability == "sync" else 1} == client.latest([FIRST])
+
+    assert len(payload) <= read_bytes <= 8 * len(payload)
