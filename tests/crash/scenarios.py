@@ -3,13 +3,16 @@
 import contextlib
 import random
 import re
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from logmark.clock import ManualClock
 from logmark.disk.files import FileSystem
 from logmark.log.partition import Partition
+from logmark.log.wal.log import FOLDER
 from logmark.testing.crashes import CrashFileSystem, Fate, PowerLoss
+from logmark.wire import batches
 from tests.crash.promises import NOW_MS, PRODUCER_ID, Promises
 from tests.crash.site import PATH, Site
 
@@ -137,9 +140,26 @@ class Run:
         values = []
         for _ in range(count):
             self._number += 1
-            choose = random.Random(self._number)
-            values.append(b"%d:" % self._number + choose.randbytes(choose.randrange(size // count + 1)))
+            values.append(b"%d:" % self._number + self._payload(random.Random(self._number), size // count))
         self.promises.append(self.site, partition, values, producer_id)
+
+    def _payload(self, choose: random.Random, size: int) -> bytes:
+        """What an adversary would send: zeros, batches with any offset, what the WAL holds; and random bytes."""
+        size = choose.randrange(size + 1)
+        kind = choose.choice(["random", "random", "zeros", "batches", "wal"])
+        if kind == "zeros":
+            return bytes(size)
+        if kind == "batches":
+            made = batches.build([(b"key", b"forged")], timestamp_ms=NOW_MS)
+            struct.pack_into(">q", made, 0, choose.choice([0, 1, 5, 1_500_000_000, self._number]))
+            return (bytes(made) * (size // len(made) + 1))[:size]
+        folder = f"{self.path}/{FOLDER}"
+        if kind == "wal" and self.disk.exists(folder):
+            name = choose.choice([name for name in self.disk.listdir(folder) if name.endswith(".wal")])
+            content = self.disk.read(f"{folder}/{name}")
+            at = choose.choice(range(0, len(content), 4096))
+            return content[at : at + size]
+        return choose.randbytes(size)
 
     def _end_transaction(self, share: int, commit: bool) -> None:
         undecided = [
