@@ -22,6 +22,7 @@ TOOLS, COMPACTION = ("repair",), ("cleaning", "swap", "Partition.take_over")
 ELSEWHERE = {
     "Loader._set_aside": "it keeps what was never promised",
     "Loader._make_durable: segment.file.sync": "it is for directories of durability=os, which these scripts never make",
+    "_PartitionReplay.run: self._files.sync_directory": "opening a partition syncs its folder too; not all are opened",
     "WalFile._fill": "the model's sync covers a whole file; a write past the page cache syncs only what it wrote",
     "WalFile.write": "only entries that are saved aside are written so: tests/log/test_failed_flush.py",
 }

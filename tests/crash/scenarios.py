@@ -260,6 +260,8 @@ def survive(crash: Crash) -> None:
     """Recovers from a crash, checks every promise, goes on, and checks again after another start."""
     promises, clock = crash.moment.promises.at(None), ManualClock(NOW_MS + 60_000)
     disk = crash.moment.disk.killed() if crash.loss is None else crash.moment.disk.after(crash.loss)
+    if promises.is_closed:
+        promises.check_files(disk, PATH)
     if crash.again is not None:
         disk = _crash_in_recovery(disk, promises, clock, random.Random(crash.again))
     site = Site(disk, clock)

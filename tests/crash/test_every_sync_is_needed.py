@@ -20,6 +20,9 @@ from tests.crash.scenarios import Crash, Run, Script, crashes, script_of, surviv
 from tests.crash.site import PATH, InlineCommit
 
 KILLED = "a kill before any sync"
+MIDDLE = "letting go of segments below the middle of another"
+# Random scripts that have led to a promise which was broken without some sync.
+FOUND = (44, 59, 93, 130, 138)
 # Where the random scripts seldom come along: each leads to the syncs that it is named after.
 PATHS: dict[str, Script] = {
     "the first records": [("create", 0, 1), ("append", 0, 0, 1, 0), ("settle",), ("kill",)],
@@ -39,14 +42,14 @@ PATHS: dict[str, Script] = {
     ],
     "an abort, then a roll": [
         ("append", 0, 100, 1, 0), ("settle",), ("end transaction", 0, False), ("settle",), ("append", 0, 0, 1, 1000),
-        ("append", 0, 0, 1, 1000), ("append", 0, 0, 1, 1000), ("settle",), ("checkpoint",), ("append", 0, 0, 1, 0),
+        ("append", 0, 0, 1, 1000), ("append", 0, 0, 1, 1000), ("flush",), ("checkpoint",), ("append", 0, 0, 1, 0),
         ("settle",),
     ],
     "letting go": [
         ("append", 0, 0, 1, 1000), ("append", 0, 100, 1, 1000), ("append", 0, 0, 1, 1000), ("settle",), ("retain", 6),
         ("settle",), ("delete records", 0, 3), ("checkpoint",), ("append", 0, 0, 1, 0), ("settle",),
     ],
-    "letting go of segments below the middle of another": [
+    MIDDLE: [
         ("append", 0, 0, 2, 1000), ("append", 0, 0, 2, 1000), ("append", 0, 0, 2, 1000), ("settle",),
         ("delete records", 0, 5), ("retain", 1), ("flush",), ("append", 0, 0, 1, 0), ("settle",),
     ],
@@ -88,6 +91,9 @@ def ways_to_miss_it(runs: int) -> Iterator[Callable[[], None]]:
     yield make_at_once
     for script in PATHS.values():
         yield lambda script=script: _try(script, 0)
+    for seed in FOUND:
+        yield lambda seed=seed: _try(script_of(seed), seed)
+    yield lambda: _lose_any(PATHS[MIDDLE])
     random_scripts = [lambda seed=seed: _try(script_of(seed), seed) for seed in range(runs)]
     yield from random_scripts[:3]
     yield lambda: _try(PATHS[KILLED], None)
@@ -101,7 +107,7 @@ def _try(script: Script, seed: int | None) -> None:
     run = Run(CrashFileSystem())
     run.run(script)
     if seed is not None:
-        tried = crashes(run.moments, random.Random(seed), 50)
+        tried = crashes(run.moments, random.Random(seed), 60)
     else:
         # The last moments first: a recovery, whose syncs are the hardest to miss, ends such a script.
         tried = (Crash(moment, loss, again) for moment in reversed(run.moments)
@@ -109,6 +115,15 @@ def _try(script: Script, seed: int | None) -> None:
                  for again in ([0, 1, 2] if loss is None else [None]))  # fmt: skip
     for crash in tried:
         survive(crash)
+
+
+def _lose_any(script: Script) -> None:
+    """Recovers from states of a script in which each change that was not synced has a fate of its own."""
+    run = Run(CrashFileSystem())
+    run.run(script)
+    for moment in run.moments:
+        for seed in range(12):
+            survive(Crash(moment, moment.disk.any_power_loss(random.Random(seed))))
 
 
 def is_missed(site: SyncSite, runs: int) -> bool:
