@@ -157,7 +157,8 @@ class WriteAheadLog:
     def _create(self, file: WalFile, sequence: int, free_bytes: int) -> None:
         if self._files.free_bytes(self.folder) < free_bytes:
             # Not tried: while the file grew to the end of the disk, every other write would fail.
-            raise OSError(errno.ENOSPC, f"fewer than {free_bytes} bytes are free", file.path)
+            reason = f"No space left on device: the next file needs {free_bytes} free bytes"
+            raise OSError(errno.ENOSPC, reason, file.path)
         try:
             file.create(self._directory_id, sequence)
         except OSError:
