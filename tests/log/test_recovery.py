@@ -364,6 +364,7 @@ def test_only_snapshots_of_segments_and_the_newest_one_stay(lab: Lab) -> None:
 def test_an_unclean_start_checks_from_the_recovery_point_only(lab: Lab) -> None:
     """Damage in a segment that was durable long ago is found when it is read."""
     partition = fill(lab)
+    lab.finish(partition)
     path = lab.folder() / f"{partition.segments[0].base_offset:020d}.log"
     lab.directory.write_checkpoints()
     lab.stop(clean=False)
