@@ -91,13 +91,12 @@ def ways_to_miss_it(runs: int) -> Iterator[Callable[[], None]]:
     yield make_at_once
     for script in PATHS.values():
         yield lambda script=script: _try(script, 0)
+    yield lambda: _try(PATHS[KILLED], None)
+    yield lambda: _lose_any(PATHS[MIDDLE])
     for seed in FOUND:
         yield lambda seed=seed: _try(script_of(seed), seed)
-    yield lambda: _lose_any(PATHS[MIDDLE])
     random_scripts = [lambda seed=seed: _try(script_of(seed), seed) for seed in range(runs)]
-    yield from random_scripts[:3]
-    yield lambda: _try(PATHS[KILLED], None)
-    yield from random_scripts[3:]
+    yield from random_scripts
     for script in PATHS.values():
         yield lambda script=script: _try(script, None)
 

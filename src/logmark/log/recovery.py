@@ -172,7 +172,7 @@ class Loader:
 
         Only with a snapshot: without one the producers are known from what lies below.
         """
-        start = max(self._epoch_starts(), default=0)
+        start = min(self._epoch_starts(), default=0)
         kept = max((at for at, segment in enumerate(self.segments) if segment.base_offset <= start), default=0)
         if kept and self.segments[kept].base_offset in self.snapshots:
             self._remove(self.segments[:kept])
