@@ -1,5 +1,6 @@
 """More files than descriptors: the limit holds, nothing is read from or written to a wrong file."""
 
+import errno
 import gc
 import os
 import threading
@@ -114,3 +115,31 @@ def test_a_read_in_a_thread_never_sees_another_files_bytes(tmp_path: Path) -> No
         thread.join()
     assert [] == wrong
     assert len(among) <= 3
+
+
+def test_files_that_all_wait_for_a_sync_are_synced_rather_than_left_without_a_descriptor(tmp_path: Path) -> None:
+    among = OpenFiles(limit=lambda: 4)
+    files = RealFileSystem(open_files=among)
+    opened = [files.open(str(tmp_path / str(number)), create=True) for number in range(12)]
+
+    for number, file in enumerate(opened):
+        file.pwrite(b"%d" % number, 0)
+
+    assert len(among) <= 5
+    assert [b"%d" % number for number in range(12)] == [file.pread(10, 0) for file in opened]
+
+
+def test_the_error_of_such_a_sync_is_told_by_the_next_one(tmp_path: Path) -> None:
+    among = OpenFiles(limit=lambda: 1)
+    failing = RealFileSystem(open_files=among)
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "the disk is broken")
+
+    failing._sync = fail
+    first = failing.open(str(tmp_path / "first"), create=True)
+    first.pwrite(b"x", 0)
+    failing.open(str(tmp_path / "second"), create=True).pwrite(b"y", 0)
+
+    with pytest.raises(OSError, match="the disk is broken"):
+        first.sync()

@@ -1,6 +1,6 @@
 """The decoder of manifests: the one place where a manifest becomes typed values, and where nothing in it is trusted.
 
-Whoever can write to a backup's folder can write a manifest with a right checksum. So every name, path, count, size and
+Anybody with write access to a backup can write a manifest with a right checksum. So every name, path, count, size and
 offset is checked here, before anybody opens or writes a file because of it: a stored file's path follows from its
 partition and its base offset, and counts have the limits that the broker itself has.
 """

@@ -1,6 +1,6 @@
 """The folder of a backup as the operating system sees it: plain files in plain directories, and nothing else.
 
-Whoever can write to the folder can put a symbolic link, a named pipe or a device in the place of a file. A run would
+Anybody with write access can put a symbolic link, a named pipe or a device in the place of a file. A run would
 then read, write or remove something elsewhere, or wait for ever. So each file is looked at before it is opened.
 """
 
@@ -63,7 +63,7 @@ def _check(path: str, wanted: int) -> None:
     try:
         kind = stat.S_IFMT(os.lstat(path).st_mode)
     except FileNotFoundError:
-        # Whoever needs it says that it is missing; a simulated disk has no links.
+        # The reader of the file reports that it is missing; a simulated disk has no links.
         return
     if kind != wanted:
         raise UserError(

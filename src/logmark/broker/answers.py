@@ -1,7 +1,7 @@
 """An answer that comes later, without the cost of a future.
 
 A future tells its callbacks in a later turn of the event loop and keeps a context for each. The answer to a small
-Produce request needs neither: whoever completes it is on the loop, and the connection only queues it.
+Produce request needs neither: it is completed on the loop, and the connection only queues it.
 """
 
 from collections.abc import Callable

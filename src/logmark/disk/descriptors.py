@@ -1,8 +1,8 @@
 """Open files within what the process may have: the rest is closed and opened again when it is used.
 
 A log has more files than a process may have descriptors, and nobody says when one was used for the last time. A file
-with unsynced bytes is never closed: an error that the kernel meets while writing them back is told to whoever has the
-file open, and might else be told to nobody.
+with unsynced bytes is synced before it is closed: an error that the kernel meets while writing them back is told to the
+process that has the file open, and might else be told to nobody. Files without such bytes are closed first.
 """
 
 import os
@@ -33,6 +33,8 @@ class Closable(Protocol):
     is_used: bool
 
     def let_go(self) -> bool: ...
+
+    def sync_and_let_go(self) -> bool: ...
 
 
 def half_of_what_the_process_may_have() -> int:
@@ -77,3 +79,9 @@ class OpenFiles:
                 return
             file.is_used = False
             self._files[key] = kept
+        # All of them wait for a flush. One sync here is better than a write that finds no descriptor.
+        for kept in list(self._files.values()):
+            file = kept()
+            if file is not None and file is not newest and file.sync_and_let_go():
+                self._files.pop(id(file), None)
+                return

@@ -113,7 +113,7 @@ def no_sync(descriptor: int) -> None:
 class RealFile:
     """An open file of the operating system; its descriptor may be given back while nobody uses it."""
 
-    __slots__ = ("__weakref__", "_among", "_descriptor", "_sync", "_synced", "_writes", "is_used", "path")
+    __slots__ = ("__weakref__", "_among", "_descriptor", "_error", "_sync", "_synced", "_writes", "is_used", "path")
 
     def __init__(self, path: str, descriptor: int, sync: Callable[[int], None], among: OpenFiles | None = None) -> None:
         self.path = path
@@ -122,6 +122,7 @@ class RealFile:
         self._sync = sync
         self._among = among
         self._writes = self._synced = 0
+        self._error: OSError | None = None
         if among is not None:
             among.add(self)
 
@@ -135,6 +136,16 @@ class RealFile:
     def let_go(self) -> bool:
         """Gives the descriptor back until the next use, unless bytes are not synced yet; says whether it did."""
         if self._writes != self._synced and self._sync is not no_sync:
+            return False
+        self._descriptor = None
+        return True
+
+    def sync_and_let_go(self) -> bool:
+        """Sync what is not synced and give the descriptor back; an error is kept for the next call of `sync`."""
+        try:
+            self.sync()
+        except OSError as error:
+            self._error = error
             return False
         self._descriptor = None
         return True
@@ -176,6 +187,9 @@ class RealFile:
 
     def sync(self) -> None:
         descriptor = self._descriptor or self._open_again()
+        if self._error is not None:
+            # The kernel tells a failed write only once.
+            raise self._error
         writes = self._writes
         self._sync(descriptor.number)
         self._synced = writes
@@ -227,7 +241,7 @@ class RealLock:
 def lock_folder(path: str, *, is_shared: bool = False) -> int | None:
     """Return a descriptor that holds the lock on a folder, or None if another holds it.
 
-    A file can be deleted and made again under whoever holds its lock; the folder with the data in it cannot.
+    A file can be deleted and made again under the holder of its lock; the folder with the data in it cannot.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -1,7 +1,7 @@
 """Damage in a segment: what it is called, and which batch behind a bad one is believed.
 
 The scan is for damage at rest: a batch was durable, and its bytes have changed since. It must not take a record's value
-for a batch of the log. Whoever chooses record values can put well-formed batches into them, with right checksums and
+for a batch of the log. A client can put well-formed batches into them, with right checksums and
 with any offsets, so a right checksum alone proves nothing. These are the facts that a value cannot make up:
 
 - The bad batch begins where the batches before it end, and in a dense log its offset is where their offsets end.

@@ -77,7 +77,7 @@ class GroupCommit:
         worker: Callable[[str], Worker] | None = None,
         entry_bytes_max: int = ENTRY_BYTES_MAX,
     ) -> None:
-        """Take the event loop; `worker` makes whoever runs the jobs of the disk, a thread unless a test says so."""
+        """Take the event loop; `worker` makes the workers for the jobs of the disk, threads unless a test says so."""
         if durability not in ("sync", "os"):
             raise LogmarkError(f"durability is sync or os, not {durability!r}")
         new_worker = worker or partial(ThreadWorker, loop)

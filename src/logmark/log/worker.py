@@ -15,7 +15,7 @@ Done = Callable[[Exception | None], None]
 
 
 class Worker(Protocol):
-    """Whoever runs jobs, one after the other."""
+    """Runs jobs, one after the other."""
 
     def run(self, job: Job, done: Done) -> None:
         """Run a job elsewhere, then `done` on the event loop with the error that ended it, if one did."""
