@@ -119,8 +119,8 @@ def list_partitions(content: WalContent, path: str, files: FileSystem) -> list[R
         found.append(
             RecoveredPartition(
                 key=partition,
-                # The runs of one entry are views of the same bytes.
-                entries=len({id(run.data.obj) for run in runs}),
+                # The runs of one entry are views of the same bytes; one without data repeats the end of another entry.
+                entries=len({id(run.data.obj) for run in runs if run.data}),
                 first_offset=first if point is None else max(first, point.offset),
                 end_offset=runs[-1].end_offset,
                 size_bytes=sum(len(run.data) for run in runs),
