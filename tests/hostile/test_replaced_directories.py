@@ -44,8 +44,10 @@ def replace_by_nothing(data: Path) -> None:
 
 
 def replace_by_copy(data: Path) -> None:
-    shutil.copytree(data, data.with_name("copy"))
     rename(data)
+    # After the rename the broker finds none of these names, so it changes none while they are copied.
+    unfinished = shutil.ignore_patterns("*.new", "*.tmp")
+    shutil.copytree(data.with_name("renamed"), data.with_name("copy"), ignore=unfinished)
     data.with_name("copy").rename(data)
 
 
