@@ -21,12 +21,12 @@ _KINDS = {
 
 
 def check_file(path: str) -> None:
-    """Refuse what is there and is not a plain file."""
+    """Refuse a path that leads to anything but a plain file."""
     _check(path, stat.S_IFREG)
 
 
 def check_directory(path: str) -> None:
-    """Refuse what is there and is not a directory; a link to one is none."""
+    """Refuse a path that leads to anything but a directory; a link to a directory is refused too."""
     _check(path, stat.S_IFDIR)
 
 

@@ -141,7 +141,7 @@ class RealFile:
         return True
 
     def sync_and_let_go(self) -> bool:
-        """Sync what is not synced and give the descriptor back; an error is kept for the next call of `sync`."""
+        """Sync unsynced bytes and give the descriptor back; `sync` raises an error of this the next time."""
         try:
             self.sync()
         except OSError as error:

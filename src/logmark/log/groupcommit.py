@@ -244,7 +244,7 @@ class GroupCommit:
         self._begin()
 
     def _fail(self, error: Exception) -> None:
-        """Give up what is not durable; unless the disk was only full, nothing is written until the next start."""
+        """Fail every append that is not durable; unless the disk was only full, refuse all writes until a restart."""
         lost = [*self._closed_drafts, self._draft]
         self._closed_drafts.clear()
         self._draft = _Draft(_NO_ROOM)
