@@ -77,6 +77,7 @@ def test_what_is_appended_during_a_round_is_told_with_the_next_one(stepped: Lab,
 
     workers.writer.finish_job()
     assert 1 == log.high_watermark
+    stepped.turn()
     workers.writer.finish_job()
     assert (51, 2) == (log.high_watermark, stepped.read_wal().entry_count)
 
@@ -91,6 +92,7 @@ def test_a_batch_that_has_no_room_in_an_entry_is_not_told_with_it(small_entries:
 
     assert 2 == small_entries.wal_end(log)
     assert 2 == log.high_watermark, "a record was acknowledged that is not in the WAL"
+    small_entries.turn()
     workers.writer.finish_job()
     assert (3, 3) == (log.high_watermark, small_entries.wal_end(log))
 
@@ -109,8 +111,7 @@ def test_nothing_is_told_that_is_not_in_the_wal(
             small_entries.turn()
         if at % 5 == 4 and workers.writer.is_busy:
             workers.writer.step()
-    small_entries.turn()
-    workers.writer.finish()
+    small_entries.committer.settle()
 
     assert len(sizes) == sum(log.high_watermark for log in logs)
     assert [] == [each for each in told if each[0] > each[1]]

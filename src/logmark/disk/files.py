@@ -21,6 +21,9 @@ class File(Protocol):
 
     path: str
 
+    @property
+    def direct_descriptor(self) -> int | None: ...
+
     def pread(self, size: int, at: int) -> bytes: ...
 
     def pwrite(self, data: Bytes, at: int) -> None: ...
@@ -113,10 +116,23 @@ def no_sync(descriptor: int) -> None:
 class RealFile:
     """An open file of the operating system; its descriptor may be given back while nobody uses it."""
 
-    __slots__ = ("__weakref__", "_among", "_descriptor", "_error", "_sync", "_synced", "_writes", "is_used", "path")
+    __slots__ = (
+        "__weakref__", "_among", "_descriptor", "_error", "_identity", "_is_direct", "_sync", "_synced", "_writes",
+        "is_used", "path",
+    )  # fmt: skip
 
-    def __init__(self, path: str, descriptor: int, sync: Callable[[int], None], among: OpenFiles | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        descriptor: int,
+        sync: Callable[[int], None],
+        among: OpenFiles | None = None,
+        *,
+        is_direct: bool = False,
+    ) -> None:
         self.path = path
+        self._is_direct = is_direct
+        self._identity: tuple[int, int] | None = None
         self.is_used = True
         self._descriptor: Descriptor | None = Descriptor(descriptor)
         self._sync = sync
@@ -125,6 +141,11 @@ class RealFile:
         self._error: OSError | None = None
         if among is not None:
             among.add(self)
+
+    @property
+    def direct_descriptor(self) -> int | None:
+        """The descriptor, if a write of whole blocks to it is on the medium as soon as it ends; else None."""
+        return self._descriptor.number if self._is_direct and self._descriptor is not None else None
 
     def _open_again(self) -> Descriptor:
         if self._among is None:
@@ -198,14 +219,14 @@ class RealFile:
         """Whether the path still leads to this file: neither it nor a folder above was removed or replaced."""
         if self._descriptor is None:
             return True
-        mine = os.fstat(self._descriptor.number)
-        if not mine.st_nlink:
-            return False
+        if self._identity is None:
+            mine = os.fstat(self._descriptor.number)
+            self._identity = (mine.st_ino, mine.st_dev)
         try:
             found = os.stat(self.path)
         except FileNotFoundError:
             return False
-        return (found.st_ino, found.st_dev) == (mine.st_ino, mine.st_dev)
+        return (found.st_ino, found.st_dev) == self._identity
 
     def close(self) -> None:
         self._descriptor = None
@@ -281,7 +302,7 @@ class RealFileSystem:
             # Some file systems do not know O_DIRECT: there the page cache and a sync do the same, with more work.
             with suppress(OSError):
                 flags = os.O_RDWR | os.O_CLOEXEC | os.O_DIRECT | os.O_DSYNC
-                return RealFile(path, os.open(path, flags), no_sync)
+                return RealFile(path, os.open(path, flags), no_sync, is_direct=True)
         return RealFile(path, os.open(path, os.O_RDWR | os.O_CLOEXEC), self._sync)
 
     def read(self, path: str) -> bytes:

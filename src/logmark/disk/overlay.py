@@ -55,6 +55,9 @@ class _Content:
 class OverlayFile:
     """One open file of an overlay; it holds no descriptor."""
 
+    # Whoever wants its bytes on the medium must write and sync.
+    direct_descriptor = None
+
     def __init__(self, path: str, content: _Content, base: FileSystem) -> None:
         self.path = path
         self._content = content

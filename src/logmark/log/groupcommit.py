@@ -20,6 +20,7 @@ from logmark.log.wal.entries import EntryBuilder, RunRow
 from logmark.log.wal.files import WalFile
 from logmark.log.wal.log import WriteAheadLog
 from logmark.log.wal.points import RecoveryPoint
+from logmark.log.wal.writer import EntryWriter
 from logmark.log.worker import Job, ThreadWorker, Worker
 
 Durability = Literal["sync", "os"]
@@ -90,7 +91,8 @@ class GroupCommit:
         self.flusher.on_end = self._resume
         # Makes the WAL when the first record comes; the data directory knows how.
         self.open_wal: Callable[[], WriteAheadLog] | None = None
-        self._writer = new_worker("logmark-wal")
+        # A test that brings workers steps through every write.
+        self._writer = EntryWriter(loop, new_worker("logmark-wal"), is_asynchronous=worker is None)
         self._reserver = new_worker("logmark-wal-files")
         self._wal: WriteAheadLog | None = None
         self._entry_bytes_max = entry_bytes_max
@@ -147,10 +149,8 @@ class GroupCommit:
         draft = self._draft
         draft.entry.add(log.key, segment_base, position, first_offset, end_offset, data, size)
         draft.logs[log] = None
-        if not self._is_scheduled and self._written_draft is None:
-            self._is_scheduled = True
-            # At the end of the turn, so that all appends that arrived together share the round.
-            self.loop.call_soon(self._begin)
+        if self._written_draft is None:
+            self._begin_soon()
 
     def _begin_draft(self, size: int) -> None:
         self._close_draft()
@@ -186,6 +186,12 @@ class GroupCommit:
         """Whether everything that was added is durable, or was given up."""
         return not (self._is_writing or self._closed_drafts or not self._draft.entry.is_empty)
 
+    def _begin_soon(self) -> None:
+        """Begin a round at the end of the turn, so that everything that arrived together shares it."""
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self.loop.call_soon(self._begin)
+
     def _begin(self) -> None:
         """Begin a round, if there is something to write and a file to write it to."""
         self._is_scheduled = False
@@ -208,7 +214,7 @@ class GroupCommit:
         entry = draft.entry.seal(number, file.salt)
         self.flusher.begin_entry(number, draft.logs)
         self._written_draft = draft
-        self._writer.run(_write(file, entry), partial(self._end, draft, file, number, size))
+        self._writer.write(file, entry, partial(self._end, draft, file, number, size))
 
     def _wait_for_file(self, size: int) -> None:
         """Begin the round when a file is there: made, used again, or freed by a flush; give up if none can come."""
@@ -221,7 +227,6 @@ class GroupCommit:
 
     def _end(self, draft: _Draft, file: WalFile, number: int, size: int, error: Exception | None) -> None:
         self._written_draft = None
-        # On the loop: in the thread each of its two calls would wait for the interpreter.
         if error is None and not file.is_in_place():
             error = FileNotFoundError(errno.ENOENT, "it was removed or replaced while the broker ran", file.path)
         if error is not None:
@@ -241,7 +246,11 @@ class GroupCommit:
         if self._wal.is_pressed:
             self.flusher.flush_all()
         self._reserve()
-        self._begin()
+        if self._closed_drafts:
+            self._begin()
+        else:
+            # Not at once: the answers go out first, and what has come in meanwhile joins the next round.
+            self._begin_soon()
 
     def _fail(self, error: Exception) -> None:
         """Fail every append that is not durable; unless the disk was only full, refuse all writes until a restart."""
@@ -347,15 +356,6 @@ class GroupCommit:
 
     def close(self) -> None:
         """End the threads; what is under way is finished first."""
-        for worker in (self._writer, self._reserver):
-            worker.close()
+        self._writer.close()
+        self._reserver.close()
         self.flusher.close()
-
-
-def _write(file: WalFile, entry: memoryview) -> Job:
-    """Write an entry behind the last one and sync it."""
-    assert file.file is not None
-    file.file.pwrite(entry, file.position)
-    yield
-    file.file.sync()
-    yield

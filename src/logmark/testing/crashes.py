@@ -120,6 +120,9 @@ class PowerLoss:
 class CrashFile:
     """An open file: it stays the same file when its name changes."""
 
+    # Whoever wants its bytes on the medium must write and sync.
+    direct_descriptor = None
+
     def __init__(self, path: str, node: int, disk: "CrashFileSystem") -> None:
         self.path = path
         self._node = node

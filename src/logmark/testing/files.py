@@ -31,6 +31,9 @@ class _Unsynced:
 class FaultyFile:
     """A file that fails, waits and forgets as its file system says."""
 
+    # Whoever wants its bytes on the medium must write and sync.
+    direct_descriptor = None
+
     def __init__(self, file: File, system: "FaultyFileSystem") -> None:
         self._file = file
         self._system = system
