@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from logmark.clock import ManualClock
 from logmark.errors import LogFailed
+from logmark.log.waiters import Told
 
 Entry = tuple[bytes, bytes | None]
 
@@ -54,9 +55,9 @@ class FakeJournal:
         self.batch_ends: list[int] = []
         self.durable_end = len(self.entries)
         self.is_held = is_held
-        self.failure: Exception | None = None
+        self.failure: LogFailed | None = None
         self.fails_next_write = False
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiters: list[tuple[int, Told]] = []
 
     @property
     def has_failed(self) -> bool:
@@ -76,15 +77,14 @@ class FakeJournal:
             self.sync()
         return len(self.entries)
 
-    def durable(self, next_offset: int) -> asyncio.Future[None] | None:
+    def when_durable(self, next_offset: int, told: Told) -> bool:
         if self.durable_end >= next_offset:
-            return None
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            return False
         if self.failure is not None:
-            future.set_exception(self.failure)
+            asyncio.get_running_loop().call_soon(told, self.failure)
         else:
-            self._waiters.append((next_offset, future))
-        return future
+            self._waiters.append((next_offset, told))
+        return True
 
     def read(self) -> Iterator[Sequence[tuple[bytes | None, bytes | None]]]:
         for at in range(0, self.durable_end, 3):
@@ -102,19 +102,18 @@ class FakeJournal:
         if pending:
             self.durable_end = pending[-1]
         waiting, self._waiters = self._waiters, []
-        for next_offset, future in waiting:
+        for next_offset, told in waiting:
             if next_offset > self.durable_end:
-                self._waiters.append((next_offset, future))
-            elif not future.done():
-                future.set_result(None)
+                self._waiters.append((next_offset, told))
+            else:
+                told(None)
 
     def fail(self) -> None:
         """The disk fails: nothing that waits will ever be durable, and nothing more is written."""
         self.failure = LogFailed("input/output error")
         waiting, self._waiters = self._waiters, []
-        for _, future in waiting:
-            if not future.done():
-                future.set_exception(self.failure)
+        for _, told in waiting:
+            told(self.failure)
 
     def after_power_loss(self, *, surviving_batches: int) -> "FakeJournal":
         """What a restart finds: all that was durable, and perhaps some of what was only written."""

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from logmark.broker import api
-from logmark.broker.answers import Buffers, LateAnswer
+from logmark.broker.answers import Body, Buffers, LateAnswer, LateReply
 from logmark.broker.api import produce
 from logmark.errors import ErrorCode, Malformed, Refused
 from logmark.wire import frames, messages, usual
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from logmark.broker.server import Broker
 
 log = logging.getLogger(__name__)
-
-Body = Buffers | asyncio.Future[Buffers | None] | None
-Answer = Body | LateAnswer
 
 API_VERSIONS_KEY = 18
 NEVER = 1 << 15
@@ -90,13 +87,14 @@ class Dispatcher:
             key: entry.schema.FLEXIBLE_FROM for key, entry in self.apis.items()
         }.get
 
-    def answer(self, frame: memoryview, connection: "Connection") -> Answer:
+    def answer(self, frame: memoryview, connection: "Connection") -> Body:
         """The answer to one request, ready, later or never (acks=0); Malformed when it cannot be read."""
         asked = None if self._broker.faults.is_armed else usual.read_produce(frame.obj)
         if asked is not None:
             written = produce.handle_usual(asked, frame, connection, self._broker)
             if isinstance(written, bytes):
                 return [written]
+            # A late answer to this request is whole already.
             return written if isinstance(written, LateAnswer) else self._whole(asked[1], True, written)
         header = frames.read_request_header(frame, self._flexible_from)
         entry = self.apis.get(header.api_key)
@@ -122,6 +120,9 @@ class Dispatcher:
             return None
         if isinstance(body, list):
             return self.framed(correlation_id, flexible, body)
+        if isinstance(body, LateAnswer):
+            body.convert(lambda buffers: self.framed(correlation_id, flexible, buffers))
+            return body.result() if body.done() else body
         return self._later(correlation_id, flexible, body)
 
     def _body(
@@ -142,6 +143,8 @@ class Dispatcher:
             result = refusal(entry, message, ErrorCode.UNKNOWN_SERVER_ERROR, request.version)
         if isinstance(result, messages.Message):
             return self._encoded(entry, request, result)
+        if isinstance(result, LateReply):
+            return self._encoded_later(entry, message, request, result)
         assert inspect.isawaitable(result)
         return asyncio.ensure_future(self._finish(entry, message, result, request))
 
@@ -156,6 +159,20 @@ class Dispatcher:
             log.exception("a handler failed", extra={"api": entry.name, "version": request.version})
             reply = refusal(entry, message, ErrorCode.UNKNOWN_SERVER_ERROR, request.version)
         return self._encoded(entry, request, reply)
+
+    def _encoded_later(self, entry: Api, message: messages.Message, request: Request, reply: LateReply) -> LateAnswer:
+        late = LateAnswer()
+
+        def complete(reply: messages.Message) -> None:
+            try:
+                late.complete(self._encoded(entry, request, reply))
+            except Exception:
+                log.exception("a handler failed", extra={"api": entry.name, "version": request.version})
+                failed = refusal(entry, message, ErrorCode.UNKNOWN_SERVER_ERROR, request.version)
+                late.complete(self._encoded(entry, request, failed))
+
+        reply.when_complete(complete)
+        return late
 
     def _encoded(self, entry: Api, request: Request, reply: Any) -> Buffers:
         return [messages.encode_response(entry.schema, request.version, reply)]

@@ -5,9 +5,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from logmark.broker.answers import Body, Buffers, LateAnswer
 from logmark.errors import ErrorCode
-
-Body = list[bytes | memoryview] | asyncio.Future[list[bytes | memoryview] | None] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +21,15 @@ class Fault:
         if not self.delay_s:
             return handle(self.code)
 
-        async def late() -> list[bytes | memoryview] | None:
+        async def late() -> Buffers | None:
             await asyncio.sleep(self.delay_s)
             body = handle(self.code)
+            if isinstance(body, LateAnswer):
+                done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+                if not body.done():
+                    body.add_done_callback(done.set_result)
+                    await done
+                return body.result()
             return await body if isinstance(body, asyncio.Future) else body
 
         return asyncio.ensure_future(late())

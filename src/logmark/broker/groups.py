@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from logmark.broker.shards import PartitionJournal, Shard, Timer
+from logmark.broker.shards import Answered, PartitionJournal, Shard, Timer
 from logmark.coordination.commands import (
     Beaten,
     CommitOffsets,
@@ -15,7 +15,6 @@ from logmark.coordination.commands import (
     Joined,
     Leave,
     Left,
-    OffsetsCommitted,
     OffsetsDeleted,
     Sync,
     Synced,
@@ -90,10 +89,10 @@ class Groups:
         """The leavers are out."""
         return self._shard(command.group).ask(lambda at, ticket, now_ms: at.leave(command, ticket, now_ms=now_ms))
 
-    def commit_offsets(self, command: CommitOffsets) -> Awaitable[OffsetsCommitted]:
-        """The places are on disk."""
-        return self._shard(command.group).ask(
-            lambda at, ticket, now_ms: at.commit_offsets(command, ticket, now_ms=now_ms)
+    def commit_offsets(self, command: CommitOffsets, answered: Answered) -> None:
+        """Commit offsets, and make a call with `OffsetsCommitted` when they are on disk, or with `Refused`."""
+        self._shard(command.group).submit(
+            lambda at, ticket, now_ms: at.commit_offsets(command, ticket, now_ms=now_ms), answered
         )
 
     def delete_offsets(self, command: DeleteOffsets) -> Awaitable[OffsetsDeleted]:

@@ -11,6 +11,7 @@ import itertools
 import logging
 import uuid
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from logmark.coordination import journal as records
@@ -19,6 +20,7 @@ from logmark.coordination.coordinator import Coordinator
 from logmark.coordination.facts import Fact, GroupRecorded
 from logmark.coordination.rebalance import GroupSettings
 from logmark.errors import ErrorCode, LogFailed, LogmarkError, Malformed, Refused
+from logmark.log.waiters import Told
 from logmark.names import OFFSETS_TOPIC
 from logmark.wire import batches, columns
 
@@ -31,6 +33,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Record = tuple[bytes, bytes | None]
 Decide = Callable[[Coordinator, Ticket, int], Outcome]
+# Gets the answer, or the `Refused` that stands for it. Called once, on the event loop.
+Answered = Callable[[Any], None]
 
 LOAD_BYTES = 128 * 1024  # read at once while loading: some milliseconds of the event loop
 
@@ -55,7 +59,7 @@ class OffsetsJournal(Protocol):
     @property
     def size_bytes(self) -> int: ...
     def append(self, entries: Sequence[Record], *, now_ms: int) -> int: ...
-    def durable(self, next_offset: int) -> "asyncio.Future[None] | None": ...
+    def when_durable(self, next_offset: int, told: Told) -> bool: ...
     def read(self) -> Iterator[Sequence[tuple[bytes | None, bytes | None]]]: ...
 
 
@@ -81,9 +85,9 @@ class PartitionJournal:
         batch = batches.own(batches.build(entries, timestamp_ms=now_ms))
         return self._partition.append(batch, now_ms=now_ms, from_client=False).last_offset + 1
 
-    def durable(self, next_offset: int) -> "asyncio.Future[None] | None":
-        """Done when every offset below is on disk; None when it is."""
-        return self._partition.durable(next_offset)
+    def when_durable(self, next_offset: int, told: Told) -> bool:
+        """Make a call when every offset below is on disk, or the log has failed; return False if it is there."""
+        return self._partition.when_durable(next_offset, told)
 
     def read(self) -> Iterator[Sequence[tuple[bytes | None, bytes | None]]]:
         """Everything durable, from the log start on, in portions."""
@@ -133,8 +137,8 @@ class Shard:
         self._is_asleep = False  # loaded while its log took no facts: its groups can be looked at only
         self._written_to = 0  # the next offset after the last fact written
         self._tickets = itertools.count(1)
-        self._parked: dict[Ticket, asyncio.Future[Any]] = {}
-        self._unanswered: set[asyncio.Future[Any]] = set()
+        self._parked: set[Ticket] = set()  # not decided yet
+        self._unanswered: dict[Ticket, Answered] = {}
         self._timer: Timer | None = None
         self._timer_at_ms = 0
         self._topics_gone: set[str] = set()  # deleted while this shard loaded
@@ -152,25 +156,37 @@ class Shard:
         return self._coordinator is not None or self._is_unreadable or self._is_closed
 
     def ask(self, decide: Decide) -> "asyncio.Future[Any]":
-        """The answer to a command, once it is decided and what it rests on is durable."""
+        """Return the answer to a command, once it is decided and what it rests on is durable."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.submit(decide, partial(_settle, future))
+        return future
+
+    def submit(self, decide: Decide, answered: Answered) -> None:
+        """Run a command and make a call with its answer, as `ask` does without the cost of a future.
+
+        Raises Refused if the command cannot even be decided here.
+        """
         coordinator = self._at_work()
         if self._journal.has_failed:
             raise Refused(ErrorCode.NOT_COORDINATOR)
         if self._is_asleep:
             self._wake(coordinator)
             coordinator = self._at_work()
-        ticket = Ticket(next(self._tickets))
-        future = self._promise()
-        self._parked[ticket] = future
+        ticket = self._new_ticket(answered)
+        self._parked.add(ticket)
         self._run(lambda now_ms: decide(coordinator, ticket, now_ms), ticket)
-        return future
 
     def read(self, look: Callable[[Coordinator], T]) -> "asyncio.Future[T]":
-        """What the coordinator knows now, once all of that is durable."""
+        """Return what the coordinator knows now, once all of that is durable."""
         found = look(self._at_work())
-        future: asyncio.Future[T] = self._promise()
-        self._answer_when_durable([(future, found)])
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._answer_when_durable([(self._new_ticket(partial(_settle, future)), found)])
         return future
+
+    def _new_ticket(self, answered: Answered) -> Ticket:
+        ticket = Ticket(next(self._tickets))
+        self._unanswered[ticket] = answered
+        return ticket
 
     def forget_topic(self, topic: str) -> None:
         """No group has a place in a topic that was deleted."""
@@ -195,11 +211,6 @@ class Shard:
             self.load()
             raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return self._coordinator
-
-    def _promise(self) -> "asyncio.Future[Any]":
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._unanswered.add(future)
-        return future
 
     # Deciding, writing, applying
 
@@ -253,37 +264,30 @@ class Shard:
     def _reply(self, outcome: Outcome) -> None:
         answers = []
         for reply in outcome.replies:
-            future = self._parked.pop(reply.ticket, None)
-            if future is not None:
-                answers.append((future, reply.answer))
+            if reply.ticket in self._parked:
+                self._parked.discard(reply.ticket)
+                answers.append((reply.ticket, reply.answer))
         if answers or outcome.facts:
             self._answer_when_durable(answers)
 
-    def _answer_when_durable(self, answers: Sequence[tuple["asyncio.Future[Any]", object]]) -> None:
-        pending = self._journal.durable(self._written_to)
-        if pending is None:
-            self._answer(answers)
-            return
+    def _answer_when_durable(self, answers: Sequence[tuple[Ticket, object]]) -> None:
         coordinator = self._coordinator
 
-        def settled(pending: "asyncio.Future[None]") -> None:
-            error = None if pending.cancelled() else pending.exception()
-            if error is None and not pending.cancelled():
+        def told(failure: LogFailed | None) -> None:
+            if failure is None:
                 self._answer(answers)
             elif self._coordinator is coordinator:
-                self._stop(error or LogFailed("the log was closed"))
+                self._stop(failure)
 
-        pending.add_done_callback(settled)
+        if not self._journal.when_durable(self._written_to, told):
+            self._answer(answers)
 
-    def _answer(self, answers: Sequence[tuple["asyncio.Future[Any]", object]]) -> None:
-        for future, answer in answers:
-            self._unanswered.discard(future)
-            if future.done():
-                continue  # refused when the shard stopped, or its connection is gone
-            if isinstance(answer, Refused):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)
+    def _answer(self, answers: Sequence[tuple[Ticket, object]]) -> None:
+        for ticket, answer in answers:
+            # Nobody is left whose answer was refused when the shard stopped.
+            answered = self._unanswered.pop(ticket, None)
+            if answered is not None:
+                answered(answer)
 
     # Time
 
@@ -372,10 +376,12 @@ class Shard:
 
     def _stop(self, error: BaseException) -> None:
         """Nobody is answered from a state that did not reach the disk; it is loaded again from what did."""
-        log.error(
-            "an internal partition could not be written, its groups are loaded again",
-            extra={"topic": OFFSETS_TOPIC, "partition": self.index, "error": str(error)},
-        )
+        if self._coordinator is not None:
+            # The log tells of its failure to whoever waits, and again to the command that met it.
+            log.error(
+                "an internal partition could not be written, its groups are loaded again",
+                extra={"topic": OFFSETS_TOPIC, "partition": self.index, "error": str(error)},
+            )
         self._coordinator = None
         self._refuse_everybody(ErrorCode.NOT_COORDINATOR)
         if not self._is_closed:
@@ -386,10 +392,9 @@ class Shard:
             self._timer.cancel()
             self._timer = None
         self._parked.clear()
-        unanswered, self._unanswered = self._unanswered, set()
-        for future in unanswered:
-            if not future.done():
-                future.set_exception(Refused(code))
+        unanswered, self._unanswered = self._unanswered, {}
+        for answered in unanswered.values():
+            answered(Refused(code))
 
     def close(self) -> None:
         """Whoever waits for other members is sent away; what was decided is still answered once it is durable."""
@@ -399,5 +404,14 @@ class Shard:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        parked, self._parked = self._parked, {}
-        self._answer([(future, Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)) for future in parked.values()])
+        parked, self._parked = self._parked, set()
+        self._answer([(ticket, Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)) for ticket in parked])
+
+
+def _settle(future: "asyncio.Future[Any]", answer: object) -> None:
+    if future.done():
+        return  # its connection is gone
+    if isinstance(answer, Refused):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)

@@ -4,10 +4,13 @@ v2-4  a retention of its own     v6  leader epoch     v7  static members (KIP-34
 v9    member epochs of the new protocol (KIP-848), which is not served here     v10  topic ids, not served here
 """
 
-from collections.abc import Callable
+import itertools
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from logmark.coordination.commands import CommitOffsets, Place
+from logmark.broker.answers import LateReply
+from logmark.coordination.commands import CommitOffsets, OffsetsCommitted, Place
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import offset_commit as schema
 
@@ -18,68 +21,65 @@ KEY = schema.KEY
 VERSIONS = range(2, 10)
 
 
-async def handle(request: schema.Request, at: "Request") -> schema.Response:
-    """An error code for every partition."""
+def handle(request: schema.Request, at: "Request") -> schema.Response | LateReply:
+    """Commit the offsets of partitions that exist; the response has an error code for every partition."""
     logs = at.broker.logs
-    places = [
-        Place(
-            topic.name,
-            each.partition_index,
-            each.committed_offset,
-            each.committed_leader_epoch,
-            each.committed_metadata or "",
-        )
-        for topic in request.topics
-        for each in topic.partitions
-    ]
-    errors = {
-        (place.topic, place.partition): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        for place in places
-        if logs.partition(place.topic, place.partition) is None
-    }
-    known = tuple(place for place in places if (place.topic, place.partition) not in errors)
-    # A request of unknown partitions only is answered as such, whatever the group.
-    if known or not places:
-        errors |= await _commit(request, known, at)
-    return _response(request, lambda topic, partition: errors[topic, partition])
+    errors: dict[tuple[str, int], ErrorCode] = {}
+    known: list[Place] = []
+    for topic in request.topics:
+        for each in topic.partitions:
+            if logs.partition(topic.name, each.partition_index) is None:
+                errors[topic.name, each.partition_index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                known.append(
+                    Place(
+                        topic.name,
+                        each.partition_index,
+                        each.committed_offset,
+                        each.committed_leader_epoch,
+                        each.committed_metadata or "",
+                    )
+                )
+    if errors and not known:
+        # A request of unknown partitions only is answered as such, whatever the group.
+        return _response(request, errors)
+    reply = LateReply()
 
+    def answered(outcome: OffsetsCommitted | Refused) -> None:
+        codes = itertools.repeat(outcome.code) if isinstance(outcome, Refused) else outcome.errors
+        for place, code in zip(known, codes, strict=False):
+            errors[place.topic, place.partition] = code
+        reply.complete(_response(request, errors))
 
-async def _commit(
-    request: schema.Request, places: tuple[Place, ...], at: "Request"
-) -> dict[tuple[str, int], ErrorCode]:
+    command = CommitOffsets(
+        group=request.group_id,
+        generation=request.generation_id_or_member_epoch,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        retention_ms=None if request.retention_time_ms == -1 else request.retention_time_ms,
+        places=tuple(known),
+        unknown_group_error=ErrorCode.GROUP_ID_NOT_FOUND if at.version >= 9 else ErrorCode.ILLEGAL_GENERATION,
+    )
     try:
-        committed = await at.broker.groups.commit_offsets(
-            CommitOffsets(
-                group=request.group_id,
-                generation=request.generation_id_or_member_epoch,
-                member_id=request.member_id,
-                instance_id=request.group_instance_id,
-                retention_ms=None if request.retention_time_ms == -1 else request.retention_time_ms,
-                places=places,
-                unknown_group_error=(
-                    ErrorCode.GROUP_ID_NOT_FOUND if at.version >= 9 else ErrorCode.ILLEGAL_GENERATION
-                ),
-            )
-        )
-        errors = committed.errors
+        at.broker.groups.commit_offsets(command, answered)
     except Refused as refused:
-        errors = (refused.code,) * len(places)
-    return {(place.topic, place.partition): error for place, error in zip(places, errors, strict=True)}
+        answered(refused)
+    return reply
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
-    """The same error for every partition: the answer has no other place for it."""
-    return _response(request, lambda topic, partition: code)
+    """Return the same error for every partition: the response has no other place for it."""
+    return _response(request, defaultdict(lambda: code))
 
 
-def _response(request: schema.Request, error_of: Callable[[str, int], ErrorCode]) -> schema.Response:
+def _response(request: schema.Request, errors: Mapping[tuple[str, int], ErrorCode]) -> schema.Response:
     return schema.Response(
         topics=[
             schema.ResponseTopic(
                 name=topic.name,
                 partitions=[
                     schema.ResponsePartition(
-                        partition_index=each.partition_index, error_code=error_of(topic.name, each.partition_index)
+                        partition_index=each.partition_index, error_code=errors[topic.name, each.partition_index]
                     )
                     for each in topic.partitions
                 ],
