@@ -221,7 +221,7 @@ class Appender:
             return self._state.fail(worse)
         if not disk_full.is_full(error):
             return self._state.fail(error)
-        refused = disk_full.refused(self._state.name, error)
+        refused = disk_full.describe_refused_write(self._state.name, error)
         if not self._is_full_reported:
             self._is_full_reported = True
             logger.warning("%s", refused)

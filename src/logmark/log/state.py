@@ -132,7 +132,7 @@ class LogState:
 
         After a failed sync the kernel may have dropped the pages, and report the next sync as successful.
         """
-        failure = disk_full.stopped(self.name, error)
+        failure = disk_full.describe_failed_log(self.name, error)
         if self.status is LogStatus.OPEN:
             logger.error("%s", failure)
             self._change_status(LogStatus.STOPPED)

@@ -149,7 +149,7 @@ class WriteRecovery:
         if is_suspect or disk_full.is_full(error):
             self.request()
         else:
-            logger.error("%s", disk_full.stopped(self._state.name, error))
+            logger.error("%s", disk_full.describe_failed_log(self._state.name, error))
 
     def _resume(self, loaded: Loaded, loader: Loader, *, is_suspect: bool) -> None:
         state = self._state
