@@ -12,8 +12,8 @@ Every field of `LogState` has one writer:
     status, failure                 the methods `fail`, `distrust`, `resume` and `close` below
     watchers                        whoever waits for records, through `Partition.watchers`
 
-`load` sets all offsets at once, when a partition is created, opened or recovered. The event loop owns the state: no
-thread reads or writes it.
+Beside these, `Partition.create` and `Partition.load` set the offsets, producers and segments of a log as a whole. Only
+the event loop writes the state; the thread that loads a log for a recovery reads its folder and its epochs.
 """
 
 import enum
