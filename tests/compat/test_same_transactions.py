@@ -18,8 +18,9 @@ from kafka.structs import TopicPartition as KafkaPythonPartition
 
 from logmark.clock import SystemClock
 from logmark.disk.files import RealFileSystem
+from logmark.log.folder import METADATA
 from logmark.log.groupcommit import GroupCommit
-from logmark.log.partition import METADATA, Partition
+from logmark.log.partition import Partition
 from logmark.log.producers import Producers
 from logmark.log.settings import TopicSettings
 from logmark.testing import Broker

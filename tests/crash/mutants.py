@@ -16,7 +16,7 @@ FOLDER = Path(logmark.log.__path__[0])
 ATOMIC = "write_atomically"
 SYNCS = ("sync", "sync_file", "sync_directory", "sync_indexes", "sync_aborted", ATOMIC)
 # What a person runs while the broker stands still, and compaction, whose swap has crash tests of its own.
-TOOLS, COMPACTION = ("repair",), ("cleaning", "swap", "Partition.take_over")
+TOOLS, COMPACTION = ("repair",), ("cleaning", "swap", "log_to_clean")
 
 # Syncs that no crash of these scripts can miss, each for a reason.
 ELSEWHERE = {

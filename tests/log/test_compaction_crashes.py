@@ -13,8 +13,7 @@ import pytest
 
 from logmark.clock import ManualClock
 from logmark.errors import LogmarkError
-from logmark.log import cleaning, swap
-from logmark.log import partition as partition_module
+from logmark.log import cleaning, log_to_clean, swap
 from logmark.log.cleaning import Done, Limits
 from logmark.log.partition import Partition
 from logmark.log.segment import Segment
@@ -201,11 +200,10 @@ def test_a_crash_while_a_log_is_compacted_loses_nothing() -> None:
 
 def sync_sites() -> Iterator[SyncSite]:
     """Every sync that a cleaning and its swap ask for, by themselves."""
-    for module in (cleaning, swap, partition_module):
+    for module in (cleaning, swap, log_to_clean):
         path = Path(str(module.__file__))
         for function, node in mutants._attributes(ast.parse(path.read_text()), ""):
-            is_ours = module is not partition_module or function == "Partition.take_over"
-            if is_ours and node.attr in ("sync", "sync_file", "sync_directory"):
+            if node.attr in ("sync", "sync_file", "sync_directory"):
                 yield SyncSite(path.stem, function, node.lineno, node.col_offset, ast.unparse(node))
 
 

@@ -1,9 +1,11 @@
 """A flush that the disk fails after the acknowledgement costs nobody a record, and no other partition its WAL."""
 
 import errno
+from typing import Any
 
 import pytest
 
+from logmark.log.folder import METADATA
 from logmark.log.partition import Partition
 from logmark.log.wal import saved
 from logmark.log.wal.log import FOLDER
@@ -82,3 +84,80 @@ def test_other_partitions_go_on_while_one_is_broken(lab: Lab, which: int) -> Non
 
     assert {0: b"acknowledged"} == values(other)
     assert 1 == other.recovery_point
+
+
+def seconds_of_attempts(lab: Lab, partition: Partition, monkeypatch: pytest.MonkeyPatch, *, last: int) -> list[int]:
+    """Ask the partition every second to recover, as the broker does, and return when it was written again."""
+    attempts: list[int] = []
+    rewrite, begun_ms = lab.committer.rewrite, lab.clock.now_ms()
+
+    def note(*arguments: Any) -> None:
+        attempts.append((lab.clock.now_ms() - begun_ms) // 1000)
+        rewrite(*arguments)
+
+    monkeypatch.setattr(lab.committer, "rewrite", note)
+    for _ in range(last + 1):
+        assert partition in lab.committer.flusher.troubled
+        lab.loop.run_until_complete(partition.recover())
+        lab.committer.flusher.settle()
+        assert partition.failure is not None
+        lab.clock.advance(seconds=1)
+    return attempts
+
+
+BACKED_OFF = [0, 1, 3, 7, 15, 31, 63, 123, 183]
+
+
+def test_a_partition_that_stays_broken_is_written_again_less_and_less_often(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    partition = fail_a_flush(lab)
+
+    assert BACKED_OFF == seconds_of_attempts(lab, partition, monkeypatch, last=200)
+
+
+def test_a_partition_whose_next_flush_fails_again_is_written_again_less_and_less_often(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = fail_a_flush(lab)
+    lab.files.heal()
+    # Only a flush syncs the topic id: every attempt succeeds, and the flush after it fails.
+    lab.files.fail_syncs(METADATA, errno.EIO)
+    load = partition.load
+    loads: list[object] = []
+    monkeypatch.setattr(partition, "load", lambda *loaded: (loads.append(loaded), load(*loaded)))
+
+    assert BACKED_OFF == seconds_of_attempts(lab, partition, monkeypatch, last=200)
+    assert len(BACKED_OFF) == len(loads)
+
+
+def test_a_flush_that_succeeds_ends_the_back_off(lab: Lab) -> None:
+    partition = fail_a_flush(lab)
+    for _ in range(5):
+        lab.loop.run_until_complete(partition.recover())
+        lab.clock.advance(seconds=60)
+    lab.files.heal()
+    lab.loop.run_until_complete(partition.recover())
+    assert partition.failure is None
+    lab.finish(partition)
+
+    lab.files.fail_syncs("clicks-0/", errno.EIO, times=1)
+    lab.append(partition, b"acknowledged")
+    lab.finish(partition)
+    assert partition.failure is not None
+    lab.loop.run_until_complete(partition.recover())
+
+    assert partition.failure is None
+
+
+def test_a_clock_that_is_set_back_does_not_delay_a_recovery(lab: Lab) -> None:
+    partition = fail_a_flush(lab)
+    lab.loop.run_until_complete(partition.recover())
+    lab.files.heal()
+    lab.loop.run_until_complete(partition.recover())
+    assert partition.failure is not None, "the back-off is not over"
+
+    lab.clock._now_ms -= 1
+    lab.loop.run_until_complete(partition.recover())
+
+    assert partition.failure is None

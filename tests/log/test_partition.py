@@ -156,7 +156,7 @@ def test_a_segment_rolls_when_its_index_is_full(lab: Lab) -> None:
 def test_offsets_in_a_segment_never_outgrow_its_index(lab: Lab) -> None:
     partition = lab.create()
     lab.append(partition, b"x")
-    partition.log_end_offset = partition.high_watermark = partition.durable_end = 2**31 + 5
+    partition._state.load(0, 2**31 + 5)
     lab.append(partition, b"y")
 
     assert [0, 2**31 + 5] == [segment.base_offset for segment in partition.segments]

@@ -30,7 +30,7 @@ from logmark.log import checkpoints, preview
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry
 from logmark.log.directory import LOCK, META
-from logmark.log.partition import METADATA
+from logmark.log.folder import METADATA
 from logmark.log.segment import LOG
 from logmark.names import OFFSETS_TOPIC, TopicPartition
 

@@ -20,8 +20,9 @@ from logmark.disk.files import FileSystem, Lock
 from logmark.errors import Malformed, UserError
 from logmark.log import catalog, checkpoints
 from logmark.log.catalog import Catalog
+from logmark.log.folder import METADATA
 from logmark.log.groupcommit import GroupCommit
-from logmark.log.partition import METADATA, Partition
+from logmark.log.partition import Partition
 from logmark.log.prefetch import ReadAhead
 from logmark.log.settings import TopicSettings
 from logmark.log.wal import log as wal

@@ -1,9 +1,9 @@
-"""What a full disk does to a log, and how the log takes records again.
+"""What a full or broken disk does to a log: the errors that say so, and the cut back to what is durable.
 
 A write that finds the disk full is refused and leaves nothing behind, so the next one may succeed. A sync that fails
-leaves no such certainty: the kernel may have dropped what was written since the last sync and call the next one good.
-None of that was acknowledged or shown. So the log is cut back to its durable end and loaded as after a crash, once
-there is space; after any other error than a full disk that is left to a person, who repairs the disk and restarts.
+leaves no such certainty: the kernel may have dropped what was written since the last sync, and report the next sync as
+successful. None of that was acknowledged or visible. So `write_recovery` cuts the log back to its durable end and loads
+it as after a crash, once there is space.
 """
 
 import errno
@@ -18,20 +18,20 @@ PAGE_BYTES = 4096
 
 
 def is_full(error: BaseException | None) -> bool:
-    """The disk, or this user's share of it, has no space left: that may pass."""
+    """Return whether the disk, or this user's share of it, has no space left: that may pass."""
     return isinstance(error, OSError) and error.errno in FULL
 
 
-def refused(name: str, error: OSError) -> LogFailed:
-    """A write found the disk full and was undone."""
+def describe_refused_write(name: str, error: OSError) -> LogFailed:
+    """Return the error for a write that found the disk full and was undone."""
     return LogFailed(
         f"The disk is full, so the log of {name} did not take the records ({error}). Nothing that was acknowledged is "
         "lost, and it can be read. Free some space: the log then takes records again by itself."
     )
 
 
-def stopped(name: str, error: BaseException) -> LogFailed:
-    """The disk failed this log, and nobody can say what became of what was not yet acknowledged."""
+def describe_failed_log(name: str, error: BaseException) -> LogFailed:
+    """Return the error of a log that the disk failed: what was not acknowledged may be lost."""
     if is_full(error):
         return LogFailed(
             f"The disk was too full to sync the log of {name} ({error}). Nothing that was acknowledged is lost, and it "
@@ -52,7 +52,7 @@ def describe_failed_wal(error: BaseException) -> LogFailed:
 
 
 def cut_back(folder: str, sizes: Mapping[int, int], end: int, files: FileSystem) -> None:
-    """Takes away what is not durable: segments that begin behind an offset, and of others all behind so many bytes.
+    """Remove what is not durable: segments that begin behind an offset, and of others all behind so many bytes.
 
     The load that follows checks what is left and syncs it.
     """

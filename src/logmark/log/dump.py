@@ -15,8 +15,8 @@ from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog
 from logmark.log.damage import Damage
 from logmark.log.epochs import FILE_NAME as EPOCHS
+from logmark.log.folder import METADATA
 from logmark.log.inspection import UNPACKED_BYTES_MAX
-from logmark.log.partition import METADATA
 from logmark.log.scanner import Scanner
 from logmark.log.segment import LOG, file_name
 from logmark.log.wal.entries import Run, split_key

@@ -1,48 +1,164 @@
-"""Reading batches from a partition's segments, and refusing whatever is not sound.
+"""Reading a partition's log: batches by offset, aborted transactions, and offsets by time; refusing what is not sound.
 
 A checksum covers neither the base offset nor the length of a batch. So in a segment without gaps (every one that
 was never cleaned) each batch must begin where the one before it ended; that finds what the checksum cannot.
 """
 
+import logging
 from collections.abc import Iterable
 
-from logmark.errors import ErrorCode, Refused
+from logmark.errors import ErrorCode, Malformed, Refused
+from logmark.log import timestamps
 from logmark.log.damage import BadBatch, Damage
 from logmark.log.segment import Segment
-from logmark.log.segments import Segments
+from logmark.log.state import LogState
 from logmark.wire import batches
 from logmark.wire.batches import LEADER_EPOCH
 from logmark.wire.columns import HEADER_BYTES
 
-PLACES_MAX = 64
+POSITIONS_MAX = 64
 Records = bytes | memoryview
+
+logger = logging.getLogger(__name__)
 
 
 class Reader:
-    """Reads from where an offset lies; remembers where it stopped, because the next read begins there."""
+    """Reads one partition's log; remembers where each read stopped, because the next one begins there."""
 
-    __slots__ = ("_leader_epoch", "_name", "_places", "_segments", "_stopped")
+    __slots__ = ("_gaps", "_leader_epoch", "_positions", "_segments", "_state", "_stopped")
 
-    def __init__(self, name: str, segments: Segments, *, leader_epoch: int = LEADER_EPOCH) -> None:
+    def __init__(self, state: LogState, *, leader_epoch: int = LEADER_EPOCH) -> None:
+        """Take the epoch that every batch must have; -1 is for a log of Apache Kafka, which may have several."""
         self._leader_epoch = leader_epoch
-        self._name = name
-        self._segments = segments
-        self._places: dict[int, tuple[Segment, int]] = {}
+        self._state = state
+        self._segments = state.segments
+        # The segment and the byte position of offsets at which reads have stopped.
+        self._positions: dict[int, tuple[Segment, int]] = {}
         self._stopped: tuple[Segment, int, int] | None = None
+        self._gaps: list[Damage] = []
 
-    def read(self, offset: int, *, bytes_max: int, at_least_one: bool, end: int, is_stable: bool = False) -> Records:
-        """Whole batches from the one that holds an offset on, all below the offset `end`.
+    def load(self, damage: list[Damage]) -> None:
+        """Start with a log that was loaded, and with the damage that the load found in it."""
+        self._gaps = damage
+        self.forget()
 
-        What the segments show ends at `end`, unless that is a last stable offset.
+    @property
+    def damage(self) -> list[Damage]:
+        """The ranges that are kept and never served, as far as they have been found."""
+        found = [damage for segment in self._segments for damage in segment.damage]
+        return found + [gap for gap in self._gaps if gap not in found]
+
+    # Reading
+
+    def read(self, offset: int, *, bytes_max: int, at_least_one: bool = True) -> Records:
+        """Return whole batches below the high watermark, from the one that holds an offset on; none at the end.
+
+        Raises Refused if the offset is out of range, or if the log is damaged there or cannot be read.
         """
-        place = self._places.get(offset)
-        if place is None or place[1] >= place[0].visible_bytes:
+        state = self._state
+        if not state.log_start_offset <= offset < state.high_watermark:
+            return self._read_nothing(offset)
+        try:
+            return self._read(offset, bytes_max=bytes_max, at_least_one=at_least_one, end=state.high_watermark)
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def read_committed(
+        self, offset: int, *, bytes_max: int, at_least_one: bool = True
+    ) -> tuple[Records, list[tuple[int, int]]]:
+        """Return whole batches below the last stable offset, and the aborted transactions that the reader must skip.
+
+        Raises what `read` raises.
+        """
+        state = self._state
+        end = state.last_stable_offset
+        if not state.log_start_offset <= offset < end:
+            return self._read_nothing(offset), []
+        try:
+            records = self._read(offset, bytes_max=bytes_max, at_least_one=at_least_one, end=end, is_stable=True)
+            if not state.has_aborted or not len(records):
+                return records, []
+            return records, self.aborted_transactions(offset, self._bound())
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _read_nothing(self, offset: int) -> Records:
+        state = self._state
+        if state.log_start_offset <= offset <= state.high_watermark:
+            return b""
+        raise Refused(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"Offset {offset} is not between {state.log_start_offset} and {state.high_watermark}.",
+        )
+
+    def aborted_transactions(self, offset: int, end: int) -> list[tuple[int, int]]:
+        """Return producer id and first offset of the aborted transactions with records between two offsets."""
+        found: list[tuple[int, int]] = []
+        for segment in self._segments.from_offset(offset):
+            if not segment.has_aborted:
+                continue
+            self._segments.use(segment)
+            try:
+                overlapping = segment.aborted.overlapping(offset, end)
+            except Malformed as error:
+                raise Refused(
+                    ErrorCode.CORRUPT_MESSAGE, f"The transaction index of {segment.path} is damaged: {error}."
+                ) from None
+            # A marker that is not visible yet may still be lost.
+            found += [entry[:2] for entry in overlapping if entry.last_offset < self._state.high_watermark]
+        return found
+
+    def _unreadable(self, error: OSError) -> Refused:
+        name = self._state.name
+        logger.error("%s cannot be read: %s", name, error)
+        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"The log of {name} cannot be read: {error}.")
+
+    # Offsets by time
+
+    def offset_for_timestamp(self, timestamp: int) -> timestamps.Found | None:
+        """Return the offset and timestamp of the first readable record that is not older than a timestamp."""
+        try:
+            return timestamps.run(self._search(timestamp))
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def max_timestamp(self) -> timestamps.Found | None:
+        """Return the offset and timestamp of the first record that has the largest timestamp."""
+        try:
+            return timestamps.run(self._search(None))
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    async def look_up(self, timestamp: int | None) -> timestamps.Found | None:
+        """Return the same as `offset_for_timestamp`, or `max_timestamp` for None, without blocking the event loop."""
+        try:
+            return await timestamps.run_beside(self._search(timestamp))
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _search(self, timestamp: int | None) -> timestamps.Search:
+        segments, start = list(self._segments), self._state.log_start_offset
+        if timestamp is None:
+            return timestamps.largest(segments, log_start_offset=start)
+        return timestamps.first_at_or_after(segments, timestamp, log_start_offset=start)
+
+    # Batches
+
+    def _read(
+        self, offset: int, *, bytes_max: int, at_least_one: bool, end: int, is_stable: bool = False
+    ) -> Records:  # fmt: skip
+        """Return whole batches from the one that holds an offset on, all below the offset `end`.
+
+        The visible bytes of the segments end at `end`, unless that is a last stable offset.
+        """
+        known = self._positions.get(offset)
+        if known is None or known[1] >= known[0].visible_bytes:
             located = self._locate(offset)
             if located is None:
                 return b""
             segment, position, base = located
         else:
-            segment, position = place
+            segment, position = known
             base = offset
         left = segment.visible_bytes - position
         data: Records = segment.read(position, min(left, max(bytes_max, HEADER_BYTES)))
@@ -60,29 +176,29 @@ class Reader:
             self._stopped = segment, position + (sound if next_offset == end else len(data)), next_offset
         if problem is not None or not self._follows(segment, position, data, sound, next_offset, end):
             sound, next_offset = self._served(segment, position, data, base, sound, problem)
-        places = self._places
-        places[next_offset] = segment, position + sound
-        if len(places) > PLACES_MAX:
-            del places[next(iter(places))]
+        positions = self._positions
+        positions[next_offset] = segment, position + sound
+        if len(positions) > POSITIONS_MAX:
+            del positions[next(iter(positions))]
         return data if sound == len(data) else memoryview(data)[:sound]
 
-    def bound(self, log_end_offset: int) -> int:
-        """An offset behind the last stable read, found in the index as Kafka finds it: further than need be."""
+    def _bound(self) -> int:
+        """Return an offset behind the last stable read, found in the index as Kafka finds it: further than need be."""
         assert self._stopped is not None
         segment, position, next_offset = self._stopped
         entry = segment.offset_index.at_or_behind(position)
         if entry is not None:
             return max(entry[0], next_offset)
         following = self._segments.after(segment)
-        return log_end_offset if following is None else following.base_offset
+        return self._state.log_end_offset if following is None else following.base_offset
 
     def forget(self) -> None:
-        """Forgets where readers stand: segments have gone."""
-        self._places.clear()
+        """Forget where reads have stopped: segments were deleted or replaced."""
+        self._positions.clear()
         self._stopped = None
 
     def _read_one(self, segment: Segment, position: int, base: int) -> tuple[bytes, int, int, str | None]:
-        """A batch that is larger than the read."""
+        """Return a batch that is larger than the read."""
         head = segment.read(position, HEADER_BYTES)
         size = batches.read_header(head).size if len(head) == HEADER_BYTES else 0
         if not 0 < size <= segment.visible_bytes - position:
@@ -94,14 +210,14 @@ class Reader:
     def _follows(
         self, segment: Segment, position: int, data: Records, sound: int, next_offset: int, end: int
     ) -> bool:  # fmt: skip
-        """Whether the offset behind the first `sound` bytes of a read is one that can be there."""
+        """Return whether the offset behind the first `sound` bytes of a read is one that can be there."""
         behind = self._base_behind(segment, position, data, sound)
         if not segment.is_dense:
             return behind is None or behind >= next_offset or position + sound in segment.skips
         return next_offset in (behind, end) if position + sound == segment.visible_bytes else next_offset == behind
 
     def _base_behind(self, segment: Segment, position: int, data: Records, at: int) -> int | None:
-        """The offset of what lies behind so many bytes of a read, if there is anything."""
+        """Return the offset of what lies behind so many bytes of a read, if there is anything."""
         if len(data) - at >= 8:
             return int.from_bytes(data[at : at + 8], "big")
         if position + at < segment.visible_bytes:
@@ -112,7 +228,7 @@ class Reader:
     def _served(
         self, segment: Segment, position: int, data: Records, base: int, sound: int, problem: str | None
     ) -> tuple[int, int]:
-        """How much may be served of a read that is not sound; refuses when that is nothing."""
+        """Return how much of a read that is not sound may be served; raises Refused if nothing may."""
         served, expected, last_bad = 0, base, position
         while served < sound:
             header = batches.read_header(data, served)
@@ -135,7 +251,7 @@ class Reader:
         return served, expected
 
     def _locate(self, offset: int) -> tuple[Segment, int, int] | None:
-        """The segment, position and base offset of the batch that holds an offset or comes next, if any does."""
+        """Return segment, position and base offset of the batch that holds an offset or comes next, if there is one."""
         for segment in self._segments.from_offset(offset):
             self._segments.use(segment)
             found = segment.lookup.find(offset, segment.visible_bytes)
@@ -154,12 +270,12 @@ class Reader:
     def _corrupt(self, offset: int) -> Refused:
         return Refused(
             ErrorCode.CORRUPT_MESSAGE,
-            f"The log of {self._name} is damaged at offset {offset}; later offsets may be readable.",
+            f"The log of {self._state.name} is damaged at offset {offset}; later offsets may be readable.",
         )
 
 
 def _hides(damage: Iterable[Damage], offset: int, before: int) -> bool:
-    """Whether damage before a position may hold the offset, or the next one that there is."""
+    """Return whether damage before a position may hold the offset, or the next one that there is."""
     return any(
         found.position < before and (found.next_offset is None or offset < found.next_offset) for found in damage
     )

@@ -22,8 +22,8 @@ from logmark.log.directory import CLEAN
 from logmark.log.entries import BATCH_HEADER
 from logmark.log.epochs import FILE_NAME as EPOCHS
 from logmark.log.findings import Finding, PartitionFindings, SegmentFindings, of_damage
+from logmark.log.folder import METADATA
 from logmark.log.index import RELATIVE_OFFSET_MAX, TimeIndex
-from logmark.log.partition import METADATA
 from logmark.log.scanner import CHUNK_BYTES, HEAD_BYTES
 from logmark.log.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
 from logmark.log.swap import SWAP

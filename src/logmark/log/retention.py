@@ -1,4 +1,7 @@
-"""Which segments a log may let go: a pure decision, oldest first, that stops at the first one to be kept."""
+"""The rules of retention: which segments a log may delete, oldest first, up to the first one to be kept.
+
+These functions only decide; `deletion` deletes.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,46 +22,46 @@ class Piece(NamedTuple):
 def deletable(
     pieces: Sequence[Piece], settings: TopicSettings, *, log_start_offset: int, high_watermark: int, now_ms: int
 ) -> int:
-    """How many of the oldest segments go: first those below the log start, then by size, then by age."""
-    gone = _below_log_start(pieces, log_start_offset, high_watermark)
+    """Return how many of the oldest segments to delete: those below the log start, then by size, then by age."""
+    count = _below_log_start(pieces, log_start_offset, high_watermark)
     if not settings.is_deleted:
-        return gone
-    gone = max(gone, _over_size(pieces, gone, settings.retention_bytes, high_watermark))
-    return max(gone, _over_age(pieces, gone, settings.retention_ms, high_watermark, now_ms))
+        return count
+    count = max(count, _over_size(pieces, count, settings.retention_bytes, high_watermark))
+    return max(count, _over_age(pieces, count, settings.retention_ms, high_watermark, now_ms))
 
 
-def _may_go(piece: Piece, high_watermark: int) -> bool:
+def _may_delete(piece: Piece, high_watermark: int) -> bool:
     is_empty_active = piece.is_active and not piece.size_bytes
     return piece.next_base_offset <= high_watermark and not is_empty_active
 
 
 def _below_log_start(pieces: Sequence[Piece], log_start_offset: int, high_watermark: int) -> int:
-    gone = 0
+    count = 0
     for piece in pieces:
         below = not piece.is_active and piece.next_base_offset <= log_start_offset
-        if not (below and _may_go(piece, high_watermark)):
+        if not (below and _may_delete(piece, high_watermark)):
             break
-        gone += 1
-    return gone
+        count += 1
+    return count
 
 
-def _over_size(pieces: Sequence[Piece], gone: int, retention_bytes: int, high_watermark: int) -> int:
+def _over_size(pieces: Sequence[Piece], count: int, retention_bytes: int, high_watermark: int) -> int:
     if retention_bytes < 0:
-        return gone
-    excess = sum(piece.size_bytes for piece in pieces[gone:]) - retention_bytes
-    for piece in pieces[gone:]:
-        if excess < piece.size_bytes or not _may_go(piece, high_watermark):
+        return count
+    excess = sum(piece.size_bytes for piece in pieces[count:]) - retention_bytes
+    for piece in pieces[count:]:
+        if excess < piece.size_bytes or not _may_delete(piece, high_watermark):
             break
         excess -= piece.size_bytes
-        gone += 1
-    return gone
+        count += 1
+    return count
 
 
-def _over_age(pieces: Sequence[Piece], gone: int, retention_ms: int, high_watermark: int, now_ms: int) -> int:
+def _over_age(pieces: Sequence[Piece], count: int, retention_ms: int, high_watermark: int, now_ms: int) -> int:
     if retention_ms < 0:
-        return gone
-    for piece in pieces[gone:]:
-        if now_ms - piece.largest_timestamp <= retention_ms or not _may_go(piece, high_watermark):
+        return count
+    for piece in pieces[count:]:
+        if now_ms - piece.largest_timestamp <= retention_ms or not _may_delete(piece, high_watermark):
             break
-        gone += 1
-    return gone
+        count += 1
+    return count

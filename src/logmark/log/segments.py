@@ -8,7 +8,7 @@ OPEN_MAX = 8
 
 
 class Segments:
-    """Oldest first; the last one is active. A few of the others stay open after they were used."""
+    """Segments, the oldest first and the active one last; a few of the others stay open after they were used."""
 
     __slots__ = ("_is_held", "_listed", "_recent", "_released", "active")
 
@@ -18,6 +18,13 @@ class Segments:
         self._recent: dict[Segment, None] = {}
         self._released: list[Segment] = []
         self._is_held = False
+
+    def load(self, listed: Iterable[Segment]) -> None:
+        """Close all segments and hold others instead, which were read from the same folder."""
+        self.close()
+        self._listed = list(listed)
+        self.active = self._listed[-1] if self._listed else None
+        self._recent.clear()
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._listed)
@@ -29,18 +36,18 @@ class Segments:
         return self._listed[at]
 
     def begin(self, segment: Segment) -> None:
-        """Makes a new segment the active one."""
+        """Make a new segment the active one."""
         old, self.active = self.active, segment
         self._listed.append(segment)
         if old is not None:
             self.use(old)
 
     def from_offset(self, offset: int) -> list[Segment]:
-        """The segment that would hold an offset, and those behind it."""
+        """Return the segment that would hold an offset, and those behind it."""
         return self._listed[max(0, self._count_up_to(offset) - 1) :]
 
     def after(self, segment: Segment) -> Segment | None:
-        """The segment behind a segment."""
+        """Return the segment behind a segment, if there is one."""
         at = self._count_up_to(segment.base_offset)
         return self._listed[at] if at < len(self._listed) else None
 
@@ -55,24 +62,24 @@ class Segments:
         return low
 
     def take_oldest(self, count: int) -> list[Segment]:
-        """Takes the oldest segments out and closes them."""
-        gone, self._listed = self._listed[:count], self._listed[count:]
-        for segment in gone:
+        """Take the oldest segments out, close them and return them."""
+        taken, self._listed = self._listed[:count], self._listed[count:]
+        for segment in taken:
             self._recent.pop(segment, None)
             self._release(segment)
-        return gone
+        return taken
 
-    def replace(self, gone: list[Segment], segment: Segment) -> None:
-        """Puts one segment in the place of several, which whoever is reading may go on to use."""
-        at = self._count_up_to(gone[0].base_offset) - 1
-        assert self._listed[at : at + len(gone)] == gone and gone[-1] is not self.active
-        self._listed[at : at + len(gone)] = [segment]
-        for each in gone:
+    def replace(self, old: list[Segment], segment: Segment) -> None:
+        """Replace neighbouring segments by one; reads that have begun may still use the old ones."""
+        at = self._count_up_to(old[0].base_offset) - 1
+        assert self._listed[at : at + len(old)] == old and old[-1] is not self.active
+        self._listed[at : at + len(old)] = [segment]
+        for each in old:
             self._recent.pop(each, None)
         self.use(segment)
 
     def use(self, segment: Segment) -> None:
-        """Notes that a segment is used; the one that was not used for longest gives its file and indexes back."""
+        """Note that a segment is used, and close the one that was not used for longest if too many are open."""
         if segment is self.active:
             return
         recent = self._recent
@@ -91,11 +98,11 @@ class Segments:
             segment.release()
 
     def hold(self) -> None:
-        """Keeps every open file open until `let_go`."""
+        """Keep every open file open until `unhold`."""
         self._is_held = True
 
-    def let_go(self) -> None:
-        """Closes what was to be closed meanwhile."""
+    def unhold(self) -> None:
+        """Close the files that were to be closed meanwhile."""
         self._is_held = False
         for segment in self._released:
             if segment not in self._recent:
@@ -103,7 +110,7 @@ class Segments:
         self._released.clear()
 
     def close(self) -> None:
-        """Closes every file."""
-        self.let_go()
+        """Close every file."""
+        self.unhold()
         for segment in self._listed:
             segment.release()

@@ -15,8 +15,8 @@ from logmark.log.checkpoints import CLEANED
 from logmark.log.damage import Damage
 from logmark.log.directory import CATALOG, CLEAN, KAFKA_METADATA, LOCK, META
 from logmark.log.findings import Finding, Kind, PartitionFindings, of_damage
+from logmark.log.folder import METADATA
 from logmark.log.inspection import Inspection
-from logmark.log.partition import METADATA
 from logmark.log.preview import Preview
 from logmark.log.segment import LOG
 from logmark.log.settings import TopicSettings

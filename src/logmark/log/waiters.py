@@ -1,4 +1,4 @@
-"""Those who wait until an offset is durable."""
+"""Callbacks and futures that wait until an offset is durable."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,30 +6,30 @@ from collections.abc import Callable
 from logmark.errors import LogFailed
 
 # Called once, with None or with the failure that ended the wait.
-Told = Callable[[LogFailed | None], None]
+Callback = Callable[[LogFailed | None], None]
 
 
 class Waiters:
-    """Calls to be made, each with the end that it waits for."""
+    """Callbacks, each with the end offset that it waits for."""
 
     __slots__ = ("_loop", "_waiting")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: list[tuple[int, Told]] = []
+        self._waiting: list[tuple[int, Callback]] = []
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def call_at(self, end: int, told: Told) -> None:
-        """Make a call when the end is reached, or when it never will be."""
-        self._waiting.append((end, told))
+    def call_at(self, end: int, callback: Callback) -> None:
+        """Call back when the end is reached, or with the failure if the log stops before that."""
+        self._waiting.append((end, callback))
 
     def wait_for(self, end: int) -> asyncio.Future[None]:
         """Return a future that is done when the end is reached."""
         future: asyncio.Future[None] = self._loop.create_future()
 
-        def told(failure: LogFailed | None) -> None:
+        def complete(failure: LogFailed | None) -> None:
             if future.done():
                 return
             if failure is None:
@@ -37,7 +37,7 @@ class Waiters:
             else:
                 future.set_exception(failure)
 
-        self._waiting.append((end, told))
+        self._waiting.append((end, complete))
         return future
 
     def refuse(self, failure: LogFailed) -> asyncio.Future[None]:
@@ -47,15 +47,15 @@ class Waiters:
         return future
 
     def release(self, end: int) -> None:
-        """Tell those whose end is reached."""
+        """Call those back whose end is reached."""
         waiting = self._waiting
         self._waiting = [waiter for waiter in waiting if waiter[0] > end]
-        for wanted, told in waiting:
+        for wanted, callback in waiting:
             if wanted <= end:
-                told(None)
+                callback(None)
 
     def fail(self, failure: LogFailed) -> None:
-        """Tell everybody that it will never come; each gets an exception of its own."""
+        """Call everybody back with the failure; each gets an exception of its own."""
         waiting, self._waiting = self._waiting, []
-        for _, told in waiting:
-            told(LogFailed(str(failure)))
+        for _, callback in waiting:
+            callback(LogFailed(str(failure)))

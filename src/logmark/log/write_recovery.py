@@ -1,0 +1,165 @@
+"""Resuming writes after the disk was full or failed a flush: repair the files and load them as after a crash.
+
+A stopped log is cut back to its durable end. A suspect one is written again from the write-ahead log above its recovery
+point: the kernel may have dropped what it failed to sync, and report the next sync as successful. A log that stays
+broken would be written again for ever, so those attempts back off until a flush succeeds.
+"""
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import Protocol
+
+from logmark.clock import Clock
+from logmark.disk.files import FileSystem
+from logmark.log import disk_full
+from logmark.log.deletion import SegmentDeleter
+from logmark.log.flush_state import FlushState
+from logmark.log.folder import PartitionFolder
+from logmark.log.groupcommit import CommittedLog, GroupCommit
+from logmark.log.recovery import Loaded, Loader
+from logmark.log.state import LogState, LogStatus
+
+BACKOFF_MS = 1_000
+BACKOFF_MAX_MS = 60_000
+
+logger = logging.getLogger(__name__)
+
+
+class RecoverableLog(CommittedLog, Protocol):
+    """A partition as its recovery sees it."""
+
+    def new_loader(self) -> Loader:
+        """Return what loads the log as after a crash, up to its durable end."""
+
+    def load(self, loaded: Loaded, loader: Loader) -> None:
+        """Continue with what was loaded."""
+
+
+class Backoff:
+    """The time until the next attempt: it doubles with each one, up to a limit, until `reset`."""
+
+    __slots__ = ("_begun_ms", "_clock", "_delay_ms")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._delay_ms = 0
+        self._begun_ms = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the next attempt may begin; so it may after the clock was set back."""
+        return not 0 <= self._clock.now_ms() - self._begun_ms < self._delay_ms
+
+    def begin_attempt(self) -> None:
+        """Wait from now on, longer than before."""
+        self._begun_ms = self._clock.now_ms()
+        self._delay_ms = min(BACKOFF_MAX_MS, self._delay_ms * 2 or BACKOFF_MS)
+
+    def reset(self) -> None:
+        """Let the next attempt begin at once."""
+        self._delay_ms = 0
+
+
+class WriteRecovery:
+    """Brings one partition's log back to taking records, when the disk allows it."""
+
+    __slots__ = ("_backoff", "_committer", "_deleter", "_files", "_flush_state", "_folder", "_log", "_state")
+
+    def __init__(
+        self,
+        log: RecoverableLog,
+        state: LogState,
+        *,
+        folder: PartitionFolder,
+        flush_state: FlushState,
+        deleter: SegmentDeleter,
+        files: FileSystem,
+        committer: GroupCommit,
+        clock: Clock,
+    ) -> None:
+        self._log = log
+        self._state = state
+        self._folder = folder
+        self._flush_state = flush_state
+        self._deleter = deleter
+        self._files = files
+        self._committer = committer
+        self._backoff = Backoff(clock)
+
+    def request(self) -> None:
+        """Have the broker call `run` now and then."""
+        self._committer.flusher.troubled.add(self._log)
+
+    def confirm(self) -> None:
+        """Note that a flush succeeded: the disk takes what this log writes."""
+        self._backoff.reset()
+
+    async def run(self) -> None:
+        """Resume writes if the disk allows it; else request another attempt, or leave the log to a restart."""
+        state, committer = self._state, self._committer
+        flusher = committer.flusher
+        if flusher.is_busy_with(self._log) or committer.is_busy_with(self._log):
+            return
+        is_suspect = state.status is LogStatus.SUSPECT
+        if is_suspect and not self._backoff.is_over:
+            return
+        flusher.troubled.discard(self._log)
+        if state.is_closed or committer.failure is not None:
+            return
+        if state.status is LogStatus.OPEN:
+            # A full disk held up a flush.
+            flusher.mark(self._log)
+            return
+        loader = self._log.new_loader()
+        sizes = self._durable_sizes()
+        point, end = self._flush_state.recovery_point, state.durable_end
+
+        def load() -> Loaded:
+            if is_suspect:
+                committer.rewrite(self._log, state.folder, point, end)
+            else:
+                disk_full.cut_back(state.folder, sizes, end, self._files)
+            loaded = loader.load()
+            # What was cut away must not come back.
+            self._folder.write_epochs()
+            return loaded
+
+        if is_suspect:
+            self._backoff.begin_attempt()
+        try:
+            loaded = await committer.loop.run_in_executor(None, load)
+        except OSError as error:
+            self._note_failed_attempt(error, is_suspect=is_suspect)
+            return
+        if not state.is_closed:
+            self._resume(loaded, loader, is_suspect=is_suspect)
+
+    def _durable_sizes(self) -> Mapping[int, int]:
+        """Return how many bytes are durable of each segment that has more, by base offset."""
+        return {
+            segment.base_offset: segment.visible_bytes
+            for segment in self._state.segments
+            if segment.visible_bytes < segment.size or segment.base_offset >= self._state.durable_end
+        }
+
+    def _note_failed_attempt(self, error: OSError, *, is_suspect: bool) -> None:
+        if self._state.is_closed:
+            return
+        if is_suspect or disk_full.is_full(error):
+            self.request()
+        else:
+            logger.error("%s", disk_full.describe_failed_log(self._state.name, error))
+
+    def _resume(self, loaded: Loaded, loader: Loader, *, is_suspect: bool) -> None:
+        state = self._state
+        # The failed round may not have synced the folder, and nothing may be acknowledged that a crash could take.
+        changes = [partial(self._committer.remove_saved, self._log)] if is_suspect else []
+        self._flush_state.replace_pending(self._folder.syncs(), list(changes))
+        log_start_offset = state.log_start_offset
+        self._log.load(loaded, loader)
+        self._deleter.move_log_start(log_start_offset)
+        state.resume()
+        self._flush_state.request()
+        logger.warning("%s takes records again, from offset %d on", state.name, state.log_end_offset)
+        state.notify_watchers()
