@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from logmark.clock import ManualClock
 from logmark.errors import LogFailed
-from logmark.log.waiters import Told
+from logmark.log.waiters import Callback
 
 Entry = tuple[bytes, bytes | None]
 
@@ -57,7 +57,7 @@ class FakeJournal:
         self.is_held = is_held
         self.failure: LogFailed | None = None
         self.fails_next_write = False
-        self._waiters: list[tuple[int, Told]] = []
+        self._waiters: list[tuple[int, Callback]] = []
 
     @property
     def has_failed(self) -> bool:
@@ -77,7 +77,7 @@ class FakeJournal:
             self.sync()
         return len(self.entries)
 
-    def when_durable(self, next_offset: int, told: Told) -> bool:
+    def when_durable(self, next_offset: int, told: Callback) -> bool:
         if self.durable_end >= next_offset:
             return False
         if self.failure is not None:

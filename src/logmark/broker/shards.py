@@ -20,7 +20,7 @@ from logmark.coordination.coordinator import Coordinator
 from logmark.coordination.facts import Fact, GroupRecorded
 from logmark.coordination.rebalance import GroupSettings
 from logmark.errors import ErrorCode, LogFailed, LogmarkError, Malformed, Refused
-from logmark.log.waiters import Told
+from logmark.log.waiters import Callback
 from logmark.names import OFFSETS_TOPIC
 from logmark.wire import batches, columns
 
@@ -59,7 +59,7 @@ class OffsetsJournal(Protocol):
     @property
     def size_bytes(self) -> int: ...
     def append(self, entries: Sequence[Record], *, now_ms: int) -> int: ...
-    def when_durable(self, next_offset: int, told: Told) -> bool: ...
+    def when_durable(self, next_offset: int, callback: Callback) -> bool: ...
     def read(self) -> Iterator[Sequence[tuple[bytes | None, bytes | None]]]: ...
 
 
@@ -85,9 +85,9 @@ class PartitionJournal:
         batch = batches.own(batches.build(entries, timestamp_ms=now_ms))
         return self._partition.append(batch, now_ms=now_ms, from_client=False).last_offset + 1
 
-    def when_durable(self, next_offset: int, told: Told) -> bool:
+    def when_durable(self, next_offset: int, callback: Callback) -> bool:
         """Make a call when every offset below is on disk, or the log has failed; return False if it is there."""
-        return self._partition.when_durable(next_offset, told)
+        return self._partition.when_durable(next_offset, callback)
 
     def read(self) -> Iterator[Sequence[tuple[bytes | None, bytes | None]]]:
         """Everything durable, from the log start on, in portions."""
