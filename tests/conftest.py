@@ -1,8 +1,9 @@
 """Fixtures for tests that run on our broker, on Apache Kafka and on Spark."""
 
+import gc
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +46,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if gateway := sys.modules.get("tests.harness.gateway"):
         gateway.end()
     shared.end()
+    gc.unfreeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without looking for garbage, and never look at the modules and items again: they stay to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
