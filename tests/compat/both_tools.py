@@ -116,11 +116,11 @@ class Stage:
 
     def restore(self) -> None:
         """Every group stands where it stood, and no other group is there."""
-        listed = [group.group_id for group in self.broker.admin.list_consumer_groups().result(30).valid]
+        listed = [group.group_id for group in self.broker.admin.list_consumer_groups().result(60).valid]
         known = [group for group in listed if group not in self._places]
         known += [group for group in self._places if group in listed and self._has_moved(group)]
         for future in self.broker.admin.delete_consumer_groups(known).values() if known else ():
-            future.result(30)
+            future.result(60)
         for group, places in self._places.items():
             if group in known or group not in listed:
                 self.broker.commit(group, places)
@@ -131,7 +131,7 @@ class Stage:
 
     def places(self) -> dict[str, dict[tuple[str, int], int]]:
         """Where every group stands."""
-        listed = sorted(group.group_id for group in self.broker.admin.list_consumer_groups().result(30).valid)
+        listed = sorted(group.group_id for group in self.broker.admin.list_consumer_groups().result(60).valid)
         return {group: self.broker.committed(group) for group in listed}
 
     def filled(self, text: str) -> str:

@@ -120,7 +120,7 @@ def produced(broker: BrokerUnderTest, topic: str) -> list[dict[str, Any]]:
                     "headers": [{"key": name, "value": content} for name, content in headers] or None,
                 }
             )
-        assert 0 == producer.flush(30)
+        assert 0 == producer.flush(60)
     return expected
 
 

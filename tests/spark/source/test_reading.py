@@ -170,7 +170,7 @@ def test_transactions_are_read_as_the_isolation_level_says(apache_kafka: BrokerU
         for _ in range(5):
             for producer, told in zip(producers, places, strict=True):
                 producer.produce(topic, "v", partition=0, on_delivery=lambda _, at, to=told: to.append(at.offset()))
-                producer.flush(30)
+                producer.flush(60)
         for index, producer in enumerate(producers):
             if (turn + index) % 2:
                 producer.abort_transaction(30)

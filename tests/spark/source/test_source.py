@@ -384,8 +384,8 @@ def test_a_topic_that_was_made_anew_behind_a_running_stream_is_noticed(broker: B
     named = {"bootstrap.servers": broker.bootstrap_servers, "subscribe": topic, "group.id": broker.group("g")}
     stream = StreamReader(parse(named | {"partition.metadata.cache.ttl.ms": "1"}, is_stream=True))
     start = stream.initialOffset()
-    broker.admin.delete_topics([topic])[topic].result(30)
-    wait_until(lambda: topic not in broker.admin.list_topics(timeout=30).topics, "the topic is gone")
+    broker.admin.delete_topics([topic])[topic].result(60)
+    wait_until(lambda: topic not in broker.admin.list_topics(timeout=60).topics, "the topic is gone")
     broker.create_topic("clicks")
     broker.produce(topic, ["new"] * 9)
 
