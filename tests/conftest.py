@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
@@ -38,6 +39,9 @@ def _settings_of_nobody(tmp_path_factory: pytest.TempPathFactory, monkeypatch: p
 def pytest_configure(config: pytest.Config) -> None:
     searches.take_seed(config)
     shared.begin()
+    # A shell ignores Ctrl-C for what it starts in the background, and every process that a test starts inherits that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # kafka-python reads its schemas by a call that Python has deprecated.
     config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
 

@@ -15,6 +15,7 @@ from logmark.names import TopicPartition
 from logmark.wire import columns, fetch
 from logmark.wire.batches import build
 from tests.harness.brokers import BrokerUnderTest
+from tests.harness.clocks import turn_clock
 from tests.harness.gateway import call_tool
 from tests.harness.tools import CONFIGS
 
@@ -219,9 +220,7 @@ def held_back(connection: Any) -> Fetcher:
 def test_a_client_whose_quota_is_used_up_waits_on_its_connection(
     times: int, is_given_up: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    monkeypatch.setattr("time.sleep", lambda pause: now.__setitem__(0, now[0] + pause))
+    turn_clock(monkeypatch)
     connection = QuotaConnection(times)
     fetcher = held_back(connection)
     fetcher.send(0)

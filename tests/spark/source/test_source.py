@@ -28,6 +28,7 @@ from logmark.spark.source.ranges import Range
 from logmark.spark.source.reader import DefaultSource, StreamReader
 from logmark.testing import Broker
 from tests.harness.brokers import BrokerUnderTest
+from tests.harness.clocks import turn_clock
 from tests.harness.node import wait_until
 from tests.spark.source.test_following import FakeCluster
 
@@ -149,10 +150,7 @@ def away(cluster: FakeCluster) -> None:
 @pytest.fixture
 def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time that the source sees; it moves when the source sleeps, and when a test says so."""
-    now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    monkeypatch.setattr("time.sleep", lambda pause: now.__setitem__(0, now[0] + pause))
-    return now
+    return turn_clock(monkeypatch)
 
 
 def test_an_idle_stream_looks_again_soon_after_a_batch_and_less_often_later(
