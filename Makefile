@@ -56,11 +56,11 @@ $(COMPILED): $(addprefix src/logmark/wire/,columns.py columns.pxd sieve.py sieve
 demo: setup
 	$(BIN)/python -m examples.clicks.demo $(ARGS)
 
-# What checks the sources and what fetches the brokers of the tests run side by side; each prints when it is done.
-SIDE_BY_SIDE := $(MAKE) --no-print-directory --jobs --output-sync
+# The checks of the sources run side by side, and beside what the tests fetch; each prints when it is done.
+SIDE_BY_SIDE := --no-print-directory --jobs --output-sync
 
 lint: setup
-	@$(SIDE_BY_SIDE) ruff mypy imports
+	@$(MAKE) $(SIDE_BY_SIDE) ruff mypy imports
 
 ruff:
 	$(BIN)/ruff check .
@@ -76,7 +76,7 @@ fetched:
 	@$(BIN)/python -m tests.harness.spark_archive
 
 test: setup
-	@$(SIDE_BY_SIDE) ruff mypy imports fetched
+	@$(MAKE) $(SIDE_BY_SIDE) ruff mypy imports fetched
 	$(PYTEST) -n $(WORKERS) $(SPREAD) -m 'not soak' $(ARGS)
 
 bench: setup
