@@ -9,7 +9,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench soak dist clean system
+.PHONY: help setup demo test lint ruff mypy imports fetched bench soak dist clean system
 
 PYTHON ?= python3
 VENV := .venv
@@ -56,13 +56,27 @@ $(COMPILED): $(addprefix src/logmark/wire/,columns.py columns.pxd sieve.py sieve
 demo: setup
 	$(BIN)/python -m examples.clicks.demo $(ARGS)
 
+# The checks of the sources run side by side, and beside what the tests fetch; each prints when it is done.
+SIDE_BY_SIDE := --no-print-directory --jobs --output-sync
+
 lint: setup
+	@$(MAKE) $(SIDE_BY_SIDE) ruff mypy imports
+
+ruff:
 	$(BIN)/ruff check .
+
+mypy:
 	$(BIN)/mypy --strict
+
+imports:
 	$(BIN)/lint-imports --no-logo
 
-test: lint
+fetched:
 	@$(BIN)/python scripts/apache_kafka.py
+	@$(BIN)/python -m tests.harness.spark_archive
+
+test: setup
+	@$(MAKE) $(SIDE_BY_SIDE) ruff mypy imports fetched
 	$(PYTEST) -n $(WORKERS) $(SPREAD) -m 'not soak' $(ARGS)
 
 bench: setup

@@ -1,8 +1,10 @@
 """Fixtures for tests that run on our broker, on Apache Kafka and on Spark."""
 
+import gc
 import os
+import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +39,9 @@ def _settings_of_nobody(tmp_path_factory: pytest.TempPathFactory, monkeypatch: p
 def pytest_configure(config: pytest.Config) -> None:
     searches.take_seed(config)
     shared.begin()
+    # A shell ignores Ctrl-C for what it starts in the background, and every process that a test starts inherits that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # kafka-python reads its schemas by a call that Python has deprecated.
     config.addinivalue_line("filterwarnings", "ignore:(read|open)_text is deprecated:DeprecationWarning")
 
@@ -45,6 +50,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if gateway := sys.modules.get("tests.harness.gateway"):
         gateway.end()
     shared.end()
+    gc.unfreeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without looking for garbage, and never look at the modules and items again: they stay to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

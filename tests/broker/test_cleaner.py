@@ -94,7 +94,7 @@ def test_changed_settings_count_at_once(broker: Broker) -> None:
     entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in COMPACT.items()]
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, **QUIET})
     resource = ConfigResource(ConfigResource.Type.TOPIC, "places", incremental_configs=entries)
-    admin.incremental_alter_configs([resource])[resource].result(30)
+    admin.incremental_alter_configs([resource])[resource].result(60)
 
     broker.compact()
 
@@ -134,7 +134,7 @@ def is_cleaner(pid: int) -> bool:
 
 
 def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while Path(f"/proc/{pid}").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text():
         assert time.monotonic() < deadline, "the cleaning process outlived its broker"
         time.sleep(0.01)
@@ -181,7 +181,7 @@ def test_a_stop_or_a_deletion_in_the_middle_of_a_cleaning_harms_nothing(broker: 
     running = threading.Thread(target=broker.compact)
     running.start()
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, **QUIET})
-    admin.delete_topics(["others"])["others"].result(30)
+    admin.delete_topics(["others"])["others"].result(60)
     running.join()
     broker.restart()
 
@@ -226,7 +226,7 @@ def test_tombstones_go_after_delete_retention_ms(broker: Broker) -> None:
     broker.create_topic("places", config={**COMPACT, "delete.retention.ms": "3600000"})
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, **QUIET})
     producer.produce("places", key=b"gone", value=None, partition=0)
-    producer.flush(30)
+    producer.flush(60)
     fill(broker)
     broker.compact()
     assert b"gone" in newest(broker)
@@ -247,7 +247,7 @@ def test_committing_for_years_keeps_the_start_short() -> None:
         for number in range(times):
             places = [TopicPartition("clicks", index, number + index) for index in range(partitions)]
             wanted = ConsumerGroupTopicPartitions("payments", places)
-            admin.alter_consumer_group_offsets([wanted])["payments"].result(30)
+            admin.alter_consumer_group_offsets([wanted])["payments"].result(60)
         (folder,) = {path.parent for path in Path(broker.data_dir).glob("__consumer_offsets-*/*.log")}
         before = stored(folder)
         assert before >= partitions * times
@@ -258,7 +258,7 @@ def test_committing_for_years_keeps_the_start_short() -> None:
         broker.restart()
         assert stored(folder) < before / 3
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, **QUIET})
-        answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions("payments")])["payments"].result(30)
+        answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions("payments")])["payments"].result(60)
         assert {index: times - 1 + index for index in range(partitions)} == {
             place.partition: place.offset for place in answer.topic_partitions
         }

@@ -24,7 +24,7 @@ def broker() -> Iterator[Broker]:
 @contextlib.contextmanager
 def connected(broker: Broker) -> Iterator[socket.socket]:
     host, port = broker.bootstrap_servers.split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         yield connection
 
 

@@ -15,7 +15,7 @@ from tests.harness.node import wait_until
 def send(broker: Broker, topic: str, value: str) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     producer.produce(topic, value)
-    assert 0 == producer.flush(10)
+    assert 0 == producer.flush(60)
 
 
 def test_a_topic_that_a_full_disk_refused_can_be_made_once_there_is_space() -> None:
@@ -24,11 +24,11 @@ def test_a_topic_that_a_full_disk_refused_can_be_made_once_there_is_space() -> N
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         files.fail_writes("logmark.catalog", errno.ENOSPC)
         with pytest.raises(KafkaException):
-            admin.create_topics([NewTopic("t", 3, 1)])["t"].result(10)
+            admin.create_topics([NewTopic("t", 3, 1)])["t"].result(60)
 
         files.heal()
 
-        admin.create_topics([NewTopic("t", 3, 1)])["t"].result(10)
+        admin.create_topics([NewTopic("t", 3, 1)])["t"].result(60)
         send(broker, "t", "now it fits")
 
 
@@ -67,13 +67,13 @@ def test_deleted_records_stay_deleted_after_a_kill() -> None:
         for number in range(5):
             send(broker, "t", str(number))
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        admin.delete_records([TopicPartition("t", 0, 3)])[TopicPartition("t", 0)].result(10)
+        admin.delete_records([TopicPartition("t", 0, 3)])[TopicPartition("t", 0)].result(60)
 
         broker.kill()
         broker.start()
 
         consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
-        assert (3, 5) == consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=10)
+        assert (3, 5) == consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=60)
         consumer.close()
 
 
@@ -86,7 +86,7 @@ def test_topics_with_and_without_records_are_there_again_after_a_kill() -> None:
         broker.kill()
         broker.start()
 
-        topics = AdminClient({"bootstrap.servers": broker.bootstrap_servers}).list_topics(timeout=10).topics
+        topics = AdminClient({"bootstrap.servers": broker.bootstrap_servers}).list_topics(timeout=60).topics
         assert {"empty": 3, "full": 2} == {name: len(topic.partitions) for name, topic in topics.items()}
 
 
@@ -95,12 +95,12 @@ def test_a_deleted_topics_folders_are_out_of_use_at_once_and_a_new_one_begins_at
         broker.create_topic("t")
         send(broker, "t", "old")
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        admin.delete_topics(["t"])["t"].result(10)
+        admin.delete_topics(["t"])["t"].result(60)
         assert not (Path(broker.data_dir) / "t-0").exists()
 
         broker.create_topic("t")
         send(broker, "t", "new")
 
         consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
-        assert (0, 1) == consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=10)
+        assert (0, 1) == consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=60)
         consumer.close()

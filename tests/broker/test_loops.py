@@ -27,4 +27,4 @@ def test_without_uvloop_the_broker_serves_on_asyncios_own_loop(monkeypatch: pyte
     with Broker() as broker:
         broker.create_topic("t")
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        assert {"t"} == set(admin.list_topics(timeout=10).topics)
+        assert {"t"} == set(admin.list_topics(timeout=60).topics)

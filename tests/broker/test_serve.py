@@ -52,7 +52,7 @@ def refused(*arguments: str) -> tuple[int, str]:
 def test_the_ready_line_says_where_it_listens_and_where_the_data_is(served: Served, tmp_path: Path) -> None:
     assert f"listening on 127.0.0.1:{served.port()}" in served.ready_line
     assert str(tmp_path / "data") in served.ready_line
-    with socket.create_connection(("127.0.0.1", served.port()), timeout=5):
+    with socket.create_connection(("127.0.0.1", served.port()), timeout=60):
         pass
 
 
@@ -113,7 +113,7 @@ def test_a_listener_beyond_loopback_warns_and_clients_are_told_the_advertised_ad
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{broker.port()}"})
-    told = admin.list_topics(timeout=10).brokers
+    told = admin.list_topics(timeout=60).brokers
     _, complaints = broker.stop()
 
     assert [4711] == [node.port for node in told.values()]
@@ -129,8 +129,8 @@ def test_settings_come_from_a_file_and_single_ones_win(tmp_path: Path) -> None:
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{broker.port()}"})
-    admin.list_topics("auto", timeout=10)
-    topic = admin.list_topics("auto", timeout=10).topics["auto"]
+    admin.list_topics("auto", timeout=60)
+    topic = admin.list_topics("auto", timeout=60).topics["auto"]
     broker.stop()
 
     assert 7 == len(topic.partitions)

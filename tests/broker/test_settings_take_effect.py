@@ -24,7 +24,7 @@ class Running:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, **QUIET})
-        self._admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(20)
+        self._admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(60)
         self.folder = Path(broker.data_dir, f"{TOPIC}-0")
 
     def alter(self, **settings: object) -> None:
@@ -34,7 +34,7 @@ class Running:
         ]
         resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=entries)
         (done,) = self._admin.incremental_alter_configs([resource]).values()
-        done.result(20)
+        done.result(60)
 
     def produce(self, size: int = 10, *, older_ms: int = 0, key: bytes | None = None) -> int:
         """The error code of one record of that size and age."""
@@ -61,7 +61,7 @@ def broker() -> Iterator[Broker]:
 def running(broker: Broker) -> Iterator[Running]:
     made = Running(broker)
     yield made
-    made._admin.delete_topics([TOPIC])[TOPIC].result(20)
+    made._admin.delete_topics([TOPIC])[TOPIC].result(60)
 
 
 def test_segment_bytes(running: Running) -> None:

@@ -235,7 +235,7 @@ def test_a_terminal_shows_a_bar_of_the_bytes(tmp_path: Path, broker: Broker) -> 
 
 
 def _read_all(terminal: int) -> bytes:
-    found, deadline = b"", time.monotonic() + 30
+    found, deadline = b"", time.monotonic() + 60
     while time.monotonic() < deadline:
         if select.select([terminal], [], [], 0.1)[0]:
             try:

@@ -278,7 +278,7 @@ def test_the_board_is_drawn_in_place_and_stays_behind_when_it_ends(our_broker: B
             if not more:
                 break
             seen += more
-        assert 0 == watching.wait(20)
+        assert 0 == watching.wait(60)
     finally:
         watching.kill()
         watching.wait()

@@ -185,7 +185,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(our_broker: BrokerUnderTest) 
         assert "x" * 100 == reader.stdout.readline().strip()
         reader.stdout.close()
         error = reader.stderr.read()
-        reader.wait(20)
+        reader.wait(60)
 
     assert (0, "") == (reader.returncode, error)
 
@@ -205,7 +205,7 @@ def test_a_reset_asks_in_a_terminal(
         os.close(theirs)
         shown = _read_until(ours, f"Apply this to group {group}? [y/N]:".encode())
         os.write(ours, answer)
-        assert exit_code == asked.wait(20)
+        assert exit_code == asked.wait(60)
     os.close(ours)
 
     assert b"committed 1 (last processed 0)" in shown

@@ -47,7 +47,7 @@ class Process:
         return found[0] if found else ""
 
     def metrics(self) -> str:
-        return urllib.request.urlopen(self.url, timeout=10).read().decode()
+        return urllib.request.urlopen(self.url, timeout=60).read().decode()
 
     def wait_for_sample(self) -> None:
         wait_until(lambda: bool(self.url) and "\nlogmark_up 1\n" in self.metrics(), "a sample was taken")
@@ -107,9 +107,9 @@ def test_ctrl_c_is_a_clean_end_also_while_a_broker_does_not_answer(tmp_path: Pat
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monitor = Process(f"127.0.0.1:{silent.getsockname()[1]}", tmp_path)
         try:
-            silent.settimeout(20)
+            silent.settimeout(60)
             connection, _ = silent.accept()
-            connection.settimeout(20)
+            connection.settimeout(60)
             assert connection.recv(1), "it asks, and nobody answers"
             code, _ = monitor.stop(signal.SIGINT)
         finally:

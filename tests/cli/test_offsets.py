@@ -39,7 +39,7 @@ class Stage:
         for partition in range(2):
             for hour in range(10):
                 self.produce(f"user-{hour % 4}", partition, NOON + hour * HOUR_MS)
-        self.producer.flush(30)
+        self.producer.flush(60)
         first = Committed(offset=8, leader_epoch=0, metadata="kept")
         self.client.commit(self.group, {self.places[0]: first, self.places[1]: 3})
         self.begin = self.stands()
@@ -407,7 +407,7 @@ def test_missing_rights_on_apache_kafka_are_sentences_and_change_nothing() -> No
             )
         ]  # fmt: skip
         for made in broker.admin.create_acls(rules).values():
-            made.result(30)
+            made.result(60)
 
     deny(AclOperation.READ)
     wait_until(lambda: 1 == stage.reset("--to-earliest", "--yes").exit_code, "the rule holds")

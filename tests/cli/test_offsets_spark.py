@@ -276,7 +276,7 @@ def test_missing_rights_are_left_out_or_are_sentences_and_change_nothing(tmp_pat
         one = AclBinding(
             ResourceType.TOPIC, query.topic, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", operation, kind
         )
-        broker.admin.create_acls([one])[one].result(30)
+        broker.admin.create_acls([one])[one].result(60)
 
     def method() -> str:
         return query.spark("-o", "json").json["places"][0]["seconds_method"]

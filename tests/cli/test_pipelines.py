@@ -19,7 +19,7 @@ from logmark.spark.pipelines.works import Kind, Work, remember_work
 from tests.cli.conftest import Ran, run
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
-from tests.harness.sparks import QUICK_JAVA
+from tests.harness.sparks import quick_java
 
 LOGMARK = str(Path(sys.executable).with_name("logmark"))
 NOBODY = "127.0.0.1:1"
@@ -263,7 +263,7 @@ def test_neither_list_nor_status_needs_spark(stage: Stage) -> None:
 def test_a_pipeline_runs_until_it_is_told_to_stop_and_is_seen_from_another_process(stage: Stage) -> None:
     topic = stage.broker.create_topic("clicks")
     stage.broker.produce(topic, [f"v{number}" for number in range(20)])
-    conf = [f"--conf={name}={value}" for name, value in QUICK_JAVA.items()]
+    conf = [f"--conf={name}={value}" for name, value in quick_java().items()]
     command = [LOGMARK, "pipelines", "run", stage.file(topic), "--master", "local[1]", "--home", str(stage.root), *conf]
     process = subprocess.Popen(
         command,

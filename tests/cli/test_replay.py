@@ -212,7 +212,7 @@ def _deny(broker: BrokerUnderTest, topic: str, denied: AclOperation, *allowed: A
 
     rules = [rule(denied, AclPermissionType.DENY), *(rule(one, AclPermissionType.ALLOW) for one in allowed)]
     for made in broker.admin.create_acls(rules).values():
-        made.result(30)
+        made.result(60)
 
 
 @pytest.mark.kafka
@@ -245,7 +245,7 @@ def test_missing_rights_are_sentences_and_a_run_that_lacked_them_goes_on(state: 
         for name in (orders, sandbox)
     ]
     for gone in broker.admin.delete_acls(rules).values():
-        gone.result(30)
+        gone.result(60)
     wait_until(lambda: run("replay", orders, servers=broker.bootstrap_servers).exit_code == 0, "the rights are back")
     went_on = replay()
 
@@ -377,7 +377,7 @@ def test_a_copy_asks_in_a_terminal(
         os.close(theirs)
         shown = _read_until(ours, f"Copy this to {sandbox}? [y/N]:".encode())
         os.write(ours, answer)
-        assert exit_code == asked.wait(20)
+        assert exit_code == asked.wait(60)
     os.close(ours)
 
     assert b"at most 3 records" in shown
@@ -386,7 +386,7 @@ def test_a_copy_asks_in_a_terminal(
 
 def _read_until(terminal: int, wanted: bytes) -> bytes:
     found = b""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while wanted not in found:
         assert time.monotonic() < deadline, found
         if select.select([terminal], [], [], 0.1)[0]:
@@ -412,9 +412,9 @@ def test_an_interrupted_copy_goes_on_with_the_same_command_and_copies_each_recor
 ) -> None:
     sandbox = broker.create_topic("sandbox", 1, FOREVER)
     wanted = [many, "--to-topic", sandbox]
-    process = copying(broker, *wanted, "--rate", "200/s")
-    deadline = time.monotonic() + 20
-    while broker.end_offset(sandbox) < 40:
+    process = copying(broker, *wanted, "--rate", "20/s")  # so slow that it cannot end before it is interrupted
+    deadline = time.monotonic() + 60
+    while broker.end_offset(sandbox) < 4:
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()
         time.sleep(0.02)
     process.send_signal(how)

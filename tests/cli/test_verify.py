@@ -270,7 +270,7 @@ def test_a_repair_asks_in_a_terminal_after_saying_what_is_lost(data: Path, answe
         shown = _read_until(ours, b"Repair this? [y/N]:")
         assert before == tree(data), "nothing is changed before the answer"
         os.write(ours, answer)
-        assert exit_code == asked.wait(20)
+        assert exit_code == asked.wait(60)
     os.close(ours)
 
     assert b"up to 5" in shown

@@ -1,5 +1,6 @@
 """Reading raw batches, on our broker and on Apache Kafka."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from logmark.names import TopicPartition
 from logmark.wire import columns, fetch
 from logmark.wire.batches import build
 from tests.harness.brokers import BrokerUnderTest
+from tests.harness.clocks import turn_clock
 from tests.harness.gateway import call_tool
 from tests.harness.tools import CONFIGS
 
@@ -72,17 +74,23 @@ def test_an_offset_out_of_range_tells_the_range(broker: BrokerUnderTest, client:
         assert (offset, 4, 10) == (refused.value.offset, refused.value.log_start, refused.value.log_end)
 
 
-def test_a_range_beyond_the_end_is_refused_when_nothing_comes(broker: BrokerUnderTest) -> None:
+def test_a_range_beyond_the_end_is_refused_when_nothing_comes(
+    broker: BrokerUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = TopicPartition(broker.create_topic("clicks"), 0)
     broker.produce(here.topic, ["only one"])
+    clock, waited_s = time.monotonic, 0.0
+    monkeypatch.setattr("time.monotonic", lambda: clock() + waited_s)
 
     with (
-        Client(broker.bootstrap_servers, timeout_s=0.3) as client,
+        Client(broker.bootstrap_servers, timeout_s=60) as client,
         client.fetcher(here, max_wait_ms=20) as fetcher,
         pytest.raises(OffsetOutOfRange, match="Offset 5 is not in"),
     ):
         for _ in fetcher.read(0, 5):
-            pass
+            assert not waited_s, "more came than was written"
+            waited_s = 61.0
+    assert waited_s
 
 
 def test_a_topic_that_is_not_there_is_refused(broker: BrokerUnderTest, client: Client) -> None:
@@ -212,9 +220,7 @@ def held_back(connection: Any) -> Fetcher:
 def test_a_client_whose_quota_is_used_up_waits_on_its_connection(
     times: int, is_given_up: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    monkeypatch.setattr("time.sleep", lambda pause: now.__setitem__(0, now[0] + pause))
+    turn_clock(monkeypatch)
     connection = QuotaConnection(times)
     fetcher = held_back(connection)
     fetcher.send(0)

@@ -21,7 +21,7 @@ class Connection:
 
     def __init__(self, broker: BrokerUnderTest) -> None:
         host, port = broker.bootstrap_servers.rsplit(":", 1)
-        self._socket = socket.create_connection((host, int(port)), timeout=30)
+        self._socket = socket.create_connection((host, int(port)), timeout=60)
         self._stream = self._socket.makefile("rb")
         self._correlation_id = 0
 

@@ -45,7 +45,7 @@ class Confluent:
             producer.produce(
                 topic, record.value, record.key, headers=list(record.headers), partition=0, on_delivery=tell
             )
-        assert 0 == producer.flush(30)
+        assert 0 == producer.flush(60)
         assert not errors, errors[0]
         return told
 
@@ -77,8 +77,8 @@ class KafkaPython:
             producer.send(topic, record.value, record.key, headers=list(record.headers), partition=0)
             for record in records
         ]
-        producer.flush(30)
-        told = [future.get(30).offset for future in sent]
+        producer.flush(60)
+        told = [future.get(60).offset for future in sent]
         producer.close()
         return told
 

@@ -88,9 +88,9 @@ def test_the_largest_message_of_the_default_limits_is_taken_and_one_byte_more_re
     assert f"KafkaError{{code=MSG_SIZE_TOO_LARGE,val={MESSAGE_TOO_LARGE}" in str(told.value)
 
     python = broker.closing(KafkaProducer(bootstrap_servers=broker.bootstrap_servers, max_request_size=raised))
-    assert 2 == python.send(topic, largest, partition=0).get(30).offset
+    assert 2 == python.send(topic, largest, partition=0).get(60).offset
     with pytest.raises(MessageSizeTooLargeError):
-        python.send(topic, largest + b"x", partition=0).get(30)
+        python.send(topic, largest + b"x", partition=0).get(60)
 
     assert 3 == broker.end_offset(topic)
     for name in ("confluent-kafka", "kafka-python", "aiokafka"):
@@ -106,7 +106,7 @@ def test_a_message_of_10_mib_passes_with_raised_limits(our_broker: BrokerUnderTe
     python = our_broker.closing(
         KafkaProducer(bootstrap_servers=our_broker.bootstrap_servers, max_request_size=2 * size)
     )
-    assert 1 == python.send(topic, value, partition=0).get(30).offset
+    assert 1 == python.send(topic, value, partition=0).get(60).offset
     for name in ("confluent-kafka", "kafka-python", "aiokafka"):
         assert [Record(None, value)] * 2 == CLIENTS[name].read(our_broker, topic, 2), f"{name} reads it by default"
 

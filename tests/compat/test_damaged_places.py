@@ -114,7 +114,7 @@ def test_javas_consumer_raises_and_reads_what_lies_behind(damaged: BrokerUnderTe
     assert f"Encountered corrupt message when fetching offset {FIRST} for topic-partition {TOPIC}-0" in failed.stderr
 
     behind = run_tool(
-        *(CONSOLE_CONSUMER, "--topic", TOPIC, "--partition", "0", "--offset", str(NEXT), "--timeout-ms", "20000"),
+        *(CONSOLE_CONSUMER, "--topic", TOPIC, "--partition", "0", "--offset", str(NEXT), "--timeout-ms", "60000"),
         *("--max-messages", "2", "--formatter-property", "print.offset=true"),
         broker=damaged,
     ).check()

@@ -78,7 +78,7 @@ def test_console_producer_writes_every_codec_and_console_consumer_reads_it(our_b
     group = our_broker.group("readers")
     for how in (("--partition", "0", "--offset", "earliest"), ("--group", group, "--from-beginning")):
         read = run_tool(
-            *(CONSOLE_CONSUMER, "--topic", topic, "--max-messages", str(len(expected)), "--timeout-ms", "20000"),
+            *(CONSOLE_CONSUMER, "--topic", topic, "--max-messages", str(len(expected)), "--timeout-ms", "60000"),
             *(*how, *properties),
             broker=our_broker,
         ).check()

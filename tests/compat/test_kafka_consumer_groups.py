@@ -566,7 +566,7 @@ def rights(stage: Stage, group: AclOperation, topic: AclOperation) -> Iterator[N
     admin = stage.broker.admin
 
     def known() -> int:
-        return len(admin.describe_acls(EVERYTHING).result(30))
+        return len(admin.describe_acls(EVERYTHING).result(60))
 
     wanted = [
         AclBinding(kind, name, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", right, AclPermissionType.ALLOW)
@@ -576,13 +576,13 @@ def rights(stage: Stage, group: AclOperation, topic: AclOperation) -> Iterator[N
         )
     ]
     for created in admin.create_acls(wanted).values():
-        created.result(30)
+        created.result(60)
     wait_until(lambda: known() == len(wanted), "the broker knows the rights")
     try:
         yield
     finally:
         for deleted in admin.delete_acls([EVERYTHING]).values():
-            deleted.result(30)
+            deleted.result(60)
         wait_until(lambda: known() == 0, "the broker has forgotten the rights")
 
 

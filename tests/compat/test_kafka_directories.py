@@ -130,11 +130,11 @@ def write_clicks(broker: BrokerUnderTest, topic: str, rounds: int) -> None:
                     timestamp=BEGAN_MS + turn * 10_000 + index * 100 + number,
                     headers=[("trace", b"%d" % number), ("none", None)] if number % 2 else [],
                 )  # fmt: skip
-            assert 0 == producer.flush(30)
+            assert 0 == producer.flush(60)
     producer = broker.producer()
     for number in range(3):
         producer.produce(topic, b"x" * 600_000, b"large", partition=0, timestamp=BEGAN_MS + 900_000 + number)
-        assert 0 == producer.flush(30)
+        assert 0 == producer.flush(60)
 
 
 def write_payments(broker: BrokerUnderTest, topic: str, turns: int, *, leave_open: bool) -> Producer:
@@ -164,7 +164,7 @@ def write_profiles(broker: BrokerUnderTest, topic: str, node: KafkaNode) -> None
         for number in range(60):
             value = None if number % 13 == 0 else b"profile %d of %d" % (number, turn)
             producer.produce(topic, value, b"user-%d" % (number % 20), partition=0, timestamp=BEGAN_MS + turn * 100_000)
-        assert 0 == producer.flush(30)
+        assert 0 == producer.flush(60)
     checkpoint = node.log_dir / "cleaner-offset-checkpoint"
     folder = node.log_dir / f"{topic}-0"
 

@@ -54,7 +54,7 @@ def transaction(producer: Producer, count: int, at: int, *, commit: bool | None)
     producer.begin_transaction()
     for number in range(count):
         producer.produce(TOPIC, f"{at}-{number}-{commit}", partition=0, timestamp=TIME_MS + 1000 * at + number)
-        producer.flush(30)
+        producer.flush(60)
     if commit is not None:
         producer.commit_transaction(30) if commit else producer.abort_transaction(30)
 
@@ -280,7 +280,7 @@ def test_our_broker_on_kafkas_folder_serves_exactly_what_kafka_serves(
         broker.create_topic(TOPIC, config=CONFIG)
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, **QUIET})
         producer.produce(TOPIC, b"makes the folder")
-        producer.flush(30)
+        producer.flush(60)
     folder = data / f"{TOPIC}-0"
     for path in list(folder.iterdir()):
         if path.name != METADATA:

@@ -44,7 +44,7 @@ def test_two_producers_get_offsets_that_the_broker_gives_out_without_a_gap(broke
                 orders, f"{number}", partition=0, on_delivery=lambda _, message: told.append(message.offset())
             )
             producer.poll(0)
-    assert 0 == first.flush(30) + second.flush(30)
+    assert 0 == first.flush(60) + second.flush(60)
     assert list(range(100)) == sorted(told)
 
 

@@ -30,7 +30,7 @@ def entries_of(broker: BrokerUnderTest, group: str) -> list[dict[str, Any]]:
     printed = run_tool(
         CONSOLE_CONSUMER,
         *("--topic", "__consumer_offsets", "--partition", str(partition), "--offset", "earliest"),
-        *("--max-messages", str(broker.end_offset("__consumer_offsets", partition)), "--timeout-ms", "20000"),
+        *("--max-messages", str(broker.end_offset("__consumer_offsets", partition)), "--timeout-ms", "60000"),
         *("--formatter", FORMATTER),
         broker=broker,
     ).check()

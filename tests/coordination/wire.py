@@ -16,7 +16,7 @@ class Wire:
 
     def __init__(self, broker: Broker) -> None:
         host, _, port = broker.bootstrap_servers.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=20)
+        self._socket = socket.create_connection((host, int(port)), timeout=60)
         self._ids = itertools.count(1)
 
     def ask(self, api: ModuleType, version: int, **fields: Any) -> Any:

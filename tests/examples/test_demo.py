@@ -10,6 +10,7 @@ import pytest
 
 from examples.clicks import demo as main
 from examples.clicks.checks import Checks
+from tests.harness.spark_archive import java_options
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,7 +29,9 @@ def demo(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[st
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_the_demo_holds_every_check_and_says_so_in_plain_lines(tmp_path: Path) -> None:
-    ended = demo("--clicks", "3000", "--keep", str(tmp_path / "kept"), "--plot", str(tmp_path / "lag.svg"))
+    where = ("--keep", str(tmp_path / "kept"), "--plot", str(tmp_path / "lag.svg"))
+
+    ended = demo("--clicks", "3000", *where, SPARK_SUBMIT_OPTS=java_options())
 
     assert 0 == ended.returncode, ended.stdout + ended.stderr
     assert "" == ended.stderr

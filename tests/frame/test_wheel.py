@@ -26,7 +26,7 @@ with Broker(subprocess=True) as broker:
     answers = []
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     producer.produce("orders", b"ORD-1001", on_delivery=lambda error, sent: answers.append((error, sent.offset())))
-    producer.flush(30)
+    producer.flush(60)
 print(logmark.__file__, logmark.wire.columns.__file__, answers, sep="\\n")
 """
 

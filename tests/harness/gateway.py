@@ -100,7 +100,7 @@ class JavaTools:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._gateway.shutdown()
         self._process.terminate()
-        self._process.wait(30)
+        self._process.wait(60)
         keep_archive(_MAIN, os.getpid())
 
 

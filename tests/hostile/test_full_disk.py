@@ -107,7 +107,7 @@ def committer(disk: SmallDisk) -> Consumer:
 
 
 def create(admin: AdminClient, topic: str) -> None:
-    admin.create_topics([NewTopic(topic, 1, 1, config=CONFIG)])[topic].result(20)
+    admin.create_topics([NewTopic(topic, 1, 1, config=CONFIG)])[topic].result(60)
 
 
 def test_a_full_disk_refuses_writes_serves_reads_and_is_served_again_when_there_is_space(disk: SmallDisk) -> None:
@@ -127,7 +127,7 @@ def test_a_full_disk_refuses_writes_serves_reads_and_is_served_again_when_there_
 
     for number in range(30):
         send(b"%02d" % number + bytes(100_000))
-    assert 0 == producer.flush(20)
+    assert 0 == producer.flush(60)
     group = committer(disk)
     group.commit(offsets=[TopicPartition("clicks", 0, 17)], asynchronous=False)
 
@@ -142,9 +142,9 @@ def test_a_full_disk_refuses_writes_serves_reads_and_is_served_again_when_there_
         for _ in range(3):
             # The first may fit into the last page that the file has already.
             group.commit(offsets=[TopicPartition("clicks", 0, 17, "x" * 4000)], asynchronous=False)
-    assert 17 == group.committed([place], timeout=20)[0].offset
+    assert 17 == group.committed([place], timeout=60)[0].offset
     (described,) = admin.describe_consumer_groups([GROUP]).values()
-    assert GROUP == described.result(20).group_id
+    assert GROUP == described.result(60).group_id
     with pytest.raises(KafkaException):
         create(admin, "orders")
     # Clients that go on trying lose nothing.
@@ -158,9 +158,9 @@ def test_a_full_disk_refuses_writes_serves_reads_and_is_served_again_when_there_
 
     disk.free()
 
-    assert 0 == producer.flush(30)
+    assert 0 == producer.flush(60)
     assert [] == failures
-    offsets = [future.get(30).offset for future in sent]
+    offsets = [future.get(60).offset for future in sent]
     other.close()
     wait_until(lambda: committed(group, 18), "a commit is taken")
     create(admin, "orders")
@@ -176,7 +176,7 @@ def committed(group: Consumer, offset: int) -> bool:
         group.commit(offsets=[TopicPartition("clicks", 0, offset)], asynchronous=False)
     except KafkaException:
         return False
-    return offset == group.committed([TopicPartition("clicks", 0)], timeout=20)[0].offset
+    return offset == group.committed([TopicPartition("clicks", 0)], timeout=60)[0].offset
 
 
 class AlmostFullFileSystem(RealFileSystem):

@@ -88,7 +88,7 @@ def test_counts_on_a_transactional_topic_are_upper_bounds_and_markers_have_no_ti
     for ends in (producer.commit_transaction, producer.abort_transaction):
         producer.begin_transaction()
         producer.produce(topic, "x", timestamp=NOON)
-        producer.flush(30)
+        producer.flush(60)
         ends(30)
     with Client(apache_kafka.bootstrap_servers) as client:
         here = TopicPartition(topic, 0)

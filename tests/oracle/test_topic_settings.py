@@ -12,7 +12,7 @@ DIFFERENT_SOURCE = {"min.insync.replicas"}
 def described(bootstrap_servers: str, topic: str) -> dict[str, tuple[object, ...]]:
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    found = admin.describe_configs([resource])[resource].result(30)
+    found = admin.describe_configs([resource])[resource].result(60)
     return {
         name: (
             entry.value,

@@ -4,7 +4,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from logmark.spark import Pipeline, Table, session
-from tests.harness.sparks import QUICK_JAVA
+from tests.harness.sparks import quick_java
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,4 +28,4 @@ if __name__ == "__main__":
         transform=keep,
         options={"auto.offset.reset": "earliest", "maxOffsetsPerTrigger": "40"},
     )
-    pipeline.start(session("killed", master="local[1]", config=QUICK_JAVA), home=home).awaitTermination()
+    pipeline.start(session("killed", master="local[1]", config=quick_java()), home=home).awaitTermination()

@@ -13,16 +13,12 @@ from examples.clicks.checks import alerts, by_user, letters, places
 from examples.clicks.generator import DAY_MS, Click, generate
 from examples.clicks.truth import Place, Truth
 from logmark.spark import read_table
+from tests.harness.sparks import quick_java
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NAMES = ("billing", "fraud", "features")
 START_MS = 1_790_000_000_000
-# What starts quickly, for drivers that do not live long.
-QUICK = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.shuffle.partitions": "2",
-}
+PARTITIONS = {"spark.sql.shuffle.partitions": "2"}
 
 
 class Examples:
@@ -57,13 +53,13 @@ class Examples:
         """`logmark pipelines run` of all three."""
         files = [str(REPOSITORY / "examples" / "clicks" / f"{name}.py") for name in NAMES]
         where = ["--bootstrap-servers", self.servers, "--home", str(self.home), "--master", master]
-        settings = [part for one in (QUICK | dict(config or {})).items() for part in ("--conf", "=".join(one))]
+        settings = _conf(quick_java() | PARTITIONS | dict(config or {}))
         return [sys.executable, "-m", "logmark", "pipelines", "run", *files, *where, *settings, *more]
 
     def replay_command(self, name: str, *more: str) -> list[str]:
         """`logmark pipelines replay` of one."""
         where = ["--bootstrap-servers", self.servers, "--home", str(self.home), "--master", "local[2]"]
-        settings = [part for one in QUICK.items() for part in ("--conf", "=".join(one))]
+        settings = _conf(quick_java() | PARTITIONS)
         return [sys.executable, "-m", "logmark", "pipelines", "replay", name, *more, "--yes", *where, *settings]
 
     def said(self) -> str:
@@ -97,3 +93,8 @@ class Examples:
 def _differences(wanted: "Counter[object]", found: "Counter[object]") -> str:
     lost, more = list((wanted - found).elements()), list((found - wanted).elements())
     return f"{len(lost)} lost, such as {lost[:5]}; {len(more)} too many, such as {more[:5]}"
+
+
+def _conf(settings: Mapping[str, str]) -> list[str]:
+    """Return Spark settings as arguments of a command."""
+    return [part for one in settings.items() for part in ("--conf", "=".join(one))]

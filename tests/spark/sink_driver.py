@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from logmark.spark import session
 from logmark.spark.sink.topics import write_topic
-from tests.harness.sparks import QUICK_JAVA
+from tests.harness.sparks import quick_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,4 +42,4 @@ def start(
 
 
 if __name__ == "__main__":
-    start(session("killed", master="local[2]", config=QUICK_JAVA), *sys.argv[1:]).awaitTermination()
+    start(session("killed", master="local[2]", config=quick_java()), *sys.argv[1:]).awaitTermination()

@@ -54,7 +54,7 @@ def test_what_does_not_fit_is_a_letter_with_all_that_the_record_was_and_the_rest
     broker.produce(topic, [GOOD, BAD, None, b"{", GOOD])
     producer = broker.producer()
     producer.produce(topic, BAD, key=b"\xff", headers=[("trace", b"7")], partition=0, timestamp=1_700_000_000_123)
-    assert 0 == producer.flush(10)
+    assert 0 == producer.flush(60)
 
     assert [0, 2, 4] == read(broker, topic, dead, 6)
     assert [4] == read(broker, topic, broker.create_topic("other"), 5, includeHeaders="true")[2:]

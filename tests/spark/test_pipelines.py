@@ -21,9 +21,10 @@ from logmark.spark.pipelines.declaration import Version
 from logmark.spark.pipelines.home import Home, default_root
 from logmark.spark.pipelines.queries import Brokers, read_records
 from tests.harness.brokers import BrokerUnderTest
+from tests.harness.gateway import call_tool
 from tests.harness.node import wait_until
 from tests.harness.own import OwnBroker
-from tests.harness.tools import CONSUMER_GROUPS, run_logmark, run_tool
+from tests.harness.tools import CONSUMER_GROUPS, run_logmark
 from tests.spark.driver import NAME, keep
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def stands_at(broker: BrokerUnderTest, group: str, topic: str, *offsets: int) ->
 
 def described(broker: BrokerUnderTest, group: str) -> list[tuple[int, int, int, int]]:
     """Partition, current offset, log end offset and lag, as Apache's own tool prints them."""
-    printed = run_tool(CONSUMER_GROUPS, "--describe", "--group", group, broker=broker).check().stdout
+    printed = call_tool(CONSUMER_GROUPS, "--describe", "--group", group, broker=broker).check().stdout
     found = [line.split() for line in printed.splitlines() if line.startswith(group)]
     return [(int(row[2]), int(row[3]), int(row[4]), int(row[5])) for row in found]
 
@@ -120,7 +121,7 @@ def produced(broker: BrokerUnderTest, topic: str) -> list[dict[str, Any]]:
                     "headers": [{"key": name, "value": content} for name, content in headers] or None,
                 }
             )
-        assert 0 == producer.flush(30)
+        assert 0 == producer.flush(60)
     return expected
 
 
@@ -198,7 +199,7 @@ def test_the_lag_of_a_running_query_is_seen_and_its_group_is_reset_by_apaches_to
     # While it runs: the rows stay what they are, and are made again.
     before = len(_commits(billing))
     reset = ("--reset-offsets", "--group", group, "--execute")
-    run_tool(CONSUMER_GROUPS, *reset, "--topic", f"{topic}:0", "--to-offset", "30", broker=broker).check()
+    call_tool(CONSUMER_GROUPS, *reset, "--topic", f"{topic}:0", "--to-offset", "30", broker=broker).check()
     wait_for(query, lambda: len(_commits(billing)) > before, "the running query reads again")
     wait_for(query, stands_at(broker, group, topic, 100, 50), "the query has caught up again")
     assert {topic: {"0": 30, "1": 50}} == _commits(billing)[0]["start"]
@@ -211,7 +212,7 @@ def test_the_lag_of_a_running_query_is_seen_and_its_group_is_reset_by_apaches_to
     # While it is stopped: a fixed version reads the days again, and its rows replace the old ones.
     broker.produce(topic, numbers(10, start=100))
     assert [(0, 100, 110, 10), (1, 50, 50, 0)] == described(broker, group)
-    run_tool(CONSUMER_GROUPS, *reset, "--topic", f"{topic}:0", "--to-offset", "60", broker=broker).check()
+    call_tool(CONSUMER_GROUPS, *reset, "--topic", f"{topic}:0", "--to-offset", "60", broker=broker).check()
     made[0] = 1
     billing.run(spark)
     assert once(p0=values(0, 60) + values(1, 110)[60:], p1=values(0, 50)) == rows(table_of(billing))

@@ -9,6 +9,7 @@ import pytest
 
 from logmark.errors import UserError
 from logmark.spark.sessions import check_java, check_spark, session
+from tests.harness.spark_archive import class_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,3 +97,13 @@ def test_a_session_knows_the_format_even_if_spark_itself_finds_none(spark: "Spar
 
     assert session() is spark
     assert known_by_this_session.containsKey("logmark")
+
+
+@pytest.mark.spark
+def test_the_spark_of_the_tests_takes_its_classes_from_the_archive(spark: "SparkSession") -> None:
+    archive = class_archive().resolve()
+    if not archive.stat().st_size:
+        pytest.skip("this Java has made no class archive")
+    java = spark._jvm.java.lang.ProcessHandle.current().pid()
+
+    assert str(archive) in Path(f"/proc/{java}/maps").read_text()

@@ -4,7 +4,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from logmark.spark import session, write_table
-from tests.harness.sparks import QUICK_JAVA
+from tests.harness.sparks import quick_java
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,5 +29,5 @@ def write(frame: "DataFrame", table: str, mode: str, *, available_now: bool) -> 
 
 if __name__ == "__main__":
     servers, topic, group, table, mode = sys.argv[1:]
-    spark = session("killed", master="local[1]", config=QUICK_JAVA)
+    spark = session("killed", master="local[1]", config=quick_java())
     write(totals(spark, servers, topic, group), table, mode, available_now=False).awaitTermination()

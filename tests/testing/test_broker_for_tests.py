@@ -26,7 +26,7 @@ def send(broker: Broker, topic: str, *values: str, **settings: object) -> list[i
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, **settings})
     for value in values:
         producer.produce(topic, value, on_delivery=delivered)
-    producer.flush(10)
+    producer.flush(60)
     return told
 
 
@@ -91,7 +91,7 @@ def test_turning_the_clock_expires_records(logmark_broker: Broker) -> None:
     logmark_broker.advance(seconds=7200)
 
     consumer = Consumer({"bootstrap.servers": logmark_broker.bootstrap_servers, "group.id": "g"})
-    assert (1, 1) == consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=10)
+    assert (1, 1) == consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=60)
     consumer.close()
 
 
@@ -106,7 +106,7 @@ def test_the_plugin_gives_fixtures_to_users_and_runs_in_parallel(pytester: pytes
             def test_own(logmark_broker, turn):
                 logmark_broker.create_topic("only-mine")
                 admin = AdminClient({"bootstrap.servers": logmark_broker.bootstrap_servers})
-                assert {"only-mine"} == set(admin.list_topics(timeout=10).topics)
+                assert {"only-mine"} == set(admin.list_topics(timeout=60).topics)
 
             def test_shared(logmark_broker_session):
                 assert logmark_broker_session.bootstrap_servers.startswith("127.0.0.1:")

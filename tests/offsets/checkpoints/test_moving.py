@@ -203,7 +203,7 @@ def test_a_query_that_reads_what_is_committed_is_not_sent_behind_an_open_transac
         producer.init_transactions(30)
         producer.begin_transaction()
         producer.produce(query.topic, "open", partition=0)
-        producer.flush(30)
+        producer.flush(60)
 
         behind = query.plan(ToLatest()).plan.moves[0]
         query.made.batches(query.ends(13, 3), start=2)

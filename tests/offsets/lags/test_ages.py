@@ -256,7 +256,7 @@ def test_an_open_transaction_neither_blocks_nor_counts(apache_kafka: BrokerUnder
         scene.write(written, written + 1_000)
         producer.begin_transaction()
         producer.produce(scene.topic, "open", partition=0, timestamp=written + 2_000)
-        producer.flush(30)
+        producer.flush(60)
         scene.commit(2)
 
         began = time.monotonic()
@@ -309,16 +309,16 @@ def _compacted(own: OwnBroker) -> None:
         producer = broker.producer()
         for index in range(50):
             producer.produce(scene.topic, str(index), key="k", partition=0, timestamp=began + index * 10_000)
-            producer.flush(30)
+            producer.flush(60)
 
         def is_cleaned() -> bool:
             # A new record rolls the segment, so that all before it may be cleaned.
             producer.produce(scene.topic, "last", key="last", partition=0)
-            producer.flush(30)
+            producer.flush(60)
             first = ages.first_record(client, scene.partition, 0)
             return first is not None and first.offset == 49
 
-        wait_until(is_cleaned, "the log is compacted", deadline_s=30)
+        wait_until(is_cleaned, "the log is compacted", deadline_s=60)
         scene.commit(5)
         sample = scene.sample()
 

@@ -38,6 +38,7 @@ class Watched:
     settings: MonitorSettings = field(default_factory=MonitorSettings)
     notifiers: dict[str, Notifier] = field(default_factory=dict)
     clock: Any = field(default_factory=SystemClock)
+    timeout_s: float = 60
     said: list[str] = field(default_factory=list)
     told: list[dict[str, Any]] = field(default_factory=list)
     clients: list[Client] = field(default_factory=list)
@@ -55,7 +56,7 @@ class Watched:
         self.monitor.begin()
 
     def _connect(self) -> Client:
-        client = Client(self.servers(), timeout_s=2, connect_timeout_s=1, patience_s=0.2)
+        client = Client(self.servers(), timeout_s=self.timeout_s, connect_timeout_s=self.timeout_s, patience_s=0.2)
         self.clients.append(client)
         return client
 
@@ -67,7 +68,7 @@ class Watched:
         """One step; the events that it gave, as "firing" or "resolved" with the alert's name."""
         before = len(self.told)
         self.monitor.step()
-        assert self.post.flush(20)
+        assert self.post.flush(60)
         return [f"{one['event']} {one['alert']}" for one in self.told[before:]]
 
     def metric(self, name: str, *labels: str) -> Series:
@@ -211,11 +212,11 @@ def test_a_message_that_did_not_leave_leaves_after_a_restart(our_broker: BrokerU
     hook.answers = []
 
     watched.start()
-    assert watched.post.flush(20)
+    assert watched.post.flush(60)
 
     assert ["firing"] == hook.events
     watched.restart()
-    assert watched.post.flush(20)
+    assert watched.post.flush(60)
     assert ["firing"] == hook.events
     hook.close()
 
@@ -255,7 +256,7 @@ def test_a_group_that_is_deleted_is_gone(broker: BrokerUnderTest, watch: Callabl
     watched = watch(broker, settings=alerts(Rule(name="gone", when="gone", groups=[broker.group("*")])))
 
     assert [] == watched.step()
-    broker.admin.delete_consumer_groups([group])[group].result(20)
+    broker.admin.delete_consumer_groups([group])[group].result(60)
     assert ["firing gone"] == watched.step()
     broker.commit(group, {(topic, 0): 0})
     assert ["resolved gone"] == watched.step()
@@ -301,7 +302,8 @@ def _stop_and_start(own: OwnBroker, watch: Callable[..., Watched]) -> None:
     broker.commit("billing", {(topic, 0): 1})
     down = Rule(name="down", when="unreachable")
     behind = Rule(name="behind", when="lag", over=1)
-    watched = watch(lambda: address[0], wanted=Wanted(groups=["billing"]), settings=alerts(down, behind))
+    # A broker that answered before is waited for until the timeout.
+    watched = watch(lambda: address[0], wanted=Wanted(groups=["billing"]), settings=alerts(down, behind), timeout_s=2)
 
     assert ["firing behind"] == watched.step()
     own.stop()
@@ -347,13 +349,13 @@ def test_whoever_asks_for_metrics_asks_the_cluster_nothing_and_waits_for_nobody(
 
     def slow() -> Any:
         looking.set()
-        held.wait(20)
+        held.wait(60)
         return look()
 
     watched.lookout.look = slow
     stepping = threading.Thread(target=watched.monitor.step)
     stepping.start()
-    assert looking.wait(20)
+    assert looking.wait(60)
 
     assert {(group,): 0} == watched.metric("logmark_group_lag_records", "group")
     assert sent == watched.clients[-1].requests_sent

@@ -36,7 +36,7 @@ def server(source: Source) -> Iterator[MetricsServer]:
 
 
 def ask(server: MetricsServer, path: str, *, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
     body = answer.read()
@@ -64,7 +64,7 @@ def test_who_can_unpack_gets_less_to_carry(server: MetricsServer, source: Source
 def test_an_old_client_gets_everything_until_the_end(server: MetricsServer) -> None:
     import socket
 
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         data = b""
         while part := connection.recv(4096):
@@ -93,7 +93,7 @@ def test_too_many_readers_at_once_are_sent_away(server: MetricsServer, source: S
 
     def slow() -> Iterator[str]:
         started.release()
-        held.wait(10)
+        held.wait(60)
         yield "a 1\n"
 
     source.pieces = slow
@@ -101,13 +101,13 @@ def test_too_many_readers_at_once_are_sent_away(server: MetricsServer, source: S
     for reader in readers:
         reader.start()
     for _ in readers:
-        assert started.acquire(timeout=10)
+        assert started.acquire(timeout=60)
 
     assert 503 == ask(server, "/metrics")[0]
     assert 200 == ask(server, "/healthz")[0]
     held.set()
     for reader in readers:
-        reader.join(10)
+        reader.join(60)
     assert 200 == ask(server, "/metrics")[0]
 
 

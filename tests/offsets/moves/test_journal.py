@@ -135,7 +135,7 @@ class TestInAFile:
         for one in writers:
             one.start()
         for one in writers:
-            one.join(30)
+            one.join(60)
         assert {f"{k}-{n}" for k in range(3) for n in range(20)} == {one.id for one in FileJournal(path).changes()}
 
 
@@ -209,7 +209,7 @@ class TestInATopic:
     def test_a_record_that_is_no_change_is_named(self, broker: BrokerUnderTest, client: Client, topic: str) -> None:
         producer = broker.producer()
         producer.produce(topic, "nonsense", key="k")
-        producer.flush(30)
+        producer.flush(60)
         with pytest.raises(UserError, match="is no change that was journaled"):
             TopicJournal(client, topic).changes()
 

@@ -325,7 +325,7 @@ class TestKilled:
             target=killed.change, args=(servers, desk.group, desk.topic, desk.journal.path, kind, step)
         )
         process.start()
-        process.join(30)
+        process.join(60)
         assert -signal.SIGKILL == process.exitcode
 
 

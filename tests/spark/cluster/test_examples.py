@@ -9,7 +9,7 @@ import pytest
 from examples.clicks.checks import alerts
 from tests.harness.brokers import own_broker, warm_up
 from tests.harness.node import kafka_node, wait_until
-from tests.harness.spark_cluster import DRIVER, SparkCluster, spark_cluster
+from tests.harness.spark_cluster import SparkCluster, driver_settings, spark_cluster
 from tests.spark.cluster.bare import bare_python, only_on_the_driver, package
 from tests.spark.example_pipelines import Examples
 from tests.spark.kills.processes import Program
@@ -30,7 +30,7 @@ def results(
 ) -> dict[str, Any]:
     """All that the pipelines make of the clicks, which is what they must."""
     examples.publish(CLICKS)
-    how: dict[str, Any] = {} if cluster is None else {"master": cluster.master, "config": DRIVER}
+    how: dict[str, Any] = {} if cluster is None else {"master": cluster.master, "config": driver_settings()}
     home = {} if cluster is None else {"SPARK_HOME": str(cluster.home)}
     log, around = examples.folder / "run.log", {**examples.environment, **home, **(env or {})}
     with Program(examples.command("--available-now", *more, **how), log, around) as program:

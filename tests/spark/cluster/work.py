@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logmark.spark import session, write_table, write_topic
-from tests.harness.spark_cluster import DRIVER
-from tests.harness.sparks import QUICK_JAVA
+from tests.harness.spark_cluster import driver_settings
+from tests.harness.sparks import quick_java
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,6 +57,6 @@ def work(spark: "SparkSession", servers: str, topic: str, target: str, folder: P
 
 if __name__ == "__main__":
     master, servers, topic, target, folder, more = sys.argv[1:]
-    spark = session("cluster", master=master, memory="512m", config=QUICK_JAVA | DRIVER | json.loads(more))
+    spark = session("cluster", master=master, memory="512m", config=quick_java() | driver_settings() | json.loads(more))
     print("\n" + json.dumps(work(spark, servers, topic, target, Path(folder))))
     spark.stop()

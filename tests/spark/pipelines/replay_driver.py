@@ -11,7 +11,7 @@ from logmark.spark.pipelines.building import connect
 from logmark.spark.pipelines.plans import plan_version
 from logmark.spark.pipelines.replaying import Choices, Replay, Telling, begin, unfinished
 from logmark.spark.pipelines.works import Kind
-from tests.harness.sparks import QUICK_JAVA
+from tests.harness.sparks import quick_java
 from tests.spark.pipelines.staged import Declared
 
 
@@ -20,7 +20,7 @@ def main(kind: str, name: str, servers: str, topic: str, alerts: str, folder: st
     declared = Declared(servers=servers, topic=topic, alerts=alerts, folder=Path(folder))
     declared.label, declared.divisors = "new", [2, 3]
     job = declared.counts(name) if kind == "counts" else declared.fraud(name)
-    spark = session("killed", master="local[1]", config=QUICK_JAVA)
+    spark = session("killed", master="local[1]", config=quick_java())
 
     def reached(step: int) -> None:
         if step == killed_at:

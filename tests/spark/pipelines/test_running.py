@@ -145,7 +145,7 @@ def test_a_query_that_is_started_by_hand_holds_the_pipelines_place_until_it_ends
     assert job.home.is_live()
 
     query.stop()
-    wait_until(lambda: not job.home.is_live(), "its place is free", deadline_s=30)
+    wait_until(lambda: not job.home.is_live(), "its place is free", deadline_s=60)
     job.pipeline.run(spark, home=home, bootstrap_servers=stage.broker.bootstrap_servers)
 
     assert {20, 10} == stage.committed(job)

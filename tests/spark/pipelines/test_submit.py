@@ -14,7 +14,7 @@ from logmark.spark.pipelines.status import State, read_status
 from logmark.spark.pipelines.submitting import job_of
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.spark_cluster import link_spark
-from tests.harness.sparks import QUICK_JAVA
+from tests.harness.sparks import quick_java
 from tests.spark.pipelines.test_declaration import declared
 
 BIN = Path(sys.executable).parent
@@ -85,7 +85,7 @@ def test_a_pipeline_is_run_by_plain_spark_submit(our_broker: BrokerUnderTest, tm
     program.write_text(PROGRAM.format(group=group, topic=topic, table="table"))
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "prices.py").write_text(PRICES)
-    settings = [part for name, value in QUICK_JAVA.items() for part in ("--conf", f"{name}={value}")]
+    settings = [part for name, value in quick_java().items() for part in ("--conf", f"{name}={value}")]
     arguments = [
         "--available-now",
         "--home",

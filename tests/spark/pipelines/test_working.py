@@ -571,4 +571,4 @@ def _look_until(worker: Worker, reached: Callable[[], bool]) -> None:
         worker.look()
         return reached()
 
-    wait_until(looked, "the thread beside is done", deadline_s=30)
+    wait_until(looked, "the thread beside is done", deadline_s=60)

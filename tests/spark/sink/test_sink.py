@@ -76,7 +76,7 @@ def test_keys_go_where_librdkafka_sends_them_by_javas_rule(
     producer = broker.producer(partitioner="murmur2_random")
     for key in keys:
         producer.produce(theirs, key, key)
-    assert 0 == producer.flush(30)
+    assert 0 == producer.flush(60)
 
     Query(broker.bootstrap_servers, ours, id=broker.unique("a")).run(0, [{"key": key, "value": key} for key in keys])
 
@@ -326,14 +326,14 @@ def test_new_partitions_are_used_from_the_next_batch_on(
         kill_after(Client, patch, 2)
         with pytest.raises(Killed):
             query.run(0, given)
-    broker.admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+    broker.admin.create_partitions([NewPartitions(topic, 3)])[topic].result(60)
 
     query.run(0, given)
     assert [[row["value"] for row in given], [], []] == values(broker, topic, 3)
 
     query.run(1, [{"key": f"k{number}", "value": "later"} for number in range(20)])
     named = query.plan()
-    broker.admin.create_partitions([NewPartitions(topic, 4)])[topic].result(30)
+    broker.admin.create_partitions([NewPartitions(topic, 4)])[topic].result(60)
     query.task(named, 2, [{"value": "named", "partition": 3}, *({"key": f"k{at}", "value": "x"} for at in range(20))])
     assert ["named"] == values(broker, topic, 4)[3]
     assert [True, True, True] == ["later" in part for part in values(broker, topic, 3)]

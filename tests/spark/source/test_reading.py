@@ -28,6 +28,7 @@ from logmark.testing import Broker
 from logmark.wire import codecs, columns
 from logmark.wire.batches import build
 from tests.harness.brokers import BrokerUnderTest
+from tests.harness.clocks import turn_clock
 
 
 def options(broker: BrokerUnderTest, topic: str, reset: str | None = None) -> Options:
@@ -122,9 +123,7 @@ def test_a_broker_that_goes_away_in_the_middle_of_a_range_is_waited_for(monkeypa
 def test_what_may_pass_is_waited_for_and_what_may_not_is_said_at_once(
     failure: ClientError, patience_s: float, raised: type[UserError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    monkeypatch.setattr("time.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    now = turn_clock(monkeypatch)
 
     def fail(options: Options) -> Client:
         raise failure
@@ -170,7 +169,7 @@ def test_transactions_are_read_as_the_isolation_level_says(apache_kafka: BrokerU
         for _ in range(5):
             for producer, told in zip(producers, places, strict=True):
                 producer.produce(topic, "v", partition=0, on_delivery=lambda _, at, to=told: to.append(at.offset()))
-                producer.flush(30)
+                producer.flush(60)
         for index, producer in enumerate(producers):
             if (turn + index) % 2:
                 producer.abort_transaction(30)

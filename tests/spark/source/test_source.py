@@ -28,6 +28,7 @@ from logmark.spark.source.ranges import Range
 from logmark.spark.source.reader import DefaultSource, StreamReader
 from logmark.testing import Broker
 from tests.harness.brokers import BrokerUnderTest
+from tests.harness.clocks import turn_clock
 from tests.harness.node import wait_until
 from tests.spark.source.test_following import FakeCluster
 
@@ -149,10 +150,7 @@ def away(cluster: FakeCluster) -> None:
 @pytest.fixture
 def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time that the source sees; it moves when the source sleeps, and when a test says so."""
-    now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    monkeypatch.setattr("time.sleep", lambda pause: now.__setitem__(0, now[0] + pause))
-    return now
+    return turn_clock(monkeypatch)
 
 
 def test_an_idle_stream_looks_again_soon_after_a_batch_and_less_often_later(
@@ -384,8 +382,8 @@ def test_a_topic_that_was_made_anew_behind_a_running_stream_is_noticed(broker: B
     named = {"bootstrap.servers": broker.bootstrap_servers, "subscribe": topic, "group.id": broker.group("g")}
     stream = StreamReader(parse(named | {"partition.metadata.cache.ttl.ms": "1"}, is_stream=True))
     start = stream.initialOffset()
-    broker.admin.delete_topics([topic])[topic].result(30)
-    wait_until(lambda: topic not in broker.admin.list_topics(timeout=30).topics, "the topic is gone")
+    broker.admin.delete_topics([topic])[topic].result(60)
+    wait_until(lambda: topic not in broker.admin.list_topics(timeout=60).topics, "the topic is gone")
     broker.create_topic("clicks")
     broker.produce(topic, ["new"] * 9)
 

@@ -34,7 +34,7 @@ COMPACTED = {
 def consumed(broker: BrokerUnderTest, *topics: str, isolation: str = "read_uncommitted") -> Counter[Row]:
     """Every record of the topics as librdkafka reads them."""
     consumer = broker.consumer(isolation_level=isolation, enable_partition_eof=True)
-    known = consumer.list_topics(timeout=30).topics
+    known = consumer.list_topics(timeout=60).topics
     places = [
         Place(topic, number, broker.start_offset(topic, number))
         for topic in topics
@@ -70,7 +70,7 @@ def compacted(broker: BrokerUnderTest) -> str:
     producer = broker.producer(linger_ms=0)
     for number in range(120):
         producer.produce(topic, f"v{number}", f"k{number % 7}", partition=0)
-        producer.flush(30)
+        producer.flush(60)
     wait_until(lambda: sum(consumed(broker, topic).values()) < 100, "the cleaner has passed", deadline_s=60)
     return topic
 
@@ -87,12 +87,12 @@ def transactional(broker: BrokerUnderTest) -> str:
         for number in range(10):
             for index, producer in enumerate(producers[:2]):
                 producer.produce(topic, f"{turn}-{index}-{number}", partition=0)
-                producer.flush(30)
+                producer.flush(60)
         for index, producer in enumerate(producers[:2]):
             (producer.abort_transaction if (turn + index) % 2 else producer.commit_transaction)(30)
     producers[2].begin_transaction()
     producers[2].produce(topic, "open", partition=0)
-    producers[2].flush(30)
+    producers[2].flush(60)
     return topic
 
 
@@ -124,7 +124,7 @@ def test_streams_and_batches_read_what_a_consumer_reads(
     wait_for(query, _has_read(broker, options["kafka.group.id"], topics), "the stream has caught up")
 
     # Partitions and topics that come while it runs.
-    broker.admin.create_partitions([NewPartitions(mixed, len(CODECS) + 1)])[mixed].result(30)
+    broker.admin.create_partitions([NewPartitions(mixed, len(CODECS) + 1)])[mixed].result(60)
     wait_until(lambda: _can_produce(broker, mixed, len(CODECS)), "the new partition takes records")
     broker.produce(mixed, numbers(20), partition=len(CODECS))
     topics.append(broker.create_topic("all-late", partitions=2))
@@ -143,7 +143,7 @@ def test_streams_and_batches_read_what_a_consumer_reads(
 
 
 def _can_produce(broker: BrokerUnderTest, topic: str, partition: int) -> bool:
-    return len(broker.admin.list_topics(topic, timeout=30).topics[topic].partitions) > partition
+    return len(broker.admin.list_topics(topic, timeout=60).topics[topic].partitions) > partition
 
 
 def _has_read(broker: BrokerUnderTest, group: str, topics: list[str]) -> Callable[[], bool]:
@@ -152,9 +152,9 @@ def _has_read(broker: BrokerUnderTest, group: str, topics: list[str]) -> Callabl
 
     def stands_at_the_ends() -> bool:
         committed = broker.committed(group)
-        known = reader.list_topics(timeout=30).topics
+        known = reader.list_topics(timeout=60).topics
         places = [(topic, number) for topic in topics for number in known[topic].partitions]
-        ends = {place: reader.get_watermark_offsets(Place(*place), timeout=30)[1] for place in places}
+        ends = {place: reader.get_watermark_offsets(Place(*place), timeout=60)[1] for place in places}
         return ends == {place: committed.get(place) for place in places}
 
     return stands_at_the_ends
@@ -224,7 +224,7 @@ def _first_offset(checkpoint: Path, batch: int, topic: str) -> int:
 
 
 def _forget(broker: BrokerUnderTest, group: str) -> None:
-    broker.admin.delete_consumer_groups([group])[group].result(30)
+    broker.admin.delete_consumer_groups([group])[group].result(60)
     assert {} == broker.committed(group)
 
 
