@@ -131,6 +131,17 @@ def test_a_partition_whose_next_flush_fails_again_is_written_again_less_and_less
     assert len(BACKED_OFF) == len(loads)
 
 
+def test_a_partition_that_a_full_disk_has_stopped_is_tried_every_second(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    partition = fail_a_flush(lab)
+    lab.files.heal()
+    lab.files.fail_syncs("clicks-0/", errno.ENOSPC)
+
+    # The first attempt finds that the disk is not broken but full.
+    assert list(range(21)) == seconds_of_attempts(lab, partition, monkeypatch, last=20)
+
+
 def test_a_flush_that_succeeds_ends_the_back_off(lab: Lab) -> None:
     partition = fail_a_flush(lab)
     for _ in range(5):

@@ -71,8 +71,8 @@ class PartitionJournal:
 
     @property
     def has_failed(self) -> bool:
-        """The disk failed this log: it takes no more facts."""
-        return self._partition.failure is not None
+        """Whether the disk failed this log or the write-ahead log: it takes no more facts."""
+        return self._partition.write_failure is not None
 
     @property
     def size_bytes(self) -> int:

@@ -20,7 +20,6 @@ from contextlib import suppress
 from logmark.clock import Clock
 from logmark.disk.files import FileSystem
 from logmark.errors import LogFailed, Malformed
-from logmark.log import disk_full
 from logmark.log.appender import Appended, Appender
 from logmark.log.cleaning import Limits, Plan
 from logmark.log.compaction import Due
@@ -78,6 +77,7 @@ class Partition:
     ) -> None:
         """Make the parts of a log that has nothing yet; `create` and `open` return one that can be used."""
         self._files = files
+        self._committer = committer
         self._flusher = committer.flusher
         self._clock = clock
         self._state = state = LogState(folder, topic, index, topic_id, settings, on_stop=self._on_stop)
@@ -325,8 +325,7 @@ class Partition:
         self._high_watermark.fail(failure)
         self._log_to_clean.fail(failure)
         self._state.notify_watchers()
-        if disk_full.is_full(error):
-            self._recovery.request()
+        self._recovery.note_failure(error)
 
     # Reading
 
@@ -395,6 +394,11 @@ class Partition:
     def failure(self) -> LogFailed | None:
         """Why the log takes no records now; None while it does."""
         return self._state.failure
+
+    @property
+    def write_failure(self) -> LogFailed | None:
+        """Why an append would fail now: this log has stopped, or the write-ahead log of all logs has failed."""
+        return self._state.failure or self._committer.failure
 
     @property
     def producers(self) -> Producers:

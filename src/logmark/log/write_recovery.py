@@ -2,7 +2,8 @@
 
 A stopped log is cut back to its durable end. A suspect one is written again from the write-ahead log above its recovery
 point: the kernel may have dropped what it failed to sync, and report the next sync as successful. A log that stays
-broken would be written again for ever, so those attempts back off until a flush succeeds.
+broken would be written again for ever, so those attempts back off until a flush succeeds. After a full disk they do
+not: while there is no space, an attempt fails at once.
 """
 
 import logging
@@ -64,7 +65,9 @@ class Backoff:
 class WriteRecovery:
     """Brings one partition's log back to taking records, when the disk allows it."""
 
-    __slots__ = ("_backoff", "_committer", "_deleter", "_files", "_flush_state", "_folder", "_log", "_state")
+    __slots__ = (
+        "_backoff", "_committer", "_deleter", "_files", "_flush_state", "_folder", "_is_disk_full", "_log", "_state"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -86,10 +89,14 @@ class WriteRecovery:
         self._files = files
         self._committer = committer
         self._backoff = Backoff(clock)
+        # Whether the disk lacked space when it failed last.
+        self._is_disk_full = False
 
-    def request(self) -> None:
-        """Have the broker call `run` now and then."""
-        self._committer.flusher.troubled.add(self._log)
+    def note_failure(self, error: BaseException | None) -> None:
+        """Note why the log has stopped; if the disk was full, have the broker call `run` now and then."""
+        self._is_disk_full = disk_full.is_full(error)
+        if self._is_disk_full:
+            self._committer.flusher.troubled.add(self._log)
 
     def confirm(self) -> None:
         """Note that a flush succeeded: the disk takes what this log writes."""
@@ -102,7 +109,7 @@ class WriteRecovery:
         if flusher.is_busy_with(self._log) or committer.is_busy_with(self._log):
             return
         is_suspect = state.status is LogStatus.SUSPECT
-        if is_suspect and not self._backoff.is_over:
+        if is_suspect and not self._is_disk_full and not self._backoff.is_over:
             return
         flusher.troubled.discard(self._log)
         if state.is_closed or committer.failure is not None:
@@ -146,8 +153,9 @@ class WriteRecovery:
     def _note_failed_attempt(self, error: OSError, *, is_suspect: bool) -> None:
         if self._state.is_closed:
             return
-        if is_suspect or disk_full.is_full(error):
-            self.request()
+        self._is_disk_full = disk_full.is_full(error)
+        if is_suspect or self._is_disk_full:
+            self._committer.flusher.troubled.add(self._log)
         else:
             logger.error("%s", disk_full.describe_failed_log(self._state.name, error))
 
