@@ -97,6 +97,10 @@ SHORT_SCRIPTS: dict[str, Script] = {
         ("create", 0, 1), ("append", 0, 0, 2, 300), ("settle",), ("checkpoint",), ("delete", 0), ("create", 0, 1),
         ("append", 0, 0, 1, 0), ("settle",),
     ],
+    "all let go while the first record of a run makes the WAL": [
+        ("append", 0, -1, 3, 300), ("flush",), ("kill",), ("retain", 6), ("sync", 0, 6), ("append", 0, 1, 1, 1000),
+        ("flush",),
+    ],
 }  # fmt: skip
 
 
