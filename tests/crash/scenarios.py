@@ -172,7 +172,7 @@ class Run:
         return name + choose.randbytes(size)
 
     def _wal_blocks(self) -> list[bytes]:
-        """Return every block of the WAL that is not all zeros: headers, entries, and entries of a file's former life."""
+        """Return the blocks of the WAL that are not all zeros: headers, entries, and those of a file's former life."""
         folder = f"{self.path}/{FOLDER}"
         if not self.disk.exists(folder):
             return []
