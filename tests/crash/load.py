@@ -137,8 +137,8 @@ def committed_offsets(bootstrap_servers: str, topic: str, partitions: int) -> li
     return [max(0, each.offset) for each in sorted(answer.topic_partitions, key=lambda each: each.partition)]
 
 
-def whole_log(bootstrap_servers: str, topic: str, partition: int) -> list[tuple[int, str]]:
-    """Every record of a partition, as (offset, value), as a reader gets them."""
+def whole_logs(bootstrap_servers: str, topic: str, partitions: int) -> list[list[tuple[int, str]]]:
+    """Every record of each partition, as (offset, value), as a reader gets them."""
     reader = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -148,13 +148,16 @@ def whole_log(bootstrap_servers: str, topic: str, partition: int) -> list[tuple[
             **QUIET,
         }
     )
-    reader.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
-    records: list[tuple[int, str]] = []
-    while True:
+    reader.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in range(partitions)])
+    records: list[list[tuple[int, str]]] = [[] for _ in range(partitions)]
+    ended: set[int] = set()
+    while len(ended) < partitions:
         message = reader.poll(30)
-        assert message is not None, f"nothing came for 30 s after {len(records)} records"
+        assert message is not None, f"nothing came for 30 s after {sum(map(len, records))} records"
         if (error := message.error()) is not None:
             assert KafkaError._PARTITION_EOF == error.code(), error
-            reader.close()
-            return records
-        records.append((message.offset(), message.value().decode()))
+            ended.add(message.partition())
+        else:
+            records[message.partition()].append((message.offset(), message.value().decode()))
+    reader.close()
+    return records

@@ -179,7 +179,8 @@ class Promises:
         assert not refused, f"{where} refuses {refused}"
         assert {offset: log.values.get(offset) for offset in found} == found, f"{where} holds what was never written"
         known = {*found, *log.markers}
-        lost = [offset for offset in range(start, log.acknowledged) if offset not in known]
+        # What was acknowledged, and behind it a part of the rest that has no gap.
+        lost = [offset for offset in range(start, end) if offset not in known]
         assert not lost, f"{where} lost {lost}"
         log.acknowledged, log.start_possible = end, start
         log.forget_from(end)

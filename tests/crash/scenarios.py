@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from logmark.clock import ManualClock
 from logmark.disk.files import FileSystem
 from logmark.log.partition import Partition
+from logmark.log.wal.entries import BLOCK_BYTES, HEADER_BYTES
 from logmark.log.wal.log import FOLDER
 from logmark.testing.crashes import CrashFileSystem, Fate, PowerLoss
 from logmark.wire import batches
@@ -18,6 +19,8 @@ from tests.crash.site import PATH, Site
 
 TOPICS = ("clicks", "orders", "places")
 OVERRIDES = {"clicks": {}, "orders": {"file.delete.delay.ms": "0"}, "places": {"cleanup.policy": "compact"}}
+# Some topics have room for batches that take several blocks of the WAL.
+LARGE, LARGER = {"segment.bytes": "1048576"}, 6
 
 Script = list[tuple]
 # How often each is done: most of a log's life is appending.
@@ -117,7 +120,8 @@ class Run:
         name = TOPICS[share % len(TOPICS)]
         if name not in self.promises.topics:
             self.promises.begin_topic(name, partitions)
-            self.promises.certain(name, self.site.logs.create_topic(name, partitions, OVERRIDES[name]).id)
+            overrides = OVERRIDES[name] | (LARGE if share % 5 == 4 else {})
+            self.promises.certain(name, self.site.logs.create_topic(name, partitions, overrides).id)
 
     def _delete(self, share: int) -> None:
         name = self._topic(share)
@@ -137,29 +141,44 @@ class Run:
                      if sent.base_offset >= partition.high_watermark]  # fmt: skip
         if len(unsettled) >= 4:
             self._settle()
+        if partition.settings.segment_bytes == int(LARGE["segment.bytes"]):
+            size *= LARGER
         values = []
         for _ in range(count):
             self._number += 1
-            values.append(b"%d:" % self._number + self._payload(random.Random(self._number), size // count))
+            values.append(self._value(random.Random(self._number), size // count, partition))
         self.promises.append(self.site, partition, values, producer_id)
 
-    def _payload(self, choose: random.Random, size: int) -> bytes:
+    def _value(self, choose: random.Random, size: int, partition: Partition) -> bytes:
         """What an adversary would send: zeros, batches with any offset, what the WAL holds; and random bytes."""
-        size = choose.randrange(size + 1)
-        kind = choose.choice(["random", "random", "zeros", "batches", "wal"])
+        name, size = b"%d:" % self._number, choose.randrange(size + 1)
+        kind = choose.choice(["random", "zeros", "batches", "wal", "entries"])
         if kind == "zeros":
-            return bytes(size)
+            return name + bytes(size)
         if kind == "batches":
             made = batches.build([(b"key", b"forged")], timestamp_ms=NOW_MS)
-            struct.pack_into(">q", made, 0, choose.choice([0, 1, 5, 1_500_000_000, self._number]))
-            return (bytes(made) * (size // len(made) + 1))[:size]
+            offsets = [0, 1, 5, 1_500_000_000, partition.log_end_offset + 1, partition.log_end_offset + 2]
+            struct.pack_into(">q", made, 0, choose.choice(offsets))
+            return name + (bytes(made) * (size // len(made) + 1))[:size]
+        blocks = self._wal_blocks()
+        if kind == "wal" and blocks:
+            return name + choose.choice(blocks)[:size]
+        if kind == "entries" and blocks:
+            # At the start of each block of the entry that the batch comes into, if it is the first one there.
+            block = choose.choice([block for block in blocks if block.startswith(b"WALE")] or blocks)
+            before = len(batches.build([(b"key", name + bytes(size))], timestamp_ms=NOW_MS)) - size - 1
+            padding = choose.randbytes(-(HEADER_BYTES + before) % BLOCK_BYTES)
+            return name + (padding + block * (size // BLOCK_BYTES + 1))[:size]
+        return name + choose.randbytes(size)
+
+    def _wal_blocks(self) -> list[bytes]:
+        """Return the blocks of the WAL that are not all zeros: headers, entries, and those of a file's former life."""
         folder = f"{self.path}/{FOLDER}"
-        if kind == "wal" and self.disk.exists(folder):
-            name = choose.choice([name for name in self.disk.listdir(folder) if name.endswith(".wal")])
-            content = self.disk.read(f"{folder}/{name}")
-            at = choose.choice(range(0, len(content), 4096))
-            return content[at : at + size]
-        return choose.randbytes(size)
+        if not self.disk.exists(folder):
+            return []
+        contents = [self.disk.read(f"{folder}/{name}") for name in self.disk.listdir(folder) if name.endswith(".wal")]
+        found = [content[at : at + BLOCK_BYTES] for content in contents for at in range(0, len(content), BLOCK_BYTES)]
+        return [block for block in found if any(block)]
 
     def _end_transaction(self, share: int, commit: bool) -> None:
         undecided = [
@@ -227,6 +246,18 @@ class Crash:
     loss: PowerLoss | None
     again: int | None = None
 
+    def disk(self) -> CrashFileSystem:
+        """Return the disk as the crash leaves it."""
+        return self.moment.disk.killed() if self.loss is None else self.moment.disk.after(self.loss)
+
+    @property
+    def state(self) -> int:
+        """What tells it from other crashes: the disk, what was acknowledged, and the crash of the recovery."""
+        topics = self.moment.promises.topics.items()
+        told = [(name, [(log.acknowledged, log.start) for log in topic.partitions]) for name, topic in topics]
+        unsynced = self.loss is None and [change.number for change in self.moment.disk.unsynced()]
+        return hash((frozenset(self.disk().image().items()), str(told), str(unsynced), self.again))
+
     @property
     def kind(self) -> str:
         """What was lost, and whether the recovery crashed too."""
@@ -242,8 +273,12 @@ class Crash:
 
 
 def crashes(moments: list[Moment], choose: random.Random, count: int) -> Iterator[Crash]:
-    """So many crashes of a run, spread over its moments and over the kinds of crash."""
-    for _ in range(count):
+    """So many crashes of a run that leave different states, spread over its moments and over the kinds of crash."""
+    seen: set[int] = set()
+    # A short run does not have so many.
+    for _ in range(4 * count):
+        if len(seen) == count:
+            return
         moment = choose.choice(moments)
         kind = choose.random()
         if kind < 0.1:
@@ -253,13 +288,16 @@ def crashes(moments: list[Moment], choose: random.Random, count: int) -> Iterato
         else:
             loss = choose.choice(list(moment.disk.power_losses()))
         again = choose.randrange(2**32) if loss is None or choose.random() < 0.2 else None
-        yield Crash(moment, loss, again)
+        crash = Crash(moment, loss, again)
+        if crash.state not in seen:
+            seen.add(crash.state)
+            yield crash
 
 
 def survive(crash: Crash) -> None:
     """Recovers from a crash, checks every promise, goes on, and checks again after another start."""
     promises, clock = crash.moment.promises.at(None), ManualClock(NOW_MS + 60_000)
-    disk = crash.moment.disk.killed() if crash.loss is None else crash.moment.disk.after(crash.loss)
+    disk = crash.disk()
     if promises.is_closed:
         promises.check_files(disk, PATH)
     if crash.again is not None:

@@ -1,7 +1,9 @@
 """The logs of a broker on any file system, without threads: every run of the same script does the same."""
 
 import asyncio
+import contextvars
 from collections import deque
+from collections.abc import Callable
 from pathlib import PurePath
 
 from logmark.broker.config import BrokerConfig
@@ -14,8 +16,18 @@ from logmark.log.partition import Partition
 from logmark.log.wal.log import WalLimits
 from logmark.log.worker import Done, Job
 
-# Nobody turns it: futures are made on it and never awaited.
-LOOP = asyncio.new_event_loop()
+
+class StillLoop(asyncio.SelectorEventLoop):
+    """Nobody turns it: futures are made on it and never awaited, and what is to be called soon is forgotten."""
+
+    def call_soon(
+        self, callback: Callable[..., object], *args: object, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        # Kept, it would keep every broker's logs of a search in memory.
+        return asyncio.Handle(callback, args, self, context)
+
+
+LOOP = StillLoop()
 PATH = "/var/data"
 # So small that files are used again all the time, and that a full WAL waits for a flush.
 SMALL_WAL = WalLimits(bytes_max=120 * 1024, file_bytes=24 * 1024, first_file_bytes=16 * 1024)

@@ -22,8 +22,17 @@ TOPIC = "orders"
 FIRST = TopicPartition(TOPIC, 0)
 LARGE = {"max.message.bytes": "20000000"}
 FORGED_OFFSET = 1_500_000_000
-FORGED = bytes(wire.batch([b"forged"], base_offset=FORGED_OFFSET))
 LOG = f"{0:020d}.log"
+
+
+def stored(values: list[bytes], offset: int) -> bytes:
+    """A batch as a log holds it: with its offset, and with leader epoch 0, which no checksum covers."""
+    made = bytearray(wire.batch(values, base_offset=offset))
+    made[12:16] = bytes(4)
+    return bytes(made)
+
+
+FORGED = stored([b"forged"], FORGED_OFFSET)
 
 
 def value_of(number: int) -> bytes:
@@ -121,6 +130,41 @@ def test_no_batch_inside_a_record_is_served_when_the_header_around_it_is_destroy
             assert FORGED in cut.read_bytes(), "what was cut is not kept"
 
 
+def torn_batch(first_offset: int) -> bytes:
+    """The first half of a batch that a kill has interrupted, full of well-formed batches."""
+    batch = stored([value_of(first_offset)], first_offset)
+    return batch[: len(batch) // 2]
+
+
+def torn_middle(first_offset: int) -> bytes:
+    """Four batches, and zeros in the place of a sector of the second one."""
+    made = [bytearray(stored([b"%d" % at * 2000], first_offset + at)) for at in range(4)]
+    made[1][512:1024] = bytes(512)
+    return b"".join(made)
+
+
+@pytest.mark.parametrize("durability", ["sync", "os"])
+@pytest.mark.parametrize(("tail", "sound"), [(torn_batch, 0), (torn_middle, 1)])
+def test_what_a_crash_leaves_of_batches_that_were_never_acknowledged_is_cut(
+    tmp_path: Path, durability: Durability, tail: Callable[[int], bytes], sound: int
+) -> None:
+    with Broker(subprocess=True, durability=durability, data_dir=str(tmp_path / "data")) as broker:
+        broker.create_topic(TOPIC)
+        for number in range(2):
+            assert (0, number) == wire.produce(broker.bootstrap_servers, TOPIC, wire.batch([b"%d" % number]))[:2]
+        broker.kill()
+        with (tmp_path / "data" / f"{TOPIC}-0" / LOG).open("ab") as file:
+            file.write(tail(2))
+        broker.start()
+
+        # Without a write-ahead log nobody knows what was acknowledged: what is sound before the first bad one stays.
+        kept = [b"0", b"1"] + ([b"0" * 2000] if sound and durability == "os" else [])
+        assert list(enumerate(kept)) == read_log(broker.bootstrap_servers)
+        answer = wire.produce(broker.bootstrap_servers, TOPIC, wire.batch([b"next"]))
+        assert (ErrorCode.NONE, len(kept)) == answer[:2]
+        assert [*enumerate(kept), (len(kept), b"next")] == read_log(broker.bootstrap_servers)
+
+
 @pytest.mark.parametrize("is_flushed", [False, True], ids=["in the WAL", "flushed"])
 def test_a_flipped_bit_in_the_first_batch_costs_no_other_record_and_no_offset_twice(
     tmp_path: Path, is_flushed: bool
@@ -139,7 +183,8 @@ def test_a_flipped_bit_in_the_first_batch_costs_no_other_record_and_no_offset_tw
             sent.append(b"last")
         broker.kill()
         with (tmp_path / "data" / f"{TOPIC}-0" / LOG).open("r+b") as file:
-            file.seek(5_000)
+            # The page of zeros behind it stays one: it must not pass for a page that a crash has lost.
+            file.seek(100)
             file.write(b"\x01")
         broker.start()
 
@@ -174,7 +219,7 @@ DAMAGE = {"length": flip(10), "checksum": flip(18), "value": flip(100), "whole h
 @pytest.mark.parametrize("what", DAMAGE)
 def test_no_batch_inside_a_damaged_record_takes_the_place_of_the_ones_behind_it(tmp_path: Path, what: str) -> None:
     # They have the offsets that the log gives out next, and right checksums.
-    forged = b"".join(bytes(wire.batch([b"forged"], base_offset=offset)) for offset in range(3, 6))
+    forged = b"".join(stored([b"forged"], offset) for offset in range(3, 6))
     values = [b"0", b"1", b"x" * 100 + forged, b"3", b"4", b"5", b"6"]
     log = tmp_path / "data" / f"{TOPIC}-0" / LOG
     with Broker(subprocess=True, durability="sync", data_dir=str(tmp_path / "data")) as broker:
@@ -230,11 +275,11 @@ class CountingFileSystem(RealFileSystem):
 
 
 def fake_headers(size: int) -> bytes:
-    """Headers that each promise a batch up to the end of the data, with a checksum that nobody knows to be wrong."""
+    """Headers that each promise a batch almost up to the end of the data: only a checksum tells that there is none."""
     step = len(FORGED[:61])
     made = bytearray(FORGED[:61] * (size // step))
-    for at in range(0, len(made), step):
-        made[at + 8 : at + 12] = (len(made) - at - 12).to_bytes(4, "big")
+    for at in range(0, len(made) - 10 * step, step):
+        made[at + 8 : at + 12] = (len(made) - 5 * step - at - 12).to_bytes(4, "big")
     return bytes(made)
 
 
@@ -245,7 +290,7 @@ def test_a_start_reads_a_cut_batch_of_fake_headers_a_bounded_number_of_times(
     with Broker(subprocess=True, durability=durability, data_dir=str(tmp_path / "data")) as broker:
         broker.create_topic(TOPIC, 1, LARGE)
         assert (0, 0) == wire.produce(broker.bootstrap_servers, TOPIC, wire.batch([b"first"]))[:2]
-        payload = fake_headers(16_000_000)
+        payload = fake_headers(500_000)
         assert (0, 1) == wire.produce(broker.bootstrap_servers, TOPIC, wire.batch([payload]))[:2]
         broker.kill()
     log = tmp_path / "data" / f"{TOPIC}-0" / LOG
@@ -258,4 +303,4 @@ def test_a_start_reads_a_cut_batch_of_fake_headers_a_bounded_number_of_times(
         with Client(broker.bootstrap_servers) as client:
             assert {FIRST: 2 if durability == "sync" else 1} == client.latest([FIRST])
 
-    assert len(payload) <= read_bytes <= 8 * len(payload)
+    assert len(payload) <= read_bytes <= 10 * len(payload)

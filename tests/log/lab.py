@@ -17,9 +17,12 @@ from logmark.log.partition import Appended, Partition
 from logmark.log.settings import TopicSettings
 from logmark.log.wal import log as wal
 from logmark.log.wal import points, replay
+from logmark.log.wal.log import WalLimits
 from logmark.log.worker import Worker
+from logmark.testing.crashes import CrashFileSystem
 from logmark.testing.files import FaultyFileSystem
 from logmark.wire import batches
+from tests.log.stepped import SteppedWorkers
 
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = bytes(range(16))
@@ -80,6 +83,7 @@ class Lab:
         self._entry_bytes_max = entry_bytes_max
         # How often each topic was deleted: one that is made again is another topic.
         self._deleted: Counter[str] = Counter()
+        self._wal_limits: WalLimits | None = None
         self.directory: DataDirectory | None = None
         self.committer: GroupCommit | None = None
 
@@ -88,8 +92,8 @@ class Lab:
             self.loop, durability=self.durability, worker=self._worker, entry_bytes_max=self._entry_bytes_max
         )
         self.directory = DataDirectory.open(
-            self.path, files=self.files, committer=self.committer, clock=self.clock
-        )  # fmt: skip
+            self.path, files=self.files, committer=self.committer, clock=self.clock, wal_limits=self._wal_limits
+        )
         if self.directory.read(CATALOG) is None:
             self.enter("clicks")
         return self.directory
@@ -222,6 +226,28 @@ class Lab:
 
     def folder(self, topic: str = "clicks", index: int = 0) -> Path:
         return self.path / f"{topic}-{index}"
+
+
+class MemoryLab(Lab):
+    """A lab on a disk in memory and without threads: many times faster, for searches of a million steps."""
+
+    def __init__(self, *, page_bytes: int, wal_limits: WalLimits, entry_bytes_max: int) -> None:
+        self._workers = SteppedWorkers()
+        super().__init__(
+            Path("/lab"), page_bytes=page_bytes, worker=self._workers, entry_bytes_max=entry_bytes_max
+        )  # fmt: skip
+        self.files = FaultyFileSystem(CrashFileSystem(), page_bytes=page_bytes)
+        self._wal_limits = wal_limits
+
+    def settle(self, partition: Partition) -> None:
+        assert self.committer is not None
+        self.committer.settle()
+        self.turn()
+
+    def step(self, count: int) -> None:
+        """Do so many operations of the jobs that are under way."""
+        for _ in range(count):
+            self._workers.step()
 
 
 def values(partition: Partition, start: int | None = None) -> dict[int, bytes | None]:

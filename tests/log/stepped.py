@@ -59,6 +59,13 @@ class SteppedWorkers:
     def __call__(self, name: str) -> SteppedWorker:
         return self._made.setdefault(name, SteppedWorker())
 
+    def step(self) -> None:
+        """Do one operation of the first worker that has one."""
+        for worker in self._made.values():
+            if worker.is_busy:
+                worker.step()
+                return
+
     @property
     def writer(self) -> SteppedWorker:
         """Whoever writes entries to the WAL."""

@@ -15,8 +15,10 @@ from logmark.clock import ManualClock
 from logmark.errors import LogmarkError
 from logmark.log import cleaning, log_to_clean, swap
 from logmark.log.cleaning import Done, Limits
+from logmark.log.flusher import _Cycle
 from logmark.log.partition import Partition
 from logmark.log.segment import Segment
+from logmark.log.worker import Job
 from logmark.testing.crashes import CrashFileSystem, Fate, PowerLoss
 from logmark.wire import batches
 from tests.crash import mutants
@@ -90,8 +92,20 @@ def read(partition: Partition) -> list[tuple[int, bytes | None, bytes | None]]:
             at, offset = at + header.size, header.next_offset
 
 
-def tell() -> Story:
-    """Keys over many small segments, an aborted transaction among them, compacted twice."""
+# What happens before the compaction that is crashed.
+Steps = tuple[tuple[str] | tuple[str, int], ...]
+SEVERAL_INTO_ONE: Steps = (
+    *[("fill", 8), ("abort",), ("fill", 5), ("compact",), ("fill", 5), ("flush",)],
+    # In the WAL only.
+    ("fill", 3),
+)  # fmt: skip
+# The recovery point is in the middle of the first segment that is replaced: a swap before the points of its flush are
+# durable would leave a WAL that continues a segment which is gone.
+ABOVE_THE_RECOVERY_POINT: Steps = (("fill", 2), ("flush",), ("fill", 6))
+
+
+def tell(steps: Steps = SEVERAL_INTO_ONE) -> Story:
+    """Keys over many small segments, perhaps an aborted transaction among them, compacted at the end."""
     disk = CrashFileSystem()
     site = Site(disk, ManualClock(NOW_MS))
     site.logs.create_topic("places", 1, TOPIC)
@@ -108,18 +122,16 @@ def tell() -> Story:
             append(site, partition, [(b"only %d" % number, b"here"), (b"b", b"%d" % number * 20)])
         story.written |= set(read(partition))
 
-    fill(8)
-    append(site, partition, [(b"a", b"aborted"), (b"t", b"aborted")], producer_id=PRODUCER, producer_epoch=0,
-           base_sequence=0, attributes=batches.TRANSACTIONAL_BIT)  # fmt: skip
-    partition.append_marker(PRODUCER, 0, commit=False, now_ms=NOW_MS)
-    site.settle()
-    append(site, partition, [(b"only 1", None)])
-    fill(5)
-    compact(site, partition, disk)
-    fill(5)
-    site.flush()
-    # Some of what is compacted next is in the WAL only: the swap waits for its flush.
-    fill(3)
+    def abort() -> None:
+        append(site, partition, [(b"a", b"aborted"), (b"t", b"aborted")], producer_id=PRODUCER, producer_epoch=0,
+               base_sequence=0, attributes=batches.TRANSACTIONAL_BIT)  # fmt: skip
+        partition.append_marker(PRODUCER, 0, commit=False, now_ms=NOW_MS)
+        site.settle()
+        append(site, partition, [(b"only 1", None)])
+
+    does = {"fill": fill, "abort": abort, "flush": site.flush, "compact": lambda: compact(site, partition, disk)}
+    for name, *arguments in steps:
+        does[name](*arguments)
     bases = [segment.base_offset for segment in partition.segments]
     story.newest = {key: content for _, key, content in sorted(story.written)}
     story.end = partition.log_end_offset
@@ -128,7 +140,8 @@ def tell() -> Story:
     disk.before_change = lambda: None
     story.moments.append(disk.killed())
     assert len(read(partition)) < len(story.written)
-    assert 1 < len(partition.segments) < len(bases), "several have become one"
+    if steps is SEVERAL_INTO_ONE:
+        assert 1 < len(partition.segments) < len(bases), "several have become one"
     return story
 
 
@@ -193,9 +206,29 @@ def survived(story: Story, seed: int = 7) -> int:
     return count
 
 
-def test_a_crash_while_a_log_is_compacted_loses_nothing() -> None:
-    count = survived(tell())
+@pytest.mark.parametrize("steps", [SEVERAL_INTO_ONE, ABOVE_THE_RECOVERY_POINT], ids=["several", "above"])
+def test_a_crash_while_a_log_is_compacted_loses_nothing(steps: Steps) -> None:
+    count = survived(tell(steps))
     assert count > 300, count
+
+
+def swap_first(cycle: _Cycle) -> Job:
+    """Flush as the flusher does, but with the changes before the recovery points."""
+    changes = [change for flush in cycle.flushes for change in flush.changes]
+    for flush in cycle.flushes:
+        flush.syncs, flush.changes = [*flush.syncs, *flush.changes], ()
+    yield from FLUSH(cycle)
+    for flush in cycle.flushes:
+        flush.changes = changes
+
+
+FLUSH = _Cycle.run
+
+
+def test_a_swap_before_the_recovery_points_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Cycle, "run", swap_first)
+    with pytest.raises((AssertionError, LogmarkError)):
+        survived(tell(ABOVE_THE_RECOVERY_POINT))
 
 
 def sync_sites() -> Iterator[SyncSite]:

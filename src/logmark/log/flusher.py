@@ -166,6 +166,9 @@ class Flusher:
         following = self.durable_number + 1
         for flush in flushes:
             self._under_way[flush.log] = self._dirty.pop(flush.log, following)
+            if self.wal is None:
+                # The WAL may be made before this cycle ends, and its points must name no segment that the changes take.
+                self.points[flush.log.key] = flush.point
             if flush.log in self._in_entry:
                 # The entry under way is not covered: this log needs it after the flush too.
                 self._dirty[flush.log] = following
