@@ -91,13 +91,15 @@ def ways_to_miss_it(runs: int) -> Iterator[Callable[[], None]]:
     yield make_at_once
     for script in PATHS.values():
         yield lambda script=script: _try(script, 0)
-    yield lambda: _try(PATHS[KILLED], None)
+    yield lambda: _kill(PATHS[KILLED])
+    yield lambda: _try(script_of(FOUND[0]), FOUND[0])
     yield lambda: _lose_any(PATHS[MIDDLE])
-    for seed in FOUND:
+    for seed in FOUND[1:]:
         yield lambda seed=seed: _try(script_of(seed), seed)
     random_scripts = [lambda seed=seed: _try(script_of(seed), seed) for seed in range(runs)]
     yield from random_scripts
     for script in PATHS.values():
+        yield lambda script=script: _kill(script)
         yield lambda script=script: _try(script, None)
 
 
@@ -109,18 +111,25 @@ def _try(script: Script, seed: int | None) -> None:
         tried = crashes(run.moments, random.Random(seed), 60)
     else:
         # The last moments first: a recovery, whose syncs are the hardest to miss, ends such a script.
-        tried = (Crash(moment, loss, again) for moment in reversed(run.moments)
-                 for loss in [None, *moment.disk.power_losses()]
-                 for again in ([0, 1, 2] if loss is None else [None]))  # fmt: skip
+        tried = (Crash(moment, loss) for moment in reversed(run.moments) for loss in moment.disk.power_losses())
     for crash in tried:
         survive(crash)
+
+
+def _kill(script: Script) -> None:
+    """Recovers from a kill at every moment of a script, with the power lost at three moments of the recovery."""
+    run = Run(CrashFileSystem())
+    run.run(script)
+    for moment in reversed(run.moments):
+        for again in range(3):
+            survive(Crash(moment, None, again))
 
 
 def _lose_any(script: Script) -> None:
     """Recovers from states of a script in which each change that was not synced has a fate of its own."""
     run = Run(CrashFileSystem())
     run.run(script)
-    for moment in run.moments:
+    for moment in reversed(run.moments):
         for seed in range(12):
             survive(Crash(moment, moment.disk.any_power_loss(random.Random(seed))))
 
