@@ -58,7 +58,7 @@ def run(loop: asyncio.AbstractEventLoop, writes: AsyncWrites, descriptor: int, d
     async def write() -> object:
         done = loop.create_future()
         assert writes.write(descriptor, data, at, done.set_result)
-        return await asyncio.wait_for(done, 60)
+        return await done
 
     return loop.run_until_complete(write())
 
@@ -95,6 +95,32 @@ def test_finish_waits_and_reports_and_the_event_that_follows_reports_nothing(
     assert run(loop, writes, descriptor_of(file), block(b"b"), 0) is None
     assert [None] == reported
     assert b"b" * BLOCK == Path(file.path).read_bytes()[:BLOCK]
+
+
+def test_a_file_system_that_writes_before_the_call_returns_is_found_out(
+    loop: asyncio.AbstractEventLoop, writes: AsyncWrites, file: RealFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Linux writes to the page cache within the call; the clock says that it took long.
+    cached = os.open(file.path, os.O_RDWR)
+    seconds = iter(range(1_000_000))
+    monkeypatch.setattr(aio, "perf_counter", seconds.__next__)
+    for _ in range(7):
+        assert run(loop, writes, cached, block(b"a"), 0) is None
+    with monkeypatch.context() as quick:
+        quick.setattr(aio, "perf_counter", lambda: 0)
+        assert run(loop, writes, cached, block(b"b"), 0) is None
+    for _ in range(8):
+        assert not writes.is_blocking, "single slow calls prove nothing"
+        assert run(loop, writes, cached, block(b"c"), 0) is None
+    assert writes.is_blocking
+    # A write that `finish` has reported is not reported again, nor is the next one before its time.
+    reported: list[tuple[int, Exception | None]] = []
+    for number in range(2):
+        assert writes.write(cached, block(b"x"), 0, lambda error, number=number: reported.append((number, error)))
+        writes.finish()
+    loop.run_until_complete(asyncio.sleep(0))
+    assert [(0, None), (1, None)] == reported
+    os.close(cached)
 
 
 def test_a_system_without_these_calls_gets_none(

@@ -5,7 +5,8 @@ a small entry of the write-ahead log that cost more than the medium did. Here on
 eventfd wakes the loop when the bytes are on the medium. Why not io_uring: container runtimes forbid it by default.
 
 It works for files that are opened for direct, synchronous writes (`FileSystem.open_direct`). Where the system has no
-such calls, `open_async_writes` returns None, and a thread does the work.
+such calls, `open_async_writes` returns None, and a thread does the work. Some file systems take the call and write
+before it returns; `is_blocking` says so, because that would hold up the event loop for as long as the medium takes.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable
+from time import perf_counter
 
 Done = Callable[[Exception | None], None]
 
@@ -22,6 +24,10 @@ Done = Callable[[Exception | None], None]
 _CALLS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
 _WRITE = 1
 _REPORT_TO_EVENTFD = 1
+# A call that took longer and returned when its write was done was not asynchronous, if it is no single one: on a busy
+# machine the process may lose its processor within a call.
+_BLOCKING_S = 0.001
+_BLOCKING_WRITES = 8
 
 
 class _Request(ctypes.LittleEndianStructure):
@@ -74,6 +80,9 @@ class AsyncWrites:
         # Two words of a timespec: no time at all.
         self._at_once = (ctypes.c_long * 2)(0, 0)
         self._under_way: tuple[memoryview, Done] | None = None
+        # Whether the event of the write under way was taken from the kernel, and is still to be reported.
+        self._is_event_taken = False
+        self._blocking_writes = 0
         self._loop = loop
         loop.add_reader(self._eventfd, self._on_event)
 
@@ -88,10 +97,21 @@ class AsyncWrites:
         request.address = ctypes.addressof(ctypes.c_char.from_buffer(data))
         request.size = len(data)
         request.at = at
+        begun = perf_counter()
         if self._syscall(self._submit_call, self._context, ctypes.c_long(1), self._requests) != 1:
             return False
         self._under_way = (data, done)
+        if perf_counter() - begun > _BLOCKING_S and self._take_event():
+            self._blocking_writes += 1
+            self._loop.call_soon(self._report_taken)
+        elif not self.is_blocking:
+            self._blocking_writes = 0
         return True
+
+    @property
+    def is_blocking(self) -> bool:
+        """Whether the file system writes before the call returns, and slowly: a thread should do that."""
+        return self._blocking_writes >= _BLOCKING_WRITES
 
     def _on_event(self) -> None:
         try:
@@ -99,13 +119,24 @@ class AsyncWrites:
         except BlockingIOError:
             return
         # `finish` may have taken the event already: then a write that has begun since is not waited for.
-        one, none = ctypes.c_long(1), ctypes.c_long(0)
-        if self._syscall(self._events_call, self._context, none, one, ctypes.byref(self._event), self._at_once) == 1:
-            self._report()
+        self._take_event()
+        self._report_taken()
 
-    def _report(self) -> None:
+    def _take_event(self) -> bool:
+        """Take the event of the write under way, if it is there."""
+        if self._under_way is not None and not self._is_event_taken:
+            one, none, event = ctypes.c_long(1), ctypes.c_long(0), ctypes.byref(self._event)
+            taken = self._syscall(self._events_call, self._context, none, one, event, self._at_once)
+            self._is_event_taken = taken == 1
+        return self._is_event_taken
+
+    def _report_taken(self) -> None:
+        """Report the write whose event was taken, if there is one that `finish` has not reported."""
+        if not self._is_event_taken:
+            return
         assert self._under_way is not None
         (data, done), self._under_way = self._under_way, None
+        self._is_event_taken = False
         result = self._event.result
         if result == len(data):
             done(None)
@@ -118,11 +149,14 @@ class AsyncWrites:
         """Block until no write is under way; each is reported."""
         one = ctypes.c_long(1)
         while self._under_way is not None:
-            event = ctypes.byref(self._event)
-            if self._waiting_syscall(self._events_call, self._context, one, one, event, None) == 1:
-                self._report()
-            elif ctypes.get_errno() != errno.EINTR:
-                raise _last_error()
+            if not self._is_event_taken:
+                event = ctypes.byref(self._event)
+                if self._waiting_syscall(self._events_call, self._context, one, one, event, None) != 1:
+                    if ctypes.get_errno() != errno.EINTR:
+                        raise _last_error()
+                    continue
+                self._is_event_taken = True
+            self._report_taken()
 
     def close(self) -> None:
         """Finish and give the context back."""

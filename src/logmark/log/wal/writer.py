@@ -29,6 +29,7 @@ class EntryWriter:
                 self._kernel = open_async_writes(self._loop)
                 self._is_asynchronous = self._kernel is not None
             if self._kernel is not None and self._kernel.write(descriptor, entry, file.position, done):
+                self._is_asynchronous = not self._kernel.is_blocking
                 return
         self._worker.run(_write(file, entry), done)
 
