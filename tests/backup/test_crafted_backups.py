@@ -489,7 +489,7 @@ def test_heads_of_batches_that_are_none_are_not_searched_through(
     def search(*_: object) -> int:
         raise AssertionError("a restore looks for batches behind damage that the manifest does not name")
 
-    monkeypatch.setattr("logmark.backup.stretches._next_sound", search)
+    monkeypatch.setattr("logmark.log.damage.DamageScan.next_batch", search)
     refuse_restore(backup, f"{FIRST}: at byte 0 the CRC of the batch is wrong")
 
 

@@ -331,6 +331,27 @@ def test_damage_at_the_source_is_copied_as_it_is_and_named(tmp_path: Path, broke
     assert {ORDERS: (0, 5)} == served(again)
 
 
+def test_no_batch_inside_a_damaged_record_is_copied_as_one_of_the_log(tmp_path: Path, broker: Broker) -> None:
+    broker.create_topic("orders")
+    forged = bytearray(batches.build([(None, b"forged")], timestamp_ms=1, base_offset=3))
+    forged[12:16] = bytes(4)
+    write(broker, [b"0", b"1", b"x" * 100 + bytes(forged) * 3, b"3", b"4"])
+    broker.stop()
+    (file,) = (tmp_path / "data" / "orders-0").glob("*.log")
+    data = bytearray(file.read_bytes())
+    begin = 2 * batches.read_header(data).size
+    size = batches.read_header(data, begin).size
+    # The length: what it leads to is no batch, and the forged ones are the next that look like one.
+    data[begin + 10] ^= 1
+    file.write_bytes(data)
+
+    manifest = copy_directory(tmp_path / "data", tmp_path / "backup")
+
+    ((_, _, damage),) = manifest.damage()
+    assert (begin, size) == (damage.position, damage.size_bytes)
+    assert 5 == manifest.partitions[ORDERS].log_end_offset
+
+
 def test_a_bad_end_of_a_segment_that_others_follow_is_damage_and_no_torn_tail(tmp_path: Path, broker: Broker) -> None:
     broker.create_topic("orders", 1, SMALL)
     write(broker, [b"x" * 100_000] * 25)

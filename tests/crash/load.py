@@ -1,6 +1,7 @@
 """A load that survives its broker: an idempotent producer and a committer, with a history of what was acknowledged."""
 
 import threading
+import time
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -133,7 +134,17 @@ def committed_offsets(bootstrap_servers: str, topic: str, partitions: int) -> li
     """The group's committed offset in each partition; 0 where there is none."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, **QUIET})
     wanted = [TopicPartition(topic, index) for index in range(partitions)]
-    answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(GROUP, wanted)])[GROUP].result(30)
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(GROUP, wanted)])
+            answer = asked[GROUP].result(30)
+            break
+        except KafkaException as error:
+            # After a start the coordinator loads what was committed, and says so; clients ask again.
+            if error.args[0].code() != KafkaError.COORDINATOR_LOAD_IN_PROGRESS or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
     return [max(0, each.offset) for each in sorted(answer.topic_partitions, key=lambda each: each.partition)]
 
 

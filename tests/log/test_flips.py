@@ -13,13 +13,14 @@ import pytest
 from logmark.client.client import Client
 from logmark.client.errors import ClientError
 from logmark.clock import ManualClock
-from logmark.errors import ErrorCode, Refused
+from logmark.errors import ErrorCode, Refused, UserError
+from logmark.log.catalog import Catalog, Entry
 from logmark.log.directory import CATALOG, DataDirectory
 from logmark.log.partition import Partition
 from logmark.log.settings import TopicSettings
 from logmark.names import TopicPartition
 from logmark.testing import Broker
-from logmark.testing.crashes import CrashFileSystem
+from logmark.testing.crashes import CrashFileSystem, Fate, PowerLoss
 from logmark.wire import batches
 from tests.crash.asked import AskedProduce
 from tests.crash.site import SMALL_WAL, InlineCommit
@@ -51,7 +52,8 @@ def open_log(
         PATH, files=disk, committer=committer, clock=ManualClock(NOW_MS), wal_limits=SMALL_WAL
     )
     if directory.read(CATALOG) is None:
-        directory.write(CATALOG, b"{}")
+        catalog = Catalog(None, write=lambda content: directory.write(CATALOG, content))
+        catalog.adopt([Entry(name="clicks", id=TOPIC_ID, partitions=1)], catalog.next_producer_id)
     return directory, directory.open_partition("clicks", 0, TOPIC_ID, config), committer
 
 
@@ -244,6 +246,61 @@ def unprotected() -> list[tuple[str, int]]:
                 found += [(path, position + at) for at in range(21)]
                 position += batches.read_header(data, position).size
     return sorted(found)
+
+
+@cache
+def crashed() -> tuple[CrashFileSystem, list[batches.Record], list[int]]:
+    """A directory that was never flushed, as a crash leaves it; its records, and where each entry of its WAL ends."""
+    disk = CrashFileSystem()
+    _, partition, committer = open_log(disk)
+    records: list[batches.Record] = []
+    ends = [0]
+    for number in range(12):
+        batch = made(number, 1 + number % 3, len(records))
+        partition.append(batch, now_ms=NOW_MS)
+        records += batches.unpack(batch.data)
+        committer.settle()
+        ends.append(len(records))
+    return disk, records, ends
+
+
+@pytest.mark.parametrize("is_power_lost", [False, True], ids=["killed", "power lost"])
+@pytest.mark.parametrize("step", [pytest.param(97, id="some"), pytest.param(5, id="many", marks=pytest.mark.soak)])
+def test_a_flipped_byte_in_the_wal_is_never_served_and_gives_no_offset_out_twice(
+    step: int, is_power_lost: bool, record_property: Callable[[str, object], None]
+) -> None:
+    disk, records, ends = crashed()
+    flips = refused_starts = cut = most_refused = 0
+    for path, data in sorted(disk.image().items()):
+        for at in range(0, len(data or b"") if "/logmark.wal/" in path else 0, step):
+            assert data is not None
+            if not data[at] and at % 7:
+                # Most of it is padding.
+                continue
+            broken = disk.after(PowerLoss("nothing unsynced kept", {}, Fate.LOST)) if is_power_lost else disk.killed()
+            broken.open(path).pwrite(bytes([data[at] ^ (1 << at % 8)]), at)
+            flips += 1
+            try:
+                _, partition, _ = open_log(broken)
+            except UserError:
+                refused_starts += 1
+                continue
+            end = partition.high_watermark
+            # In the last entry a flipped bit cannot be told from a torn write.
+            assert end in (len(records), ends[-2]), f"byte {at} of {path}: the log ends at {end}"
+            cut += end < len(records)
+            refused = check_reads(partition, records[:end], 0)
+            most_refused = max(most_refused, refused)
+            following = batches.own(batches.build([(b"key", b"next")], timestamp_ms=NOW_MS))
+            assert end == partition.append(following, now_ms=NOW_MS).base_offset
+    record_property("flips", flips)
+    record_property("starts refused", refused_starts)
+    record_property("in the last entry, which was cut", cut)
+    record_property("most offsets refused by one flip", most_refused)
+    record_property("wrong answers", 0)
+    assert 0 < cut < flips / 2
+    # Only where the segment never reached the disk either, something is lost.
+    assert is_power_lost or not most_refused
 
 
 def read_all(partition: Partition) -> tuple[list[tuple[int, bytes | None, bytes | None]], int]:

@@ -31,7 +31,8 @@ from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry
 from logmark.log.directory import LOCK, META
 from logmark.log.folder import METADATA
-from logmark.log.segment import LOG
+from logmark.log.index import OffsetIndex
+from logmark.log.segment import INDEX, LOG
 from logmark.names import OFFSETS_TOPIC, TopicPartition
 
 ROUNDS_MAX = 100
@@ -69,6 +70,8 @@ class DirectoryCopier:
         self._notes: list[str] = []
         # How far each log is known to be acknowledged: a bad batch below that is damage, and not one under way.
         self._durable_ends: Mapping[TopicPartition, int] = {}
+        # Up to where each compacted log was cleaned; None if nobody knows.
+        self._cleaned: Mapping[TopicPartition, int] | None = None
 
     def copy(self, store: Store, *, expect: Callable[[int], None]) -> Manifest:
         """A complete backup of the directory as it is now; `expect` is told how many bytes are to come.
@@ -175,7 +178,7 @@ class DirectoryCopier:
         entries = sorted(catalog.entries(), key=lambda entry: _FIRST.get(entry.name, len(_FIRST)))
         # Before the records: a log start that is read later could lie behind what was copied.
         log_starts = self._checkpoint(checkpoints.LOG_STARTS) or {}
-        cleaned = self._checkpoint(checkpoints.CLEANED)
+        cleaned = self._cleaned = self._checkpoint(checkpoints.CLEANED)
         self._durable_ends = {**(self._checkpoint(checkpoints.RECOVERY_POINTS) or {}), **self._recovered_ends}
         for entry in entries:
             for key in _keys(entry):
@@ -241,8 +244,8 @@ class DirectoryCopier:
                 self._store.keep(key, _with_rest(copied, known))
                 if file.size > segment.size_bytes:
                     file.make_durable()
-                    is_last = at == len(sources) - 1
-                    self._copy_batches(file, segment, durable_end=self._durable_ends.get(key, 0) if is_last else None)
+                    following = sources[at + 1].base_offset if at + 1 < len(sources) else None
+                    self._copy_batches(key, file, segment, source, following)
             if source.is_swap:
                 covered = segment.next_offset
         self._check_unmoved(key, topic_id, copied)
@@ -301,10 +304,22 @@ class DirectoryCopier:
         at = known.size_bytes - size
         return file.read(at, size) == self._store.read(known, at, size)
 
-    def _copy_batches(self, file: "_OpenSegment", segment: SegmentDraft, *, durable_end: int | None) -> None:
-        """Copy what is new; `durable_end` is what the last segment, None for others, is known to reach."""
+    def _copy_batches(
+        self, key: TopicPartition, file: "_OpenSegment", segment: SegmentDraft, source: _Source, following: int | None
+    ) -> None:
+        """Copy what is new; `following` is the base offset of the next segment, None for the last one."""
+        durable_end = self._durable_ends.get(key, 0) if following is None else None
+        stretches = walk(
+            _Batches(source.base_offset, file.read),
+            segment.size_bytes,
+            file.size,
+            expected=segment.next_offset,
+            is_dense=self._is_dense(key, source, following),
+            entries=self._index_entries(source),
+            known_offset=durable_end if following is None else following,
+        )
         with self._store.writer(segment) as writer:
-            for stretch in walk(file.read, segment.size_bytes, file.size, expected=segment.next_offset):
+            for stretch in stretches:
                 if stretch.problem is None:
                     writer.append(stretch.data, stretch.next_offset)
                 elif stretch.is_tail and durable_end is not None and stretch.next_offset >= durable_end:
@@ -314,6 +329,28 @@ class DirectoryCopier:
                     for at in range(stretch.position, stretch.position + stretch.size_bytes, READ_BYTES):
                         left = stretch.position + stretch.size_bytes - at
                         writer.append_damage(file.read(at, min(READ_BYTES, left)), stretch.problem)
+
+    def _is_dense(self, key: TopicPartition, source: _Source, following: int | None) -> bool:
+        """Return whether a segment has no holes: it was never cleaned, as far as anybody knows."""
+        if source.is_swap or self._cleaned is None:
+            return False
+        cleaned_to = self._cleaned.get(key)
+        return cleaned_to is None or (following is None and source.base_offset >= cleaned_to)
+
+    def _index_entries(self, source: _Source) -> list[tuple[int, int]]:
+        """Return the entries of a segment's offset index as far as they are on disk; none if it has none."""
+        path = source.path.removesuffix(SWAP).removesuffix(LOG) + INDEX
+        with contextlib.suppress(FileNotFoundError):
+            index = OffsetIndex(source.base_offset, self._files.read(path))
+            return [index[at] for at in range(len(index))]
+        return []
+
+
+class _Batches(NamedTuple):
+    """A segment of the source as a scan for damage reads it."""
+
+    base_offset: int
+    read: Callable[[int, int], bytes]
 
 
 class _OpenSegment:

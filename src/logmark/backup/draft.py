@@ -3,12 +3,15 @@
 A draft is never read back: what is on disk is decoded into a manifest, and a run that goes on copies that into its own.
 """
 
-from dataclasses import dataclass, field, replace
-from typing import Self
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Self
 
-from logmark.backup.manifest import Damage, Manifest, StoredPartition, StoredSegment, freeze
+from logmark.backup.manifest import Damage, LogOfSegments, Manifest, StoredPartition, StoredSegment, freeze
 from logmark.log.catalog import Entry
 from logmark.names import TopicPartition
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,43 +33,22 @@ class SegmentDraft:
     @classmethod
     def of(cls, stored: StoredSegment) -> Self:
         """Return a draft that goes on where a stored segment ends."""
-        return cls(
-            base_offset=stored.base_offset,
-            file=stored.file,
-            size_bytes=stored.size_bytes,
-            crc=stored.crc,
-            next_offset=stored.next_offset,
-            last_position=stored.last_position,
-            origin=stored.origin,
-            damage=list(stored.damage),
-            producer_id_max=stored.producer_id_max,
-            ended=dict.fromkeys(stored.ended),
-            begun=dict(stored.begun),
-        )
+        return cls(**_fields_of(stored)).copy(origin=stored.origin)
 
-    def copy(self, *, origin: str = "") -> "SegmentDraft":
+    def copy(self, *, origin: str = "") -> Self:
         """Return the same segment to be written on, so that this one still says what is stored."""
-        return replace(self, origin=origin, damage=list(self.damage), ended=dict(self.ended), begun=dict(self.begun))
+        return replace(
+            self, origin=origin, damage=list(self.damage), ended=dict.fromkeys(self.ended), begun=dict(self.begun)
+        )
 
     def freeze(self) -> StoredSegment:
         """Return the segment as it is now."""
-        return StoredSegment(
-            base_offset=self.base_offset,
-            file=self.file,
-            size_bytes=self.size_bytes,
-            crc=self.crc,
-            next_offset=self.next_offset,
-            last_position=self.last_position,
-            origin=self.origin,
-            damage=tuple(self.damage),
-            producer_id_max=self.producer_id_max,
-            ended=tuple(self.ended),
-            begun=freeze(self.begun),
-        )
+        changed = {"damage": tuple(self.damage), "ended": tuple(self.ended), "begun": freeze(self.begun)}
+        return StoredSegment(**_fields_of(self) | changed)
 
 
 @dataclass(slots=True, kw_only=True)
-class PartitionDraft:
+class PartitionDraft(LogOfSegments):
     """One partition's log while it is copied."""
 
     topic_id: bytes
@@ -77,20 +59,7 @@ class PartitionDraft:
     @classmethod
     def of(cls, stored: StoredPartition) -> Self:
         """Return a draft that goes on where a stored log ends."""
-        return cls(
-            topic_id=stored.topic_id,
-            log_start_offset=stored.log_start_offset,
-            cleaned_to=stored.cleaned_to,
-            segments=[SegmentDraft.of(segment) for segment in stored.segments],
-        )
-
-    @property
-    def log_end_offset(self) -> int:
-        return self.segments[-1].next_offset if self.segments else 0
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(segment.size_bytes for segment in self.segments)
+        return cls(**_fields_of(stored) | {"segments": [SegmentDraft.of(segment) for segment in stored.segments]})
 
     @property
     def open_transactions(self) -> dict[int, int]:
@@ -105,12 +74,7 @@ class PartitionDraft:
 
     def freeze(self) -> StoredPartition:
         """Return the log as it is now."""
-        return StoredPartition(
-            topic_id=self.topic_id,
-            log_start_offset=self.log_start_offset,
-            cleaned_to=self.cleaned_to,
-            segments=tuple(segment.freeze() for segment in self.segments),
-        )
+        return StoredPartition(**_fields_of(self) | {"segments": tuple(segment.freeze() for segment in self.segments)})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,15 +99,11 @@ class Draft:
 
     def freeze(self) -> Manifest:
         """Return the manifest of what has been copied."""
-        return Manifest(
-            kind=self.kind,
-            source=self.source,
-            cluster_id=self.cluster_id,
-            run=self.run,
-            node_id=self.node_id,
-            ended_ms=self.ended_ms,
-            next_producer_id=self.next_producer_id,
-            topics=tuple(self.topics),
-            partitions=freeze({key: partition.freeze() for key, partition in self.partitions.items()}),
-            notes=tuple(self.notes),
-        )
+        partitions = freeze({key: partition.freeze() for key, partition in self.partitions.items()})
+        changed = {"topics": tuple(self.topics), "partitions": partitions, "notes": tuple(self.notes)}
+        return Manifest(**_fields_of(self) | changed)
+
+
+def _fields_of(one: "DataclassInstance") -> dict[str, Any]:
+    """Return the fields of a draft, or of what is stored, by their names: both have the same."""
+    return {field.name: getattr(one, field.name) for field in fields(one)}

@@ -7,10 +7,10 @@ run writes on, and `logmark.backup.decoder` reads a manifest back without trusti
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from logmark.log.catalog import Entry, text_of_id
 from logmark.names import TopicPartition
@@ -48,14 +48,21 @@ class StoredSegment:
     begun: Mapping[int, int]  # the first offset of those that began one and did not end it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredPartition:
-    """One partition's log; one that was ever compacted says up to where, and may have holes."""
+class SizedSegment(Protocol):
+    """A segment that knows its size and the offset behind its last record."""
 
-    topic_id: bytes
-    log_start_offset: int
-    cleaned_to: int | None
-    segments: tuple[StoredSegment, ...]
+    @property
+    def next_offset(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
+class LogOfSegments:
+    """What is known of a log by its segments."""
+
+    __slots__ = ()
+    segments: Sequence[SizedSegment]
 
     @property
     def log_end_offset(self) -> int:
@@ -64,6 +71,16 @@ class StoredPartition:
     @property
     def size_bytes(self) -> int:
         return sum(segment.size_bytes for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPartition(LogOfSegments):
+    """One partition's log; one that was ever compacted says up to where, and may have holes."""
+
+    topic_id: bytes
+    log_start_offset: int
+    cleaned_to: int | None
+    segments: tuple[StoredSegment, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,12 +20,13 @@ from logmark import properties
 from logmark.backup import folder
 from logmark.backup.manifest import Manifest, StoredPartition, StoredSegment
 from logmark.backup.store import DATA, LOCK, MANIFEST, PROGRESS, make_directory, read_manifest, refuse_nested
-from logmark.backup.stretches import Read, Stretch, walk_sound
+from logmark.backup.stretches import Stretch, walk_sound
 from logmark.clock import Clock
 from logmark.disk.files import File, FileSystem, Lock
 from logmark.errors import LogmarkError, UserError
 from logmark.log import catalog, checkpoints
 from logmark.log.catalog import PRODUCER_ID_BASE, Catalog, new_id
+from logmark.log.chunks import Read
 from logmark.log.directory import CLEAN, META, DataDirectory
 from logmark.log.folder import METADATA
 from logmark.log.groupcommit import GroupCommit

@@ -1,21 +1,21 @@
-"""Walks a segment in stretches: whole sound batches, and what lies between them and is none."""
+"""Walks a segment in stretches: whole sound batches, and what lies between them and is none.
+
+Which batch is believed behind a bad one, `logmark.log.damage` decides, for a backup as for the broker that serves.
+"""
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from logmark.backup.draft import SegmentDraft
-from logmark.wire import batches
-from logmark.wire.batches import CONTROL_BIT, HEADER_BYTES, TRANSACTIONAL_BIT
+from logmark.log import chunks
+from logmark.log.chunks import Read
+from logmark.log.damage import BatchFile, DamageScan
+from logmark.wire.batches import CONTROL_BIT, TRANSACTIONAL_BIT
 
 CHUNK_BYTES = 4 << 20
-# Leader epoch 0 and magic 2, which stand in every batch that is stored.
-_MARK = b"\x00\x00\x00\x00\x02"
-_MARK_AT = 12
 # Base offset, length, attributes, last offset delta and producer id.
 _HEAD = struct.Struct(">qi9xhi16xq")
-
-Read = Callable[[int, int], bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,78 +30,49 @@ class Stretch:
     is_tail: bool = False
 
 
-def walk(read: Read, position: int, stop: int, *, expected: int) -> Iterator[Stretch]:
-    """Yield every stretch from a position on; behind damage the walk goes on with the next sound batch.
+def walk(
+    file: BatchFile,
+    position: int,
+    stop: int,
+    *,
+    expected: int,
+    is_dense: bool,
+    entries: Iterable[tuple[int, int]] = (),
+    known_offset: int | None = None,
+) -> Iterator[Stretch]:
+    """Yield every stretch from a position on; behind damage the walk goes on with the next batch that is believed.
 
-    `read` takes a position and a size, `expected` is the lowest next offset.
+    `expected` is the lowest next offset; the other arguments are those of `DamageScan`, which decides.
     """
     while position < stop:
-        for stretch in walk_sound(read, position, stop, expected=expected):
+        for stretch in walk_sound(file.read, position, stop, expected=expected):
             position, expected = stretch.position, stretch.next_offset
             if stretch.problem is None:
                 yield stretch
                 position += stretch.size_bytes
                 continue
-            found = _next_sound(read, position, stop, expected)
-            size = (stop if found is None else found) - position
+            known = known_offset if known_offset is not None and known_offset > expected else None
+            scan = DamageScan(file, stop, is_dense=is_dense, entries=entries, known_offset=known)
+            found = scan.next_batch(position, expected=expected)
+            size = (stop if found is None else found[0]) - position
             yield replace(stretch, size_bytes=size, is_tail=found is None)
             position += size
 
 
 def walk_sound(read: Read, position: int, stop: int, *, expected: int) -> Iterator[Stretch]:
     """Yield sound stretches up to `stop`; what is no sound batch is the last stretch, and nobody looks behind it."""
-    while position < stop:
-        data = read(position, min(CHUNK_BYTES, stop - position))
-        sound, next_offset, problem = batches.sound_prefix(data, base=expected)
-        if not sound and problem is None:
-            size = batches.read_header(data).size if len(data) >= HEADER_BYTES else 0
-            if len(data) < size <= stop - position:
-                data = read(position, size)
-                sound, next_offset, problem = batches.sound_prefix(data, base=expected)
-            if not sound and problem is None:
-                problem = "the last batch is not whole"
-        if sound:
-            view = memoryview(data)[:sound]
-            yield Stretch(position=position, size_bytes=sound, data=view, next_offset=next_offset)
-            position, expected = position + sound, next_offset
-        if problem is not None:
+    for chunk in chunks.read_chunks(
+        read, position, stop, expected=expected, check=chunks.check_growing, chunk_bytes=CHUNK_BYTES
+    ):
+        end = chunk.position + chunk.sound
+        if chunk.sound:
+            view = memoryview(chunk.data)[: chunk.sound]
+            yield Stretch(position=chunk.position, size_bytes=chunk.sound, data=view, next_offset=chunk.next_offset)
+        if chunk.problem is not None:
             yield Stretch(
-                position=position, size_bytes=stop - position, data=memoryview(b""), next_offset=expected,
-                problem=problem,
+                position=end, size_bytes=stop - end, data=memoryview(b""), next_offset=chunk.next_offset,
+                problem=chunk.problem,
             )  # fmt: skip
-            return
-
-
-def _next_sound(read: Read, position: int, stop: int, expected: int) -> int | None:
-    """Where the first sound batch behind a bad one begins."""
-    bad = read(position, HEADER_BYTES)
-    if len(bad) == HEADER_BYTES:
-        # The length is usually right; a batch inside a record's value must not be taken for one of the log's.
-        behind = position + 12 + int.from_bytes(bad[8:12], "big", signed=True)
-        if behind > position and _is_sound(read, behind, stop, expected):
-            return behind
-    start = position + 1
-    while start + HEADER_BYTES <= stop:
-        data = read(start, min(CHUNK_BYTES, stop - start))
-        found = data.find(_MARK, _MARK_AT)
-        while found >= 0:
-            if _is_sound(read, start + found - _MARK_AT, stop, expected):
-                return start + found - _MARK_AT
-            found = data.find(_MARK, found + 1)
-        if len(data) < CHUNK_BYTES:
-            return None
-        start += len(data) - HEADER_BYTES
-    return None
-
-
-def _is_sound(read: Read, position: int, stop: int, expected: int) -> bool:
-    head = read(position, HEADER_BYTES) if position + HEADER_BYTES <= stop else b""
-    if len(head) < HEADER_BYTES:
-        return False
-    size = 12 + int.from_bytes(head[8:12], "big", signed=True)
-    if not HEADER_BYTES <= size <= stop - position:
-        return False
-    return batches.sound_prefix(read(position, size), base=expected)[0] > 0
 
 
 def note_batches(segment: SegmentDraft, data: memoryview) -> int:
