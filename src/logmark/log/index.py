@@ -60,6 +60,10 @@ class OffsetIndex:
         at = self._first_behind(position)
         return self[at - 1] if at else None
 
+    def below(self, position: int) -> "OffsetIndex":
+        """Return an index with the entries whose positions are before the given one."""
+        return OffsetIndex(self.base_offset, bytes(self.data[: self._first_behind(position) * OFFSET_ENTRY.size]))
+
     def _first_behind(self, position: int) -> int:
         data, unpack, low, high = self.data, OFFSET_ENTRY.unpack_from, 0, len(self)
         while low < high:

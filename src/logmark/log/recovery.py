@@ -290,6 +290,7 @@ class Loader:
             known = self._known_offset(at, expected)
             bad = BadBatch(position, expected, problem)
             position = segment.lookup.note_damage(bad, segment.size, known_offset=known)
+            segment.index_next_batch(position)
             self.damage.append(segment.damage[-1])
             if self.damage[-1].next_offset is not None:
                 expected = self.damage[-1].next_offset

@@ -403,6 +403,13 @@ class Segment:
         elif position - self._indexed_position > self._index_interval:
             self._add_entries(header.last_offset, position)
 
+    def index_next_batch(self, position: int) -> None:
+        """Let the batch at a position get an index entry, however near the last one is.
+
+        It follows damage: whoever scans for it again later, without what a recovery knew, finds it by this entry.
+        """
+        self._indexed_position = position - self._index_interval - 1
+
     def index_batches(
         self, data: Bytes, position: int, expected: int
     ) -> tuple[int, int, str | None, Sequence[int]]:  # fmt: skip

@@ -4,7 +4,8 @@ The WAL says exactly what was acknowledged, so nothing is guessed from the conte
 
 1. The entries are read in their order. The first one that is not intact, with none behind it, is where the crash came:
    nobody was told of it. One with intact entries behind it is damage at rest, which is reported; the others count, and
-   nothing is cut: what a damaged entry held may still be in its segment.
+   nothing is cut: what a damaged entry held may still be in its segment. If it is not, the offset index names what
+   follows, so that the damage costs no other record.
 2. For each partition the runs above its recovery point are written to their segments. What a segment holds behind the
    last run, or behind the recovery point of a partition without runs, is cut away: it was never acknowledged. A run
    that goes back replaces what was there: the log was cut back there while the broker ran.
@@ -22,11 +23,14 @@ from typing import NamedTuple
 
 from logmark.disk.files import FileSystem
 from logmark.errors import Malformed, UserError
+from logmark.log.index import OffsetIndex
 from logmark.log.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
 from logmark.log.wal import saved
 from logmark.log.wal.entries import Run, partition_key, split_key
 from logmark.log.wal.files import SUFFIX, FileReader, Found
 from logmark.log.wal.points import FILE_NAME, FOLDER, RecoveryPoint, RecoveryPoints
+from logmark.wire import batches
+from logmark.wire.batches import BatchHeader
 
 logger = logging.getLogger(__name__)
 
@@ -199,6 +203,8 @@ class Replay:
             if is_whole:
                 replay.remove_strays(point, runs)
             recovered[key] = Recovered(point.offset, replay.run(point, runs, cut_tail=is_whole))
+            if not is_whole:
+                replay.index(runs)
         return recovered
 
     def _partitions(self) -> Iterator[tuple[bytes, str, RecoveryPoint, list[Run]]]:
@@ -210,6 +216,14 @@ class Replay:
             runs = self._content.runs.get(key, [])
             point = points.get(key) or _point_before(runs[0])
             yield key, folder, point, [run for run in runs if run.end_offset > point.offset]
+
+
+def _first_header(run: Run) -> BatchHeader | None:
+    """Return the header of the first batch of a run; None if it has none."""
+    try:
+        return batches.read_header(run.data) if run.data else None
+    except Malformed:
+        return None
 
 
 def _point_before(first: Run) -> RecoveryPoint:
@@ -270,6 +284,32 @@ class _PartitionReplay:
         if self._has_new_names:
             self._files.sync_directory(self._folder)
         return end
+
+    def index(self, runs: list[Run]) -> None:
+        """Name the first batch of each run in the offset index of its segment.
+
+        Where a damaged entry has left a hole, the scan for damage then finds the batch that follows it. Not synced:
+        the load that scans builds the index anew, and a crash before that repeats the recovery.
+        """
+        indexes: dict[int, OffsetIndex] = {}
+        for run in runs:
+            header = _first_header(run)
+            if header is None:
+                continue
+            base = run.segment_base
+            index = indexes.get(base) or OffsetIndex(base, self._read_index(base))
+            # A run that goes back has replaced what was there.
+            indexes[base] = index.below(run.position)
+            indexes[base].append(header.last_offset, run.position)
+        for base, index in indexes.items():
+            self._files.write(f"{self._folder}/{file_name(base, INDEX)}", index.data, sync=False)
+
+    def _read_index(self, base: int) -> bytes:
+        """Return the whole entries of a segment's offset index; none if it has no file."""
+        with suppress(FileNotFoundError):
+            data = self._files.read(f"{self._folder}/{file_name(base, INDEX)}")
+            return data[: len(data) // OffsetIndex.ENTRY_BYTES * OffsetIndex.ENTRY_BYTES]
+        return b""
 
     def _path(self, base: int) -> str:
         return f"{self._folder}/{file_name(base, LOG)}"
