@@ -170,7 +170,7 @@ def test_the_recovery_point_does_not_move_while_a_file_below_it_cannot_be_synced
         lab.settle(partition)
     lab.finish(partition)
 
-    assert (3, 0) == (partition.durable_end, partition.recovery_point)
+    assert (3, 0) == (partition.high_watermark, partition.recovery_point)
     assert partition.failure is not None
     lab.files.heal()
     assert 3 == len(values(lab.reopen(clean=False)))

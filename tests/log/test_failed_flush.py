@@ -1,15 +1,18 @@
 """A flush that the disk fails after the acknowledgement costs nobody a record, and no other partition its WAL."""
 
 import errno
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from logmark.errors import LogFailed, UserError
 from logmark.log.folder import METADATA
 from logmark.log.partition import Partition
+from logmark.log.segment import Segment
 from logmark.log.wal import saved
 from logmark.log.wal.log import FOLDER
-from tests.log.lab import Lab, settings, values
+from tests.log.lab import NOW_MS, Lab, batch, settings, values
 
 SMALL = settings(segment_bytes=300)
 
@@ -172,3 +175,113 @@ def test_a_clock_that_is_set_back_does_not_delay_a_recovery(lab: Lab) -> None:
     lab.loop.run_until_complete(partition.recover())
 
     assert partition.failure is None
+
+
+def test_a_second_flush_that_fails_costs_nothing_that_came_after_the_first(lab: Lab) -> None:
+    """What the first recovery saved aside is older than what was acknowledged since."""
+    partition = fail_a_flush(lab)
+    lab.files.heal()
+    with lab.files.hold_syncs(METADATA):
+        lab.loop.run_until_complete(partition.recover())
+        for number in range(5):
+            partition.append(batch(b"new %d" % number), now_ms=NOW_MS)
+        lab.loop.run_until_complete(partition.durable(partition.log_end_offset))
+        acknowledged = partition.high_watermark
+        lab.files.fail_syncs(METADATA, errno.EIO)
+    lab.committer.flusher.settle()
+    assert partition.failure is not None
+
+    lab.files.heal()
+    lab.clock.advance(seconds=120)
+    lab.loop.run_until_complete(partition.recover())
+    lab.finish(partition)
+
+    assert (16, acknowledged, []) == (acknowledged, partition.log_end_offset, partition.damage)
+    again = lab.reopen(config=SMALL, clean=False)
+    assert (acknowledged, []) == (again.log_end_offset, again.damage)
+    assert acknowledged == len(values(again))
+
+
+def saved_aside(lab: Lab) -> tuple[Path, int]:
+    """Return the file of the entries that were saved aside of a log that was killed, and the log's acknowledged end."""
+    partition = fail_a_flush(lab)
+    acknowledged = partition.high_watermark
+    lab.loop.run_until_complete(partition.recover())
+    lab.turn()
+    lab.files.heal()
+    other = lab.create(index=1)
+    lab.append(other, b"x")
+    lab.finish(other)
+    lab.stop(clean=False)
+    (path,) = (lab.path / FOLDER).glob("saved-*")
+    return path, acknowledged
+
+
+def flip(path: Path, *positions: int) -> None:
+    content = bytearray(path.read_bytes())
+    for at in positions:
+        content[at] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_flipped_bit_in_saved_entries_is_reported_and_lets_no_offset_be_given_out_twice(lab: Lab) -> None:
+    path, acknowledged = saved_aside(lab)
+    flip(path, path.stat().st_size - 4096 + 60)
+
+    again = lab.reopen(config=SMALL)
+
+    assert acknowledged == again.log_end_offset
+    assert values(again).keys() <= set(range(acknowledged))
+    # The segment still has the records: only the disk under it was not believed.
+    assert acknowledged == len(values(again))
+
+
+@pytest.mark.parametrize("first, last", [(10, 8192), (8192 + 60, None)], ids=["both headers", "every entry"])
+def test_saved_entries_that_cannot_be_read_refuse_the_start(lab: Lab, first: int, last: int | None) -> None:
+    path, _ = saved_aside(lab)
+    flip(path, *range(first, last or path.stat().st_size, 4096))
+
+    with pytest.raises(UserError, match="It holds acknowledged records"):
+        lab.reopen(config=SMALL)
+
+
+def test_a_flush_that_fails_before_the_first_record_of_a_run_is_tried_again(lab: Lab) -> None:
+    config = settings(retention_ms=1000)
+    lab.append(lab.create(config=config), b"old")
+    partition = lab.reopen(config=config)
+    lab.clock.advance(seconds=100)
+    lab.files.fail_syncs("clicks-0/", errno.EIO)
+    assert 1 == partition.apply_retention(lab.clock.now_ms())
+    lab.committer.flusher.settle()
+    assert partition.failure is not None
+
+    lab.files.heal()
+    lab.loop.run_until_complete(partition.recover())
+
+    assert partition.failure is None
+    lab.append(partition, b"new")
+    assert (1, 2) == (partition.log_start_offset, partition.high_watermark)
+
+
+def test_a_log_whose_write_failed_does_not_keep_the_wal_from_the_others(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    broken = lab.create(index=0)
+    lab.append(broken, b"kept")
+    append = Segment.append
+
+    def fail(self: Segment, *batch: Any) -> None:
+        if "clicks-0/" in self.path:
+            raise OSError(errno.EMFILE, "Too many open files")
+        append(self, *batch)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Segment, "append", fail)
+        with pytest.raises(LogFailed):
+            broken.append(batch(b"refused"), now_ms=NOW_MS)
+    assert broken in lab.committer.flusher.troubled
+    lab.loop.run_until_complete(broken.recover())
+
+    assert broken.failure is None
+    lab.append(broken, b"again")
+    assert {0: b"kept", 1: b"again"} == values(broken)

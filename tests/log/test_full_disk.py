@@ -11,6 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 from logmark.errors import LogFailed
+from logmark.log.segment import Segment
 from logmark.wire import batches
 from tests.harness.searches import examples
 from tests.log.lab import NOW_MS, PRODUCER_ID, WAL_FILES, Lab, batch, settings, values
@@ -394,3 +395,28 @@ def test_what_a_recovery_cut_away_is_gone_for_good_before_anything_is_acknowledg
     assert [0] == [path.stat().st_size for path in lab.folder().glob("00000000000000000002.log*")]
     assert str(lab.folder()) in lab.files.syncs_done
     assert str(lab.folder() / "00000000000000000002.log") in lab.files.syncs_done
+
+
+def test_without_syncs_a_log_that_comes_back_after_a_full_disk_keeps_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Lab(tmp_path, durability="os")
+    partition = lab.create(config=settings(segment_bytes=300))
+    for number in range(12):
+        lab.append(partition, b"v%d" % number)
+    lab.finish(partition)
+
+    def fail(self: Segment, *_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        # Some file systems need space to cut a file, too.
+        patched.setattr(Segment, "append", fail)
+        patched.setattr(Segment, "cut_torn", fail)
+        with pytest.raises(LogFailed):
+            partition.append(batch(b"refused"), now_ms=NOW_MS)
+    lab.loop.run_until_complete(partition.recover())
+
+    assert (None, 12, []) == (partition.failure, partition.log_end_offset, partition.damage)
+    assert 12 == len(values(partition))
+    lab.close()

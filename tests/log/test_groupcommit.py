@@ -13,6 +13,7 @@ from logmark.errors import LogFailed, LogmarkError, Refused
 from logmark.log.groupcommit import GroupCommit
 from logmark.log.partition import Partition
 from logmark.log.wal import log as wal
+from logmark.log.wal.files import WalFile
 from logmark.log.wal.log import WalLimits
 from logmark.wire import batches
 from tests.log.lab import NOW_MS, TOPIC_ID, WAL_FILES, Lab, batch, settings, values
@@ -417,3 +418,25 @@ def test_a_log_of_which_only_the_end_is_known_goes_on_there(stepped: Lab, worker
     assert [(0, 1)] == [(each.first_offset, each.next_offset) for each in again.damage]
     round_of(stepped, workers, again, b"next")
     assert {1: b"next"} == values(again, 1)
+
+
+def test_an_entry_whose_place_cannot_be_looked_at_is_not_acknowledged_and_nothing_is_written_over_it(
+    stepped: Lab, workers: SteppedWorkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = stepped.create()
+    log.append(batch(b"first"), now_ms=NOW_MS)
+    stepped.turn()
+    workers.writer.finish_job()
+    log.append(batch(b"second"), now_ms=NOW_MS)
+    stepped.turn()
+
+    def refuse(self: WalFile) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(WalFile, "is_in_place", refuse)
+        workers.writer.finish_job()
+
+    assert 1 == log.high_watermark
+    with pytest.raises(LogFailed):
+        log.append(batch(b"third"), now_ms=NOW_MS)

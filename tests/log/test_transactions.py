@@ -436,7 +436,7 @@ def test_a_failed_index_stops_the_log_before_its_recovery_point_moves(lab: Lab) 
     lab.finish(partition)
 
     assert partition.failure is not None
-    assert (2, 1) == (partition.durable_end, partition.recovery_point)
+    assert (2, 1) == (partition.high_watermark, partition.recovery_point)
     lab.files.heal()
     assert [(A, 0)] == lab.reopen(clean=False).aborted_transactions(0, 10)
 

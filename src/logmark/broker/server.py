@@ -199,16 +199,17 @@ class Broker:
             self.loop.run_in_executor(None, removal).add_done_callback(_tell_of_failed_removal)
 
     def _recover_logs(self) -> None:
-        """Asks the logs that a full disk has stopped to try again."""
+        """Let the logs that the disk has stopped, or a full disk holds up, try again."""
         if self._committer.flusher.troubled and self._recovering is None:
             self._recovering = self.loop.create_task(self._recover_each(list(self._committer.flusher.troubled)))
 
     async def _recover_each(self, troubled: list[FlushedLog]) -> None:
         try:
             for each in troubled:
-                await each.recover()
-        except Exception:
-            log.exception("a log could not be recovered")
+                try:
+                    await each.recover()
+                except Exception:
+                    log.exception("a log could not be recovered")
         finally:
             self._recovering = None
 
@@ -261,6 +262,9 @@ class Broker:
             connection.abort()
         # Lets the connections end before what they use does.
         await asyncio.sleep(0)
+        if self._recovering is not None:
+            # A thread writes files of a log, which must not go on when the directory is given to others.
+            await self._recovering
         self._directory.close()
         self._committer.close()
 

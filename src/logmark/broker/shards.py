@@ -348,7 +348,15 @@ class Shard:
                 yield
                 if self._is_closed:
                     return
-        except (LogmarkError, OSError):
+        except (LogmarkError, OSError) as error:
+            if self._journal.has_failed:
+                # The log may be written again when its disk allows it. The next request loads it again.
+                log.warning(
+                    "the groups of one internal partition cannot be loaded while its log is stopped",
+                    extra={"topic": OFFSETS_TOPIC, "partition": self.index, "error": str(error)},
+                )
+                self._loading = None
+                return
             log.exception(
                 "the groups of one internal partition cannot be loaded and stay unavailable",
                 extra={"topic": OFFSETS_TOPIC, "partition": self.index},

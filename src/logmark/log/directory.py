@@ -404,7 +404,8 @@ class DataDirectory:
             folder, topic, index, topic_id, settings,
             files=self._files, committer=self._committer, clock=self._clock, clean=self.was_clean,
             recovery_point=self._recovery_points.get(key, 0) if recovered is None else recovered.recovery_point,
-            durable_end=0 if recovered is None else recovered.end, log_start_offset=self._log_starts.get(key, 0),
+            durable_end=0 if recovered is None else recovered.end,
+            is_replayed=recovered is not None and recovered.is_whole, log_start_offset=self._log_starts.get(key, 0),
             cleaned_to=self._cleaned.get(key, 0 if self._is_cleaned_unknown else None),
             aborted_checksums=None if self._aborted is None else self._aborted.get(key, {}),
         )  # fmt: skip

@@ -112,9 +112,9 @@ class FlushState:
         return True
 
     def _next_point(self) -> RecoveryPoint:
-        """Return the durable end as a recovery point: no flush may prove what is not acknowledged."""
+        """Return the high watermark as a recovery point: no flush may prove what is not acknowledged."""
         state = self._state
-        end = state.durable_end if self._is_sync else state.log_end_offset
+        end = state.high_watermark
         for segment in reversed(tuple(state.segments)):
             if segment.base_offset <= end:
                 return RecoveryPoint(end, segment.base_offset, segment.visible_bytes)

@@ -58,7 +58,7 @@ class FlushedLog(Protocol):
         """Take note of how a flush ended."""
 
     async def recover(self) -> None:
-        """Try again what a full disk has stopped or held up."""
+        """Resume writes after a full disk or a failed flush, if the disk allows it."""
 
 
 class Flusher:
@@ -71,7 +71,7 @@ class Flusher:
         self.on_end: Callable[[], None] = lambda: None
         # Where every log with records can be recovered from without the WAL; durable after a cycle.
         self.points: dict[bytes, RecoveryPoint] = {}
-        # Logs that a full disk has stopped or holds up: somebody must ask them now and then to try again.
+        # Logs that a full disk has stopped or holds up, and suspect ones: the broker calls `recover` now and then.
         self.troubled: set[FlushedLog] = set()
         self._loop = loop
         self._worker = worker

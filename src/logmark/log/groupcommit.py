@@ -227,8 +227,7 @@ class GroupCommit:
 
     def _end(self, draft: _Draft, file: WalFile, number: int, size: int, error: Exception | None) -> None:
         self._written_draft = None
-        if error is None and not file.is_in_place():
-            error = FileNotFoundError(errno.ENOENT, "it was removed or replaced while the broker ran", file.path)
+        error = error or _misplaced(file)
         if error is not None:
             self._closed_drafts.appendleft(draft)
             self._fail(error)
@@ -311,6 +310,11 @@ class GroupCommit:
         self._reserve()
         self._begin()
 
+    @property
+    def has_wal(self) -> bool:
+        """Whether there is a WAL: it comes with the first record of a run."""
+        return self._wal is not None
+
     def rewrite(self, log: CommittedLog, folder: str, point: RecoveryPoint, end: int) -> None:
         """Write what a log has in the WAL to its segments again, after its disk failed it; to be called in a thread."""
         assert self._wal is not None
@@ -359,3 +363,13 @@ class GroupCommit:
         self._writer.close()
         self._reserver.close()
         self.flusher.close()
+
+
+def _misplaced(file: WalFile) -> OSError | None:
+    """Return an error if nobody would find a file of the WAL by its path, or if nobody can tell."""
+    try:
+        if file.is_in_place():
+            return None
+    except OSError as error:
+        return error
+    return FileNotFoundError(errno.ENOENT, "it was removed or replaced while the broker ran", file.path)

@@ -62,7 +62,6 @@ class HighWatermark:
 
     def commit(self, point: CommitPoint) -> None:
         """Make everything up to a commit point visible."""
-        self._state.durable_end = point.end
         for segment, size, timestamp, timestamp_offset in point.sizes:
             segment.visible_bytes = size
             segment.visible_timestamp = timestamp

@@ -165,6 +165,7 @@ class Partition:
         clean: bool,
         recovery_point: int = 0,
         durable_end: int = 0,
+        is_replayed: bool = False,
         log_start_offset: int = 0,
         cleaned_to: int | None = None,
         aborted_checksums: Mapping[int, int] | None = None,
@@ -172,8 +173,9 @@ class Partition:
     ) -> "Partition":
         """Open the partition in a folder; unless it was stopped cleanly, check every batch from the recovery point.
 
-        `durable_end` is the end of the log by its WAL, 0 without one. `cleaned_to` is the cleaner's checkpoint: a log
-        without one was never cleaned and has no holes. The checksums are those that `close` found. Every batch has the
+        `durable_end` is the end of the log by its WAL, 0 without one; `is_replayed` says that a recovery has written
+        and synced all segments from the recovery point on. `cleaned_to` is the cleaner's checkpoint: a log without one
+        was never cleaned and has no holes. The checksums are those that `close` found. Every batch has the
         leader epoch; -1 is for a log of Apache Kafka, which may have several.
         """
         self = cls(
@@ -185,7 +187,7 @@ class Partition:
         loader = self._loader(clean=clean, recovery_point=recovery_point, log_start_offset=log_start_offset)
         loader.aborted_checksums = aborted_checksums
         loader.durable_end = durable_end
-        loader.is_replayed = durable_end > 0
+        loader.is_replayed = is_replayed
         self.load(loader.load(), loader)
         if self._appender.is_changed and self._state.segments:
             self._folder.write_epochs()
@@ -204,11 +206,11 @@ class Partition:
         )
 
     def new_loader(self) -> Loader:
-        """Return what loads the log as after a crash, up to its durable end."""
+        """Return what loads the log as after a crash, up to its high watermark."""
         loader = self._loader(
             clean=False, recovery_point=self.recovery_point, log_start_offset=self._state.log_start_offset
         )
-        loader.durable_end = self._state.durable_end
+        loader.durable_end = self._state.high_watermark
         return loader
 
     def load(self, loaded: Loaded, loader: Loader) -> None:
@@ -370,10 +372,6 @@ class Partition:
     @property
     def high_watermark(self) -> int:
         return self._state.high_watermark
-
-    @property
-    def durable_end(self) -> int:
-        return self._state.durable_end
 
     @property
     def last_stable_offset(self) -> int:

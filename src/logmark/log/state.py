@@ -7,7 +7,7 @@ Every field of `LogState` has one writer:
                                     from it and `LogToClean` replaces in it
     log_end_offset, producers       `Appender`
     has_aborted                     `Appender`
-    high_watermark, durable_end     `HighWatermark`
+    high_watermark                  `HighWatermark`
     log_start_offset, epochs        `SegmentDeleter`
     status, failure                 the methods `fail`, `distrust`, `resume` and `close` below
     watchers                        whoever waits for records, through `Partition.watchers`
@@ -64,7 +64,7 @@ class LogState:
     """The state of one partition's log."""
 
     __slots__ = (
-        "_on_stop", "durable_end", "epochs", "failure", "folder", "has_aborted", "high_watermark", "index", "key",
+        "_on_stop", "epochs", "failure", "folder", "has_aborted", "high_watermark", "index", "key",
         "log_end_offset", "log_start_offset", "name", "producers", "segments", "settings", "status", "topic",
         "topic_id", "watchers",
     )  # fmt: skip
@@ -90,8 +90,6 @@ class LogState:
         self.log_start_offset = 0
         self.log_end_offset = 0
         self.high_watermark = 0
-        # With durability=sync, where the batches end that are in the WAL.
-        self.durable_end = 0
         self.epochs = Epochs(0)
         self.producers = Producers()
         # Whether any segment may have a transaction index.
@@ -105,7 +103,7 @@ class LogState:
     def load(self, log_start_offset: int, log_end_offset: int) -> None:
         """Set all offsets to those of a log whose records are all durable."""
         self.log_start_offset = log_start_offset
-        self.log_end_offset = self.high_watermark = self.durable_end = log_end_offset
+        self.log_end_offset = self.high_watermark = log_end_offset
         self.epochs = Epochs(log_start_offset)
 
     @property

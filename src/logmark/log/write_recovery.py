@@ -1,9 +1,9 @@
 """Resuming writes after the disk was full or failed a flush: repair the files and load them as after a crash.
 
-A stopped log is cut back to its durable end. A suspect one is written again from the write-ahead log above its recovery
-point: the kernel may have dropped what it failed to sync, and report the next sync as successful. A log that stays
-broken would be written again for ever, so those attempts back off until a flush succeeds. After a full disk they do
-not: while there is no space, an attempt fails at once.
+A stopped log is cut back to its high watermark. A suspect one is written again from the write-ahead log above its
+recovery point: the kernel may have dropped what it failed to sync, and report the next sync as successful. A log that
+stays broken would be written again for ever, so those attempts back off until a flush succeeds. After a full disk they
+do not: while there is no space, an attempt fails at once.
 """
 
 import logging
@@ -13,6 +13,7 @@ from typing import Protocol
 
 from logmark.clock import Clock
 from logmark.disk.files import FileSystem
+from logmark.errors import LogmarkError
 from logmark.log import disk_full
 from logmark.log.deletion import SegmentDeleter
 from logmark.log.flush_state import FlushState
@@ -31,7 +32,7 @@ class RecoverableLog(CommittedLog, Protocol):
     """A partition as its recovery sees it."""
 
     def new_loader(self) -> Loader:
-        """Return what loads the log as after a crash, up to its durable end."""
+        """Return what loads the log as after a crash, up to its high watermark."""
 
     def load(self, loaded: Loaded, loader: Loader) -> None:
         """Continue with what was loaded."""
@@ -93,9 +94,16 @@ class WriteRecovery:
         self._is_disk_full = False
 
     def note_failure(self, error: BaseException | None) -> None:
-        """Note why the log has stopped; if the disk was full, have the broker call `run` now and then."""
+        """Note why the log has stopped, and have the broker call `run` now and then if that can help.
+
+        With durability=sync a write that failed for another reason than space makes the log suspect: its entries must
+        not keep the WAL from being used again for as long as the disk stays broken.
+        """
         self._is_disk_full = disk_full.is_full(error)
-        if self._is_disk_full:
+        is_broken = error is not None and not self._is_disk_full
+        if is_broken and self._committer.is_sync and self._committer.failure is None:
+            self._state.distrust()
+        if self._is_disk_full or self._state.status is LogStatus.SUSPECT:
             self._committer.flusher.troubled.add(self._log)
 
     def confirm(self) -> None:
@@ -120,10 +128,11 @@ class WriteRecovery:
             return
         loader = self._log.new_loader()
         sizes = self._durable_sizes()
-        point, end = self._flush_state.recovery_point, state.durable_end
+        point, end = self._flush_state.recovery_point, state.high_watermark
+        is_in_wal = is_suspect and committer.has_wal
 
         def load() -> Loaded:
-            if is_suspect:
+            if is_in_wal:
                 committer.rewrite(self._log, state.folder, point, end)
             else:
                 disk_full.cut_back(state.folder, sizes, end, self._files)
@@ -136,7 +145,7 @@ class WriteRecovery:
             self._backoff.begin_attempt()
         try:
             loaded = await committer.loop.run_in_executor(None, load)
-        except OSError as error:
+        except (OSError, LogmarkError) as error:
             self._note_failed_attempt(error, is_suspect=is_suspect)
             return
         if not state.is_closed:
@@ -147,10 +156,10 @@ class WriteRecovery:
         return {
             segment.base_offset: segment.visible_bytes
             for segment in self._state.segments
-            if segment.visible_bytes < segment.size or segment.base_offset >= self._state.durable_end
+            if segment.visible_bytes < segment.size or segment.base_offset >= self._state.high_watermark
         }
 
-    def _note_failed_attempt(self, error: OSError, *, is_suspect: bool) -> None:
+    def _note_failed_attempt(self, error: Exception, *, is_suspect: bool) -> None:
         if self._state.is_closed:
             return
         self._is_disk_full = disk_full.is_full(error)

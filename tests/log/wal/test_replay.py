@@ -227,7 +227,7 @@ def test_a_damaged_entry_before_a_later_one_is_reported_and_the_others_are_recov
     with caplog.at_level(logging.ERROR):
         recovered = writer.recover()
 
-    assert {KEY: Recovered(0, 3)} == recovered
+    assert {KEY: Recovered(0, 3, is_whole=False)} == recovered
     assert b"aabbcc" == writer.log().read_bytes(), "what the segment has of a damaged entry is kept"
     assert [(2, 2)] == writer.read().damaged
     assert "entries 2 to 2" in caplog.text

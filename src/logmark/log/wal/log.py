@@ -209,7 +209,7 @@ class WriteAheadLog:
         Its entries are saved aside first, and `is_saved` is called then: the WAL need not keep them any more.
         """
         runs = replay.runs_above(self._directory, key, point, end, self._files)
-        if not self._files.exists(saved.path_of(self.folder, key)):
+        if runs:
             saved.write(self.folder, key, runs, self._directory_id, self._files)
         is_saved()
         replay.rewrite(folder, point, runs, self._files)

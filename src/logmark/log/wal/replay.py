@@ -14,6 +14,7 @@ The WAL says exactly what was acknowledged, so nothing is guessed from the conte
 All of it can be done again: a crash in a recovery is repaired by the next one.
 """
 
+import errno
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,6 +30,7 @@ from logmark.log.wal import saved
 from logmark.log.wal.entries import Run, partition_key, split_key
 from logmark.log.wal.files import SUFFIX, FileReader, Found
 from logmark.log.wal.points import FILE_NAME, FOLDER, RecoveryPoint, RecoveryPoints
+from logmark.log.wal.saved import SavedRuns
 from logmark.wire import batches
 from logmark.wire.batches import BatchHeader
 
@@ -40,6 +42,8 @@ class Recovered(NamedTuple):
 
     recovery_point: int
     end: int
+    # Whether every byte that was kept is known from the WAL, and so is synced.
+    is_whole: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,6 +57,12 @@ class WalContent:
     next_number: int = 1
     # Numbers of entries that were acknowledged and are damaged: first and last of each stretch.
     damaged: list[tuple[int, int]] = field(default_factory=list)
+    # Partitions of which some entries that were saved aside are damaged.
+    damaged_partitions: set[bytes] = field(default_factory=set)
+
+    def is_whole(self, key: bytes) -> bool:
+        """Return whether nothing is damaged that could hold batches of a partition."""
+        return not self.damaged and key not in self.damaged_partitions
 
 
 def read(directory: str, directory_id: bytes, files: FileSystem) -> WalContent:
@@ -81,23 +91,27 @@ def read(directory: str, directory_id: bytes, files: FileSystem) -> WalContent:
         _take_all(_entries(readers), content)
     for name in files.listdir(folder):
         if saved.is_saved(name):
-            _take_saved(*saved.read(folder, name, files), content)
+            found = saved.read(folder, name, files)
+            _check_owner([found.directory_id], directory_id, folder)
+            content.runs[found.key] = _merge(found, content.runs.get(found.key, []))
+            if not found.is_whole:
+                content.damaged_partitions.add(found.key)
+                logger.error("entries in %s/%s are damaged", folder, name)
     return content
 
 
-def _take_saved(key: bytes, runs: list[Run], content: WalContent) -> None:
-    """Put runs that were saved aside before those that the WAL has of the same partition, each once."""
-    end = runs[-1].end_offset if runs else 0
-    content.runs[key] = runs + [run for run in content.runs.get(key, []) if run.end_offset > end]
+def _merge(found: SavedRuns, runs: list[Run]) -> list[Run]:
+    """Return the runs that were saved aside, and behind them those that the WAL has of the same partition."""
+    return found.runs + [run for run in runs if run.end_offset > found.end_offset]
 
 
 def runs_above(directory: str, key: bytes, point: RecoveryPoint, end: int, files: FileSystem) -> list[Run]:
-    """Return what a running broker's WAL holds of one partition between its recovery point and an offset."""
+    """Return what a running broker's WAL, saved entries included, has of one partition between two offsets.
+
+    Raises OSError if something of it is damaged.
+    """
     folder = f"{directory}/{FOLDER}"
     names = files.listdir(folder)
-    name = os.path.basename(saved.path_of(folder, key))
-    if name in names:
-        return saved.read(folder, name, files)[1]
     with ExitStack() as opened:
         readers = [
             opened.enter_context(closing(FileReader(f"{folder}/{name}", files)))
@@ -105,12 +119,19 @@ def runs_above(directory: str, key: bytes, point: RecoveryPoint, end: int, files
             if name.endswith(SUFFIX)
         ]
         intact = {found.header.number: found.runs for found in _entries(readers) if found.runs is not None}
-    return [
+    runs = [
         run
-        for _, runs in sorted(intact.items())
-        for run in runs
-        if run.data and partition_key(run.topic_id, run.partition) == key and point.offset < run.end_offset <= end
+        for _, entry in sorted(intact.items())
+        for run in entry
+        if partition_key(run.topic_id, run.partition) == key
     ]
+    name = os.path.basename(saved.path_of(folder, key))
+    if name in names:
+        found = saved.read(folder, name, files)
+        if not found.is_whole:
+            raise OSError(errno.EIO, "the entries that were saved aside are damaged", f"{folder}/{name}")
+        runs = _merge(found, runs)
+    return [run for run in runs if run.data and point.offset < run.end_offset <= end]
 
 
 def rewrite(folder: str, point: RecoveryPoint, runs: list[Run], files: FileSystem) -> int:
@@ -182,11 +203,9 @@ class Replay:
 
     def check(self) -> None:
         """Refuse a WAL that does not fit its segments; changes nothing."""
-        if self._content.damaged:
+        for key, folder, _, runs in self._partitions():
             # What a damaged entry held is missing here too: that is found and reported when the segment is loaded.
-            return
-        for _, folder, _, runs in self._partitions():
-            if runs:
+            if runs and self._content.is_whole(key):
                 _PartitionReplay(folder, self._files).check(runs)
 
     def run(self) -> dict[bytes, Recovered]:
@@ -199,10 +218,10 @@ class Replay:
                 continue
             replay = _PartitionReplay(folder, self._files)
             # Behind the last run may lie what a damaged entry held: it was acknowledged, and is kept.
-            is_whole = not self._content.damaged
+            is_whole = self._content.is_whole(key)
             if is_whole:
                 replay.remove_strays(point, runs)
-            recovered[key] = Recovered(point.offset, replay.run(point, runs, cut_tail=is_whole))
+            recovered[key] = Recovered(point.offset, replay.run(point, runs, cut_tail=is_whole), is_whole)
             if not is_whole:
                 replay.index(runs)
         return recovered

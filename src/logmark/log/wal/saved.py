@@ -3,17 +3,36 @@
 When the disk fails a partition's own files after the acknowledgement, only the WAL holds its records for certain. The
 partition must not keep all others from using the WAL again, so its runs are copied to a file beside the WAL's own. From
 there they are written to the segments again, now and after a restart, until that succeeds.
+
+The file is one of the WAL's format with an entry for each run. Every entry repeats where the partition ends, so that a
+damaged one lets no offset be given out twice.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import closing
+from typing import NamedTuple
 
 from logmark.disk.files import FileSystem
-from logmark.log.wal.entries import EntryBuilder, Run, align, partition_key
+from logmark.errors import UserError
+from logmark.log.wal.entries import EntryBuilder, Run, RunRow, align, partition_key
 from logmark.log.wal.files import ENTRIES_AT, FileReader, WalFile
 
 PREFIX = "saved-"
 SUFFIX = ".entries"
+
+
+class SavedRuns(NamedTuple):
+    """The runs of a partition that were saved aside; the last one has no data and says where the partition ends."""
+
+    key: bytes
+    directory_id: bytes
+    runs: list[Run]
+    # Whether every run is there that was saved.
+    is_whole: bool
+
+    @property
+    def end_offset(self) -> int:
+        return self.runs[-1].end_offset
 
 
 def path_of(folder: str, key: bytes) -> str:
@@ -21,28 +40,43 @@ def path_of(folder: str, key: bytes) -> str:
     return f"{folder}/{PREFIX}{key.hex()}{SUFFIX}"
 
 
-def write(folder: str, key: bytes, runs: Iterable[Run], directory_id: bytes, files: FileSystem) -> None:
-    """Save the runs of a partition, durably; an entry for each run, numbered from 1."""
-    kept = list(runs)
-    sizes = [EntryBuilder.capacity_for(len(run.data)) for run in kept]
+def write(folder: str, key: bytes, runs: Sequence[Run], directory_id: bytes, files: FileSystem) -> None:
+    """Save runs with data of a partition, durably, in place of those that were saved before."""
+    sizes = [EntryBuilder.capacity_for(len(run.data), 1) for run in runs]
     saved = WalFile(path_of(folder, key), align(ENTRIES_AT + sum(sizes)), files)
+    last = runs[-1]
+    end = (key, last.segment_base, last.position + len(last.data), last.end_offset, last.end_offset, 0)
     # It gets its name when it is complete.
-    saved.create(directory_id, 1, entries=(_entry(number, run) for number, run in enumerate(kept, 1)))
+    saved.create(directory_id, 1, entries=(_entry(number, run, end) for number, run in enumerate(runs, 1)))
     saved.close()
 
 
-def _entry(number: int, run: Run) -> tuple[int, EntryBuilder]:
-    builder = EntryBuilder(EntryBuilder.capacity_for(len(run.data)))
+def _entry(number: int, run: Run, end: RunRow) -> tuple[int, EntryBuilder]:
+    builder = EntryBuilder(EntryBuilder.capacity_for(len(run.data), 1), [end])
     key = partition_key(run.topic_id, run.partition)
     builder.add(key, run.segment_base, run.position, run.first_offset, run.end_offset, run.data, len(run.data))
     return number, builder
 
 
-def read(folder: str, name: str, files: FileSystem) -> tuple[bytes, list[Run]]:
-    """Return the partition and the runs in a file."""
-    with closing(FileReader(f"{folder}/{name}", files)) as reader:
-        runs = [run for found in reader.scan() for run in found.runs or ()]
-    return bytes.fromhex(name.removeprefix(PREFIX).removesuffix(SUFFIX)), runs
+def read(folder: str, name: str, files: FileSystem) -> SavedRuns:
+    """Return what a file holds.
+
+    Raises UserError if nothing in it can be read: the partition's end is not known then.
+    """
+    path = f"{folder}/{name}"
+    with closing(FileReader(path, files)) as reader:
+        header = reader.header
+        intact = {found.header.number: found.runs for found in reader.scan() if found.runs}
+    if header is None or not intact:
+        raise UserError(
+            f"{path} is damaged. It holds acknowledged records that may not be in the segments. Nothing was changed. "
+            "Restore the file from a copy, or restore a backup."
+        )
+    runs = [run for _, (_, *added) in sorted(intact.items()) for run in added]
+    end = next(iter(intact.values()))[0]
+    is_whole = sorted(intact) == list(range(1, len(intact) + 1)) and runs[-1].end_offset == end.end_offset
+    key = bytes.fromhex(name.removeprefix(PREFIX).removesuffix(SUFFIX))
+    return SavedRuns(key, header.directory_id, [*runs, end], is_whole)
 
 
 def is_saved(name: str) -> bool:
