@@ -15,20 +15,20 @@ BROKEN, FULL = OSError(errno.EIO, "broken"), OSError(errno.ENOSPC, "full")
 WAYS: dict[LogStatus, list[Callable[[LogState], object]]] = {
     OPEN: [],
     STOPPED: [lambda state: state.fail(BROKEN)],
-    SUSPECT: [lambda state: state.fail(BROKEN), LogState.distrust],
+    SUSPECT: [lambda state: state.fail(BROKEN), LogState.mark_suspect],
     CLOSED: [LogState.close],
 }
 EVENTS: dict[str, Callable[[LogState], object]] = {
     "fail": lambda state: state.fail(FULL),
-    "distrust": LogState.distrust,
+    "mark_suspect": LogState.mark_suspect,
     "resume": LogState.resume,
     "close": LogState.close,
 }
 # What follows each event; a failure of a log that has stopped already, and a second close, change nothing.
 FOLLOWING = {
     (OPEN, "fail"): STOPPED, (STOPPED, "fail"): STOPPED, (SUSPECT, "fail"): SUSPECT, (CLOSED, "fail"): CLOSED,
-    (OPEN, "distrust"): OPEN, (STOPPED, "distrust"): SUSPECT, (SUSPECT, "distrust"): SUSPECT,
-    (CLOSED, "distrust"): CLOSED,
+    (OPEN, "mark_suspect"): OPEN, (STOPPED, "mark_suspect"): SUSPECT, (SUSPECT, "mark_suspect"): SUSPECT,
+    (CLOSED, "mark_suspect"): CLOSED,
     (STOPPED, "resume"): OPEN, (SUSPECT, "resume"): OPEN,
     (OPEN, "close"): CLOSED, (STOPPED, "close"): CLOSED, (SUSPECT, "close"): CLOSED, (CLOSED, "close"): CLOSED,
 }  # fmt: skip

@@ -366,7 +366,10 @@ class _OpenSegment:
         return os.pread(self._descriptor, size, position)
 
     def make_durable(self) -> None:
-        """Put on disk what was written so far: a copy must not know more than the log after a power cut."""
+        """Put on disk what was written so far, so that a power cut does not leave the log with less than the copy.
+
+        The copy may end with batches that were never acknowledged; the next run copies what the log has there then.
+        """
         _make_durable(self._descriptor)
 
     def close(self) -> None:

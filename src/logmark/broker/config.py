@@ -67,7 +67,7 @@ BROKER_SETTINGS: Mapping[str, BrokerSetting] = {
         _int("log.retention.check.interval.ms", 300_000, "How often old segments are looked for.", low=1),
         _int("log.initial.task.delay.ms", 30_000, "When they are looked for first after start."),
         _int("log.flush.offset.checkpoint.interval.ms", 60_000, "When recovery points are kept.", low=1, high=INT_MAX),
-        _int("wal.max.bytes", 268_435_456, "The most that the write-ahead log takes on disk.", low=67_108_864),
+        _int("wal.max.bytes", 268_435_456, "The write-ahead log's size at which records wait.", low=67_108_864),
         _bool("log.cleaner.enable", True, "Compacted logs are cleaned."),
         _int("log.cleaner.backoff.ms", 15_000, "How often dirty logs are looked for."),
         _int("log.cleaner.dedupe.buffer.size", 134_217_728, "Memory for the keys of one cleaning.", low=1_048_576),

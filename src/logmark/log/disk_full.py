@@ -1,9 +1,8 @@
 """What a full or broken disk does to a log: the errors that say so, and the cut back to what is durable.
 
-A write that finds the disk full is refused and leaves nothing behind, so the next one may succeed. A sync that fails
-leaves no such certainty: the kernel may have dropped what was written since the last sync, and report the next sync as
-successful. None of that was acknowledged or visible. So `write_recovery` cuts the log back to its durable end and loads
-it as after a crash, once there is space.
+A write that finds the disk full is refused and leaves nothing behind, so the next one may succeed. If an entry of the
+write-ahead log finds it full, nothing of that round was acknowledged: `write_recovery` cuts the logs of the round back
+to what was, and loads them as after a crash, once there is space. `write_recovery` also says what a failed flush means.
 """
 
 import errno

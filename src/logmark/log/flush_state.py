@@ -90,7 +90,7 @@ class FlushState:
         state = self._state
         is_held_up = flush.is_held_up or (not self._is_sync and disk_full.is_full(flush.error))
         if is_held_up:
-            # Nobody waits for these: they are tried again when there is space.
+            # No request waits for these: they are tried again when there is space.
             self._syncs[:0] = flush.syncs[flush.sync_count :]
             self._changes[:0] = flush.changes[flush.change_count :]
             self._flusher.troubled.add(self._log)
@@ -102,7 +102,7 @@ class FlushState:
             state.fail(flush.error)
             if self._is_sync and not flush.is_proved:
                 # The WAL has what was acknowledged for certain, and the segments have it perhaps.
-                state.distrust()
+                state.mark_suspect()
                 self._flusher.troubled.add(self._log)
         if state.failure is not None:
             return False

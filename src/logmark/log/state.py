@@ -9,7 +9,7 @@ Every field of `LogState` has one writer:
     has_aborted                     `Appender`
     high_watermark                  `HighWatermark`
     log_start_offset, epochs        `SegmentDeleter`
-    status, failure                 the methods `fail`, `distrust`, `resume` and `close` below
+    status, failure                 the methods `fail`, `mark_suspect`, `resume` and `close` below
     watchers                        whoever waits for records, through `Partition.watchers`
 
 Beside these, `Partition.create` and `Partition.load` set the offsets, producers and segments of a log as a whole. Only
@@ -138,7 +138,7 @@ class LogState:
             self._on_stop(failure, error)
         return failure
 
-    def distrust(self) -> None:
+    def mark_suspect(self) -> None:
         """Mark the segments of a stopped log as possibly incomplete: a flush of acknowledged records failed."""
         if self.status is LogStatus.STOPPED:
             self._change_status(LogStatus.SUSPECT)

@@ -21,7 +21,6 @@ from logmark.log.preview import Preview
 from logmark.log.segment import LOG
 from logmark.log.settings import TopicSettings
 from logmark.log.wal import log as wal
-from logmark.log.wal.files import SUFFIX, FileReader
 from logmark.names import INTERNAL_TOPICS, TopicPartition
 
 _FOLDER = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<index>\d+)")
@@ -206,15 +205,6 @@ class Verification:
 
     def _check_wal(self, overlay: OverlayFileSystem) -> None:
         """Check the WAL, and go on with the segments as its recovery will leave them."""
-        folder = f"{self._path}/{wal.FOLDER}"
-        for name in self._files.listdir(folder):
-            if name.endswith(SUFFIX):
-                reader = FileReader(f"{folder}/{name}", self._files)
-                if reader.header is None:
-                    # A file that was being made when the crash came has none, and no entries either.
-                    self._note(f"{wal.FOLDER}/{name}", "it has no header",
-                               "Nothing in it can be read. Nothing is lost unless an entry is missed too.")  # fmt: skip
-                reader.close()
         try:
             before = preview.segment_sizes(self._path, self._files)
             found = self._preview = preview.replay_on(overlay, self._path)

@@ -102,7 +102,7 @@ class WriteRecovery:
         self._is_disk_full = disk_full.is_full(error)
         is_broken = error is not None and not self._is_disk_full
         if is_broken and self._committer.is_sync and self._committer.failure is None:
-            self._state.distrust()
+            self._state.mark_suspect()
         if self._is_disk_full or self._state.status is LogStatus.SUSPECT:
             self._committer.flusher.troubled.add(self._log)
 

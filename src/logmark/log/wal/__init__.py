@@ -4,5 +4,7 @@
     files.py     one file: its header with a salt, its reuse, and the search for its entries
     points.py    the recovery points: how far each partition's own files are durable
     log.py       the files in use, in reserve and free again
+    writer.py    who writes an entry: the kernel by itself, or a thread
+    saved.py     entries of a partition whose own files the disk has failed
     replay.py    what recovery does with all of them
 """

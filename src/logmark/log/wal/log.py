@@ -72,7 +72,7 @@ class WriteAheadLog:
         first.create(self._directory_id, self._next_sequence())
         self._files.write(f"{new}/{FILE_NAME}", self._points(self.next_number, points))
         self._files.sync_directory(new)
-        # The descriptor stays right; the path is what a check of the file's place goes by.
+        # The rename keeps the descriptor valid; `is_in_place` needs the new path.
         self._files.replace(new, self.folder)
         try:
             self._files.sync_directory(self._directory)
@@ -127,7 +127,7 @@ class WriteAheadLog:
         return sum(file.capacity for file in self._full)
 
     def _may_grow(self, size: int) -> bool:
-        """Return whether one more file keeps to the limit; a large one may, because it goes after its flush."""
+        """Return whether one more file keeps to the limit; for one of odd size only full files count: it is removed."""
         return (self._bytes if size == self._file_bytes else self._used_bytes) + size <= self._bytes_max
 
     def reserve(self, size: int = 0) -> tuple[WalFile, Callable[[], None]] | None:

@@ -362,7 +362,7 @@ class _PartitionReplay:
         size = self._sizes.get(run.segment_base, 0)
         self._sizes[run.segment_base] = max(size, run.position + len(run.data))
         self._changed.add(run.segment_base)
-        # A name that a kill left in memory only is as good as new.
+        # After a kill the name of the file may not be durable, so the folder is synced.
         self._has_new_names = True
 
 
