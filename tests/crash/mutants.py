@@ -14,7 +14,7 @@ from logmark.disk.files import Bytes, FileSystem
 
 FOLDER = Path(logmark.log.__path__[0])
 ATOMIC = "write_atomically"
-SYNCS = ("sync", "sync_file", "sync_directory", "sync_indexes", "sync_aborted", ATOMIC)
+SYNCS = ("sync", "sync_log", "sync_file", "sync_directory", "sync_indexes", "sync_aborted", ATOMIC)
 # What a person runs while the broker stands still, and compaction, whose swap has crash tests of its own.
 TOOLS, COMPACTION = ("repair",), ("cleaning", "swap", "log_to_clean")
 

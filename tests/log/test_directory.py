@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -291,3 +292,49 @@ def test_a_start_that_fails_halfway_after_a_clean_stop_changes_nothing(lab: Lab)
 
     assert lab.stop()
     assert "0\n2\nfirst 0 1\nsecond 0 1\n" == (lab.path / "recovery-point-offset-checkpoint").read_text()
+
+
+def test_a_wal_beside_the_mark_of_a_clean_stop_is_refused_and_nothing_is_changed(lab: Lab) -> None:
+    """A copy over an older copy leaves that: the WAL of one moment, and everything else of a later one."""
+    partition = lab.create()
+    lab.append(partition, b"old")
+    shutil.copytree(lab.path / "logmark.wal", lab.path.parent / "old.wal")
+    for number in range(20):
+        lab.append(partition, b"%d" % number)
+    assert lab.stop()
+    shutil.copytree(lab.path.parent / "old.wal", lab.path / "logmark.wal")
+
+    with pytest.raises(UserError, match="Files of two moments were mixed"):
+        lab.reopen()
+    shutil.rmtree(lab.path / "logmark.wal")
+    assert 21 == len(values(lab.reopen()))
+
+
+@pytest.mark.parametrize("lost", ["folder", "segments"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_partition_whose_files_were_taken_away_gives_no_offset_out_again(lab: Lab, lost: str, clean: bool) -> None:
+    partition = lab.create()
+    for number in range(5):
+        lab.append(partition, b"%d" % number)
+    lab.finish(partition)
+    lab.directory.write_checkpoints()
+    lab.stop(clean=clean)
+    if lost == "folder":
+        shutil.rmtree(lab.folder())
+    else:
+        for path in lab.folder().glob("0*"):
+            path.unlink()
+
+    again = lab.reopen()
+
+    assert (5, 5) == (again.log_end_offset, lab.append(again, b"next").base_offset)
+
+
+def test_a_segment_that_was_removed_under_the_broker_is_written_again_from_the_wal(lab: Lab) -> None:
+    partition = lab.create()
+    for number in range(5):
+        lab.append(partition, b"%d" % number)
+    next(lab.folder().glob("*.log")).unlink()
+
+    assert not lab.stop(), "the stop must not remove the WAL"
+    assert [b"%d" % number for number in range(5)] == list(values(lab.reopen()).values())

@@ -248,8 +248,8 @@ class Broker:
             listener.advertised = Address(listener.advertised.host, listener.port)
         self._servers.append(server)
 
-    async def stop(self) -> None:
-        """Stops listening, lets the connections go and closes every log cleanly."""
+    async def stop(self) -> bool:
+        """Stop listening, close the connections and every log; return whether the directory was closed cleanly."""
         for server in self._servers:
             server.close()
         if self._sweeper is not None:
@@ -265,8 +265,9 @@ class Broker:
         if self._recovering is not None:
             # A thread writes files of a log, which must not go on when the directory is given to others.
             await self._recovering
-        self._directory.close()
+        is_clean = self._directory.close()
         self._committer.close()
+        return is_clean
 
     def advance(self, *, seconds: float) -> None:
         """Moves this broker's clock; what comes due happens now."""

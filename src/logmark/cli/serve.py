@@ -128,7 +128,11 @@ async def _serve(broker: Broker, where: str) -> None:
     await stopping.wait()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.remove_signal_handler(number)
-    await broker.stop()
+    if not await broker.stop():
+        raise UserError(
+            f"The broker has stopped, but could not close {where} cleanly: the lines above say why. "
+            "What was acknowledged is kept. The next start recovers the directory."
+        )
 
 
 def _from_settings(config: BrokerConfig, name: str) -> list[str]:

@@ -152,6 +152,12 @@ class DataDirectory:
         remove_unfinished(self.path, self._files)
         if wal.FOLDER not in names:
             return
+        if self.was_clean:
+            raise UserError(
+                f"The write-ahead log {self.path}/{wal.FOLDER} does not belong to the last clean stop of {self.path}. "
+                f"Nothing was changed. Files of two moments were mixed. If the segments are the newer ones, move "
+                f"{wal.FOLDER} away; otherwise put the files of one moment together again, or restore a backup."
+            )
         content = replay.read(self.path, checkpoints.id_bytes(self.directory_id), self._files)
         work = replay.Replay(
             content,
@@ -394,11 +400,12 @@ class DataDirectory:
             self.remove_folder(folder)
             is_there = False
         if is_there and not self._belongs(folder, key, topic_id):
+            # What the checkpoints say of the partition is said of that folder.
             self._set_aside(folder, topic, index)
+            self._forget(key)
             is_there = False
         if not is_there:
-            (partition,) = self.create_partitions(topic, [index], topic_id, settings, lazily=True)
-            return partition
+            return self._open_missing(key, topic_id, settings)
         self._is_used = True
         partition = Partition.open(
             folder, topic, index, topic_id, settings,
@@ -411,6 +418,22 @@ class DataDirectory:
         )  # fmt: skip
         self.partitions[key] = partition
         return partition
+
+    def _open_missing(self, key: TopicPartition, topic_id: bytes, settings: TopicSettings) -> Partition:
+        """Return a partition without a folder: one that never had a record, or one whose folder was taken away.
+
+        The checkpoints know how many offsets of the latter were given out: none is given out again.
+        """
+        topic, index = key
+        known_end = self._recovery_points.get(key, 0)
+        if not known_end:
+            (partition,) = self.create_partitions(topic, [index], topic_id, settings, lazily=True)
+            return partition
+        logger.error(
+            "the folder of %s-%d is missing: its records below offset %d are lost, and new ones begin there",
+            topic, index, known_end,
+        )  # fmt: skip
+        return self.create_partition(topic, index, topic_id, settings, first_offset=known_end)
 
     def read_ahead(self, keys: Iterable[TopicPartition]) -> ReadAhead:
         """Begins to read what opening these partitions will read; to be stopped by the caller."""
@@ -601,5 +624,5 @@ def unusable(path: str, error: OSError) -> UserError:
     else:
         reason, remedy = f"cannot be used ({error.strerror or error})", "Repair it"
     return UserError(
-        f"The data directory {path} {reason}. Nothing was lost. {remedy}, or choose another with --data-dir."
+        f"The data directory {path} {reason}. Nothing was changed. {remedy}, or choose another with --data-dir."
     )

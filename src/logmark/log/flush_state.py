@@ -79,7 +79,7 @@ class FlushState:
         changes, self._changes = self._changes, []
         active = state.segments.active
         if active is not None and self.recovery_point.offset < state.log_end_offset:
-            syncs.append(active.file.sync)
+            syncs.append(active.sync_log)
         if not syncs and not changes:
             return None
         state.segments.hold()

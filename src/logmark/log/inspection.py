@@ -6,7 +6,7 @@ the compiled columns; nothing here is done record by record.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 from logmark.disk.files import FileSystem
 from logmark.errors import Malformed
@@ -69,7 +69,7 @@ class Inspection:
         self._names = self._files.listdir(self._path)
         self._epochs = self._read_epochs()
         bases = sorted(int(name[:20]) for name in self._names if name.endswith(LOG) and name[:20].isdigit())
-        for base, following in zip(bases, [*bases[1:], None], strict=True):
+        for base, following in zip_longest(bases, bases[1:]):
             self._inspect(base, following)
         self._judge_gaps()
         self._check_epochs(bases)

@@ -93,7 +93,7 @@ class Loader:
         self.snapshots = [int(name[:20]) for name in names if name.endswith(SNAPSHOT)]
         if not self.is_clean:
             self._finish_letting_go()
-        if not self.segments and self.durable_end <= self.log_start_offset:
+        if not self.segments and max(self.durable_end, self.recovery_point) <= self.log_start_offset:
             return self._empty(self.log_start_offset)
         self.durable_end = max(self.durable_end, self.recovery_point, self.log_start_offset)
         # Without segments nothing is left of what the WAL proved.

@@ -4,6 +4,7 @@ Here are its files: how they are named, appended to, indexed, replaced and delet
 `damage` finds the way past what is broken.
 """
 
+import errno
 import logging
 from array import array
 from collections.abc import Iterator, Sequence
@@ -231,6 +232,12 @@ class Segment:
             if index.bytes_on_disk != len(index.data):
                 self._files.write(self._path + suffix, index.data, sync=False)
                 index.bytes_on_disk = len(index.data)
+
+    def sync_log(self) -> None:
+        """Sync the batches; raise FileNotFoundError if nobody would find them by the segment's name any more."""
+        self.file.sync()
+        if not self.file.is_in_place():
+            raise FileNotFoundError(errno.ENOENT, "it was removed or replaced while the broker ran", self.path)
 
     def sync_indexes(self) -> None:
         """Puts both index files on the medium."""

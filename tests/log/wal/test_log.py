@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from logmark.disk.files import RealFileSystem
+from logmark.log.wal import inventory
 from logmark.log.wal import log as wal
 from logmark.log.wal.entries import BLOCK_BYTES, partition_key
 from logmark.log.wal.files import ENTRIES_AT, FileReader, WalFile
@@ -68,7 +69,7 @@ def fill(log: WriteAheadLog) -> list[WalFile]:
 
 def test_a_new_wal_is_complete_when_it_has_its_name(made: WriteAheadLog, tmp_path: Path) -> None:
     assert [wal.FOLDER] == [path.name for path in tmp_path.iterdir()]
-    assert {"0001.wal", FILE_NAME} == {path.name for path in (tmp_path / wal.FOLDER).iterdir()}
+    assert {"0001.wal", FILE_NAME, inventory.FILE_NAME} == {path.name for path in (tmp_path / wal.FOLDER).iterdir()}
     content = (tmp_path / wal.FOLDER / FILE_NAME).read_bytes()
     assert RecoveryPoints(DIRECTORY_ID, 1, POINTS) == RecoveryPoints.decode(content)
     assert made.is_open and made.file_for(BLOCK_BYTES).is_in_place()
@@ -89,7 +90,7 @@ def test_the_folder_gets_its_name_after_its_content_is_durable(tmp_path: Path, f
 
     # Its zeros and both copies of its header, and only then the name.
     first = ["0001.wal.new"] * 3
-    assert [first, [*first, wal.UNFINISHED[0], FILE_NAME, wal.UNFINISHED[0]]] == seen
+    assert [first, [*first, wal.UNFINISHED[0], FILE_NAME, inventory.FILE_NAME, wal.UNFINISHED[0]]] == seen
     assert str(tmp_path) == files.syncs_done[-1]
     log.close()
 
@@ -243,7 +244,24 @@ def test_a_file_in_reserve_has_its_name_and_header_durable(made: WriteAheadLog, 
     file = reserve(made)
 
     unnamed = f"{file.path}.new"
-    assert [unnamed, unnamed, unnamed, made.folder] == files.syncs_done
+    in_inventory = [f"{made.folder}/{inventory.FILE_NAME}.tmp", made.folder]
+    assert [unnamed, unnamed, unnamed, made.folder, *in_inventory] == files.syncs_done
+
+
+def test_a_file_is_out_of_the_inventory_before_it_is_removed(made: WriteAheadLog, files: FaultyFileSystem) -> None:
+    file = made.file_for(BLOCK_BYTES)
+    name = file.path.rpartition("/")[2]
+    seen: list[bool] = []
+    remove = files.remove
+
+    def note(path: str) -> None:
+        seen.append(name in inventory.decode(files.read(f"{made.folder}/{inventory.FILE_NAME}")))
+        remove(path)
+
+    files.remove = note  # type: ignore[method-assign]
+    made.discard([file])
+
+    assert [False] == seen
 
 
 def test_the_points_replace_those_before_them(made: WriteAheadLog, files: FaultyFileSystem) -> None:

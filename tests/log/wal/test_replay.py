@@ -1,6 +1,7 @@
 """Recovery from a WAL: what is in it is in the segments afterwards, and what never was in it is cut."""
 
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +10,7 @@ import pytest
 
 from logmark.disk.files import RealFileSystem
 from logmark.errors import UserError
-from logmark.log.wal import replay
+from logmark.log.wal import inventory, replay
 from logmark.log.wal.entries import BLOCK_BYTES, EntryBuilder, partition_key
 from logmark.log.wal.files import ENTRIES_AT, WalFile
 from logmark.log.wal.log import FOLDER
@@ -39,7 +40,9 @@ class WalWriter:
         self.path = path
         self.files = FaultyFileSystem(RealFileSystem(sync=False))
         (path / FOLDER).mkdir()
+        self._sizes: dict[str, int] = {}
         self.write_points()
+        self.write_inventory()
 
     def write_points(
         self, points: dict[bytes, RecoveryPoint] | None = None, *, first_entry: int = 1, owner: bytes = DIRECTORY_ID
@@ -62,7 +65,12 @@ class WalWriter:
             places.append(file.position)
             file.position += len(entry)
         file.close()
+        self._sizes[f"{name}.wal"] = file.capacity
+        self.write_inventory()
         return places
+
+    def write_inventory(self) -> None:
+        (self.path / FOLDER / inventory.FILE_NAME).write_bytes(inventory.encode(self._sizes))
 
     def damage(self, name: str, at: int) -> None:
         path = self.path / FOLDER / f"{name}.wal"
@@ -355,3 +363,26 @@ def test_a_line_for_people_says_what_was_recovered(writer: WalWriter) -> None:
     writer.write("0001", 1, ABC)
 
     assert "3 entries with 3 records of 1 partitions" == replay.describe(writer.read(), writer.recover())
+
+
+@pytest.mark.parametrize("size", [None, 0, 3 * BLOCK_BYTES], ids=["missing", "empty", "cut short"])
+def test_a_wal_that_lacks_a_file_or_a_part_of_one_is_refused(writer: WalWriter, size: int | None) -> None:
+    """What the file held would pass for records that nobody had acknowledged."""
+    writer.write("0001", 1, ABC)
+    writer.write("0002", 2, [])
+    path = writer.path / FOLDER / "0002.wal"
+    if size is None:
+        path.unlink()
+    else:
+        os.truncate(path, size)
+
+    with pytest.raises(UserError, match=r"0002\.wal"):
+        writer.recover()
+
+
+def test_a_wal_without_its_inventory_is_refused(writer: WalWriter) -> None:
+    writer.write("0001", 1, ABC)
+    (writer.path / FOLDER / inventory.FILE_NAME).unlink()
+
+    with pytest.raises(UserError, match="not whole"):
+        writer.recover()

@@ -2,6 +2,7 @@
 
     entries.py   the bytes of an entry: what one round of group commit acknowledges
     files.py     one file: its header with a salt, its reuse, and the search for its entries
+    inventory.py which files there are, and how large each was made
     points.py    the recovery points: how far each partition's own files are durable
     log.py       the files in use, in reserve and free again
     writer.py    who writes an entry: the kernel by itself, or a thread

@@ -10,6 +10,7 @@ records that only the WAL has.
 """
 
 import errno
+import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -20,6 +21,7 @@ from logmark.disk.files import FileSystem
 from logmark.log.wal import replay, saved
 from logmark.log.wal.entries import align
 from logmark.log.wal.files import ENTRIES_AT, SUFFIX, WalFile
+from logmark.log.wal.inventory import Inventory
 from logmark.log.wal.points import FILE_NAME, FOLDER, RecoveryPoint, RecoveryPoints
 
 __all__ = ["FOLDER", "UNFINISHED", "WalLimits", "WriteAheadLog", "remove", "remove_unfinished"]
@@ -55,6 +57,7 @@ class WriteAheadLog:
         self._current: WalFile | None = None
         self._full: deque[WalFile] = deque()
         self._free: list[WalFile] = []
+        self._inventory = Inventory(files)
         self._sequence = 0
         self._names = 0
         self._bytes = 0
@@ -71,6 +74,7 @@ class WriteAheadLog:
         first = self._new_file(new, self._first_file_bytes)
         first.create(self._directory_id, self._next_sequence())
         self._files.write(f"{new}/{FILE_NAME}", self._points(self.next_number, points))
+        self._inventory.begin(new, os.path.basename(first.path), first.capacity)
         self._files.sync_directory(new)
         # The rename keeps the descriptor valid; `is_in_place` needs the new path.
         self._files.replace(new, self.folder)
@@ -161,6 +165,7 @@ class WriteAheadLog:
             raise OSError(errno.ENOSPC, reason, file.path)
         try:
             file.create(self._directory_id, sequence)
+            self._inventory.add(self.folder, os.path.basename(file.path), file.capacity)
         except OSError:
             # A file that could not be filled must not hold the space that others need.
             with suppress(OSError):
@@ -199,6 +204,7 @@ class WriteAheadLog:
 
     def discard(self, dropped: list[WalFile]) -> None:
         """Remove files of an odd size; to be called in a thread."""
+        self._inventory.remove(self.folder, *(os.path.basename(file.path) for file in dropped))
         for file in dropped:
             file.close()
             self._files.remove(file.path)
@@ -210,14 +216,20 @@ class WriteAheadLog:
         """
         runs = replay.runs_above(self._directory, key, point, end, self._files)
         if runs:
+            path = saved.path_of(self.folder, key)
+            # While it is replaced, it is not missed.
+            self._inventory.remove(self.folder, os.path.basename(path))
             saved.write(self.folder, key, runs, self._directory_id, self._files)
+            self._inventory.add(self.folder, os.path.basename(path), self._files.size(path))
         is_saved()
         replay.rewrite(folder, point, runs, self._files)
 
     def remove_saved(self, key: bytes) -> None:
         """Remove the saved entries of a partition whose recovery point is above them."""
+        path = saved.path_of(self.folder, key)
+        self._inventory.remove(self.folder, os.path.basename(path))
         with suppress(FileNotFoundError):
-            self._files.remove(saved.path_of(self.folder, key))
+            self._files.remove(path)
 
     # The end
 

@@ -26,7 +26,7 @@ from logmark.disk.files import FileSystem
 from logmark.errors import Malformed, UserError
 from logmark.log.index import OffsetIndex
 from logmark.log.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
-from logmark.log.wal import saved
+from logmark.log.wal import inventory, saved
 from logmark.log.wal.entries import Run, partition_key, split_key
 from logmark.log.wal.files import SUFFIX, FileReader, Found
 from logmark.log.wal.points import FILE_NAME, FOLDER, RecoveryPoint, RecoveryPoints
@@ -68,7 +68,8 @@ class WalContent:
 def read(directory: str, directory_id: bytes, files: FileSystem) -> WalContent:
     """Return the content of a directory's WAL.
 
-    Raises UserError if the WAL belongs to another directory, or its recovery points or a file's header cannot be read.
+    Raises UserError if the WAL belongs to another directory, if one of its files is missing or cut short, or if its
+    recovery points or a file's header cannot be read.
     """
     folder = f"{directory}/{FOLDER}"
     try:
@@ -78,6 +79,7 @@ def read(directory: str, directory_id: bytes, files: FileSystem) -> WalContent:
             f"The write-ahead log {folder} cannot be used: {error}. It holds acknowledged records that are not yet in "
             f"the segments. Nothing was changed. Restore {FILE_NAME} from a copy, or restore a backup."
         ) from None
+    inventory.check(folder, files)
     content = WalContent(points=points, next_number=points.first_entry)
     with ExitStack() as opened:
         readers = [
