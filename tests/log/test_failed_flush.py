@@ -280,6 +280,7 @@ def test_a_log_whose_write_failed_does_not_keep_the_wal_from_the_others(
         with pytest.raises(LogFailed):
             broken.append(batch(b"refused"), now_ms=NOW_MS)
     assert broken in lab.committer.flusher.troubled
+    lab.committer.flusher.finish()
     lab.loop.run_until_complete(broken.recover())
 
     assert broken.failure is None

@@ -31,7 +31,7 @@ class CountedFile:
         self._system = system
         self.path = file.path
         self.pwrite, self.truncate, self.size = file.pwrite, file.truncate, file.size
-        self.sync, self.close = file.sync, file.close
+        self.sync, self.close, self.is_in_place = file.sync, file.close, file.is_in_place
 
     def pread(self, size: int, at: int) -> bytes:
         data = self._file.pread(size, at)

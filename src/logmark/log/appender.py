@@ -277,7 +277,7 @@ class Appender:
             segment.discard()
             raise
         if old is not None:
-            flush_state.add_syncs(old.sync_log, old.sync_indexes, self._snapshot_writer())
+            flush_state.add_syncs(old.file.sync, old.sync_indexes, self._snapshot_writer())
         flush_state.add_syncs(partial(self._files.sync_directory, state.folder))
         # From here until the flush has ended, threads may sync files of old segments.
         self._segments.hold()

@@ -234,7 +234,7 @@ class Segment:
                 index.bytes_on_disk = len(index.data)
 
     def sync_log(self) -> None:
-        """Sync the batches; raise FileNotFoundError if nobody would find them by the segment's name any more."""
+        """Sync the batches of the active segment; raise FileNotFoundError if nobody would find them by its name."""
         self.file.sync()
         if not self.file.is_in_place():
             raise FileNotFoundError(errno.ENOENT, "it was removed or replaced while the broker ran", self.path)
