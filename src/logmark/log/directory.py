@@ -403,9 +403,10 @@ class DataDirectory:
             # What the checkpoints say of the partition is said of that folder.
             self._set_aside(folder, topic, index)
             self._forget(key)
+            recovered = None
             is_there = False
         if not is_there:
-            return self._open_missing(key, topic_id, settings)
+            return self._open_missing(key, topic_id, settings, recovered)
         self._is_used = True
         partition = Partition.open(
             folder, topic, index, topic_id, settings,
@@ -419,13 +420,15 @@ class DataDirectory:
         self.partitions[key] = partition
         return partition
 
-    def _open_missing(self, key: TopicPartition, topic_id: bytes, settings: TopicSettings) -> Partition:
+    def _open_missing(
+        self, key: TopicPartition, topic_id: bytes, settings: TopicSettings, recovered: Recovered | None
+    ) -> Partition:
         """Return a partition without a folder: one that never had a record, or one whose folder was taken away.
 
-        The checkpoints know how many offsets of the latter were given out: none is given out again.
+        The checkpoints, or the WAL, know how many offsets of the latter were given out: none is given out again.
         """
         topic, index = key
-        known_end = self._recovery_points.get(key, 0)
+        known_end = max(self._recovery_points.get(key, 0), 0 if recovered is None else recovered.end)
         if not known_end:
             (partition,) = self.create_partitions(topic, [index], topic_id, settings, lazily=True)
             return partition

@@ -217,6 +217,8 @@ class Replay:
             if runs:
                 self._make_folder(folder, split_key(key)[0])
             elif not self._files.exists(folder):
+                # Its files were taken away: how far it went is all that is left to know.
+                recovered[key] = Recovered(point.offset, point.offset)
                 continue
             replay = _PartitionReplay(folder, self._files)
             # Behind the last run may lie what a damaged entry held: it was acknowledged, and is kept.
