@@ -526,3 +526,20 @@ def test_a_power_loss_at_any_moment_of_a_recovery_is_put_right_by_the_next_one(
             after = Verification(CRASHED, disk).run()
             assert ([], False) == ([str(one) for one in after.findings], after.has_wal), state
             assert after.is_clean, state
+
+
+@pytest.mark.parametrize("lost", ["folder", "segments"])
+def test_a_log_that_was_taken_away_is_found_by_what_the_checkpoints_say(lab: Lab, lost: str) -> None:
+    partition = lab.create()
+    for number in range(5):
+        lab.append(partition, b"%d" % number)
+    assert lab.stop()
+    if lost == "folder":
+        shutil.rmtree(lab.folder())
+    else:
+        for path in lab.folder().glob("0*"):
+            path.unlink()
+
+    (finding,) = [one for one in verified(lab.path).found if one.kind is Kind.RECORDS]
+
+    assert ("clicks-0", 0, 5) == (finding.path, finding.first_offset, finding.next_offset)

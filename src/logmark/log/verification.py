@@ -150,6 +150,7 @@ class Verification:
             else:
                 self._add(Kind.CATALOGUE, folder, "it is not the folder of a partition",
                           "A broker refuses to start on such a directory. Move it elsewhere.")  # fmt: skip
+        self._check_missing_logs()
         self._check_producer_ids()
         return self._result
 
@@ -314,6 +315,34 @@ class Verification:
             if offset > max(end, promised):
                 self._add(Kind.STATE, folder, f"the log ends at {end}, and {name} says {offset}",
                           "Apache Kafka would drop the log. A repair cannot say which is right.")  # fmt: skip
+
+    def _check_missing_logs(self) -> None:
+        """Every partition of a topic has a log if anything that was written after a sync says that it had records."""
+        promises = {(key, offset, name) for name in _PROMISES for key, offset in self._offsets[name].items()}
+        if self._preview is not None:
+            promises |= {(key, found.end, wal.FOLDER) for key, found in self._preview.recovered.items()}
+        log_starts = self._offsets[checkpoints.LOG_STARTS]
+        ends = {key: (offset, name) for key, offset, name in sorted(promises) if offset > log_starts.get(key, 0)}
+        for key, (promised, name) in ends.items():
+            entry, folder = self._topics.get(key.topic), f"{key.topic}-{key.partition}"
+            if entry is None or key.partition >= entry.partitions or self._has_log(folder):
+                continue
+            problem = "it has no segments" if folder in self._folders else "the folder is missing"
+            self._result.found.append(
+                Finding(
+                    kind=Kind.RECORDS,
+                    path=folder,
+                    problem=f"{problem}, and {name} says that the log ends at {promised}",
+                    first_offset=log_starts.get(key, 0),
+                    next_offset=promised,
+                    meaning="These records are lost. The next start gives none of their offsets out again.",
+                    records_lost_max=promised - log_starts.get(key, 0),
+                )
+            )
+
+    def _has_log(self, folder: str) -> bool:
+        path = f"{self._path}/{folder}"
+        return self._files.exists(path) and any(name.endswith(LOG) for name in self._files.listdir(path))
 
     def _miss(self, found: PartitionFindings, folder: str, promised: int, who: str) -> None:
         """Records that were on disk once are missing at the log's end."""
