@@ -13,6 +13,7 @@ from tests.harness.tools import (
     CONFIGS,
     CONSOLE_CONSUMER,
     CONSOLE_PRODUCER,
+    CONSUMER_GROUPS,
     DELETE_RECORDS,
     GET_OFFSETS,
     TOPICS,
@@ -182,3 +183,15 @@ def test_kafkas_own_client_compatibility_test_passes(our_broker: BrokerUnderTest
         broker=our_broker,
     ).check()
     assert "SUCCESS" in run.stdout.upper() or 0 == run.exit_code
+
+
+def test_a_tool_that_fails_is_seen_to_fail_also_after_pyspark_has_hooked_into_py4j(
+    our_broker: BrokerUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All tests of a process share its py4j, and a Spark that was started in it changes how exceptions come back."""
+    from py4j import protocol
+    from pyspark.errors.exceptions.captured import capture_sql_exception
+
+    monkeypatch.setattr("py4j.java_gateway.get_return_value", capture_sql_exception(protocol.get_return_value))
+
+    assert 1 == call_tool(CONSUMER_GROUPS, "--describe", broker=our_broker).exit_code

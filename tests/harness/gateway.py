@@ -36,6 +36,20 @@ class _ExitProcedure:
         return "exit procedure"
 
 
+def _thrown_by_java(error: BaseException | None) -> Py4JJavaError | None:
+    """Return the exception of the tool behind an error of Python.
+
+    Once a Spark was started in this process, every exception of any JVM goes through a function of PySpark, which looks
+    for classes of Spark and fails where there are none.
+    """
+    found = None
+    while error is not None:
+        if isinstance(error, Py4JJavaError):
+            found = error
+        error = error.__context__
+    return found
+
+
 class JavaTools:
     """One JVM that runs the main method of Kafka's tools, one after the other, each with streams of its own."""
 
@@ -87,8 +101,11 @@ class JavaTools:
         try:
             main.main(given)
             self.ended(0)
-        except Py4JJavaError as error:
-            uncaught = f'Exception in thread "main" {error.java_exception.toString()}\n'
+        except Exception as error:
+            thrown = _thrown_by_java(error)
+            if thrown is None:
+                raise
+            uncaught = f'Exception in thread "main" {thrown.java_exception.toString()}\n'
             self.ended(1)
         assert self._printed is not None
         code, out, err = self._printed
