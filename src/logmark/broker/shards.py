@@ -385,7 +385,7 @@ class Shard:
     def _stop(self, error: BaseException) -> None:
         """Nobody is answered from a state that did not reach the disk; it is loaded again from what did."""
         if self._coordinator is not None:
-            # The log tells of its failure to whoever waits, and again to the command that met it.
+            # The log reports its failure to the waiting commands, and again to the one that met it.
             log.error(
                 "an internal partition could not be written, its groups are loaded again",
                 extra={"topic": OFFSETS_TOPIC, "partition": self.index, "error": str(error)},

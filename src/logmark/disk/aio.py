@@ -181,5 +181,5 @@ def open_async_writes(loop: asyncio.AbstractEventLoop) -> AsyncWrites | None:
         return None
     try:
         return AsyncWrites(loop, calls)
-    except (OSError, NotImplementedError):
+    except OSError:
         return None

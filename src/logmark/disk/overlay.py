@@ -55,7 +55,7 @@ class _Content:
 class OverlayFile:
     """One open file of an overlay; it holds no descriptor."""
 
-    # Whoever wants its bytes on the medium must write and sync.
+    # The kernel cannot write it by itself: bytes reach the medium by a write and a sync.
     direct_descriptor = None
 
     def __init__(self, path: str, content: _Content, base: FileSystem) -> None:

@@ -413,7 +413,7 @@ class Segment:
     def index_next_batch(self, position: int) -> None:
         """Let the batch at a position get an index entry, however near the last one is.
 
-        It follows damage: whoever scans for it again later, without what a recovery knew, finds it by this entry.
+        It follows damage: a later scan, which does not know what the recovery knew, finds it by this entry.
         """
         self._indexed_position = position - self._index_interval - 1
 

@@ -10,7 +10,7 @@ Every field of `LogState` has one writer:
     high_watermark                  `HighWatermark`
     log_start_offset, epochs        `SegmentDeleter`
     status, failure                 the methods `fail`, `mark_suspect`, `resume` and `close` below
-    watchers                        whoever waits for records, through `Partition.watchers`
+    watchers                        waiting fetches, through `Partition.watchers`
 
 Beside these, `Partition.create` and `Partition.load` set the offsets, producers and segments of a log as a whole. Only
 the event loop writes the state; the thread that loads a log for a recovery reads its folder and its epochs.

@@ -120,7 +120,7 @@ class PowerLoss:
 class CrashFile:
     """An open file: it stays the same file when its name changes."""
 
-    # Whoever wants its bytes on the medium must write and sync.
+    # The kernel cannot write it by itself: bytes reach the medium by a write and a sync.
     direct_descriptor = None
 
     def __init__(self, path: str, node: int, disk: "CrashFileSystem") -> None:

@@ -31,7 +31,7 @@ class _Unsynced:
 class FaultyFile:
     """A file that fails, waits and forgets as its file system says."""
 
-    # Whoever wants its bytes on the medium must write and sync.
+    # The kernel cannot write it by itself: bytes reach the medium by a write and a sync.
     direct_descriptor = None
 
     def __init__(self, file: File, system: "FaultyFileSystem") -> None:
