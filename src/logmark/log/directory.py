@@ -413,7 +413,8 @@ class DataDirectory:
             files=self._files, committer=self._committer, clock=self._clock, clean=self.was_clean,
             recovery_point=self._recovery_points.get(key, 0) if recovered is None else recovered.recovery_point,
             durable_end=0 if recovered is None else recovered.end,
-            is_replayed=recovered is not None and recovered.is_whole, log_start_offset=self._log_starts.get(key, 0),
+            is_replayed=recovered is not None and recovered.is_whole and recovered.end > 0,
+            log_start_offset=self._log_starts.get(key, 0),
             cleaned_to=self._cleaned.get(key, 0 if self._is_cleaned_unknown else None),
             aborted_checksums=None if self._aborted is None else self._aborted.get(key, {}),
         )  # fmt: skip
@@ -425,10 +426,13 @@ class DataDirectory:
     ) -> Partition:
         """Return a partition without a folder: one that never had a record, or one whose folder was taken away.
 
-        The checkpoints, or the WAL, know how many offsets of the latter were given out: none is given out again.
+        The WAL, or the checkpoints of a clean stop, know how many offsets of the latter were given out: none is given
+        out again. After a crash the checkpoints may still speak of a deleted topic of the same name.
         """
         topic, index = key
-        known_end = max(self._recovery_points.get(key, 0), 0 if recovered is None else recovered.end)
+        known_end = self._recovery_points.get(key, 0) if self.was_clean else 0
+        if recovered is not None:
+            known_end = recovered.end
         if not known_end:
             (partition,) = self.create_partitions(topic, [index], topic_id, settings, lazily=True)
             return partition

@@ -93,7 +93,9 @@ class Loader:
         self.snapshots = [int(name[:20]) for name in names if name.endswith(SNAPSHOT)]
         if not self.is_clean:
             self._finish_letting_go()
-        if not self.segments and max(self.durable_end, self.recovery_point) <= self.log_start_offset:
+        # After a crash the checkpointed recovery point may be that of a deleted topic of the same name.
+        known_end = max(self.durable_end, self.recovery_point if self.is_clean else 0)
+        if not self.segments and known_end <= self.log_start_offset:
             return self._empty(self.log_start_offset)
         self.durable_end = max(self.durable_end, self.recovery_point, self.log_start_offset)
         # Without segments nothing is left of what the WAL proved.
