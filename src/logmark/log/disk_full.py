@@ -51,7 +51,7 @@ def describe_failed_wal(error: BaseException) -> LogFailed:
 
 
 def cut_back(folder: str, sizes: Mapping[int, int], end: int, files: FileSystem) -> None:
-    """Remove what is not durable: segments that begin behind an offset, and of others all behind so many bytes.
+    """Cut a log back to its durable end: remove segments that begin behind it, and truncate the others.
 
     The load that follows checks what is left and syncs it.
     """

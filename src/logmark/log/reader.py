@@ -1,4 +1,4 @@
-"""Reading a partition's log: batches by offset, aborted transactions, and offsets by time; refusing what is not sound.
+"""Reading a partition's log: batches by offset, aborted transactions, and offsets by time. Damaged batches are refused.
 
 A checksum covers neither the base offset nor the length of a batch. So in a segment without gaps (every one that
 was never cleaned) each batch must begin where the one before it ended; that finds what the checksum cannot.
