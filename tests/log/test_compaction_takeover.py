@@ -203,6 +203,33 @@ def test_readers_go_on_while_the_disk_has_not_followed_yet(lab: Lab) -> None:
     assert before == list(records(partition))[: len(before)]
 
 
+def test_a_segment_may_be_replaced_while_a_flush_that_began_before_syncs_it(lab: Lab) -> None:
+    partition = fill(lab)
+    filled = partition.segments[-1]
+    while partition.segments[-1] is filled:
+        lab.append_keyed(partition, (b"key-0", b"value 5"))
+    flushed = partition.segments[-1]
+    assert lab.committer is not None
+    with lab.files.hold_syncs(flushed.path):
+        lab.append_keyed(partition, (b"key-0", b"value 5"))
+        lab.committer.flusher.mark(partition)
+        lab.turn()
+        lab.files.wait_for_held_sync()
+        while partition.segments[-1] is flushed:
+            lab.append_keyed(partition, (b"key-0", b"value 5"))
+        part = partition.dirty_part(NOW_MS)
+        assert part is not None and part.end_offset > flushed.base_offset
+        plan = partition.cleaning_plan(part, now_ms=NOW_MS, limits=Limits())
+        outputs = [each for each in cleaning.clean(plan, lab.files) if isinstance(each, Cleaned)]
+        swaps = [partition.take_over(swap.load(partition.folder, each, lab.files), now_ms=NOW_MS) for each in outputs]
+        lab.turn()
+    for each in swaps:
+        lab.loop.run_until_complete(each)
+
+    assert partition.failure is None
+    assert EXPECTED == newest(partition)
+
+
 def test_many_segments_become_one_and_their_snapshots_go(lab: Lab) -> None:
     partition = fill(lab)
     for number in range(3):

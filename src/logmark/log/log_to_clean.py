@@ -141,11 +141,8 @@ class LogToClean:
 
         self._flush_state.add_changes(swap.begin)
         for each in old:
-            each.retire()
             # The snapshot at the new segment's own offset stays true.
-            self._flush_state.add_changes(
-                partial(each.mark_deleted, with_snapshot=each is not old[0]), each.let_file_go
-            )  # fmt: skip
+            self._flush_state.add_changes(partial(each.mark_deleted, with_snapshot=each is not old[0]))
         self._deleter.cancel_removal(replaced)
         self._deleter.schedule_removal(old, now_ms)
         self._flush_state.add_changes(partial(self._files.sync_directory, state.folder), finish)

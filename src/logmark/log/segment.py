@@ -306,7 +306,7 @@ class Segment:
 
     def release(self) -> None:
         """Gives back the file and the memory of a segment that is complete on disk."""
-        if self._ending:
+        if self._ending not in ("", DELETED):
             # Its files are about to get other names: what is open stays right, what would be opened might not be.
             return
         if self._file is not None:
@@ -316,10 +316,18 @@ class Segment:
         self._aborted = None
 
     def mark_deleted(self, *, with_snapshot: bool = True) -> None:
-        """Renames the segment's files to `.deleted`."""
+        """Rename the segment's files to `.deleted`, where whoever still reads goes on; to be called in a thread.
+
+        Closing the last descriptor of a large file takes the kernel many milliseconds if the file is removed meanwhile.
+        """
         for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT) if with_snapshot else FILES:
             with suppress(FileNotFoundError):
                 self._files.replace(self._path + suffix, self._path + suffix + DELETED)
+        self._ending = DELETED
+        if self._file is not None:
+            # A read under way may hold the file and open it again by its path.
+            self._file.path = self._path + LOG + DELETED
+        self._file = None
 
     def remove_deleted(self) -> bool:
         """Removes the files that were marked, and says whether they were."""
@@ -349,19 +357,6 @@ class Segment:
         if self._file is not None:
             self._file.path = self._path + LOG
         self._ending = ""
-
-    def retire(self) -> None:
-        """The files are called `.deleted` from now on: whoever is still reading goes on there."""
-        self._ending = DELETED
-        if self._file is not None:
-            self._file.path = self._path + LOG + DELETED
-
-    def let_file_go(self) -> None:
-        """Has no open file any more, as soon as nobody reads it; to be called in a thread.
-
-        Closing the last descriptor of a large file that has no name any more takes the kernel many milliseconds.
-        """
-        self._file = None
 
     # Reading
 
