@@ -1,6 +1,9 @@
 """What this machine can do at best, with the same bytes in the same folder: the limit that each row stands beside."""
 
+import mmap
+import multiprocessing
 import os
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -51,6 +54,51 @@ def recycled_sync(folder: Path, size: int, seconds: float) -> float:
     finally:
         os.close(descriptor)
         path.unlink()
+
+
+def sync_in_request(folder: Path, size: int, seconds: float) -> float:
+    """Return the seconds that one sync adds to a request, on a server that does nothing else.
+
+    It is more than `recycled_sync`: while a client waits for the disk, its processor and the server's fall asleep.
+    """
+    return _request(folder, size, seconds / 2, sync=True) - _request(folder, size, seconds / 2, sync=False)
+
+
+def _request(folder: Path, size: int, seconds: float, *, sync: bool) -> float:
+    """Return the mean seconds of one small request, over TCP, to a bare server that may write and sync for each."""
+    path, length = folder / "bare", 16 << 20
+    path.write_bytes(bytes(length))
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = multiprocessing.get_context("fork").Process(target=_serve, args=(listener, path, size, length, sync))
+    server.start()
+    try:
+        with socket.create_connection(listener.getsockname()) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            count, begin = 0, time.perf_counter()
+            while (elapsed := time.perf_counter() - begin) < seconds or not count:
+                connection.send(b"request")
+                connection.recv(100)
+                count += 1
+        return elapsed / count
+    finally:
+        listener.close()
+        server.join()
+        path.unlink()
+
+
+def _serve(listener: socket.socket, path: Path, size: int, length: int, sync: bool) -> None:
+    connection, _ = listener.accept()
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # As the broker writes the write-ahead log: around the page cache, and durable when the call returns.
+    descriptor = os.open(path, os.O_RDWR | getattr(os, "O_DIRECT", 0) | os.O_DSYNC)
+    os.fsync(descriptor)
+    data, count = mmap.mmap(-1, size), 0
+    while connection.recv(100):
+        if sync:
+            os.pwrite(descriptor, data, count * size % length)
+            count += 1
+        connection.send(b"response")
+    os.close(descriptor)
 
 
 def plain_read(path: Path, chunk_bytes: int) -> float:

@@ -13,6 +13,7 @@ from bench import load, machine, sides
 OS, SYNC = "os", "sync"
 DEFAULT, FLUSHED = "kafka default", "kafka flush.messages=1"
 OS_AND_SYNC = "os + one sync of a recycled file"
+OS_AND_BARE_SYNC = "os + what a sync adds to a bare server's request"
 # The `os` durability is measured in full where it always was; elsewhere only the single connection needs it.
 OS_PARTITIONS = 4
 WORKS = ("requests", "batches", "commits")
@@ -137,8 +138,12 @@ def measure(
                 for figure, value in figures.items():
                     samples[f"{figure} {work.key}", label].append(value)
             if work.is_single_connection:
-                sync_s = machine.recycled_sync(folder, SYNCED_BYTES, seconds / 2)
-                samples[f"rate {work.key}", OS_AND_SYNC].append(1 / (1 / seen[OS]["rate"] + sync_s))
+                os_s = 1 / seen[OS]["rate"]
+                for label, measured in (
+                    (OS_AND_SYNC, machine.recycled_sync),
+                    (OS_AND_BARE_SYNC, machine.sync_in_request),
+                ):
+                    samples[f"rate {work.key}", label].append(1 / (os_s + measured(folder, SYNCED_BYTES, seconds / 2)))
 
 
 def _create_topics(works: Sequence[Work], contenders: Sequence[Contender], say: Say) -> None:

@@ -1,4 +1,4 @@
-"""Where the broker's time goes under a load: `python bench/where.py [requests|produce|fetch_batches]`.
+"""Where the broker's time goes under a load: `python bench/where.py [requests|commits|produce|fetch_batches]`.
 
 The broker runs under Python's profiler, which slows small functions down more than large ones: read the order of the
 rows and their rough shares, not the seconds.
@@ -21,8 +21,9 @@ from rich.table import Table
 from bench import load, sides
 from tests.harness.node import free_ports, wait_until
 
-LOADS = ("requests", "produce", "fetch_batches")
+LOADS = ("requests", "commits", "produce", "fetch_batches")
 PARTITIONS = 4
+GROUPS = 64
 
 
 Function = tuple[str, int, str]
@@ -42,6 +43,8 @@ def profile(name: str | None, durability: str, folder: Path) -> Spent:
         where: dict[str, object] = {"address": address, "topic": "where", "partitions": PARTITIONS}
         if name == "requests":
             load.run("requests", **where, pid=broker.pid, connections=16, seconds=5, value_bytes=100)
+        elif name == "commits":
+            load.run("commits", **where, pid=broker.pid, connections=16, seconds=5, groups=GROUPS)
         elif name is not None:
             load.run("produce", **where, records=1_000_000, value_bytes=100)
         for _ in range(20 if name == "fetch_batches" else 0):
