@@ -11,8 +11,9 @@ from pathlib import Path
 from bench.machine import best, seconds
 from logmark.clock import SystemClock
 from logmark.disk.files import RealFileSystem
+from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.cleaning import Done, Plan, clean
-from logmark.log.directory import CATALOG, DataDirectory
+from logmark.log.directory import DataDirectory
 from logmark.log.groupcommit import Durability, GroupCommit
 from logmark.log.partition import Partition, batch_rules
 from logmark.log.settings import TopicSettings

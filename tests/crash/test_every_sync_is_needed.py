@@ -11,7 +11,8 @@ import pytest
 
 from logmark.clock import ManualClock
 from logmark.log import checkpoints
-from logmark.log.directory import CATALOG, DataDirectory
+from logmark.log.catalog import FILE_NAME as CATALOG
+from logmark.log.directory import DataDirectory
 from logmark.log.settings import TopicSettings
 from logmark.testing.crashes import CrashFileSystem
 from tests.crash.mutants import SyncSite, sync_sites, without

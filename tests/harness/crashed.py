@@ -6,8 +6,8 @@ from pathlib import Path
 
 from logmark.disk.reading import ReadingFileSystem
 from logmark.log import checkpoints
-from logmark.log.directory import folders_by_id
 from logmark.log.folder import METADATA
+from logmark.log.folders import folders_by_id
 from logmark.log.preview import read_wal
 from logmark.log.wal.entries import partition_key, split_key
 from logmark.testing import Broker

@@ -9,9 +9,10 @@ from pathlib import Path
 from logmark.clock import ManualClock
 from logmark.disk.files import RealFileSystem
 from logmark.log import checkpoints, cleaning, swap
+from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import PARTITIONS_MAX, Catalog, Entry
 from logmark.log.cleaning import Done, Limits
-from logmark.log.directory import CATALOG, DataDirectory
+from logmark.log.directory import DataDirectory
 from logmark.log.groupcommit import ENTRY_BYTES_MAX, Durability, GroupCommit
 from logmark.log.partition import Appended, Partition
 from logmark.log.settings import TopicSettings

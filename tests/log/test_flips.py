@@ -14,8 +14,9 @@ from logmark.client.client import Client
 from logmark.client.errors import ClientError
 from logmark.clock import ManualClock
 from logmark.errors import ErrorCode, Refused, UserError
+from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry
-from logmark.log.directory import CATALOG, DataDirectory
+from logmark.log.directory import DataDirectory
 from logmark.log.partition import Partition
 from logmark.log.settings import TopicSettings
 from logmark.names import TopicPartition

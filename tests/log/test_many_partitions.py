@@ -13,7 +13,8 @@ from logmark.broker.server import Broker
 from logmark.clock import ManualClock
 from logmark.disk.descriptors import OpenFiles
 from logmark.disk.files import File, RealFile, RealFileSystem
-from logmark.log.directory import CATALOG, DataDirectory
+from logmark.log.catalog import FILE_NAME as CATALOG
+from logmark.log.directory import DataDirectory
 from logmark.log.groupcommit import GroupCommit
 from logmark.log.partition import Partition
 from logmark.log.prefetch import ReadAhead

@@ -15,9 +15,10 @@ from logmark.disk.files import RealFileSystem
 from logmark.disk.reading import ReadingFileSystem
 from logmark.errors import ErrorCode, Refused, UserError
 from logmark.log import checkpoints
+from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry, text_of_id
 from logmark.log.damage import Damage
-from logmark.log.directory import CATALOG, DataDirectory
+from logmark.log.directory import DataDirectory
 from logmark.log.findings import Kind
 from logmark.log.groupcommit import GroupCommit
 from logmark.log.producers import Producers

@@ -24,7 +24,7 @@ from logmark.backup.manifest import (
 )
 from logmark.errors import Malformed, Refused, UserError
 from logmark.log.catalog import PARTITIONS_MAX, Entry, check_name
-from logmark.log.directory import KAFKA_METADATA
+from logmark.log.identity import KAFKA_METADATA
 from logmark.log.index import RELATIVE_OFFSET_MAX
 from logmark.log.segment import LOG, file_name
 from logmark.log.settings import INT_MAX, LONG_MAX, TopicSettings

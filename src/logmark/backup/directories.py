@@ -29,8 +29,9 @@ from logmark.errors import Malformed, UserError
 from logmark.log import checkpoints, preview
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry
-from logmark.log.directory import LOCK, META
+from logmark.log.directory import LOCK
 from logmark.log.folder import METADATA
+from logmark.log.identity import META
 from logmark.log.index import OffsetIndex
 from logmark.log.segment import INDEX, LOG
 from logmark.names import OFFSETS_TOPIC, TopicPartition

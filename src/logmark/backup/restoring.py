@@ -27,9 +27,10 @@ from logmark.errors import LogmarkError, UserError
 from logmark.log import catalog, checkpoints
 from logmark.log.catalog import PRODUCER_ID_BASE, Catalog, new_id
 from logmark.log.chunks import Read
-from logmark.log.directory import CLEAN, META, DataDirectory
+from logmark.log.directory import CLEAN, DataDirectory
 from logmark.log.folder import METADATA
 from logmark.log.groupcommit import GroupCommit
+from logmark.log.identity import META
 from logmark.log.segment import LOG, file_name
 from logmark.log.settings import TopicSettings
 from logmark.names import TopicPartition

@@ -15,7 +15,8 @@ from logmark.clock import Clock
 from logmark.disk.files import FileSystem
 from logmark.errors import UserError
 from logmark.log import preview
-from logmark.log.directory import CATALOG, CLEAN, LOCK, DataDirectory
+from logmark.log.catalog import FILE_NAME as CATALOG
+from logmark.log.directory import CLEAN, LOCK, DataDirectory
 from logmark.log.groupcommit import GroupCommit
 from logmark.log.preview import Cut, RecoveredPartition
 from logmark.log.wal import log as wal

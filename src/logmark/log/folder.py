@@ -70,3 +70,14 @@ class PartitionFolder:
     @property
     def _epochs_path(self) -> str:
         return f"{self._state.folder}/{leader_epochs.FILE_NAME}"
+
+
+def complete_folder(folder: str, topic_id: bytes, files: FileSystem) -> None:
+    """Make a partition's folder with the id of its topic, where a crash has lost that; opening it adds the rest."""
+    if not files.exists(folder):
+        files.mkdir(folder)
+    metadata = f"{folder}/{METADATA}"
+    wanted = checkpoints.write_partition_metadata(topic_id)
+    if not files.exists(metadata) or files.read(metadata) != wanted:
+        files.write(metadata, wanted, sync=False)
+    files.sync_file(metadata)

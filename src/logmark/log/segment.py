@@ -26,12 +26,12 @@ logger = logging.getLogger(__name__)
 
 
 def file_name(offset: int, suffix: str) -> str:
-    """Kafka's name of a file of a partition: twenty digits and what it is."""
+    """Return Kafka's name of a file of a partition: twenty digits and what it is."""
     return f"{offset:020d}{suffix}"
 
 
 def sync_if_there(files: FileSystem, path: str) -> None:
-    """Syncs a file by its name; one that retention has renamed meanwhile needs no sync."""
+    """Sync a file by its name; one that retention has renamed meanwhile needs no sync."""
     with suppress(FileNotFoundError):
         files.sync_file(path)
 
@@ -128,7 +128,7 @@ class Segment:
 
     @property
     def aborted(self) -> AbortedTransactions:
-        """The aborted transactions whose markers lie here; Malformed when their index cannot be believed."""
+        """Return the aborted transactions whose markers lie here; raise Malformed if their index cannot be believed."""
         if self._aborted is None:
             data = self._files.read(self._path + TXN_INDEX + self._ending) if self.has_aborted else b""
             self._aborted = AbortedTransactions.decode(data, base_offset=self.base_offset)
@@ -153,7 +153,7 @@ class Segment:
     # Writing
 
     def create(self) -> None:
-        """Makes the files of an empty segment; they are durable after `syncs` and a sync of the folder."""
+        """Make the files of an empty segment; syncs of the log, the indexes and the folder make them durable."""
         self._file = self._files.open(self._path + LOG, create=True)
         self._file.truncate(0)
         self.begin_indexes()
@@ -161,7 +161,7 @@ class Segment:
             self._files.write(self._path + suffix, b"", sync=False)
 
     def append(self, data: Bytes, size: int, last_offset: int, max_timestamp: int) -> None:
-        """Writes one batch at the end; every `index_interval` bytes a batch gets its index entries."""
+        """Write one batch at the end; every `index_interval` bytes a batch gets its index entries."""
         position = self.size
         (self._file or self.file).pwrite(data, position)
         if max_timestamp > self.max_timestamp:
@@ -181,17 +181,17 @@ class Segment:
         self.time_index_bytes = len(self.time_index.data)
 
     def configure(self, *, index_interval: int) -> None:
-        """Takes over a new distance between index entries."""
+        """Set the distance between index entries, in bytes."""
         self._index_interval = index_interval
 
     def show(self) -> None:
-        """Lets readers see everything that was written."""
+        """Let readers see everything that was written."""
         self.visible_bytes = self.size
         self.visible_timestamp = self.max_timestamp
         self.visible_timestamp_offset = self.max_timestamp_offset
 
     def prepare(self) -> None:
-        """Reads what an append needs to know of a segment that was closed."""
+        """Read what an append needs to know of a segment that was closed."""
         self.load_timestamps()
         index = self.offset_index
         self._indexed_position = index[len(index) - 1][1] if len(index) else 0
@@ -199,16 +199,16 @@ class Segment:
         self.first_batch_timestamp()
 
     def first_batch_timestamp(self) -> int:
-        """The largest timestamp of the first batch, or -1."""
+        """Return the largest timestamp of the first batch, or -1."""
         if self.first_timestamp < 0 and self.size:
             header = self.lookup.header_at(0, self.size)
             self.first_timestamp = -1 if header is None else header.max_timestamp
         return self.first_timestamp
 
     def load_timestamps(self) -> bool:
-        """Knows the largest timestamp: the last entry of the time index, if the log says the same.
+        """Load the largest timestamp, and return whether it had to be read.
 
-        True when that had to be read.
+        It is that of the last entry of the time index, if the log says the same; otherwise both indexes are rebuilt.
         """
         if self._is_timed:
             return False
@@ -224,7 +224,7 @@ class Segment:
         return True
 
     def finish_indexes(self) -> None:
-        """Adds the entry of the largest timestamp, on which retention relies, and writes both index files."""
+        """Add the entry of the largest timestamp, on which retention relies, and write both index files."""
         self.load_timestamps()
         self.time_index.append_if_later(self.max_timestamp, self.max_timestamp_offset)
         for suffix, index in ((INDEX, self.offset_index), (TIME_INDEX, self.time_index)):
@@ -240,12 +240,12 @@ class Segment:
             raise FileNotFoundError(errno.ENOENT, "it was removed or replaced while the broker ran", self.path)
 
     def sync_indexes(self) -> None:
-        """Puts both index files on the medium."""
+        """Sync both index files."""
         for suffix in (INDEX, TIME_INDEX):
             sync_if_there(self._files, self._path + suffix)
 
     def add_aborted(self, entry: Aborted) -> None:
-        """Writes an entry of the transaction index, and the file with the first one."""
+        """Write an entry of the transaction index; the first one creates the file."""
         aborted = self.aborted
         file = self._files.open(self._path + TXN_INDEX, create=not self.has_aborted)
         try:
@@ -259,7 +259,7 @@ class Segment:
         aborted.append(entry)
 
     def cut_aborted(self, count: int = 0) -> None:
-        """Takes the last entries out of the transaction index again, and whatever a failed write left behind them."""
+        """Take the last entries out of the transaction index again, and whatever a failed write left behind them."""
         aborted = self.aborted
         aborted.drop_last(count)
         if not aborted:
@@ -274,7 +274,7 @@ class Segment:
             file.close()
 
     def replace_aborted(self, aborted: AbortedTransactions) -> None:
-        """Writes the transaction index anew, or removes it when there is nothing to say."""
+        """Write the transaction index anew, or remove it if there are no entries."""
         if aborted:
             self._files.write(self._path + TXN_INDEX, aborted.encode())
         elif self.has_aborted:
@@ -282,16 +282,16 @@ class Segment:
         self._aborted, self.has_aborted = aborted, bool(aborted)
 
     def sync_aborted(self) -> None:
-        """Puts the transaction index on the medium."""
+        """Sync the transaction index."""
         sync_if_there(self._files, self._path + TXN_INDEX)
 
     def cut_torn(self) -> None:
-        """Takes away what a failed write may have left behind the last batch."""
+        """Truncate what a failed write may have left behind the last batch."""
         if self._file is not None and self._file.size() > self.size:
             self._file.truncate(self.size)
 
     def discard(self) -> None:
-        """Removes the files of a segment that could not be made."""
+        """Remove the files of a segment that could not be made."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -300,12 +300,12 @@ class Segment:
                 self._files.remove(self._path + suffix)
 
     def truncate(self, size: int) -> None:
-        """Cuts the file; the indexes must be rebuilt by the caller."""
+        """Truncate the file; the caller rebuilds the indexes."""
         self.file.truncate(size)
         self.size = self.visible_bytes = size
 
     def release(self) -> None:
-        """Gives back the file and the memory of a segment that is complete on disk."""
+        """Close the file and free the memory of a segment that is complete on disk."""
         if self._ending not in ("", DELETED):
             # Its files are about to get other names: what is open stays right, what would be opened might not be.
             return
@@ -330,7 +330,7 @@ class Segment:
         self._file = None
 
     def remove_deleted(self) -> bool:
-        """Removes the files that were marked, and says whether they were."""
+        """Remove the files that `mark_deleted` has renamed, and return whether there were any."""
         if not self._files.exists(self._path + LOG + DELETED):
             return False
         for suffix in (INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT, LOG):
@@ -343,7 +343,7 @@ class Segment:
     def enter(
         self, file: File, offsets: OffsetIndex, times: TimeIndex, aborted: AbortedTransactions, largest: tuple[int, int]
     ) -> None:
-        """Stands on files that are open and read and have not got their names yet; `settle` says when they have."""
+        """Take over files that are open and read, under temporary names until `settle` is called."""
         self._ending = file.path.removeprefix(self._path + LOG)
         self._file = file
         self._offset_index, self._time_index = offsets, times
@@ -353,7 +353,7 @@ class Segment:
         self.show()
 
     def settle(self) -> None:
-        """The files have their names."""
+        """Use the final names from now on: the files were renamed to them."""
         if self._file is not None:
             self._file.path = self._path + LOG
         self._ending = ""
@@ -361,16 +361,16 @@ class Segment:
     # Reading
 
     def read(self, position: int, size: int) -> bytes:
-        """The bytes at a position."""
+        """Return the bytes at a position."""
         return (self._file or self.file).pread(size, position)
 
     @property
     def lookup(self) -> Lookup:
-        """The look-up in this segment; it is made on demand because a segment that held it would be a cycle."""
+        """Return the look-up in this segment, made on demand: a segment that held it would be a reference cycle."""
         return Lookup(self)
 
     def modified_ms(self) -> int:
-        """When the file was written last, which stands in for timestamps where there are none."""
+        """Return when the file was written last, which stands in for timestamps where there are none."""
         try:
             return self._files.modified_ms(self.path)
         except FileNotFoundError:
@@ -380,7 +380,7 @@ class Segment:
     # Rebuilding the indexes
 
     def rebuild(self) -> None:
-        """Makes both indexes again from the headers in the log."""
+        """Make both indexes again from the headers in the log."""
         is_shown = self.visible_bytes == self.size
         self.begin_indexes()
         for position, header in self.lookup.walk_sound(self.size):
@@ -389,7 +389,7 @@ class Segment:
             self.show()
 
     def begin_indexes(self) -> None:
-        """Empties both indexes in memory, so that `index_batch` can fill them again."""
+        """Empty both indexes in memory, so that `index_batch` can fill them again."""
         self._offset_index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
         self._index_on_disk = None
         self.max_timestamp, self.max_timestamp_offset = -1, self.base_offset
@@ -397,7 +397,7 @@ class Segment:
         self._is_timed = True
 
     def index_batch(self, position: int, header: BatchHeader) -> None:
-        """Adds the entries that an append of this batch would have added."""
+        """Add the entries that an append of this batch would have added."""
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
         if not position:
@@ -415,9 +415,10 @@ class Segment:
     def index_batches(
         self, data: Bytes, position: int, expected: int
     ) -> tuple[int, int, str | None, Sequence[int]]:  # fmt: skip
-        """Checks the batches at a position and indexes them: sound bytes, the next offset, and what is wrong there.
+        """Check the batches at a position and index those that are sound.
 
-        And where in the data the batches of producers with an id begin.
+        Return the number of sound bytes, the next offset, what is wrong there (None if nothing is), and where in the
+        data the batches of producers with an id begin.
         """
         offsets, times = self.offset_index, self.time_index
         state = array(
@@ -446,7 +447,7 @@ class Segment:
         return sound, next_offset, batches.damage(problem), places
 
     def _read_index(self, suffix: str, entry_bytes: int) -> bytes | None:
-        """An index file as it is; None when it cannot be one, and both indexes were rebuilt."""
+        """Return an index file as it is; None if it cannot be one, and both indexes were rebuilt."""
         try:
             data = self._files.read(self._path + suffix + self._ending)
         except FileNotFoundError:

@@ -10,12 +10,14 @@ from logmark.disk.files import FileSystem, Lock
 from logmark.disk.overlay import OverlayFileSystem
 from logmark.errors import Malformed, Refused, UserError
 from logmark.log import checkpoints, preview
+from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry, check_name
 from logmark.log.checkpoints import CLEANED
 from logmark.log.damage import Damage
-from logmark.log.directory import CATALOG, CLEAN, KAFKA_METADATA, LOCK, META
+from logmark.log.directory import CLEAN, LOCK
 from logmark.log.findings import Finding, Kind, PartitionFindings, of_damage
 from logmark.log.folder import METADATA
+from logmark.log.identity import KAFKA_METADATA, META
 from logmark.log.inspection import Inspection
 from logmark.log.preview import Preview
 from logmark.log.segment import LOG

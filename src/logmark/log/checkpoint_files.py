@@ -1,0 +1,157 @@
+"""The checkpoint files of a data directory, and what they say of each partition.
+
+They hold the recovery point, the high watermark and the log start of each log, how far it was cleaned, and the
+checksums of its transaction indexes. `checkpoints` has their bytes. What they say of partitions that nobody has opened
+stays in them.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+
+from logmark.disk.files import FileSystem
+from logmark.errors import Malformed
+from logmark.log import checkpoints
+from logmark.log.partition import Partition
+from logmark.names import TopicPartition
+
+ABORTED = "logmark.aborted"
+
+logger = logging.getLogger(__name__)
+
+
+class CheckpointFiles:
+    """The checkpoints of all partitions; to be used on the event loop, except for the calls that write."""
+
+    def __init__(self, path: str, files: FileSystem) -> None:
+        """Read the files; one that cannot be read counts as missing, and a warning says so."""
+        self._path = path
+        self._files = files
+        self._recovery_points = self._read_offsets(checkpoints.RECOVERY_POINTS) or {}
+        self._log_starts = self._read_offsets(checkpoints.LOG_STARTS) or {}
+        cleaned = self._read_offsets(checkpoints.CLEANED)
+        self._cleaned = cleaned or {}
+        # Nobody knows any more which logs were cleaned, so that any log may have holes.
+        self._is_cleaned_unknown = cleaned is None
+        self._aborted = self._read_aborted()
+        self._mentioned = self._list_mentioned(self._recovery_points, self._log_starts)
+        self._writing = threading.Lock()
+        self._taken = 0
+        self._written = 0
+
+    def _list_mentioned(self, *offsets: Mapping[TopicPartition, int]) -> set[TopicPartition]:
+        """Return the partitions of which the checkpoints say something; an offset of 0 says nothing."""
+        return {key for each in offsets for key, offset in each.items() if offset} | self._cleaned.keys()
+
+    # What the files say of a partition
+
+    def recovery_point(self, key: TopicPartition) -> int:
+        """Return the offset below which the partition's own files are durable."""
+        return self._recovery_points.get(key, 0)
+
+    def log_start_offset(self, key: TopicPartition) -> int:
+        """Return the log start, or 0 if it is that of the oldest segment."""
+        return self._log_starts.get(key, 0)
+
+    def cleaned_to(self, key: TopicPartition) -> int | None:
+        """Return the offset up to which the log was cleaned; None if it never was."""
+        return self._cleaned.get(key, 0 if self._is_cleaned_unknown else None)
+
+    def aborted_checksums(self, key: TopicPartition) -> Mapping[int, int] | None:
+        """Return the checksums of the transaction indexes by base offset; None if nobody noted any."""
+        return None if self._aborted is None else self._aborted.get(key, {})
+
+    def mention_any(self, keys: Iterable[TopicPartition]) -> bool:
+        """Return whether the files say something of one of these partitions."""
+        return any(key in self._mentioned for key in keys)
+
+    # Changes
+
+    def raise_recovery_point(self, key: TopicPartition, offset: int) -> None:
+        """Move a recovery point up to an offset; it never moves back."""
+        self._recovery_points[key] = max(offset, self._recovery_points.get(key, 0))
+
+    def note_cleaned(self, key: TopicPartition, offset: int) -> Callable[[], None]:
+        """Note how far a log was cleaned, and return the call that writes it; for a thread."""
+        self._cleaned[key] = offset
+        self._mentioned |= self._cleaned.keys()
+        return self._write_cleaned
+
+    def forget(self, key: TopicPartition) -> None:
+        """Drop what is known of a partition; the files follow with the next write, that of the cleaner at once."""
+        self._recovery_points.pop(key, None)
+        self._log_starts.pop(key, None)
+        if self._aborted is not None:
+            self._aborted.pop(key, None)
+        if self._cleaned.pop(key, None) is not None:
+            self._write_cleaned()
+
+    def take(self, partitions: Mapping[TopicPartition, Partition]) -> Callable[[], None]:
+        """Take the offsets of open partitions now, and return the call that writes them; for a thread."""
+        high_watermarks = {}
+        for key, partition in partitions.items():
+            if not partition.has_folder:
+                # Nothing was ever written to it: there is nothing to remember, and a start has nothing to forget.
+                continue
+            self._recovery_points[key] = partition.recovery_point
+            high_watermarks[key] = partition.high_watermark
+            if partition.log_start_offset > partition.oldest_offset:
+                self._log_starts[key] = partition.log_start_offset
+            else:
+                self._log_starts.pop(key, None)
+        # Copies, because the write may come later; what is known of partitions that were not opened stays.
+        recovery_points, log_starts = dict(self._recovery_points), dict(self._log_starts)
+        self._mentioned = self._list_mentioned(recovery_points, log_starts)
+        self._taken += 1
+        taken = self._taken
+
+        def write() -> None:
+            with self._writing:
+                # A later one may have been faster: an older one must not replace it.
+                if taken > self._written:
+                    self._written = taken
+                    self._write(checkpoints.RECOVERY_POINTS, checkpoints.write_offsets(recovery_points))
+                    self._write(checkpoints.HIGH_WATERMARKS, checkpoints.write_offsets(high_watermarks))
+                    # Last: a log start above the log's end would make Kafka drop the log.
+                    self._write(checkpoints.LOG_STARTS, checkpoints.write_offsets(log_starts))
+
+        return write
+
+    def write_aborted(self, partitions: Mapping[TopicPartition, Partition]) -> None:
+        """Write which transaction indexes there are: one that is lost later must not make aborted records visible."""
+        known = {key: dict(partition.aborted_checksums) for key, partition in partitions.items()}
+        known = {key: found for key, found in {**(self._aborted or {}), **known}.items() if found}
+        if known or self._aborted is not None:
+            self._write(ABORTED, checkpoints.write_aborted(known))
+
+    # The files
+
+    def _read(self, name: str) -> bytes | None:
+        path = f"{self._path}/{name}"
+        return self._files.read(path) if self._files.exists(path) else None
+
+    def _read_offsets(self, name: str) -> dict[TopicPartition, int] | None:
+        """Return the offsets in a file, none if it is missing; None if it cannot be read."""
+        try:
+            return checkpoints.read_offsets(self._read(name) or b"")
+        except Malformed as error:
+            # As Kafka does: without a recovery point everything is checked, without a log start nothing is hidden.
+            logger.warning("%s/%s is not used: %s", self._path, name, error)
+            return None
+
+    def _read_aborted(self) -> dict[TopicPartition, dict[int, int]] | None:
+        """Return the checksums that a clean stop has left; None if it left none, or they cannot be read."""
+        try:
+            content = self._read(ABORTED)
+            return None if content is None else checkpoints.read_aborted(content)
+        except Malformed as error:
+            logger.warning("%s/%s is not used: %s", self._path, ABORTED, error)
+            return None
+
+    def _write_cleaned(self) -> None:
+        with self._writing:
+            # As it is now, not as it was when somebody asked: an older state must not replace a newer one.
+            self._write(checkpoints.CLEANED, checkpoints.write_offsets(dict(self._cleaned)))
+
+    def _write(self, name: str, data: bytes) -> None:
+        self._files.write_atomically(f"{self._path}/{name}", data)

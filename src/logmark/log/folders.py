@@ -1,0 +1,142 @@
+"""The folders of the partitions in a data directory: those found at the start, set aside, and deleted ones."""
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from logmark.disk.files import FileSystem
+from logmark.errors import Malformed, UserError
+from logmark.log import catalog, checkpoints, folder_names
+from logmark.log.catalog import Catalog
+from logmark.log.folder import METADATA, complete_folder
+from logmark.log.prefetch import ReadAhead
+from logmark.names import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+class PartitionFolders:
+    """All partition folders of one data directory."""
+
+    def __init__(self, path: str, files: FileSystem, names: Iterable[str]) -> None:
+        """Take the names that the data directory holds at the start."""
+        self._path = path
+        self._files = files
+        # What was found and not opened yet: asking again for each of thousands of partitions would take long.
+        self._unopened = set(names)
+        # Folders of deleted partitions, each with the time from which its files may be removed.
+        self._deleted: list[tuple[int, str]] = []
+
+    def path_of(self, key: TopicPartition) -> str:
+        """Return the path of a partition's folder, which need not be there."""
+        return f"{self._path}/{key}"
+
+    def list_partitions(self) -> list[TopicPartition]:
+        """Return the partitions whose folders are there, known or not."""
+        found = []
+        for name in self._files.listdir(self._path):
+            key = folder_names.partition_of(name)
+            if key is not None and self._files.is_directory(f"{self._path}/{name}"):
+                found.append(key)
+        return found
+
+    # Opening
+
+    def remove_leftovers(self) -> None:
+        """Remove what was being deleted or written when the last process ended."""
+        for name in sorted(self._unopened):
+            if folder_names.is_deleted(name):
+                self.remove(f"{self._path}/{name}")
+            elif name.endswith(".tmp") and not self._files.is_directory(f"{self._path}/{name}"):
+                with suppress(FileNotFoundError):
+                    self._files.remove(f"{self._path}/{name}")
+
+    def read_ahead(self, keys: Iterable[TopicPartition]) -> ReadAhead:
+        """Begin to read what opening these partitions will read; the caller stops it."""
+        found = (key for key in keys if str(key) in self._unopened)
+        return ReadAhead((self.path_of(key) for key in found), self._files)
+
+    def begin_opening(self, key: TopicPartition) -> bool:
+        """Return whether a partition has a folder; from now on the names found at the start do not count for it."""
+        name = str(key)
+        is_there = name in self._unopened or self._files.exists(self.path_of(key))
+        self._unopened.discard(name)
+        return is_there
+
+    def complete(self, folder: str, topic_id: bytes) -> None:
+        """Make a folder that a crash has lost, with the id of its topic, durably."""
+        complete_folder(folder, topic_id, self._files)
+        self._unopened.add(os.path.basename(folder))
+
+    def check_topic_id(self, key: TopicPartition, topic_id: bytes, *, may_be_torn: bool) -> bool:
+        """Return whether a partition's folder has that topic id; a folder with neither id nor data gets it.
+
+        If the id cannot be read, return False where a crash may have torn it, and raise UserError otherwise.
+        """
+        folder = self.path_of(key)
+        path = f"{folder}/{METADATA}"
+        try:
+            content = self._files.read(path)
+        except FileNotFoundError:
+            content = b""
+        if not content and not any(name.endswith(".log") for name in self._files.listdir(folder)):
+            self._files.write(path, checkpoints.write_partition_metadata(topic_id), sync=False)
+            return True
+        try:
+            return checkpoints.read_partition_metadata(content) == topic_id
+        except Malformed as error:
+            if may_be_torn:
+                logger.warning("%s: %s", path, error)
+                return False
+            # Not set aside: the topic would begin again at offset 0, and its readers would not notice.
+            raise UserError(
+                f"{path} cannot be used: {error}. Nothing was changed. Restore that file from a copy, or move the "
+                "folder away to begin that partition anew."
+            ) from None
+
+    def set_aside(self, key: TopicPartition) -> None:
+        """Rename a folder that is not of the topic's id, so that it is kept and not used."""
+        folder = self.path_of(key)
+        aside = f"{self._path}/{folder_names.new_stray_name(key)}"
+        logger.warning("%s is not of the topic's id: it is kept as %s and not used", folder, aside)
+        self._files.replace(folder, aside)
+
+    # Deleting
+
+    def mark_deleted(self, key: TopicPartition, removable_at_ms: int) -> bool:
+        """Rename a partition's folder, whose files may be removed later; return whether there was one."""
+        folder = self.path_of(key)
+        if not self._files.exists(folder):
+            return False
+        deleted = f"{self._path}/{folder_names.new_deleted_name(key)}"
+        self._files.replace(folder, deleted)
+        self._deleted.append((removable_at_ms, deleted))
+        return True
+
+    def take_removable(self, now_ms: int) -> list[str]:
+        """Return the folders of partitions that were deleted long enough ago; the caller removes them."""
+        if not self._deleted:
+            return []
+        due = [path for removable_at_ms, path in self._deleted if removable_at_ms <= now_ms]
+        self._deleted = [entry for entry in self._deleted if entry[0] > now_ms]
+        return due
+
+    def remove(self, folder: str) -> None:
+        """Remove a folder with its files; in any thread."""
+        for name in self._files.listdir(folder):
+            self._files.remove(f"{folder}/{name}")
+        self._files.rmdir(folder)
+
+
+def folders_by_id(path: str, files: FileSystem) -> Callable[[bytes, int], str | None]:
+    """Return what finds the folder of a partition by the id of its topic; None if the topic is deleted."""
+    catalogue = f"{path}/{catalog.FILE_NAME}"
+    content = files.read(catalogue) if files.exists(catalogue) else None
+    by_id = {entry.id: entry for entry in Catalog(content, write=lambda _: None, path=catalogue).entries()}
+
+    def find(topic_id: bytes, index: int) -> str | None:
+        entry = by_id.get(topic_id)
+        return None if entry is None or index >= entry.partitions else f"{path}/{entry.name}-{index}"
+
+    return find

@@ -1,0 +1,164 @@
+"""The partitions of a data directory: created, opened as the last run left them, and deleted.
+
+Four sources say what the last run left: the folder, the checkpoints, the write-ahead log of a crash, and whether the
+directory was closed cleanly. This module decides which of them counts.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from logmark.clock import Clock
+from logmark.disk.files import FileSystem
+from logmark.log.checkpoint_files import CheckpointFiles
+from logmark.log.folders import PartitionFolders
+from logmark.log.groupcommit import GroupCommit
+from logmark.log.partition import Partition
+from logmark.log.settings import TopicSettings
+from logmark.log.wal.replay import Recovered
+from logmark.log.wal_recovery import WalRecovery
+from logmark.names import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+class Partitions:
+    """The open partitions of one data directory."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        files: FileSystem,
+        committer: GroupCommit,
+        clock: Clock,
+        folders: PartitionFolders,
+        checkpoints: CheckpointFiles,
+        recovery: WalRecovery,
+        was_clean: bool,
+    ) -> None:
+        self.by_key: dict[TopicPartition, Partition] = {}
+        # Whether any partition was created, opened or deleted, so that the checkpoints need to be written.
+        self.is_used = False
+        self._path = path
+        self._files = files
+        self._committer = committer
+        self._clock = clock
+        self._folders = folders
+        self._checkpoints = checkpoints
+        self._recovery = recovery
+        self._was_clean = was_clean
+
+    # Creating
+
+    def create(
+        self,
+        keys: Sequence[TopicPartition],
+        topic_id: bytes,
+        settings: TopicSettings,
+        *,
+        first_offset: int = 0,
+        lazily: bool = False,
+    ) -> list[Partition]:
+        """Create durable partitions of a topic; lazy ones, of which there may be many, get a folder when first used."""
+        self.forget_predecessors(keys)
+        created = []
+        self.is_used = True
+        for key in keys:
+            partition = Partition.create(
+                self._folders.path_of(key), key.topic, key.partition, topic_id, settings,
+                files=self._files, committer=self._committer, clock=self._clock, first_offset=first_offset,
+                lazily=lazily,
+            )  # fmt: skip
+            self.by_key[key] = partition
+            created.append(partition)
+        if not lazily:
+            self._files.sync_directory(self._path)
+        return created
+
+    def forget_predecessors(self, keys: Sequence[TopicPartition]) -> None:
+        """Drop, durably, what the checkpoints say of deleted partitions, so that their successors do not inherit it."""
+        if self._checkpoints.mention_any(keys):
+            for key in keys:
+                self._checkpoints.forget(key)
+            self._checkpoints.take(self.by_key)()
+
+    # Opening
+
+    def open(self, key: TopicPartition, topic_id: bytes, settings: TopicSettings) -> Partition:
+        """Open a partition as it was left; one without a folder, new or lazy, is empty."""
+        folder = self._folders.path_of(key)
+        has_folder = self._folders.begin_opening(key)
+        recovered = self._recovery.find(topic_id, key.partition)
+        recovery_point = self._checkpoints.recovery_point(key)
+        if has_folder and self._recovery.is_pending and recovered is None and not recovery_point:
+            # The WAL knows nothing of it: not one record was acknowledged, and any part of its files may be lost.
+            self._folders.remove(folder)
+            has_folder = False
+        # Of such a folder a crash may have come before the first record was durable, and taken the topic id.
+        may_be_torn = not self._was_clean and not recovery_point
+        if has_folder and not self._folders.check_topic_id(key, topic_id, may_be_torn=may_be_torn):
+            # What the checkpoints say of the partition is said of that folder.
+            self._folders.set_aside(key)
+            self._checkpoints.forget(key)
+            recovered = None
+            has_folder = False
+        if not has_folder:
+            return self._open_missing(key, topic_id, settings, recovered)
+        self.is_used = True
+        partition = Partition.open(
+            folder, key.topic, key.partition, topic_id, settings,
+            files=self._files, committer=self._committer, clock=self._clock, clean=self._was_clean,
+            recovery_point=recovery_point if recovered is None else recovered.recovery_point,
+            durable_end=0 if recovered is None else recovered.end,
+            is_replayed=recovered is not None and recovered.is_whole and recovered.end > 0,
+            log_start_offset=self._checkpoints.log_start_offset(key),
+            cleaned_to=self._checkpoints.cleaned_to(key),
+            aborted_checksums=self._checkpoints.aborted_checksums(key),
+        )  # fmt: skip
+        self.by_key[key] = partition
+        return partition
+
+    def _open_missing(
+        self, key: TopicPartition, topic_id: bytes, settings: TopicSettings, recovered: Recovered | None
+    ) -> Partition:
+        """Return a partition without a folder: one that never had a record, or one whose folder was taken away.
+
+        The WAL, or the checkpoints of a clean stop, know how many offsets of the latter were given out: none is given
+        out again. After a crash the checkpoints may still speak of a deleted topic of the same name.
+        """
+        known_end = self._checkpoints.recovery_point(key) if self._was_clean else 0
+        if recovered is not None:
+            known_end = recovered.end
+        if not known_end:
+            (partition,) = self.create([key], topic_id, settings, lazily=True)
+            return partition
+        logger.error(
+            "the folder of %s-%d is missing: its records below offset %d are lost, and new ones begin there",
+            key.topic, key.partition, known_end,
+        )  # fmt: skip
+        (partition,) = self.create([key], topic_id, settings, first_offset=known_end)
+        return partition
+
+    # Deleting and closing
+
+    def delete(self, keys: Iterable[TopicPartition]) -> None:
+        """Close partitions and rename their folders, durably, with one sync for all; the files are removed later."""
+        self.is_used = True
+        renamed = [key for key in keys if self._take_out(key)]
+        if renamed:
+            self._files.sync_directory(self._path)
+
+    def _take_out(self, key: TopicPartition) -> bool:
+        """Close a partition and rename its folder; return whether there was one."""
+        partition = self.by_key.pop(key, None)
+        self._checkpoints.forget(key)
+        if partition is not None:
+            partition.close(clean=False)
+        delay_ms = partition.settings.file_delete_delay_ms if partition is not None else 0
+        return self._folders.mark_deleted(key, self._clock.now_ms() + delay_ms)
+
+    def close(self, *, clean: bool) -> bool:
+        """Close every partition, and return whether the next start can trust the files of all folders as they are."""
+        closed = [partition.close(clean=clean) for partition in self.by_key.values()]
+        # After a crash a folder that nobody opened was not checked: the next start has to.
+        return all(closed) and (self._was_clean or all(key in self.by_key for key in self._folders.list_partitions()))
