@@ -9,6 +9,7 @@ import pytest
 from logmark.log import checkpoints
 from logmark.log.catalog import text_of_id
 from logmark.log.directory import CATALOG
+from logmark.log.epochs import FILE_NAME as EPOCHS
 from logmark.log.partition import Partition
 from tests.cli.conftest import Ran, run
 from tests.harness.crashed import tree
@@ -129,7 +130,78 @@ def test_a_log_that_was_compacted_may_lack_segments(lab: Lab, command: tuple[str
     assert 0 == done.exit_code, done.out + done.error
 
 
+# The log start
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_first_segment_that_is_missing_is_told_with_its_offsets(
+    lab: Lab, state: str, command: tuple[str, ...]
+) -> None:  # fmt: skip
+    data = leave(lab, fill(lab), state)
+    first, following = take_away(data, 0)
+
+    done = look(data, command)
+
+    assert 1 == done.exit_code, done.out + done.error
+    told = done.out + done.error
+    assert f"{FOLDER}, offsets {first} to {following - 1}" in told.replace(": offsets", ", offsets")
+    assert f"the log started at offset {first}, and its first segment begins at {following}" in told
+
+
+@pytest.mark.parametrize("evidence", ["leader epochs", "log starts"])
+def test_a_segment_that_held_the_log_start_is_missed_by_what_a_file_says_of_it(lab: Lab, evidence: str) -> None:
+    partition = fill(lab)
+    partition.delete_records(1)
+    data = leave(lab, partition, "stopped")
+    _, following = take_away(data, 0)
+    if evidence == "leader epochs":
+        (data / checkpoints.LOG_STARTS).unlink()
+    else:
+        (data / FOLDER / EPOCHS).unlink()
+
+    for command in LOOKS:
+        done = look(data, command)
+        assert f"the log started at offset 1, and its first segment begins at {following}" in done.out + done.error
+
+
+def test_a_repair_makes_the_first_record_that_is_there_the_log_start(lab: Lab) -> None:
+    data = leave(lab, fill(lab), "stopped")
+    _, following = take_away(data, 0)
+
+    repaired = run("verify", str(data), "--repair", "--yes")
+
+    assert 0 == repaired.exit_code, repaired.out + repaired.error
+    assert 0 == run("recover", str(data)).exit_code
+    assert following == lab.reopen().log_start_offset
+
+
+def test_a_missing_first_segment_is_told_after_a_start_and_a_stop_too(lab: Lab) -> None:
+    data = leave(lab, fill(lab), "stopped")
+    first, following = take_away(data, 0)
+    lab.reopen()
+    lab.stop()
+
+    assert f"offsets {first} to {following - 1}" in look(data, ("verify",)).out
+
+
 # What retention and DeleteRecords do
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_what_a_crash_leaves_of_segments_below_the_log_start_is_no_damage(lab: Lab, command: tuple[str, ...]) -> None:
+    """The names of deleted segments may come back in any order."""
+    partition = fill(lab)
+    partition.delete_records(12)
+    lab.finish(partition)
+    data = leave(lab, partition, "crashed")
+    _, following = take_away(data, 1)
+    assert following < 12
+
+    done = look(data, command)
+
+    assert 0 == done.exit_code, done.out + done.error
+
 
 
 @pytest.mark.parametrize("state", STATES)
