@@ -551,6 +551,13 @@ def test_a_crashed_broker_whose_write_ahead_log_cannot_be_used_is_not_copied(kil
         copy_directory(killed, tmp_path / "backup")
 
 
+def test_a_directory_with_a_write_ahead_log_of_another_moment_is_not_copied(killed: Path, tmp_path: Path) -> None:
+    (killed / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":-1}')
+
+    with pytest.raises(UserError, match="does not belong to the last clean stop"):
+        copy_directory(killed, tmp_path / "backup")
+
+
 def test_damage_at_the_acknowledged_end_of_a_log_is_reported_and_not_left_out(tmp_path: Path, broker: Broker) -> None:
     broker.create_topic("orders", 1)
     write(broker, [b"x" * 100] * 3)

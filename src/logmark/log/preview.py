@@ -13,7 +13,7 @@ from logmark.disk.files import FileSystem
 from logmark.disk.overlay import OverlayFileSystem
 from logmark.errors import Malformed, UserError
 from logmark.log import checkpoints, swap
-from logmark.log.directory import META, complete_folder, folders_by_id, partition_of
+from logmark.log.directory import CLEAN, META, complete_folder, folders_by_id, partition_of
 from logmark.log.recovery import CUT
 from logmark.log.segment import LOG, file_name
 from logmark.log.wal import log as wal
@@ -84,8 +84,15 @@ def read_wal(path: str, files: FileSystem) -> WalContent:
 def replay_on(overlay: OverlayFileSystem, path: str) -> Preview:
     """Replay the WAL of a directory on an overlay of its disk.
 
-    Raises UserError if the WAL cannot be used or does not fit the segments. The caller holds the directory's lock.
+    Raises UserError if the WAL cannot be used or does not fit the segments, and so if a clean stop came after it: a
+    start refuses it then too. The caller holds the directory's lock.
     """
+    if overlay.base.exists(f"{path}/{CLEAN}"):
+        raise UserError(
+            f"The write-ahead log {path}/{wal.FOLDER} does not belong to the last clean stop of {path}, which {CLEAN} "
+            "marks. Nothing was changed. Files of two moments were mixed. If the segments are the newer ones, move "
+            f"{wal.FOLDER} away; otherwise put the files of one moment together again, or restore a backup."
+        )
     content = read_wal(path, overlay.base)
     folder_of = folders_by_id(path, overlay)
     work = Replay(
