@@ -203,7 +203,6 @@ def test_what_a_crash_leaves_of_segments_below_the_log_start_is_no_damage(lab: L
     assert 0 == done.exit_code, done.out + done.error
 
 
-
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_segments_that_were_deleted_are_missed_by_nobody(lab: Lab, state: str, command: tuple[str, ...]) -> None:
