@@ -19,7 +19,7 @@ from logmark.errors import UserError
 from logmark.log.catalog import PARTITIONS_MAX, PRODUCER_ID_BASE, text_of_id
 from logmark.names import OFFSETS_TOPIC
 from logmark.wire import batches, columns
-from tests.backup.copies import QUICK, copy_directory, nothing, restored, write_source
+from tests.backup.copies import QUICK, copy_directory, log_bytes, nothing, restored, write_source
 from tests.cli.conftest import run
 
 Document = dict[str, Any]
@@ -245,6 +245,10 @@ CRAFTED: dict[str, tuple[Change, str]] = {
     "damage of no size": (damage((0, 0)), "segments[0].damage[0].size_bytes"),
     "damage at a negative position": (damage((-1, 2)), "segments[0].damage[0].position"),
     "damage that overlaps": (damage((0, 20), (10, 20)), "segments[0].damage[1].position"),
+    "damage of no size twice": (
+        lambda document: damage(*[(document["partitions"][0]["segments"][0]["size_bytes"], 0)] * 2)(document),
+        "segments[0].damage[1].position",
+    ),
     "damage that moves the cursor": (
         segment(damage=[{"position": 0, "size_bytes": 1, "problem": "\x1b]0;x\x07"}]), "damage[0].problem",
     ),
@@ -280,6 +284,45 @@ def test_a_manifest_that_no_backup_can_have_is_refused_by_its_field(backup: Path
     assert said.isprintable(), "a manifest must not write to the terminal what it likes"
     assert len(said) < 1000
     refuse_backup(backup, field)
+
+
+# Segments that are missing
+
+
+@pytest.fixture
+def long_backup(tmp_path: Path) -> Path:
+    """A sound backup of one partition with three segments."""
+    write_source(tmp_path / "source", segments={0: 4, 4: 4, 8: 3})
+    copy_directory(tmp_path / "source", tmp_path / "backup")
+    return tmp_path / "backup"
+
+
+def test_a_manifest_that_lacks_a_segment_in_the_middle_is_refused_with_the_offsets_that_are_missing(
+    long_backup: Path,
+) -> None:
+    craft(long_backup, drop("partitions", 0, "segments", 1))
+
+    refuse_restore(
+        long_backup,
+        f"{long_backup}/{MANIFEST} is damaged (partitions[0].segments[1].base_offset is 8",
+        "the segments of orders-0 with offsets 4 to 7 are missing",
+        "take another backup, or use an older one",
+    )
+    refuse_backup(long_backup, "offsets 4 to 7 are missing")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("cleaned_to", 8), ("log_start_offset", 8)],
+    ids=["compaction removed it", "it lay below the log start"],
+)
+def test_a_log_that_may_lack_a_segment_is_restored(long_backup: Path, field: str, value: int) -> None:
+    craft(long_backup, drop("partitions", 0, "segments", 1))
+    craft(long_backup, at("partitions", 0, field, to=value))
+
+    again = restored(long_backup, long_backup.parent / "again")
+
+    assert ["0" * 20 + ".log", f"{8:020d}.log"] == sorted(log_bytes(again / "orders-0"))
 
 
 def test_restore_writes_nothing_outside_of_its_directory(tmp_path: Path, backup: Path) -> None:
@@ -494,8 +537,8 @@ def test_heads_of_batches_that_are_none_are_not_searched_through(
 
 
 def test_a_segment_that_ends_elsewhere_than_said_is_refused_by_its_name(backup: Path) -> None:
-    craft(backup, segment(next_offset=3))
-    refuse_restore(backup, f"{FIRST}: its records end at offset 4, and the manifest says 3")
+    craft(backup, segment(1, next_offset=6))
+    refuse_restore(backup, f"{SECOND}: its records end at offset 7, and the manifest says 6")
 
 
 def test_a_segment_with_offsets_of_the_next_one_is_refused(backup: Path) -> None:
@@ -625,8 +668,8 @@ def test_a_refused_restore_leaves_no_parent_directory_behind(tmp_path: Path, bac
 
 def test_a_refused_restore_leaves_an_empty_target_as_it_was(tmp_path: Path, backup: Path) -> None:
     (tmp_path / "again").mkdir()
-    craft(backup, segment(next_offset=3))
-    refuse_restore(backup, FIRST)
+    craft(backup, segment(1, next_offset=6))
+    refuse_restore(backup, SECOND)
     assert [] == list((tmp_path / "again").iterdir())
 
 

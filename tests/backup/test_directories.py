@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,16 @@ from logmark.errors import UserError
 from logmark.names import OFFSETS_TOPIC, TopicPartition
 from logmark.testing import Broker
 from logmark.wire import batches
-from tests.backup.copies import batches_of, copy_brokers, copy_directory, ends_of, keys_of, log_bytes, restored
+from tests.backup.copies import (
+    batches_of,
+    copy_brokers,
+    copy_directory,
+    ends_of,
+    keys_of,
+    log_bytes,
+    restored,
+    write_source,
+)
 from tests.cli.conftest import run
 from tests.harness import crashed
 from tests.harness.brokers import BrokerUnderTest
@@ -370,6 +380,26 @@ def test_a_bad_end_of_a_segment_that_others_follow_is_damage_and_no_torn_tail(tm
     assert {ORDERS: (0, 25)} == served(again)
 
 
+def test_offsets_that_are_missing_at_the_source_are_named_and_the_rest_is_restored(tmp_path: Path) -> None:
+    source, backup = tmp_path / "source", tmp_path / "backup"
+    write_source(source, segments={0: 4, 8: 3})
+    missing = "offsets 4 to 7 before the next segment are missing"
+
+    for _ in range(2):
+        told = run("backup", str(source), str(backup))
+        assert 1 == told.exit_code, "damage at the source"
+        assert f"orders-0/{0:020d}.log, byte " in told.error and missing in told.error
+    again = restored(backup, tmp_path / "again")
+    assert log_bytes(source / "orders-0") == log_bytes(again / "orders-0")
+
+    # A repair fills the gap with an empty batch, behind what is stored already.
+    assert 0 == run("verify", str(again), "--repair", "--yes").exit_code
+    shutil.rmtree(source)
+    again.rename(source)
+    assert 0 == run("backup", str(source), str(backup)).exit_code
+    assert log_bytes(source / "orders-0") == log_bytes(restored(backup, tmp_path / "repaired") / "orders-0")
+
+
 def test_a_log_start_inside_of_a_batch_and_an_expired_log_keep_their_offsets(tmp_path: Path, broker: Broker) -> None:
     broker.create_topic("orders")
     broker.create_topic("expired", config={"retention.ms": "1000", "file.delete.delay.ms": "0"})
@@ -518,6 +548,13 @@ def test_a_crashed_broker_whose_write_ahead_log_cannot_be_used_is_not_copied(kil
     (killed / "logmark.wal" / "recovery-points").write_bytes(b"")
 
     with pytest.raises(UserError, match="holds acknowledged records that are not yet in the segments"):
+        copy_directory(killed, tmp_path / "backup")
+
+
+def test_a_directory_with_a_write_ahead_log_of_another_moment_is_not_copied(killed: Path, tmp_path: Path) -> None:
+    (killed / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":-1}')
+
+    with pytest.raises(UserError, match="does not belong to the last clean stop"):
         copy_directory(killed, tmp_path / "backup")
 
 

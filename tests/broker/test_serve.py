@@ -65,6 +65,24 @@ def test_a_signal_stops_it_cleanly(served: Served, tmp_path: Path, number: int) 
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
+def test_a_stop_that_could_not_close_the_directory_cleanly_is_told_with_exit_code_1(
+    served: Served, tmp_path: Path
+) -> None:  # fmt: skip
+    # Something is in the way of the mark that a clean stop leaves.
+    in_the_way = tmp_path / "data" / ".kafka_cleanshutdown"
+    in_the_way.mkdir()
+
+    code, complaints = served.stop()
+
+    assert 1 == code
+    assert f"could not close {tmp_path / 'data'} cleanly" in complaints
+    assert "The next start recovers the directory." in complaints
+    assert "Traceback" not in complaints
+    in_the_way.rmdir()
+    again = Served("--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
+    assert 0 == again.stop()[0]
+
+
 def test_a_second_start_on_the_same_directory_is_refused_with_a_sentence(served: Served, tmp_path: Path) -> None:
     code, sentence = refused("--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
 

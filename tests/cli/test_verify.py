@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from logmark.disk.files import Bytes, RealFileSystem
-from logmark.errors import ErrorCode, Refused
+from logmark.errors import ErrorCode, Refused, UserError
 from logmark.log import catalog
 from logmark.log.repair import Repair
 from logmark.log.settings import TopicSettings
@@ -663,3 +663,20 @@ def test_a_write_ahead_log_that_rots_is_a_finding(killed: Path, name: str) -> No
     (finding,) = (line for line in done.lines if not line.startswith("note: "))
     assert finding.startswith("logmark.wal: ")
     assert ("cannot be used" if name == "recovery-points" else "cannot be read") in finding
+
+
+def test_a_write_ahead_log_beside_the_mark_of_a_clean_stop_is_a_finding(killed: Path) -> None:
+    """A start refuses such a directory: files of two moments were mixed."""
+    (killed / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":-1}')
+    before = tree(killed)
+
+    done = run("verify", str(killed))
+
+    assert 1 == done.exit_code
+    (finding,) = (line for line in done.lines if "logmark.wal" in line)
+    assert "does not belong to the last clean stop" in finding
+    assert "move logmark.wal away" in finding
+    assert "No broker starts on the directory." in finding
+    assert before == tree(killed)
+    with pytest.raises(UserError, match="does not belong to the last clean stop"):
+        Broker(data_dir=str(killed), durability="sync").start()

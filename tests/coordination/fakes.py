@@ -57,6 +57,7 @@ class FakeJournal:
         self.is_held = is_held
         self.failure: LogFailed | None = None
         self.fails_next_write = False
+        self.fails_reads = False
         self._waiters: list[tuple[int, Callback]] = []
 
     @property
@@ -87,6 +88,8 @@ class FakeJournal:
         return True
 
     def read(self) -> Iterator[Sequence[tuple[bytes | None, bytes | None]]]:
+        if self.fails_reads:
+            raise LogFailed("input/output error")
         for at in range(0, self.durable_end, 3):
             yield self.entries[at : min(at + 3, self.durable_end)]
 
@@ -114,6 +117,12 @@ class FakeJournal:
         waiting, self._waiters = self._waiters, []
         for _, told in waiting:
             told(self.failure)
+
+    def heal(self) -> None:
+        """The log was written again from the write-ahead log: it takes records, and what was durable can be read."""
+        self.failure = None
+        self.fails_next_write = self.fails_reads = False
+        del self.entries[self.durable_end :]
 
     def after_power_loss(self, *, surviving_batches: int) -> "FakeJournal":
         """What a restart finds: all that was durable, and perhaps some of what was only written."""

@@ -210,6 +210,44 @@ async def test_a_failed_journal_takes_no_commands_but_is_still_read() -> None:
 
 
 @on_a_loop
+async def test_groups_that_were_loaded_while_their_log_was_stopped_change_again_when_it_is_healed() -> None:
+    bench = loaded(FakeJournal(), topics={"clicks", "orders"})
+    await bench.commit(5)
+    await bench.commit(3, "orders")
+    bench.journal.fails_next_write = True
+    lost = bench.commit(6)
+    await breathe()
+    assert ErrorCode.NOT_COORDINATOR == code_of(lost)
+    assert {("clicks", 0): 5, ("orders", 0): 3} == await bench.offsets(), "it was loaded again from what is durable"
+    bench.topics.remove("orders")
+    bench.shard.forget_topic("orders")
+
+    bench.journal.heal()
+
+    assert (ErrorCode.NONE,) == (await bench.commit(7)).errors
+    assert {("clicks", 0): 7} == await bench.offsets(), "and what went meanwhile is forgotten"
+
+
+@on_a_loop
+async def test_groups_that_could_not_be_loaded_while_their_log_was_stopped_are_loaded_when_it_is_healed() -> None:
+    bench = loaded(FakeJournal())
+    await bench.commit(5)
+    bench.journal.fails_next_write = bench.journal.fails_reads = True
+    bench.commit(6)
+    for _ in range(2):
+        await breathe()
+        with pytest.raises(Refused) as refused:
+            bench.offsets()
+        assert ErrorCode.COORDINATOR_LOAD_IN_PROGRESS is refused.value.code
+
+    bench.journal.heal()
+    await breathe()
+
+    assert {("clicks", 0): 5} == await bench.offsets()
+    assert (ErrorCode.NONE,) == (await bench.commit(7)).errors
+
+
+@on_a_loop
 async def test_while_it_loads_a_shard_says_so() -> None:
     before = loaded(FakeJournal())
     for offset in range(20):

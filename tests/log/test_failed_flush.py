@@ -11,7 +11,7 @@ from logmark.log.folder import METADATA
 from logmark.log.partition import Partition
 from logmark.log.segment import Segment
 from logmark.log.wal import saved
-from logmark.log.wal.log import FOLDER
+from logmark.log.wal.log import FOLDER, WalLimits
 from tests.log.lab import NOW_MS, Lab, batch, settings, values
 
 SMALL = settings(segment_bytes=300)
@@ -286,3 +286,32 @@ def test_a_log_whose_write_failed_does_not_keep_the_wal_from_the_others(
     assert broken.failure is None
     lab.append(broken, b"again")
     assert {0: b"kept", 1: b"again"} == values(broken)
+
+
+def test_a_wal_that_is_full_because_entries_cannot_be_saved_aside_is_not_called_a_full_disk(lab: Lab) -> None:
+    block = 4096
+    lab._wal_limits = WalLimits(bytes_max=64 * block, file_bytes=16 * block, first_file_bytes=16 * block)
+    broken = fail_a_flush(lab)
+    other = lab.create(index=1)
+    lab.files.fail_writes(saved.PREFIX, errno.EIO)
+    lab.loop.run_until_complete(broken.recover())
+    assert [] == [name for name in lab.files.listdir(f"{lab.path}/{FOLDER}") if saved.is_saved(name)]
+
+    with pytest.raises(LogFailed) as failed:
+        # More entries than the WAL has blocks.
+        for _ in range(64):
+            lab.append(other, b"x")
+
+    said = str(failed.value)
+    assert said.startswith("The write-ahead log is full, so the log of clicks-1 did not take the records.")
+    assert "could not be saved elsewhere" in said and "Repair the disk" in said
+    assert "Free some space" not in said
+    # It passes as a full disk does: by itself, when the disk is good again.
+    acknowledged = values(other)
+    lab.files.heal()
+    lab.clock.advance(seconds=60)
+    for each in (broken, other):
+        lab.loop.run_until_complete(each.recover())
+    lab.finish(broken)
+    lab.append(other, b"goes on")
+    assert {**acknowledged, len(acknowledged): b"goes on"} == values(other)

@@ -311,12 +311,20 @@ class _ManifestReader:
             first, end = (segments[0].base_offset, segments[-1].next_offset) if segments else (0, 0)
             if not first <= start <= end:
                 row.refuse("log_start_offset", f"the segments hold the offsets from {first} to {end}")
-        self._partitions[key] = StoredPartition(
+        stored = StoredPartition(
             topic_id=topic_id,
             log_start_offset=start,
             cleaned_to=None if row.is_null("cleaned_to") else row.integer("cleaned_to"),
             segments=segments,
         )
+        if self._is_complete:
+            for gap in stored.gaps():
+                raise Malformed(
+                    f"{row.where}.segments[{gap.at}].base_offset is {gap.next_offset}, and the segment before it "
+                    f"ends at offset {gap.first_offset}: the segments of {key} with {gap} are missing, and that log "
+                    "was never compacted"
+                )
+        self._partitions[key] = stored
 
     def _read_segments(self, partition: _Object, key: TopicPartition) -> tuple[StoredSegment, ...]:
         segments: list[StoredSegment] = []
@@ -395,13 +403,17 @@ def _read_damage(segment: _Object, size: int) -> tuple[Damage, ...]:
     behind = 0
     for index, value in enumerate(segment.list("damage")):
         row = _Object(value, f"{segment.where}.damage[{index}]", _DAMAGE)
-        position = row.integer("position", behind, max(size - 1, 0))
+        position = row.integer("position", behind, size)
+        # One of no bytes says that the source lacked the offsets behind the segment.
+        lowest = 0 if position == size else 1
         damage = Damage(
-            position=position, size_bytes=row.integer("size_bytes", 1, size - position), problem=row.text("problem")
+            position=position,
+            size_bytes=row.integer("size_bytes", lowest, size - position),
+            problem=row.text("problem"),
         )
         if len(damage.problem) > PROBLEM_MAX or not damage.problem.isprintable():
             row.refuse("problem", f"it must be a text of at most {PROBLEM_MAX} printable characters")
-        behind = position + damage.size_bytes
+        behind = position + max(damage.size_bytes, 1)
         found.append(damage)
     return tuple(found)
 

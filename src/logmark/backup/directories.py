@@ -187,7 +187,7 @@ class DirectoryCopier:
         self._note_cleaned(cleaned)
 
     def _note_cleaned(self, before: dict[TopicPartition, int] | None) -> None:
-        """Notes which logs may have holes; a log is in the checkpoint before it gets its first."""
+        """Note which logs may have holes, and what the others lack; a log is in the checkpoint before its first one."""
         after = self._checkpoint(checkpoints.CLEANED)
         for key, partition in self._store.draft.partitions.items():
             if after is None or before is None:
@@ -195,6 +195,7 @@ class DirectoryCopier:
                 partition.cleaned_to = 0
             elif key in after:
                 partition.cleaned_to = before.get(key, partition.log_start_offset)
+            partition.note_gaps()
 
     def _copy_partition(self, key: TopicPartition, topic_id: bytes, log_start_offset: int) -> PartitionDraft:
         for _ in range(TRIES_MAX):

@@ -36,10 +36,12 @@ class SegmentDraft:
         return cls(**_fields_of(stored)).copy(origin=stored.origin)
 
     def copy(self, *, origin: str = "") -> Self:
-        """Return the same segment to be written on, so that this one still says what is stored."""
-        return replace(
-            self, origin=origin, damage=list(self.damage), ended=dict.fromkeys(self.ended), begun=dict(self.begun)
-        )
+        """Return the same segment to be written on, so that this one still says what is stored.
+
+        Whether offsets are missing behind it is not known any more: it may grow.
+        """
+        damage = [one for one in self.damage if one.size_bytes]
+        return replace(self, origin=origin, damage=damage, ended=dict.fromkeys(self.ended), begun=dict(self.begun))
 
     def freeze(self) -> StoredSegment:
         """Return the segment as it is now."""
@@ -71,6 +73,13 @@ class PartitionDraft(LogOfSegments):
             for producer_id, offset in segment.begun.items():
                 found.setdefault(producer_id, offset)
         return found
+
+    def note_gaps(self) -> None:
+        """Note which offsets the source lacks between its segments: they are damage, and nothing of the copy's."""
+        for gap in list(self.gaps()):
+            segment = self.segments[gap.at - 1]
+            problem = f"{gap} before the next segment are missing"
+            segment.damage.append(Damage(position=segment.size_bytes, size_bytes=0, problem=problem))
 
     def freeze(self) -> StoredPartition:
         """Return the log as it is now."""

@@ -9,8 +9,9 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from logmark.log.catalog import Entry, text_of_id
 from logmark.names import TopicPartition
@@ -24,7 +25,10 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """A stretch of a segment that was no sound batch at the source; it is kept as it was."""
+    """A stretch of a segment that was no sound batch at the source; it is kept as it was.
+
+    One of no bytes lies at the end of a segment: the source lacked the offsets before the next segment.
+    """
 
     position: int
     size_bytes: int
@@ -49,7 +53,10 @@ class StoredSegment:
 
 
 class SizedSegment(Protocol):
-    """A segment that knows its size and the offset behind its last record."""
+    """A segment that knows its size, its first offset and the offset behind its last record."""
+
+    @property
+    def base_offset(self) -> int: ...
 
     @property
     def next_offset(self) -> int: ...
@@ -57,12 +64,40 @@ class SizedSegment(Protocol):
     @property
     def size_bytes(self) -> int: ...
 
+    @property
+    def damage(self) -> Sequence[Damage]: ...
+
+
+class Gap(NamedTuple):
+    """Offsets that are missing before the segment at a place of the list."""
+
+    at: int
+    first_offset: int
+    next_offset: int
+
+    def __str__(self) -> str:
+        return f"offsets {self.first_offset} to {self.next_offset - 1}"
+
 
 class LogOfSegments:
     """What is known of a log by its segments."""
 
     __slots__ = ()
+    log_start_offset: int
+    cleaned_to: int | None
     segments: Sequence[SizedSegment]
+
+    def gaps(self) -> Iterator[Gap]:
+        """Yield the readable offsets that no segment holds and no damage explains; only a compacted log may lack some.
+
+        Below the log start a crash may leave any part of the segments that were deleted.
+        """
+        if self.cleaned_to is not None:
+            return
+        for at, (before, after) in enumerate(pairwise(self.segments), 1):
+            is_jump = after.base_offset > max(before.next_offset, self.log_start_offset)
+            if is_jump and not _ends_in_damage(before):
+                yield Gap(at, before.next_offset, after.base_offset)
 
     @property
     def log_end_offset(self) -> int:
@@ -139,6 +174,10 @@ class Manifest:
             }
         )
         return f'{{"version": {VERSION}, "crc": {zlib.crc32(body.encode())}, "backup":\n{body}\n}}\n'.encode()
+
+
+def _ends_in_damage(segment: SizedSegment) -> bool:
+    return any(one.position + one.size_bytes == segment.size_bytes for one in segment.damage[-1:])
 
 
 def freeze(values: Mapping[K, V]) -> Mapping[K, V]:

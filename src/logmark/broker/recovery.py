@@ -5,6 +5,7 @@ does not sync: the WAL may go only when the segments are on the medium.
 """
 
 import asyncio
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from logmark.log import preview
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.directory import CLEAN, LOCK, DataDirectory
 from logmark.log.groupcommit import GroupCommit
+from logmark.log.missing_segments import MissingSegments, Offsets
 from logmark.log.preview import Cut, RecoveredPartition
 from logmark.log.wal import log as wal
 
@@ -35,7 +37,7 @@ class Recovery:
     cuts: Sequence[Cut] = ()
     # Numbers of entries of the WAL that were acknowledged and cannot be read: first and last of each stretch.
     damaged_entries: Sequence[tuple[int, int]] = ()
-    # What is damaged in the segments, each place in a sentence.
+    # What is damaged in the segments or missing, each place in a sentence.
     damage: Sequence[str] = field(default=())
 
     @property
@@ -59,19 +61,27 @@ def recover(
 ) -> Recovery:
     """Recover the WAL of a directory, open every partition and close all of them cleanly.
 
-    `files` must sync, unless it is an overlay for a dry run. The loop need not run; a new one is taken if none is
-    given. Raises UserError if the directory is in use, is none of Logmark's, or cannot be closed cleanly.
+    A directory that is clean is only searched for missing segments, and not changed. `files` must sync, unless it is an
+    overlay for a dry run. The loop need not run; a new one is taken if none is given. Raises UserError if the directory
+    is in use, is none of Logmark's, or cannot be closed cleanly.
     """
     if not files.exists(f"{path}/{CATALOG}"):
         raise UserError(f"{path} is not a data directory of Logmark: it has no {CATALOG}. Nothing was changed.",
                         exit_code=2)  # fmt: skip
     if is_clean(path, files):
-        return Recovery(path=path, was_clean=True)
+        with _locked(path, files):
+            missing = MissingSegments(path, files, is_clean=True)
+            gaps = [*missing.find_before(missing.known_starts()), *missing.find_behind()]
+        return Recovery(path=path, was_clean=True, damage=[str(gap) for gap in gaps])
     with _locked(path, files):
         before = preview.segment_sizes(path, files)
         content = preview.read_wal(path, files) if preview.has_wal(path, files) else None
         partitions = [] if content is None else preview.list_partitions(content, path, files)
-    damage = _open_and_close(path, files=files, clock=clock, config=config or BrokerConfig(), loop=loop)
+        # Opening a log forgets where it started. Without a WAL nobody knows whether that was ever synced.
+        starts = {} if content is None else MissingSegments(path, files, is_clean=False).known_starts()
+    damage = _open_and_close(
+        path, files=files, clock=clock, config=config or BrokerConfig(), loop=loop, starts=starts
+    )  # fmt: skip
     return Recovery(
         path=path,
         has_wal=content is not None,
@@ -98,9 +108,15 @@ def _locked(path: str, files: FileSystem) -> Iterator[None]:
 
 
 def _open_and_close(
-    path: str, *, files: FileSystem, clock: Clock, config: BrokerConfig, loop: asyncio.AbstractEventLoop | None
+    path: str,
+    *,
+    files: FileSystem,
+    clock: Clock,
+    config: BrokerConfig,
+    loop: asyncio.AbstractEventLoop | None,
+    starts: Offsets,
 ) -> list[str]:
-    """Open everything as a start does and close it; returns what is damaged."""
+    """Open everything as a start does and close it; returns what is damaged or missing."""
     own_loop = asyncio.new_event_loop() if loop is None else None
     committer = GroupCommit(loop or own_loop, durability="sync")  # type: ignore[arg-type]
     try:
@@ -109,7 +125,12 @@ def _open_and_close(
             logs = Logs(directory, config, clock)
             logs.open()
             partitions = [partition for topic in logs.topics() for partition in topic.partitions]
-            damage = [str(one) for partition in partitions for one in partition.damage]
+            found = [one for partition in partitions for one in partition.damage]
+            # A start reads nothing below the recovery point, so it reports only a part of these.
+            reported = {(os.path.relpath(one.path, path), one.next_offset) for one in found}
+            search = MissingSegments(path, files, is_clean=False)
+            missing = [one for one in search.find_behind() if (one.path, one.next_offset) not in reported]
+            damage = [str(one) for one in (*found, *search.find_before(starts), *missing)]
         except BaseException:
             directory.close(clean=False)
             raise

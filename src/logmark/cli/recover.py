@@ -28,10 +28,11 @@ def recover(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Make a directory clean after a crash, without serving it; exit code 1 when records are damaged.
+    """Make a directory clean after a crash, without serving it; exit code 1 when records are damaged or missing.
 
     It writes what the write-ahead log holds to the segments, cuts what was never acknowledged, checks every partition
-    and closes all of them. Afterwards Apache Kafka opens the directory too. A clean directory is left as it is.
+    and closes all of them. Afterwards Apache Kafka opens the directory too. A clean directory is left as it is; the
+    command only looks whether segments are missing.
     """
     path = os.path.abspath(data_dir)
     with ExitStack() as stack:
@@ -81,9 +82,6 @@ def _quiet() -> Iterator[None]:
 
 
 def _tell(done: "Recovery", *, dry_run: bool) -> None:
-    if done.was_clean:
-        say(f"{done.path} is clean: there is nothing to recover, and nothing was changed.")
-        return
     if done.partitions:
         print_table(
             [
@@ -106,10 +104,17 @@ def _tell(done: "Recovery", *, dry_run: bool) -> None:
         say(f"Damaged: {damage}")
     say(_summary(done, dry_run=dry_run))
     if done.damage:
-        say(f"`logmark verify --repair {done.path}` cuts the damage out.")
+        say(
+            "Put files that are missing back if you have them. "
+            f"Otherwise `logmark verify --repair {done.path}` cuts the damage out."
+        )
 
 
 def _summary(done: "Recovery", *, dry_run: bool) -> str:
+    if done.was_clean and done.damage:
+        return f"{done.path} was stopped cleanly: there is nothing to recover, and nothing was changed."
+    if done.was_clean:
+        return f"{done.path} is clean: there is nothing to recover, and nothing was changed."
     if done.has_wal:
         what = f"{count(done.records, 'record')} from {_entries(done.entries)} of the write-ahead log"
         if dry_run:

@@ -3,6 +3,7 @@
 A write that finds the disk full is refused and leaves nothing behind, so the next one may succeed. If an entry of the
 write-ahead log finds it full, nothing of that round was acknowledged: `write_recovery` cuts the logs of the round back
 to what was, and loads them as after a crash, once there is space. `write_recovery` also says what a failed flush means.
+The write-ahead log itself is full when a broken disk keeps its files from being used again.
 """
 
 import errno
@@ -14,6 +15,16 @@ from logmark.log.segment import LOG, file_name
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 PAGE_BYTES = 4096
+
+
+class WalFull(OSError):
+    """The WAL has reached its limit, and no flush could free a file of it: the disk itself may have space.
+
+    It may pass as a full disk may, so it has the same number.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(errno.ENOSPC, "the write-ahead log is full, and no flush could free a file of it")
 
 
 def is_full(error: BaseException | None) -> bool:
@@ -31,6 +42,13 @@ def describe_refused_write(name: str, error: OSError) -> LogFailed:
 
 def describe_failed_log(name: str, error: BaseException) -> LogFailed:
     """Return the error of a log that the disk failed: what was not acknowledged may be lost."""
+    if isinstance(error, WalFull):
+        return LogFailed(
+            f"The write-ahead log is full, so the log of {name} did not take the records. The disk fails the files of "
+            "a partition, or those of the write-ahead log, and what only the write-ahead log holds could not be saved "
+            "elsewhere: earlier messages name the file. Nothing that was acknowledged is lost, and it can be read. "
+            "Repair the disk: the log then takes records again by itself."
+        )
     if is_full(error):
         return LogFailed(
             f"The disk was too full to sync the log of {name} ({error}). Nothing that was acknowledged is lost, and it "

@@ -223,7 +223,7 @@ class GroupCommit:
         if self._flush_count < _FLUSHES_MAX:
             self.flusher.flush_all()
         if not self._is_reserving and not self.flusher.is_busy:
-            self._fail(OSError(errno.ENOSPC, "the write-ahead log is full, and no flush could free a file of it"))
+            self._fail(disk_full.WalFull())
 
     def _end(self, draft: _Draft, file: WalFile, number: int, size: int, error: Exception | None) -> None:
         self._written_draft = None

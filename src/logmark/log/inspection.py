@@ -14,6 +14,7 @@ from logmark.log import checkpoints, entries, transactions
 from logmark.log.damage import Damage
 from logmark.log.epochs import FILE_NAME as EPOCHS
 from logmark.log.findings import Finding, Kind, PartitionFindings, SegmentFindings, of_damage
+from logmark.log.missing_segments import describe_missing_start, known_start
 from logmark.log.pointers import Pointers
 from logmark.log.scanner import Scanner, Stretch, head_of
 from logmark.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, file_name
@@ -43,8 +44,14 @@ class Inspection:
         is_ours: bool,
         told: Callable[[int], None],
         flushed_to: int | None = None,
+        log_start_offset: int | None = None,
+        is_synced: bool = False,
     ) -> None:
-        """Take a folder; `flushed_to` is the offset below which a WAL says that all of its files were durable."""
+        """Take a folder; `flushed_to` is the offset below which a WAL says that all of its files were durable.
+
+        `log_start_offset` is that of its checkpoint. `is_synced` says that the directory is one of ours after a clean
+        stop or with a WAL: then the files beside the segments say up to where segments may have been deleted.
+        """
         self._path = f"{path}/{folder}"
         self._folder = folder
         self._files = files
@@ -54,6 +61,10 @@ class Inspection:
         self._is_ours = is_ours
         self._flushed_to = flushed_to
         self._told = told
+        self._log_start_offset = log_start_offset
+        self._is_synced = is_synced
+        # The log start up to which segments may have been deleted, if a file says it.
+        self._start: int | None = None
         self._result = PartitionFindings(folder=folder)
         self._names: Sequence[str] = ()
         # The open transactions by producer, each with its first offset.
@@ -68,7 +79,10 @@ class Inspection:
         """Goes through the whole folder."""
         self._names = self._files.listdir(self._path)
         self._epochs = self._read_epochs()
+        if self._is_synced:
+            self._start = known_start(self._epochs, self._log_start_offset, is_clean=self._is_clean)
         bases = sorted(int(name[:20]) for name in self._names if name.endswith(LOG) and name[:20].isdigit())
+        self._check_start(bases)
         for base, following in zip_longest(bases, bases[1:]):
             self._inspect(base, following)
         self._judge_gaps()
@@ -81,6 +95,25 @@ class Inspection:
         return self._result
 
     # Segments
+
+    def _check_start(self, bases: Sequence[int]) -> None:
+        """The first segment holds the log start, or begins below it."""
+        if not bases or self._start is None or bases[0] <= self._start:
+            return
+        # A repair writes the epochs again from the log: then the log starts where its records do.
+        self._result.epochs_are_wrong = True
+        self._result.found.append(
+            Finding(
+                kind=Kind.RECORDS,
+                path=self._folder,
+                problem=describe_missing_start(self._start, bases[0]),
+                first_offset=self._start,
+                next_offset=bases[0],
+                meaning="These records are lost unless you put the files of their segments back. A repair makes "
+                f"{bases[0]} the log start.",
+                records_lost_max=bases[0] - self._start,
+            )
+        )
 
     def _inspect(self, base: int, following: int | None) -> None:
         name = file_name(base, LOG)
@@ -138,7 +171,8 @@ class Inspection:
             self._result.found.append(of_damage(f"{self._folder}/{name}", damage))
 
     def _check_end(self, found: SegmentFindings, expected: int, following: int | None, size: int) -> None:
-        if following is not None and expected < following and self._cleaned_to is None:
+        is_deleted = following is not None and self._start is not None and following <= self._start
+        if following is not None and expected < following and self._cleaned_to is None and not is_deleted:
             self._has_gaps = True
             problem = f"the next segment begins at {following}, and the offsets before it are missing"
             self._gaps.append((found, Damage(size, 0, expected, following, problem)))

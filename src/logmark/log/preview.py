@@ -13,6 +13,7 @@ from logmark.disk.files import FileSystem
 from logmark.disk.overlay import OverlayFileSystem
 from logmark.errors import Malformed, UserError
 from logmark.log import checkpoints, swap
+from logmark.log.directory import CLEAN
 from logmark.log.folder import complete_folder
 from logmark.log.folder_names import partition_of
 from logmark.log.folders import folders_by_id
@@ -23,6 +24,7 @@ from logmark.log.wal import log as wal
 from logmark.log.wal import replay
 from logmark.log.wal.entries import split_key
 from logmark.log.wal.replay import Recovered, Replay, WalContent
+from logmark.log.wal_recovery import not_of_last_stop
 from logmark.names import TopicPartition
 
 # The sizes of the segments of each folder, by base offset.
@@ -87,8 +89,11 @@ def read_wal(path: str, files: FileSystem) -> WalContent:
 def replay_on(overlay: OverlayFileSystem, path: str) -> Preview:
     """Replay the WAL of a directory on an overlay of its disk.
 
-    Raises UserError if the WAL cannot be used or does not fit the segments. The caller holds the directory's lock.
+    Raises UserError if the WAL cannot be used or does not fit the segments, and so if a clean stop came after it: a
+    start refuses it then too. The caller holds the directory's lock.
     """
+    if overlay.base.exists(f"{path}/{CLEAN}"):
+        raise not_of_last_stop(path)
     content = read_wal(path, overlay.base)
     folder_of = folders_by_id(path, overlay)
     work = Replay(

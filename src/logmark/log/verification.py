@@ -245,6 +245,8 @@ class Verification:
             is_clean=self._result.is_clean,
             is_ours=self._result.is_ours,
             flushed_to=self._flushed_to(key),
+            log_start_offset=self._offsets[checkpoints.LOG_STARTS].get(key),
+            is_synced=self._result.is_ours and (self._result.is_clean or self._preview is not None),
             told=told,
         ).run()
         self._result.partitions.append(found)

@@ -42,12 +42,7 @@ class WalRecovery:
         if wal.FOLDER not in names:
             return
         if was_clean:
-            raise UserError(
-                f"The write-ahead log {self._path}/{wal.FOLDER} does not belong to the last clean stop of "
-                f"{self._path}. Nothing was changed. Files of two moments were mixed. If the segments are the newer "
-                f"ones, move {wal.FOLDER} away; otherwise put the files of one moment together again, or restore a "
-                "backup."
-            )
+            raise not_of_last_stop(self._path)
         content = replay.read(self._path, checkpoints.id_bytes(self._directory_id), self._files)
         work = replay.Replay(
             content,
@@ -79,3 +74,12 @@ class WalRecovery:
         wal.remove(self._path, self._files)
         self.is_pending = False
         self._recovered = {}
+
+
+def not_of_last_stop(path: str) -> UserError:
+    """Return the error for a WAL beside the mark of a clean stop, which must have come after it."""
+    return UserError(
+        f"The write-ahead log {path}/{wal.FOLDER} does not belong to the last clean stop of {path}. Nothing was "
+        f"changed. Files of two moments were mixed. If the segments are the newer ones, move {wal.FOLDER} away; "
+        "otherwise put the files of one moment together again, or restore a backup."
+    )

@@ -1,0 +1,216 @@
+"""Segments that somebody has taken away: `logmark recover` and `logmark verify` name the offsets that are missing."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from logmark.log import checkpoints
+from logmark.log.catalog import FILE_NAME as CATALOG
+from logmark.log.catalog import text_of_id
+from logmark.log.epochs import FILE_NAME as EPOCHS
+from logmark.log.partition import Partition
+from tests.cli.conftest import Ran, run
+from tests.harness.crashed import tree
+from tests.log.lab import NOW_MS, TOPIC_ID, Lab, settings
+
+FOLDER = "clicks-0"
+END = 21
+SMALL = settings(segment_bytes=300)
+STATES = ["stopped", "crashed"]
+LOOKS = [("recover", "--dry-run"), ("verify",)]
+COMMANDS = [*LOOKS, ("recover",)]
+
+
+def fill(lab: Lab) -> Partition:
+    """Write a log of several segments, all of them flushed."""
+    partition = lab.create(config=SMALL)
+    for number in range(END - 1):
+        lab.append(partition, b"click %d" % number)
+    lab.finish(partition)
+    assert len(partition.segments) > 4
+    return partition
+
+
+def leave(lab: Lab, partition: Partition, state: str) -> Path:
+    """Write one more record, stop or kill the broker, and return the directory."""
+    lab.append(partition, b"last")
+    lab.stop(clean=state == "stopped")
+    topic = {"name": "clicks", "id": text_of_id(TOPIC_ID), "partitions": 1, "overrides": {}}
+    document = {"version": 1, "next_producer_id": 1 << 41, "topics": [topic]}
+    (lab.path / CATALOG).write_text(json.dumps(document))
+    return lab.path
+
+
+def take_away(data: Path, at: int) -> tuple[int, int]:
+    """Remove all files of a segment, and return its first offset and the one behind its last."""
+    bases = sorted(int(path.stem) for path in (data / FOLDER).glob("*.log"))
+    for path in (data / FOLDER).glob(f"{bases[at]:020d}.*"):
+        if path.suffix != ".snapshot":
+            path.unlink()
+    return bases[at], [*bases[1:], END][at]
+
+
+def look(data: Path, command: tuple[str, ...]) -> Ran:
+    """Run a command on the directory; one that only looks must change nothing."""
+    before = tree(data)
+    done = run(*command, str(data))
+    assert command not in LOOKS or before == tree(data)
+    return done
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_log_that_is_whole_is_said_to_be_so(lab: Lab, state: str, command: tuple[str, ...]) -> None:
+    done = look(leave(lab, fill(lab), state), command)
+
+    assert 0 == done.exit_code, done.out + done.error
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_segment_that_is_missing_in_the_middle_is_told_with_its_offsets(
+    lab: Lab, state: str, command: tuple[str, ...]
+) -> None:
+    data = leave(lab, fill(lab), state)
+    first, following = take_away(data, 2)
+
+    done = look(data, command)
+
+    assert 1 == done.exit_code, done.out + done.error
+    told = done.out + done.error
+    assert f"offsets {first} to {following - 1}" in told
+    assert 1 == told.count(f"offsets {first} to"), "each gap is told once"
+    if "recover" in command and state == "stopped":
+        assert "nothing was changed" in told
+
+
+def test_a_missing_segment_is_told_by_every_recovery_until_it_is_repaired(lab: Lab) -> None:
+    data = leave(lab, fill(lab), "crashed")
+    take_away(data, 2)
+    assert [1, 1] == [run("recover", str(data)).exit_code for _ in range(2)]
+
+    assert 0 == run("verify", str(data), "--repair", "--yes").exit_code
+
+    assert 0 == run("recover", str(data)).exit_code
+
+
+def test_programs_get_what_is_missing_as_damage(lab: Lab) -> None:
+    data = leave(lab, fill(lab), "stopped")
+    first, following = take_away(data, 2)
+
+    found = run("recover", str(data), "--dry-run", "--output", "json").json
+
+    (damage,) = found["damage"]
+    assert found["was_clean"]
+    assert f"{FOLDER}/{following:020d}.log: offsets {first} to {following - 1} are missing" in damage
+
+
+def test_the_end_of_a_log_and_a_whole_log_that_are_missing_after_a_clean_stop_are_told(lab: Lab) -> None:
+    data = leave(lab, fill(lab), "stopped")
+    first, _ = take_away(data, -1)
+    done = look(data, ("recover", "--dry-run"))
+    assert (1, True) == (done.exit_code, f"{FOLDER}: offsets {first} to {END - 1} are missing" in done.error)
+
+    shutil.rmtree(data / FOLDER)
+
+    done = look(data, ("recover", "--dry-run"))
+    assert (1, True) == (done.exit_code, f"{FOLDER}: offsets 0 to {END - 1} are missing" in done.error)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_log_that_was_compacted_may_lack_segments(lab: Lab, command: tuple[str, ...]) -> None:
+    data = leave(lab, fill(lab), "stopped")
+    take_away(data, 2)
+    (data / checkpoints.CLEANED).write_text("0\n1\nclicks 0 15\n")
+
+    done = look(data, command)
+
+    assert 0 == done.exit_code, done.out + done.error
+
+
+# The log start
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_first_segment_that_is_missing_is_told_with_its_offsets(
+    lab: Lab, state: str, command: tuple[str, ...]
+) -> None:  # fmt: skip
+    data = leave(lab, fill(lab), state)
+    first, following = take_away(data, 0)
+
+    done = look(data, command)
+
+    assert 1 == done.exit_code, done.out + done.error
+    told = done.out + done.error
+    assert f"{FOLDER}, offsets {first} to {following - 1}" in told.replace(": offsets", ", offsets")
+    assert f"the log started at offset {first}, and its first segment begins at {following}" in told
+
+
+@pytest.mark.parametrize("evidence", ["leader epochs", "log starts"])
+def test_a_segment_that_held_the_log_start_is_missed_by_what_a_file_says_of_it(lab: Lab, evidence: str) -> None:
+    partition = fill(lab)
+    partition.delete_records(1)
+    data = leave(lab, partition, "stopped")
+    _, following = take_away(data, 0)
+    if evidence == "leader epochs":
+        (data / checkpoints.LOG_STARTS).unlink()
+    else:
+        (data / FOLDER / EPOCHS).unlink()
+
+    for command in LOOKS:
+        done = look(data, command)
+        assert f"the log started at offset 1, and its first segment begins at {following}" in done.out + done.error
+
+
+def test_a_repair_makes_the_first_record_that_is_there_the_log_start(lab: Lab) -> None:
+    data = leave(lab, fill(lab), "stopped")
+    _, following = take_away(data, 0)
+
+    repaired = run("verify", str(data), "--repair", "--yes")
+
+    assert 0 == repaired.exit_code, repaired.out + repaired.error
+    assert 0 == run("recover", str(data)).exit_code
+    assert following == lab.reopen().log_start_offset
+
+
+def test_a_missing_first_segment_is_told_after_a_start_and_a_stop_too(lab: Lab) -> None:
+    data = leave(lab, fill(lab), "stopped")
+    first, following = take_away(data, 0)
+    lab.reopen()
+    lab.stop()
+
+    assert f"offsets {first} to {following - 1}" in look(data, ("verify",)).out
+
+
+# What retention and DeleteRecords do
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_what_a_crash_leaves_of_segments_below_the_log_start_is_no_damage(lab: Lab, command: tuple[str, ...]) -> None:
+    """The names of deleted segments may come back in any order."""
+    partition = fill(lab)
+    partition.delete_records(12)
+    lab.finish(partition)
+    data = leave(lab, partition, "crashed")
+    _, following = take_away(data, 1)
+    assert following < 12
+
+    done = look(data, command)
+
+    assert 0 == done.exit_code, done.out + done.error
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_segments_that_were_deleted_are_missed_by_nobody(lab: Lab, state: str, command: tuple[str, ...]) -> None:
+    partition = fill(lab)
+    partition.delete_records(9)
+    assert partition.apply_retention(NOW_MS) > 1
+    lab.finish(partition)
+
+    done = look(leave(lab, partition, state), command)
+
+    assert 0 == done.exit_code, done.out + done.error
