@@ -15,8 +15,8 @@ from logmark.errors import ErrorCode, Malformed, Refused
 from logmark.log import checkpoints, cleaning, swap
 from logmark.log.cleaning import Cleaned, Limits
 from logmark.log.index import OffsetIndex, TimeIndex
+from logmark.log.loader import Loader
 from logmark.log.partition import Partition
-from logmark.log.recovery import Loader
 from logmark.wire import batches
 from tests.log.lab import NOW_MS, PRODUCER_ID, Lab, batch, settings
 

@@ -54,7 +54,7 @@ def test_a_clean_start_reads_no_more_than_the_end(lab: Lab, monkeypatch: pytest.
     read: list[int] = []
     whole = Segment.read
     monkeypatch.setattr(Segment, "read", lambda self, at, size: read.append(size) or whole(self, at, size))
-    monkeypatch.setattr("logmark.log.recovery.TAIL_BYTES", 500)
+    monkeypatch.setattr("logmark.log.loader.TAIL_BYTES", 500)
 
     partition = lab.reopen(config=settings(segment_bytes=8000, index_interval_bytes=200))
 

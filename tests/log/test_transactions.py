@@ -359,7 +359,7 @@ def test_a_clean_start_with_transactions_reads_no_more_than_the_end(lab: Lab, mo
     read: list[int] = []
     whole = Segment.read
     monkeypatch.setattr(Segment, "read", lambda self, at, size: read.append(size) or whole(self, at, size))
-    monkeypatch.setattr("logmark.log.recovery.TAIL_BYTES", 300)
+    monkeypatch.setattr("logmark.log.loader.TAIL_BYTES", 300)
 
     lab.reopen(config=SMALL)
 

@@ -31,10 +31,10 @@ from logmark.log.flusher import Flush
 from logmark.log.folder import PartitionFolder
 from logmark.log.groupcommit import GroupCommit
 from logmark.log.high_watermark import CommitPoint, HighWatermark
+from logmark.log.loader import Loaded, Loader
 from logmark.log.log_to_clean import LogToClean
 from logmark.log.producers import Producers
 from logmark.log.reader import Reader
-from logmark.log.recovery import Loaded, Loader
 from logmark.log.segment import Segment
 from logmark.log.settings import TopicSettings
 from logmark.log.state import LogState

@@ -18,7 +18,7 @@ from logmark.log.folder import complete_folder
 from logmark.log.folder_names import partition_of
 from logmark.log.folders import folders_by_id
 from logmark.log.identity import META
-from logmark.log.recovery import CUT
+from logmark.log.loader import CUT
 from logmark.log.segment import LOG, file_name
 from logmark.log.wal import log as wal
 from logmark.log.wal import replay

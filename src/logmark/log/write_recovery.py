@@ -19,7 +19,7 @@ from logmark.log.deletion import SegmentDeleter
 from logmark.log.flush_state import FlushState
 from logmark.log.folder import PartitionFolder
 from logmark.log.groupcommit import CommittedLog, GroupCommit
-from logmark.log.recovery import Loaded, Loader
+from logmark.log.loader import Loaded, Loader
 from logmark.log.state import LogState, LogStatus
 
 BACKOFF_MS = 1_000
