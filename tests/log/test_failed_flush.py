@@ -111,12 +111,14 @@ def seconds_of_attempts(lab: Lab, partition: Partition, monkeypatch: pytest.Monk
 BACKED_OFF = [0, 1, 3, 7, 15, 31, 63, 123, 183]
 
 
-def test_a_partition_that_stays_broken_is_written_again_less_and_less_often(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+def test_a_partition_that_stays_broken_is_written_again_less_and_less_often_and_each_failure_is_logged(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     partition = fail_a_flush(lab)
+    caplog.clear()
 
     assert BACKED_OFF == seconds_of_attempts(lab, partition, monkeypatch, last=200)
+    assert len(BACKED_OFF) == len([one for one in caplog.messages if "The disk failed the log of clicks-0" in one])
 
 
 def test_a_partition_whose_next_flush_fails_again_is_written_again_less_and_less_often(

@@ -165,7 +165,7 @@ class WriteRecovery:
         self._is_disk_full = disk_full.is_full(error)
         if is_suspect or self._is_disk_full:
             self._committer.flusher.troubled.add(self._log)
-        else:
+        if not self._is_disk_full:
             logger.error("%s", disk_full.describe_failed_log(self._state.name, error))
 
     def _resume(self, loaded: Loaded, loader: Loader, *, is_suspect: bool) -> None:
