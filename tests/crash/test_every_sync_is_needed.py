@@ -17,7 +17,7 @@ from logmark.log.settings import TopicSettings
 from logmark.testing.crashes import CrashFileSystem
 from tests.crash.mutants import SyncSite, sync_sites, without
 from tests.crash.promises import NOW_MS
-from tests.crash.scenarios import Crash, Run, Script, crashes, script_of, survive
+from tests.crash.scenarios import Crash, Recoveries, Run, Script, crashes, script_of
 from tests.crash.site import PATH, InlineCommit
 
 KILLED = "a kill before any sync"
@@ -114,26 +114,29 @@ def _try(script: Script, seed: int | None) -> None:
     else:
         # The last moments first: a recovery, whose syncs are the hardest to miss, ends such a script.
         tried = (Crash(moment, loss) for moment in reversed(run.moments) for loss in moment.disk.power_losses())
+    recoveries = Recoveries()
     for crash in tried:
-        survive(crash)
+        recoveries.survive(crash)
 
 
 def _kill(script: Script) -> None:
     """Recovers from a kill at every moment of a script, with the power lost at three moments of the recovery."""
     run = Run(CrashFileSystem())
     run.run(script)
+    recoveries = Recoveries()
     for moment in reversed(run.moments):
         for again in range(3):
-            survive(Crash(moment, None, again))
+            recoveries.survive(Crash(moment, None, again))
 
 
 def _lose_any(script: Script) -> None:
     """Recovers from states of a script in which each change that was not synced has a fate of its own."""
     run = Run(CrashFileSystem())
     run.run(script)
+    recoveries = Recoveries()
     for moment in reversed(run.moments):
         for seed in range(12):
-            survive(Crash(moment, moment.disk.any_power_loss(random.Random(seed))))
+            recoveries.survive(Crash(moment, moment.disk.any_power_loss(random.Random(seed))))
 
 
 def is_missed(site: SyncSite, runs: int) -> bool:
