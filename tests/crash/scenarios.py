@@ -289,8 +289,9 @@ def crashes(moments: list[Moment], choose: random.Random, count: int) -> Iterato
             loss = choose.choice(list(moment.disk.power_losses()))
         again = choose.randrange(2**32) if loss is None or choose.random() < 0.2 else None
         crash = Crash(moment, loss, again)
-        if crash.state not in seen:
-            seen.add(crash.state)
+        state = crash.state
+        if state not in seen:
+            seen.add(state)
             yield crash
 
 
