@@ -20,7 +20,7 @@ PRODUCER_ID = 2**40
 TRANSACTIONAL_ID = PRODUCER_ID + 100
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Sent:
     """A batch of an idempotent producer."""
 
@@ -61,6 +61,17 @@ class Log:
             stamps=dict(self.stamps),
             sent={producer_id: list(sent) for producer_id, sent in self.sent.items()},
             transactions=[replace(each) for each in self.transactions],
+        )
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells it from other logs: all that it holds."""
+        return (
+            tuple(self.values.items()),
+            tuple(self.stamps.items()),
+            tuple((producer_id, tuple(sent)) for producer_id, sent in self.sent.items()),
+            tuple((each.producer_id, each.first_offset, each.marker, each.is_commit) for each in self.transactions),
+            (self.acknowledged, self.start, self.start_possible),
         )
 
     def forget_from(self, end: int) -> None:
@@ -120,6 +131,13 @@ class Promises:
         for name, topic in self.topics.items():
             copy.topics[name] = replace(topic, partitions=[log.copy() for log in topic.partitions])
         return copy
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells them from other promises: all that they say."""
+        topics = self.topics.items()
+        told = [(name, each.id, each.is_certain, tuple(log.key for log in each.partitions)) for name, each in topics]
+        return (self.is_closed, *told)
 
     def begin_topic(self, name: str, partitions: int) -> None:
         """A topic is being made: after a crash it is there, and empty, or it is not."""

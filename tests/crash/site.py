@@ -2,8 +2,11 @@
 
 import asyncio
 import contextvars
+import random
+import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import PurePath
 
 from logmark.broker.config import BrokerConfig
@@ -31,6 +34,18 @@ LOOP = StillLoop()
 PATH = "/var/data"
 # So small that files are used again all the time, and that a full WAL waits for a flush.
 SMALL_WAL = WalLimits(bytes_max=120 * 1024, file_bytes=24 * 1024, first_file_bytes=16 * 1024)
+
+
+@contextmanager
+def drawing(seed: int) -> Iterator[None]:
+    """Draws salts, ids and names from a seed: the same start on the same disk then leaves the same bytes."""
+    choose, drawn = random.Random(seed), (secrets.token_bytes, secrets.token_hex)
+    secrets.token_bytes = choose.randbytes
+    secrets.token_hex = lambda size: choose.randbytes(size).hex()
+    try:
+        yield
+    finally:
+        secrets.token_bytes, secrets.token_hex = drawn
 
 
 class SmallConfig(BrokerConfig):

@@ -4,6 +4,7 @@ A script is run on a disk in memory, and at any moment the power may be lost: th
 or everything but one write, or a write torn at a sector, zeros or garbage where data never came, or names without data.
 """
 
+import itertools
 import logging
 import random
 from collections import Counter
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from logmark.testing.crashes import CrashFileSystem
-from tests.crash.scenarios import Crash, Run, Script, crashes, script_of, survive
+from tests.crash.scenarios import Crash, Recoveries, Run, Script, crashes, script_of, states_after
 from tests.harness.searches import seed
 
 STATES_PER_RUN = 60
@@ -31,15 +32,16 @@ def explore(script: Script, number: int, count: int) -> Counter:
     run = Run(CrashFileSystem())
     run.run(script)
     kinds: Counter = Counter()
+    recoveries = Recoveries()
     for crash in crashes(run.moments, random.Random(number), count):
-        recover(crash)
+        recover(crash, recoveries)
         kinds[crash.kind] += 1
     return kinds
 
 
-def recover(crash: Crash) -> None:
+def recover(crash: Crash, recoveries: Recoveries) -> None:
     try:
-        survive(crash)
+        recoveries.survive(crash)
     except Exception as error:
         error.add_note(str(crash))
         raise
@@ -76,6 +78,18 @@ def test_crashes_that_broke_a_promise_once_break_none(number: int) -> None:
     explore(script_of(number), number, STATES_PER_RUN)
 
 
+def test_a_recovery_depends_on_nothing_but_the_disk_and_the_promises() -> None:
+    run = Run(CrashFileSystem())
+    run.run(script_of(44))
+    after: dict[int, int] = {}
+    repeated = 0
+    for crash in crashes(run.moments, random.Random(44), STATES_PER_RUN):
+        for state, next_state in itertools.pairwise(states_after(crash)):
+            repeated += state in after
+            assert after.setdefault(state, next_state) == next_state
+    assert repeated, "no two crashes have led to the same state"
+
+
 # Each has been the shortest way to a promise that was broken once.
 SHORT_SCRIPTS: dict[str, Script] = {
     "a kill between a name and its sync": [("create", 0, 1), ("append", 0, 0, 1, 0), ("kill",)],
@@ -104,12 +118,13 @@ SHORT_SCRIPTS: dict[str, Script] = {
 def test_every_single_crash_of_a_short_script_breaks_no_promise(name: str) -> None:
     run = Run(CrashFileSystem())
     run.run(SHORT_SCRIPTS[name])
+    recoveries = Recoveries()
     for moment in run.moments:
         seen: set[int] = set()
         for loss in moment.disk.power_losses():
             state = hash(frozenset(moment.disk.after(loss).image().items()))
             if state not in seen:
                 seen.add(state)
-                recover(Crash(moment, loss))
+                recover(Crash(moment, loss), recoveries)
         for again in range(3):
-            recover(Crash(moment, None, again))
+            recover(Crash(moment, None, again), recoveries)

@@ -3,9 +3,11 @@
 A sync that nothing needs would make the broker slow for nothing, and tests that do not miss one would be worth nothing.
 """
 
+import itertools
 import logging
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -17,18 +19,22 @@ from logmark.log.settings import TopicSettings
 from logmark.testing.crashes import CrashFileSystem
 from tests.crash.mutants import SyncSite, sync_sites, without
 from tests.crash.promises import NOW_MS
-from tests.crash.scenarios import Crash, Run, Script, crashes, script_of, survive
+from tests.crash.scenarios import Crash, Recoveries, Run, Script, crashes, script_of
 from tests.crash.site import PATH, InlineCommit
 
 KILLED = "a kill before any sync"
 MIDDLE = "letting go of segments below the middle of another"
 DELETING = "deleting"
+ROLLING = "rolling"
+CLEAN_STOP = "a clean stop"
+AN_ABORT = "an abort, then a roll"
+LETTING_GO = "letting go"
 # Random scripts that have led to a promise which was broken without some sync.
 FOUND = (44, 59, 93, 130, 138)
 # Where the random scripts seldom come along: each leads to the syncs that it is named after.
 PATHS: dict[str, Script] = {
     "the first records": [("create", 0, 1), ("append", 0, 0, 1, 0), ("settle",), ("kill",)],
-    "rolling": [
+    ROLLING: [
         *[("append", 0, 0, 1, 1000), ("append", 0, 1, 1, 1000), ("append", 0, 0, 1, 1000)], ("settle",),
         ("append", 0, 1, 1, 1000), ("settle",), ("checkpoint",), ("append", 0, 0, 1, 1000), ("settle",),
     ],
@@ -38,16 +44,16 @@ PATHS: dict[str, Script] = {
         ("checkpoint",),
     ],
     KILLED: [("append", 0, 0, 1, 1000), ("append", 0, 100, 1, 1000), ("append", 0, 1, 1, 1000), ("kill",)],
-    "a clean stop": [("append", 0, 0, 1, 900), ("append", 0, 0, 1, 100), ("append", 0, 0, 1, 0), ("restart",)],
+    CLEAN_STOP: [("append", 0, 0, 1, 900), ("append", 0, 0, 1, 100), ("append", 0, 0, 1, 0), ("restart",)],
     "an abort, then a clean stop": [
         ("append", 0, 100, 1, 0), ("settle",), ("end transaction", 0, False), ("settle",), ("restart",),
     ],
-    "an abort, then a roll": [
+    AN_ABORT: [
         ("append", 0, 100, 1, 0), ("settle",), ("end transaction", 0, False), ("settle",), ("append", 0, 0, 1, 1000),
         ("append", 0, 0, 1, 1000), ("append", 0, 0, 1, 1000), ("flush",), ("checkpoint",), ("append", 0, 0, 1, 0),
         ("settle",),
     ],
-    "letting go": [
+    LETTING_GO: [
         ("append", 0, 0, 1, 1000), ("append", 0, 100, 1, 1000), ("append", 0, 0, 1, 1000), ("settle",), ("retain", 6),
         ("settle",), ("delete records", 0, 3), ("checkpoint",), ("append", 0, 0, 1, 0), ("settle",),
     ],
@@ -59,6 +65,36 @@ PATHS: dict[str, Script] = {
         ("append", 0, 0, 1, 100), ("settle",), ("delete", 0), ("create", 0, 1), ("append", 0, 0, 1, 100), ("settle",),
     ],
 }  # fmt: skip
+
+
+def killed_in(path: str) -> str:
+    return f"every kill in {path}"
+
+
+def any_lost_in(path: str) -> str:
+    return f"any loss in {path}"
+
+
+def random_script(seed: int) -> str:
+    return f"random script {seed}"
+
+
+# What is tried first without a sync of a function, because it has missed one there; everything else is tried after it.
+MISSED_BY: dict[str, tuple[str, ...]] = {
+    "Appender._append_abort": (AN_ABORT,),
+    "Appender._begin_segment": (AN_ABORT,),
+    "CheckpointFiles._write": (LETTING_GO,),
+    "DataDirectory._begin": (killed_in(KILLED),),
+    "DataDirectory.close": (CLEAN_STOP,),
+    "FlushState.begin": (CLEAN_STOP,),
+    "PartitionFolder.syncs": (CLEAN_STOP, random_script(20)),
+    "PartitionFolder.epochs_writer": (MIDDLE,),
+    "Partitions.delete": (any_lost_in(DELETING),),
+    "Loader._make_durable": (ROLLING, LETTING_GO),
+    "Segment.sync_log": (CLEAN_STOP,),
+    "WalFile.create": (any_lost_in(DELETING),),
+    "WriteAheadLog.write_points": (CLEAN_STOP,),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -88,21 +124,18 @@ def make_at_once() -> None:
         assert (7, 7) == (opened.log_start_offset, opened.log_end_offset)
 
 
-def ways_to_miss_it(runs: int) -> Iterator[Callable[[], None]]:
+def ways_to_miss_it(runs: int) -> dict[str, Callable[[], None]]:
     """What is tried without a sync, the cheapest first."""
-    yield make_at_once
-    for script in PATHS.values():
-        yield lambda script=script: _try(script, 0)
-    yield lambda: _kill(PATHS[KILLED])
-    yield lambda: _lose_any(PATHS[DELETING])
-    yield lambda: _lose_any(PATHS[MIDDLE])
-    for seed in FOUND:
-        yield lambda seed=seed: _try(script_of(seed), seed)
-    random_scripts = [lambda seed=seed: _try(script_of(seed), seed) for seed in range(runs)]
-    yield from random_scripts
-    for script in PATHS.values():
-        yield lambda script=script: _kill(script)
-        yield lambda script=script: _try(script, None)
+    ways: dict[str, Callable[[], None]] = {"made at once": make_at_once}
+    ways |= {name: partial(_try, script, 0) for name, script in PATHS.items()}
+    ways[killed_in(KILLED)] = partial(_kill, PATHS[KILLED])
+    ways[any_lost_in(DELETING)] = partial(_lose_any, PATHS[DELETING])
+    ways[any_lost_in(MIDDLE)] = partial(_lose_any, PATHS[MIDDLE])
+    ways |= {random_script(seed): partial(_try, script_of(seed), seed) for seed in (*FOUND, *range(runs))}
+    for name, script in PATHS.items():
+        ways[killed_in(name)] = partial(_kill, script)
+        ways[f"every crash of {name}"] = partial(_try, script, None)
+    return ways
 
 
 def _try(script: Script, seed: int | None) -> None:
@@ -114,32 +147,37 @@ def _try(script: Script, seed: int | None) -> None:
     else:
         # The last moments first: a recovery, whose syncs are the hardest to miss, ends such a script.
         tried = (Crash(moment, loss) for moment in reversed(run.moments) for loss in moment.disk.power_losses())
+    recoveries = Recoveries()
     for crash in tried:
-        survive(crash)
+        recoveries.survive(crash)
 
 
 def _kill(script: Script) -> None:
     """Recovers from a kill at every moment of a script, with the power lost at three moments of the recovery."""
     run = Run(CrashFileSystem())
     run.run(script)
+    recoveries = Recoveries()
     for moment in reversed(run.moments):
         for again in range(3):
-            survive(Crash(moment, None, again))
+            recoveries.survive(Crash(moment, None, again))
 
 
 def _lose_any(script: Script) -> None:
     """Recovers from states of a script in which each change that was not synced has a fate of its own."""
     run = Run(CrashFileSystem())
     run.run(script)
+    recoveries = Recoveries()
     for moment in reversed(run.moments):
         for seed in range(12):
-            survive(Crash(moment, moment.disk.any_power_loss(random.Random(seed))))
+            recoveries.survive(Crash(moment, moment.disk.any_power_loss(random.Random(seed))))
 
 
 def is_missed(site: SyncSite, runs: int) -> bool:
     """Whether a promise is broken without that sync."""
+    ways = ways_to_miss_it(runs)
     with without(site):
-        for attempt in ways_to_miss_it(runs):
+        first = {name: ways[name] for name in MISSED_BY.get(site.function, ())}
+        for attempt in (first | ways).values():
             try:
                 attempt()
             except Exception:  # noqa: BLE001 - whatever it is, it is noticed
@@ -148,14 +186,18 @@ def is_missed(site: SyncSite, runs: int) -> bool:
 
 
 def test_with_all_of_its_syncs_the_code_keeps_every_promise() -> None:
-    make_at_once()
-    for script in PATHS.values():
-        _try(script, 0)
+    ways = ways_to_miss_it(40)
+    for name in dict.fromkeys(["made at once", *PATHS, *itertools.chain(*MISSED_BY.values())]):
+        ways[name]()
 
 
 @pytest.mark.parametrize("site", sync_sites(), ids=str)
 def test_without_one_sync_a_promise_is_broken(site: SyncSite) -> None:
     assert is_missed(site, 40), f"nothing needs it: line {site.line} of {site}"
+
+
+def test_what_is_tried_first_belongs_to_a_sync_that_is_there() -> None:
+    assert set(MISSED_BY) <= {site.function for site in sync_sites()}
 
 
 @pytest.mark.soak

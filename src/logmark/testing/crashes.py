@@ -166,6 +166,8 @@ class CrashFileSystem:
 
     def __init__(self) -> None:
         self._nodes: dict[int, _File | _Directory] = {_ROOT: _Directory()}
+        # Directories that were found by their paths; no name of a directory has changed since.
+        self._found: dict[str, int] = {}
         self._number = 0
         self._locked: set[str] = set()
         self.before_change: Callable[[], None] = lambda: None
@@ -214,9 +216,10 @@ class CrashFileSystem:
 
     def after(self, loss: PowerLoss) -> "CrashFileSystem":
         """The disk after a power loss: what it holds now it will hold for ever."""
-        copy = CrashFileSystem()
-        copy._number = self._number
+        copy = self.killed()
         for key, node in self._nodes.items():
+            if not node.pending:
+                continue
             if isinstance(node, _File):
                 content = node.synced
                 for change in node.pending:
@@ -276,14 +279,29 @@ class CrashFileSystem:
     # Names
 
     def _find(self, path: str) -> int | None:
+        folder, name = _split(path)
+        key = self._found.get(folder)
+        if key is None:
+            key = self._walk(folder)
+            if key is None:
+                return None
+            self._found[folder] = key
+        node = self._nodes[key]
+        assert isinstance(node, _Directory)
+        return node.entries.get(name) if name else key
+
+    def _walk(self, folder: str) -> int | None:
+        """The directory of that path, from the root on."""
         key = _ROOT
-        for name in _names(path):
+        for name in folder.split("/"):
+            if not name:
+                continue
             node = self._nodes[key]
             found = node.entries.get(name) if isinstance(node, _Directory) else None
             if found is None:
                 return None
             key = found
-        return key
+        return key if isinstance(self._nodes[key], _Directory) else None
 
     def _at(self, path: str) -> int:
         found = self._find(path)
@@ -300,12 +318,15 @@ class CrashFileSystem:
 
     def _rename(self, folder: str, *, gone: str | None, come: str | None, node: int) -> None:
         key, directory = self._directory(folder)
+        replaced = None if come is None else directory.entries.get(come)
+        if any(isinstance(self._nodes[each], _Directory) for each in (node, replaced) if each is not None):
+            self._found.clear()
         change = Name(self._next(), gone, come, node)
         entries = change.after(directory.entries, Fate.KEPT)
         self._nodes[key] = _Directory(entries, directory.synced, (*directory.pending, change))
 
     def _create(self, path: str, node: _File | _Directory) -> int:
-        folder, name = posixpath.split(path)
+        folder, name = _split(path)
         self._directory(folder)
         self.before_change()
         key = self._next()
@@ -370,8 +391,8 @@ class CrashFileSystem:
 
     def replace(self, source: str, target: str) -> None:
         key = self._at(source)
-        folder, name = posixpath.split(source)
-        target_folder, target_name = posixpath.split(target)
+        folder, name = _split(source)
+        target_folder, target_name = _split(target)
         self.before_change()
         if folder == target_folder:
             self._rename(folder, gone=name, come=target_name, node=key)
@@ -381,7 +402,7 @@ class CrashFileSystem:
 
     def remove(self, path: str) -> None:
         key = self._at(path)
-        folder, name = posixpath.split(path)
+        folder, name = _split(path)
         self.before_change()
         self._rename(folder, gone=name, come=None, node=key)
 
@@ -410,8 +431,9 @@ class CrashFileSystem:
 
 
 @lru_cache(maxsize=4096)
-def _names(path: str) -> tuple[str, ...]:
-    return tuple(name for name in posixpath.normpath(path).split("/") if name)
+def _split(path: str) -> tuple[str, str]:
+    """The path of a directory and the name in it; the root has none."""
+    return posixpath.split(posixpath.normpath(path))
 
 
 def _error(code: int, path: str) -> OSError:
