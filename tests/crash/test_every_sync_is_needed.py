@@ -30,7 +30,7 @@ CLEAN_STOP = "a clean stop"
 AN_ABORT = "an abort, then a roll"
 LETTING_GO = "letting go"
 # Random scripts that have led to a promise which was broken without some sync.
-FOUND = (44, 59, 93, 130, 138)
+FOUND = (44, 59, 93, 130, 138, 2711542209)
 # Where the random scripts seldom come along: each leads to the syncs that it is named after.
 PATHS: dict[str, Script] = {
     "the first records": [("create", 0, 1), ("append", 0, 0, 1, 0), ("settle",), ("kill",)],
@@ -94,6 +94,7 @@ MISSED_BY: dict[str, tuple[str, ...]] = {
     "Segment.sync_log": (CLEAN_STOP,),
     "WalFile.create": (any_lost_in(DELETING),),
     "WriteAheadLog.write_points": (CLEAN_STOP,),
+    "remove_unfinished": (random_script(2711542209),),
 }
 
 

@@ -68,8 +68,8 @@ class WriteAheadLog:
 
     def create(self, points: Mapping[bytes, RecoveryPoint]) -> None:
         """Make the folder with its first file; blocks until it is durable."""
-        new, _ = self._unfinished()
-        _remove_folder(new, self._files)
+        remove_unfinished(self._directory, self._files)
+        new = f"{self._directory}/{UNFINISHED[0]}"
         self._files.mkdir(new)
         first = self._new_file(new, self._first_file_bytes)
         first.create(self._directory_id, self._next_sequence())
@@ -90,9 +90,6 @@ class WriteAheadLog:
         first.file.path = first.path
         self._current = first
         self._bytes = first.capacity
-
-    def _unfinished(self) -> tuple[str, str]:
-        return f"{self._directory}/{UNFINISHED[0]}", f"{self._directory}/{UNFINISHED[1]}"
 
     def _new_file(self, folder: str, capacity: int) -> WalFile:
         self._names += 1
@@ -247,21 +244,24 @@ class WriteAheadLog:
 
 def remove(directory: str, files: FileSystem) -> None:
     """Take the WAL of a directory away, durably, as one step and then for good."""
-    folder, old = f"{directory}/{FOLDER}", f"{directory}/{UNFINISHED[1]}"
-    _remove_folder(old, files)
-    files.replace(folder, old)
+    remove_unfinished(directory, files)
+    old = f"{directory}/{UNFINISHED[1]}"
+    files.replace(f"{directory}/{FOLDER}", old)
     files.sync_directory(directory)
     _remove_folder(old, files)
 
 
 def remove_unfinished(directory: str, files: FileSystem) -> None:
     """Remove what a crash left of a folder that did not have its name yet, or not any more."""
-    for name in UNFINISHED:
-        _remove_folder(f"{directory}/{name}", files)
+    left = [path for name in UNFINISHED if files.exists(path := f"{directory}/{name}")]
+    if left:
+        # After a kill a name may be in memory only: a power loss now would give the WAL its name back, without files.
+        files.sync_directory(directory)
+    for path in left:
+        _remove_folder(path, files)
 
 
 def _remove_folder(path: str, files: FileSystem) -> None:
-    if files.exists(path):
-        for name in files.listdir(path):
-            files.remove(f"{path}/{name}")
-        files.rmdir(path)
+    for name in files.listdir(path):
+        files.remove(f"{path}/{name}")
+    files.rmdir(path)
