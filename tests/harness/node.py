@@ -40,6 +40,9 @@ SETTINGS = {
     "offsets.retention.check.interval.ms": "2000",
 }
 
+# For nodes whose tests do not look at these topics: each partition of them is made, checked and closed.
+SMALL_TOPICS = {"offsets.topic.num.partitions": "5", "transaction.state.log.num.partitions": "5"}
+
 
 def free_ports(count: int) -> list[int]:
     """Ports that nobody listened on a moment ago, all different."""
