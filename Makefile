@@ -73,6 +73,7 @@ imports:
 
 fetched:
 	@$(BIN)/python scripts/apache_kafka.py
+	@$(BIN)/python -m tests.harness.kafka_archive
 	@$(BIN)/python -m tests.harness.spark_archive
 
 test: setup

@@ -2,7 +2,6 @@
 
 import fcntl
 import functools
-import hashlib
 import os
 import re
 import shutil
@@ -121,12 +120,6 @@ def _fetch(folder: Path) -> None:
 def class_path() -> str:
     """Every jar by name: the JVM refuses a class archive when the order of a wildcard changes."""
     return os.pathsep.join(str(jar) for jar in sorted(jars().glob("*.jar")))
-
-
-def class_archive(main_class: str) -> Path:
-    """Where the JVM keeps the parsed classes of one main class; one file per Java runtime and cache folder."""
-    identity = hashlib.sha256((java_version(java()) + class_path()).encode()).hexdigest()[:12]
-    return cache_folder() / "classes" / f"{main_class}-{identity}.jsa"
 
 
 @functools.cache

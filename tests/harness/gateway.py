@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import os
 from types import TracebackType
 from typing import Any, Self
 
@@ -10,9 +9,8 @@ from py4j.java_gateway import CallbackServerParameters, GatewayParameters, JavaG
 from py4j.protocol import Py4JJavaError
 
 from tests.harness import distribution
-from tests.harness.tools import QUICK_JVM, HasAddress, ToolResult, class_sharing, keep_archive
-
-_MAIN = "py4j.GatewayServer"
+from tests.harness.kafka_archive import sharing_of
+from tests.harness.tools import GATEWAY, QUICK_JVM, HasAddress, ToolResult
 
 
 class _Exit(Exception):
@@ -53,12 +51,12 @@ def _thrown_by_java(error: BaseException | None) -> Py4JJavaError | None:
 class JavaTools:
     """One JVM that runs the main method of Kafka's tools, one after the other, each with streams of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, sharing: str | None = None) -> None:
         # It reports every exception that Python throws into Java, and that is how a tool is ended here.
         logging.getLogger("py4j.java_gateway").setLevel(logging.CRITICAL)
         self._port, self._process = launch_gateway(
             classpath=distribution.class_path(),
-            javaopts=[*QUICK_JVM, *class_sharing(_MAIN, archive_owner=os.getpid())],
+            javaopts=[*QUICK_JVM, sharing or sharing_of(GATEWAY)],
             java_path=distribution.java(),
             die_on_exit=True,
             return_proc=True,
@@ -118,7 +116,6 @@ class JavaTools:
         self._gateway.shutdown()
         self._process.terminate()
         self._process.wait(60)
-        keep_archive(_MAIN, os.getpid())
 
 
 @functools.cache

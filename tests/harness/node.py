@@ -21,7 +21,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tests.harness import distribution
-from tests.harness.tools import SERVER, STORAGE, java_command, keep_archive, run_tool
+from tests.harness.tools import SERVER, STORAGE, java_command, run_tool
 
 JVM = ("-Xlog:disable", "-Xms256m", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
@@ -39,6 +39,9 @@ SETTINGS = {
     "log.retention.check.interval.ms": "200",
     "offsets.retention.check.interval.ms": "2000",
 }
+
+# For nodes whose tests do not look at these topics: each partition of them is made, checked and closed.
+SMALL_TOPICS = {"offsets.topic.num.partitions": "5", "transaction.state.log.num.partitions": "5"}
 
 
 def free_ports(count: int) -> list[int]:
@@ -66,7 +69,6 @@ class KafkaNode:
     bootstrap_servers: str
     folder: str
     pid: int
-    owner_pid: int
     proxied_port: int  # a second listener, which sends its clients to the port beside
     proxy_port: int
 
@@ -95,7 +97,6 @@ class KafkaNode:
     def remove(self) -> None:
         """Ends the node and removes its files."""
         self.stop()
-        keep_archive(SERVER, self.owner_pid)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -106,6 +107,7 @@ def start_node(
     owner_pid: int | None = None,
     env: Mapping[str, str] | None = None,
     jvm: Sequence[str] = JVM,
+    sharing: str | None = None,
 ) -> KafkaNode:
     """Starts a node in `folder`, formatted unless it is there already; it ends when the process `owner_pid` does."""
     properties = folder / "server.properties"
@@ -119,7 +121,7 @@ def start_node(
     guard = subprocess.Popen(
         [
             *(sys.executable, str(Path(__file__).with_name("guard.py")), str(owner_pid)),
-            *java_command(SERVER, [str(properties)], jvm=jvm, archive_owner=owner_pid),
+            *java_command(SERVER, [str(properties)], jvm=jvm, sharing=sharing),
         ],
         stdin=subprocess.DEVNULL,
         stdout=(folder / "stdout").open("ab"),
@@ -131,7 +133,6 @@ def start_node(
         bootstrap_servers=f"127.0.0.1:{ports.broker}",
         folder=str(folder),
         pid=guard.pid,
-        owner_pid=owner_pid,
         proxied_port=ports.proxied,
         proxy_port=ports.proxy,
     )
@@ -159,7 +160,8 @@ def _formatted() -> Path:
             with tempfile.TemporaryDirectory(dir=made.parent) as work:
                 properties = Path(work, "server.properties")
                 _write_properties(properties, Path(work), Ports(*free_ports(4)), {})
-                run_tool(STORAGE, "format", "-t", _new_id(), "-c", str(properties)).check()
+                # Without a class archive: what makes the archives starts a node itself.
+                run_tool(STORAGE, "format", "-t", _new_id(), "-c", str(properties), sharing="-Xshare:auto").check()
                 Path(work, "data").rename(made)
     return made
 

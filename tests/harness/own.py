@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.harness.brokers import BrokerUnderTest, warm_up
 from tests.harness.moved_clock import MovedClock
-from tests.harness.node import KafkaNode, start_node
+from tests.harness.node import SMALL_TOPICS, KafkaNode, start_node
 
 # What tests want shorter than operators do, on both sides; tests.harness.node gives the same to Apache Kafka.
 OUR_SETTINGS = {
@@ -46,7 +46,8 @@ class OwnBroker:
     def start(self) -> BrokerUnderTest:
         """Serves from the folder."""
         if self._clock is not None:
-            self._node = start_node(self._folder / "node", self._settings, env=self._clock.env)
+            settings = {**SMALL_TOPICS, **self._settings}
+            self._node = start_node(self._folder / "node", settings, env=self._clock.env)
             warm_up(self._node.bootstrap_servers)
             bootstrap_servers = self._node.bootstrap_servers
         else:

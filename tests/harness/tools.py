@@ -7,7 +7,6 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from tests.harness import distribution
@@ -26,6 +25,7 @@ CLIENT_COMPATIBILITY = "org.apache.kafka.tools.ClientCompatibilityTest"
 PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 STORAGE = "kafka.tools.StorageTool"
 SERVER = "kafka.Kafka"
+GATEWAY = "py4j.GatewayServer"
 
 # -Xlog:disable: a class archive of another JVM would be reported on standard output, among the tool's own lines.
 QUICK_JVM = ("-Xlog:disable", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
@@ -54,28 +54,21 @@ class ToolResult:
 
 
 def java_command(
-    main_class: str, args: Sequence[str], *, jvm: Sequence[str] = QUICK_JVM, archive_owner: int | None = None
+    main_class: str, args: Sequence[str], *, jvm: Sequence[str] = QUICK_JVM, sharing: str | None = None
 ) -> list[str]:
-    """The command line of one of Kafka's main classes, with its class archive or the order to leave one."""
-    sharing = class_sharing(main_class, archive_owner=archive_owner)
-    return [distribution.java(), *jvm, *sharing, "-cp", distribution.class_path(), main_class, *args]
+    """Return the command line of one of Kafka's main classes, with its class archive or what `sharing` says instead."""
+    from tests.harness.kafka_archive import sharing_of
+
+    sharing = sharing or sharing_of(main_class)
+    return [distribution.java(), *jvm, sharing, "-cp", class_path(main_class), main_class, *args]
 
 
-def class_sharing(main_class: str, *, archive_owner: int | None = None) -> list[str]:
-    """The option that makes a JVM use the class archive of a main class, or leave one when it ends."""
-    archive = distribution.class_archive(main_class)
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    if archive.exists():
-        return [f"-XX:SharedArchiveFile={archive}"]
-    return [] if archive_owner is None else [f"-XX:ArchiveClassesAtExit={archive}.{archive_owner}"]
+def class_path(main_class: str) -> str:
+    """Return the jars of a main class; the tools have py4j too, because they share the archive of the gateway."""
+    from py4j.java_gateway import find_jar_path
 
-
-def keep_archive(main_class: str, owner: int) -> None:
-    """Makes the class archive that a JVM left when it ended the one that later calls use."""
-    archive = distribution.class_archive(main_class)
-    made = Path(f"{archive}.{owner}")
-    if made.exists():
-        made.replace(archive)
+    jars = distribution.class_path()
+    return jars if main_class == SERVER else os.pathsep.join((find_jar_path(), jars))
 
 
 def run_tool(
@@ -85,11 +78,12 @@ def run_tool(
     stdin: str | bytes | None = None,
     timeout_s: float = 90,
     env: dict[str, str] | None = None,
+    sharing: str | None = None,
 ) -> ToolResult:
     """Runs one of Kafka's tools to its end; with a broker, `--bootstrap-server` is filled in."""
     address = () if broker is None else ("--bootstrap-server", broker.bootstrap_servers)
     done = subprocess.run(
-        java_command(main_class, [*address, *args], archive_owner=os.getpid()),
+        java_command(main_class, [*address, *args], sharing=sharing),
         input=stdin.encode() if isinstance(stdin, str) else stdin,
         stdin=subprocess.DEVNULL if stdin is None else None,
         capture_output=True,
@@ -97,7 +91,6 @@ def run_tool(
         check=False,
         env={**os.environ, **(env or {})},
     )
-    keep_archive(main_class, os.getpid())
     stderr = "".join(line for line in done.stderr.decode().splitlines(keepends=True) if not line.startswith("SLF4J"))
     return ToolResult(exit_code=done.returncode, stdout=done.stdout.decode(), stderr=stderr)
 
