@@ -3,11 +3,11 @@
 import asyncio
 import contextvars
 import random
-import secrets
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import PurePath
+from unittest.mock import patch
 
 from logmark.broker.config import BrokerConfig
 from logmark.broker.logs import Logs
@@ -39,13 +39,9 @@ SMALL_WAL = WalLimits(bytes_max=120 * 1024, file_bytes=24 * 1024, first_file_byt
 @contextmanager
 def drawing(seed: int) -> Iterator[None]:
     """Draws salts, ids and names from a seed: the same start on the same disk then leaves the same bytes."""
-    choose, drawn = random.Random(seed), (secrets.token_bytes, secrets.token_hex)
-    secrets.token_bytes = choose.randbytes
-    secrets.token_hex = lambda size: choose.randbytes(size).hex()
-    try:
+    draw = random.Random(seed).randbytes
+    with patch("secrets.token_bytes", draw), patch("secrets.token_hex", lambda size: draw(size).hex()):
         yield
-    finally:
-        secrets.token_bytes, secrets.token_hex = drawn
 
 
 class SmallConfig(BrokerConfig):
