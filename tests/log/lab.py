@@ -198,6 +198,13 @@ class Lab:
             self.loop.run_until_complete(waiting)
         self.turn()
 
+    def recover(self, partition: Partition) -> None:
+        """Has a partition resume writes, as the broker asks every second: it refuses while its flush is under way."""
+        assert self.committer is not None
+        if self.committer.flusher.is_busy_with(partition):
+            self.committer.flusher.finish()
+        self.loop.run_until_complete(partition.recover())
+
     def finish(self, partition: Partition) -> None:
         """Commits and flushes everything, and makes the changes on disk that waited for that."""
         self.settle(partition)

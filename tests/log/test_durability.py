@@ -239,7 +239,7 @@ def test_recovery_points_that_cannot_be_written_hold_changes_up_until_they_can(l
     assert partition.failure is None and partition in lab.committer.flusher.troubled
     lab.append(partition, b"still taken")
     lab.files.heal()
-    lab.loop.run_until_complete(partition.recover())
+    lab.recover(partition)
     lab.finish(partition)
     assert not names & {path.name for path in lab.folder().glob("*.log")}
     assert [b"still taken"] == list(values(lab.reopen(clean=False, config=config)).values())

@@ -45,7 +45,7 @@ def test_what_a_failed_flush_may_have_lost_is_written_again_from_the_wal(lab: La
     spoil(lab)
     lab.files.heal()
 
-    lab.loop.run_until_complete(partition.recover())
+    lab.recover(partition)
     lab.finish(partition)
 
     assert partition.failure is None
@@ -61,7 +61,7 @@ def test_a_disk_that_stays_broken_keeps_the_records_aside_and_does_not_pin_the_w
     before = values(partition)
     flusher = lab.committer.flusher
 
-    lab.loop.run_until_complete(partition.recover())
+    lab.recover(partition)
     lab.turn()
 
     assert partition.failure is not None and partition in flusher.troubled
@@ -82,7 +82,7 @@ def test_other_partitions_go_on_while_one_is_broken(lab: Lab, which: int) -> Non
 
     lab.append(other, b"acknowledged")
     if which:
-        lab.loop.run_until_complete(broken.recover())
+        lab.recover(broken)
     lab.finish(other)
 
     assert {0: b"acknowledged"} == values(other)
@@ -101,7 +101,7 @@ def seconds_of_attempts(lab: Lab, partition: Partition, monkeypatch: pytest.Monk
     monkeypatch.setattr(lab.committer, "rewrite", note)
     for _ in range(last + 1):
         assert partition in lab.committer.flusher.troubled
-        lab.loop.run_until_complete(partition.recover())
+        lab.recover(partition)
         lab.committer.flusher.settle()
         assert partition.failure is not None
         lab.clock.advance(seconds=1)
@@ -150,10 +150,10 @@ def test_a_partition_that_a_full_disk_has_stopped_is_tried_every_second(
 def test_a_flush_that_succeeds_ends_the_back_off(lab: Lab) -> None:
     partition = fail_a_flush(lab)
     for _ in range(5):
-        lab.loop.run_until_complete(partition.recover())
+        lab.recover(partition)
         lab.clock.advance(seconds=60)
     lab.files.heal()
-    lab.loop.run_until_complete(partition.recover())
+    lab.recover(partition)
     assert partition.failure is None
     lab.finish(partition)
 
@@ -161,20 +161,20 @@ def test_a_flush_that_succeeds_ends_the_back_off(lab: Lab) -> None:
     lab.append(partition, b"acknowledged")
     lab.finish(partition)
     assert partition.failure is not None
-    lab.loop.run_until_complete(partition.recover())
+    lab.recover(partition)
 
     assert partition.failure is None
 
 
 def test_a_clock_that_is_set_back_does_not_delay_a_recovery(lab: Lab) -> None:
     partition = fail_a_flush(lab)
-    lab.loop.run_until_complete(partition.recover())
+    lab.recover(partition)
     lab.files.heal()
-    lab.loop.run_until_complete(partition.recover())
+    lab.recover(partition)
     assert partition.failure is not None, "the back-off is not over"
 
     lab.clock._now_ms -= 1
-    lab.loop.run_until_complete(partition.recover())
+    lab.recover(partition)
 
     assert partition.failure is None
 
@@ -184,7 +184,7 @@ def test_a_second_flush_that_fails_costs_nothing_that_came_after_the_first(lab: 
     partition = fail_a_flush(lab)
     lab.files.heal()
     with lab.files.hold_syncs(METADATA):
-        lab.loop.run_until_complete(partition.recover())
+        lab.recover(partition)
         for number in range(5):
             partition.append(batch(b"new %d" % number), now_ms=NOW_MS)
         lab.loop.run_until_complete(partition.durable(partition.log_end_offset))
@@ -195,7 +195,7 @@ def test_a_second_flush_that_fails_costs_nothing_that_came_after_the_first(lab: 
 
     lab.files.heal()
     lab.clock.advance(seconds=120)
-    lab.loop.run_until_complete(partition.recover())
+    lab.recover(partition)
     lab.finish(partition)
 
     assert (16, acknowledged, []) == (acknowledged, partition.log_end_offset, partition.damage)
@@ -208,7 +208,7 @@ def saved_aside(lab: Lab) -> tuple[Path, int]:
     """Return the file of the entries that were saved aside of a log that was killed, and the log's acknowledged end."""
     partition = fail_a_flush(lab)
     acknowledged = partition.high_watermark
-    lab.loop.run_until_complete(partition.recover())
+    lab.recover(partition)
     lab.turn()
     lab.files.heal()
     other = lab.create(index=1)
@@ -258,7 +258,7 @@ def test_a_flush_that_fails_before_the_first_record_of_a_run_is_tried_again(lab:
     assert partition.failure is not None
 
     lab.files.heal()
-    lab.loop.run_until_complete(partition.recover())
+    lab.recover(partition)
 
     assert partition.failure is None
     lab.append(partition, b"new")
@@ -283,7 +283,7 @@ def test_a_log_whose_write_failed_does_not_keep_the_wal_from_the_others(
             broken.append(batch(b"refused"), now_ms=NOW_MS)
     assert broken in lab.committer.flusher.troubled
     lab.committer.flusher.finish()
-    lab.loop.run_until_complete(broken.recover())
+    lab.recover(broken)
 
     assert broken.failure is None
     lab.append(broken, b"again")
@@ -296,7 +296,7 @@ def test_a_wal_that_is_full_because_entries_cannot_be_saved_aside_is_not_called_
     broken = fail_a_flush(lab)
     other = lab.create(index=1)
     lab.files.fail_writes(saved.PREFIX, errno.EIO)
-    lab.loop.run_until_complete(broken.recover())
+    lab.recover(broken)
     assert [] == [name for name in lab.files.listdir(f"{lab.path}/{FOLDER}") if saved.is_saved(name)]
 
     with pytest.raises(LogFailed) as failed:
@@ -313,7 +313,7 @@ def test_a_wal_that_is_full_because_entries_cannot_be_saved_aside_is_not_called_
     lab.files.heal()
     lab.clock.advance(seconds=60)
     for each in (broken, other):
-        lab.loop.run_until_complete(each.recover())
+        lab.recover(each)
     lab.finish(broken)
     lab.append(other, b"goes on")
     assert {**acknowledged, len(acknowledged): b"goes on"} == values(other)

@@ -26,7 +26,7 @@ def refused(lab: Lab, partition, value: bytes = b"refused" * 10, **more) -> str:
 
 
 def recover(lab: Lab, partition) -> None:
-    lab.loop.run_until_complete(partition.recover())
+    lab.recover(partition)
     lab.turn()
 
 
@@ -313,7 +313,7 @@ def test_whatever_is_full_what_was_acknowledged_is_seen_and_nothing_else(
                 assert acknowledged == {offset: shown.get(offset) for offset in acknowledged}, (fault, part, turn)
                 assert [b"%04d" % offset for offset in range(len(shown))] == [value[:4] for value in shown.values()]
                 lab.files.heal()
-                lab.loop.run_until_complete(partition.recover())
+                lab.recover(partition)
                 lab.turn()
                 assert partition.failure is None
                 assert shown == values(partition), "what was shown is taken back, or what was cut away is shown"
@@ -415,7 +415,7 @@ def test_without_syncs_a_log_that_comes_back_after_a_full_disk_keeps_what_was_wr
         patched.setattr(Segment, "cut_torn", fail)
         with pytest.raises(LogFailed):
             partition.append(batch(b"refused"), now_ms=NOW_MS)
-    lab.loop.run_until_complete(partition.recover())
+    lab.recover(partition)
 
     assert (None, 12, []) == (partition.failure, partition.log_end_offset, partition.damage)
     assert 12 == len(values(partition))

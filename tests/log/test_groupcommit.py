@@ -237,7 +237,7 @@ class TestWithSmallFiles:
         assert [1] == told
         assert log in lab.committer.flusher.troubled and lab.committer.failure is None
         lab.files.heal()
-        lab.loop.run_until_complete(log.recover())
+        lab.recover(log)
         assert 2 == lab.append(log, b"again").base_offset
 
     def test_a_stop_ends_although_no_file_can_be_made(self, lab: Lab) -> None:
@@ -260,7 +260,7 @@ class TestWithSmallFiles:
         idle.append(batch(b"lost"), now_ms=NOW_MS)
         with pytest.raises(LogFailed):
             lab.loop.run_until_complete(idle.durable(2))
-        lab.loop.run_until_complete(idle.recover())
+        lab.recover(idle)
         lab.finish(idle)
         for number in range(30):
             lab.append(busy, b"%d" % number + LARGE)
