@@ -21,7 +21,8 @@ def test_every_promise_names_a_test_and_every_named_test_exists() -> None:
         for path, function in named:
             assert (REPOSITORY / path).is_file(), f"{path} does not exist: {row}"
             source = (REPOSITORY / path).read_text()
-            assert re.search(rf"\b{function or 'test_'}", source), f"{path} has no {function or 'test'}: {row}"
+            test = rf"\bdef {function}\(" if function else r"\bdef test_|^Test"
+            assert re.search(test, source, re.MULTILINE), f"{path} has no {function or 'test'}: {row}"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
