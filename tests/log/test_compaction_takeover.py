@@ -209,6 +209,8 @@ def test_a_segment_may_be_replaced_while_a_flush_that_began_before_syncs_it(lab:
     while partition.segments[-1] is filled:
         lab.append_keyed(partition, (b"key-0", b"value 5"))
     flushed = partition.segments[-1]
+    # The next flush is the one that is asked for below, and it has something to sync.
+    lab.finish(partition)
     assert lab.committer is not None
     with lab.files.hold_syncs(flushed.path):
         lab.append_keyed(partition, (b"key-0", b"value 5"))
