@@ -10,6 +10,7 @@ import asyncio
 import re
 import shutil
 import time
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -150,6 +151,19 @@ def configure(node: KafkaNode, topic: str, **values: str) -> None:
     admin.incremental_alter_configs([resource])[resource].result(60)
 
 
+def wait_until_in_force(node: KafkaNode) -> None:
+    """Return when the broker has applied every change of configuration that was answered.
+
+    It applies changes one after the other, some time after the answer: when the second topic has its folder, all that
+    came before the first one is applied.
+    """
+    admin = AdminClient({"bootstrap.servers": node.bootstrap_servers, **QUIET})
+    for _ in range(2):
+        name = f"in-force-{uuid.uuid4()}"
+        admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)])[name].result(60)
+        wait_until((node.log_dir / f"{name}-0").exists, f"Apache Kafka has made {name}")
+
+
 def cleaned_to(node: KafkaNode, topic: str) -> int | None:
     path = node.log_dir / "cleaner-offset-checkpoint"
     return checkpoints.read_offsets(path.read_bytes()).get(TopicPartition(topic, 0)) if path.exists() else None
@@ -174,6 +188,8 @@ def run_pass(node: KafkaNode, topic: str, number: int, retention_ms: int, path: 
     )  # fmt: skip
     wait_until(lambda: (cleaned_to(node, topic) or -1) >= end, f"Apache Kafka has compacted {topic}")
     configure(node, topic, min_cleanable_dirty_ratio="1.0", segment_index_bytes=CONFIG["segment.index.bytes"])
+    # Else the cleaner might go on with the next round's records, by this round's retention.
+    wait_until_in_force(node)
     wait_until(lambda: not list(folder.glob("*.swap")), "the swap is done")
     after = copy(folder, path / f"{topic}-{number}-after")
     return Pass(
