@@ -6,6 +6,7 @@ import random
 import pytest
 
 from logmark.errors import ErrorCode, Refused
+from logmark.log import checkpoints
 from logmark.log.segment import Segment
 from tests.log.lab import NOW_MS, PRODUCER_ID, Lab, batch, settings, values
 
@@ -154,6 +155,48 @@ def test_what_is_found_after_a_kill_is_synced_before_it_is_shown(lab: Lab) -> No
     lab.reopen(config=SMALL)
 
     assert any(path.endswith("00000000000000000000.log") for path in lab.files.syncs_done)
+
+
+TAILS = {
+    "one byte": b"\0",
+    "zeros": bytes(100),
+    "a page of zeros": bytes(4096),
+    "no batch": bytes(range(7, 107)),
+    "a batch of another offset": bytes(batch(b"before").data),
+}
+
+
+@pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS)
+def test_records_behind_damage_at_the_end_of_a_clean_log_are_kept(lab: Lab, tail: bytes) -> None:
+    partition = lab.create()
+    for value in (b"a", b"b", b"c"):
+        lab.append(partition, value)
+    lab.stop()
+    with (lab.folder() / f"{0:020}.log").open("ab") as file:
+        file.write(tail)
+
+    partition = lab.reopen()
+    assert 3 == lab.append(partition, b"d").base_offset
+    assert {3: b"d"} == values(partition, 3)
+    expected = {0: b"a", 1: b"b", 2: b"c", 3: b"d"}
+    for clean in (True, False, True):
+        partition = lab.reopen(clean=clean)
+        expected[lab.append(partition, b"e").base_offset] = b"e"
+        assert expected == values(partition)
+
+
+def test_the_offset_of_a_log_without_a_sound_batch_is_not_given_out_again(lab: Lab) -> None:
+    lab.append(lab.create(), b"a")
+    lab.stop()
+    path = lab.folder() / f"{0:020}.log"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    (lab.path / checkpoints.RECOVERY_POINTS).write_bytes(b"")
+
+    partition = lab.reopen()
+    assert 1 == lab.append(partition, b"b").base_offset
+    assert {1: b"b"} == values(lab.reopen(clean=False), 1)
 
 
 def test_damage_before_the_tail_is_reported_and_everything_else_is_served(

@@ -350,16 +350,24 @@ class Loader:
         return self.durable_end if expected < self.durable_end else None
 
     def _keep_lost_offsets(self, log_end_offset: int) -> int:
-        """Begins a new segment when durable records are missing at the end: an offset is never given twice."""
-        if log_end_offset >= self.durable_end:
+        """Begin a new segment if durable records are missing at the end, or damage is there.
+
+        An offset is never given twice, and nobody could tell where a batch begins that is appended to damage.
+        """
+        ends_in_damage = self._ends_in_damage(len(self.segments) - 1)
+        if log_end_offset >= self.durable_end and not ends_in_damage:
             return log_end_offset
-        segment = self._segment(self.durable_end, size=0)
+        begin = max(log_end_offset, self.durable_end)
+        if self.segments and begin == self.segments[-1].base_offset:
+            # The name is taken by a segment without a sound batch, whose first offset was given out.
+            begin += 1
+        segment = self._segment(begin, size=0)
         segment.create()
         self.checked.append(segment)
-        if not self._ends_in_damage(len(self.segments) - 1):
+        if not ends_in_damage:
             self._report_gap(segment, log_end_offset)
         self.segments.append(segment)
-        return self.durable_end
+        return begin
 
     def _ends_in_damage(self, at: int) -> bool:
         return at >= 0 and self.segments[at].size in self.segments[at].skips.values()

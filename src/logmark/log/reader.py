@@ -152,7 +152,7 @@ class Reader:
         The visible bytes of the segments end at `end`, unless that is a last stable offset.
         """
         known = self._positions.get(offset)
-        if known is None or known[1] >= known[0].visible_bytes:
+        if known is None or known[1] >= known[0].visible_bytes or self._begins_behind(known[0], offset):
             located = self._locate(offset)
             if located is None:
                 return b""
@@ -181,6 +181,13 @@ class Reader:
         if len(positions) > POSITIONS_MAX:
             del positions[next(iter(positions))]
         return data if sound == len(data) else memoryview(data)[:sound]
+
+    def _begins_behind(self, segment: Segment, offset: int) -> bool:
+        """Return whether another segment begins at an offset: what follows in this one is damage."""
+        if segment is self._segments.active:
+            return False
+        following = self._segments.after(segment)
+        return following is not None and following.base_offset <= offset
 
     def _bound(self) -> int:
         """Return an offset behind the last stable read, found in the index as Kafka finds it: further than need be."""

@@ -128,6 +128,32 @@ def test_a_wal_whose_name_could_not_be_synced_is_made_later(tmp_path: Path, file
     log.close()
 
 
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_file_whose_name_could_not_be_synced_leaves_a_wal_that_is_whole(
+    made: WriteAheadLog, files: FaultyFileSystem, failures: int
+) -> None:
+    while enter(made):
+        pass
+    sync, left = files.sync_directory, failures
+
+    def fail_behind_the_inventory(path: str) -> None:
+        nonlocal left
+        if left and len(inventory.decode(files.read(f"{made.folder}/{inventory.FILE_NAME}"))) > 1:
+            left -= 1
+            raise OSError(errno.EIO, "Input/output error")
+        sync(path)
+
+    files.sync_directory = fail_behind_the_inventory  # type: ignore[method-assign]
+    reserved = made.reserve()
+    assert reserved is not None
+    file, make_ready = reserved
+    with pytest.raises(OSError, match="Input/output"):
+        make_ready()
+    made.forget_reserved(file)
+
+    inventory.check(made.folder, files)
+
+
 def test_entries_go_to_the_current_file_until_it_is_full_and_then_to_the_one_in_reserve(made: WriteAheadLog) -> None:
     first = enter(made)
     assert first is enter(made)

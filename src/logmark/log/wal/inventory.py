@@ -56,6 +56,12 @@ class Inventory:
             if any(name in self._sizes for name in names):
                 self._write(folder, {name: size for name, size in self._sizes.items() if name not in names})
 
+    def undo_add(self, folder: str, name: str) -> None:
+        """Take out a file whose addition failed: it may be in the inventory on disk all the same."""
+        with self._lock:
+            if name in decode(self._files.read(f"{folder}/{FILE_NAME}")):
+                self._write(folder, self._sizes)
+
     def _write(self, folder: str, sizes: dict[str, int]) -> None:
         self._files.write_atomically(f"{folder}/{FILE_NAME}", encode(sizes))
         self._sizes = sizes

@@ -18,6 +18,7 @@ from functools import partial
 from typing import NamedTuple
 
 from logmark.disk.files import FileSystem
+from logmark.errors import Malformed
 from logmark.log.wal import replay, saved
 from logmark.log.wal.entries import align
 from logmark.log.wal.files import ENTRIES_AT, SUFFIX, WalFile
@@ -160,12 +161,15 @@ class WriteAheadLog:
             # Not tried: while the file grew to the end of the disk, every other write would fail.
             reason = f"No space left on device: the next file needs {free_bytes} free bytes"
             raise OSError(errno.ENOSPC, reason, file.path)
+        name = os.path.basename(file.path)
         try:
             file.create(self._directory_id, sequence)
-            self._inventory.add(self.folder, os.path.basename(file.path), file.capacity)
+            self._inventory.add(self.folder, name, file.capacity)
         except OSError:
-            # A file that could not be filled must not hold the space that others need.
-            with suppress(OSError):
+            # A file that could not be filled must not hold the space that others need. But one that the inventory names
+            # must be there after a crash.
+            with suppress(OSError, Malformed):
+                self._inventory.undo_add(self.folder, name)
                 self._files.remove(file.path)
             raise
 
