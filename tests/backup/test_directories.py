@@ -569,3 +569,32 @@ def test_damage_at_the_acknowledged_end_of_a_log_is_reported_and_not_left_out(tm
     copied = copy_directory(tmp_path / "data", tmp_path / "backup")
 
     assert [ORDERS] == [key for key, _, _ in copied.damage()], "it is no batch that was being written"
+
+
+def _flip_the_last_byte(folder: Path) -> None:
+    (file,) = folder.glob("*.log")
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def _remove_the_segment(folder: Path) -> None:
+    (file,) = folder.glob("*.log")
+    file.unlink()
+
+
+@pytest.mark.parametrize("harm", [_flip_the_last_byte, _remove_the_segment, shutil.rmtree])
+def test_a_log_whose_end_is_lost_gives_no_offset_out_again_after_a_restore(
+    tmp_path: Path, broker: Broker, harm: Callable[[Path], None]
+) -> None:
+    broker.create_topic("orders", 1)
+    write(broker, [b"x" * 100] * 3)
+    end = write(broker, [b"y" * 100] * 3) + 1
+    broker.stop()
+    harm(tmp_path / "data" / "orders-0")
+
+    copied = copy_directory(tmp_path / "data", tmp_path / "backup")
+
+    assert any(segment.damage for segment in copied.partitions[ORDERS].segments), "it is named"
+    again = restored(tmp_path / "backup", tmp_path / "again")
+    with Broker(OUR_SETTINGS, data_dir=str(again)) as serving:
+        assert end == write(serving, [b"next"])

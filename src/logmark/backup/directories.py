@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from logmark import properties
 from logmark.backup.draft import Draft, PartitionDraft, SegmentDraft
-from logmark.backup.manifest import DIRECTORY, Manifest
+from logmark.backup.manifest import DIRECTORY, Damage, Manifest
 from logmark.backup.store import Store, checksum
 from logmark.backup.stretches import walk
 from logmark.clock import Clock
@@ -29,7 +29,7 @@ from logmark.errors import Malformed, UserError
 from logmark.log import checkpoints, preview
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry
-from logmark.log.directory import LOCK
+from logmark.log.directory import CLEAN, LOCK
 from logmark.log.folder import METADATA
 from logmark.log.identity import META
 from logmark.log.index import OffsetIndex
@@ -180,10 +180,15 @@ class DirectoryCopier:
         # Before the records: a log start that is read later could lie behind what was copied.
         log_starts = self._checkpoint(checkpoints.LOG_STARTS) or {}
         cleaned = self._cleaned = self._checkpoint(checkpoints.CLEANED)
-        self._durable_ends = {**(self._checkpoint(checkpoints.RECOVERY_POINTS) or {}), **self._recovered_ends}
+        recovery_points = self._checkpoint(checkpoints.RECOVERY_POINTS) or {}
+        self._durable_ends = {**recovery_points, **self._recovered_ends}
+        # After a crash the checkpoint may still speak of a deleted topic of the same name.
+        known_ends = self._durable_ends if self._files.exists(f"{self._path}/{CLEAN}") else self._recovered_ends
         for entry in entries:
             for key in _keys(entry):
-                self._store.keep(key, self._copy_partition(key, entry.id, log_starts.get(key, 0)))
+                copied = self._copy_partition(key, entry.id, log_starts.get(key, 0))
+                self._keep_end(key, copied, known_ends.get(key, 0))
+                self._store.keep(key, copied)
         self._note_cleaned(cleaned)
 
     def _note_cleaned(self, before: dict[TopicPartition, int] | None) -> None:
@@ -196,6 +201,20 @@ class DirectoryCopier:
             elif key in after:
                 partition.cleaned_to = before.get(key, partition.log_start_offset)
             partition.note_gaps()
+
+    def _keep_end(self, key: TopicPartition, copied: PartitionDraft, end: int) -> None:
+        """Add an empty segment at the known end of a log whose segments lack it, as a start does.
+
+        Else a broker on the restored directory would give offsets out again.
+        """
+        if copied.log_end_offset >= end:
+            return
+        segment = self._store.new_segment(key, end)
+        if not copied.segments:
+            problem = f"offsets {copied.log_start_offset} to {end - 1} before it are missing"
+            segment.damage.append(Damage(position=0, size_bytes=0, problem=problem))
+            copied.log_start_offset = end
+        copied.segments.append(segment)
 
     def _copy_partition(self, key: TopicPartition, topic_id: bytes, log_start_offset: int) -> PartitionDraft:
         for _ in range(TRIES_MAX):

@@ -42,7 +42,7 @@ class Finding:
             where += f" at byte {self.position}"
             if self.size_bytes:
                 where += f" ({self.size_bytes} bytes)"
-        if self.first_offset is not None:
+        if self.first_offset is not None and self.first_offset != self.next_offset:
             until = "the end" if self.next_offset is None else str(self.next_offset - 1)
             where += f", offsets {self.first_offset} to {until}"
         return f"{where}: {self.problem}. {self.meaning}"
