@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError, Message, Producer
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
+from confluent_kafka import IsolationLevel, KafkaError, Message, Producer
+from confluent_kafka import TopicPartition as TopicPartitionOfClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, OffsetSpec
 
 from logmark.clock import ManualClock
 from logmark.disk.files import RealFileSystem
@@ -164,6 +165,20 @@ def wait_until_in_force(node: KafkaNode) -> None:
         wait_until((node.log_dir / f"{name}-0").exists, f"Apache Kafka has made {name}")
 
 
+def wait_until_ended(node: KafkaNode, topic: str) -> None:
+    """Return when the markers of all transactions are written: the answer to their end may come before."""
+    admin = AdminClient({"bootstrap.servers": node.bootstrap_servers, **QUIET})
+    place = TopicPartitionOfClient(topic, 0)
+
+    def end(level: IsolationLevel) -> int:
+        return admin.list_offsets({place: OffsetSpec.latest()}, isolation_level=level)[place].result(60).offset
+
+    wait_until(
+        lambda: end(IsolationLevel.READ_COMMITTED) == end(IsolationLevel.READ_UNCOMMITTED),
+        f"every transaction in {topic} has ended",
+    )
+
+
 def cleaned_to(node: KafkaNode, topic: str) -> int | None:
     path = node.log_dir / "cleaner-offset-checkpoint"
     return checkpoints.read_offsets(path.read_bytes()).get(TopicPartition(topic, 0)) if path.exists() else None
@@ -180,6 +195,7 @@ def copy(source: Path, target: Path) -> Path:
 
 def run_pass(node: KafkaNode, topic: str, number: int, retention_ms: int, path: Path) -> Pass:
     folder = node.log_dir / f"{topic}-0"
+    wait_until_ended(node, topic)
     before = copy(folder, path / f"{topic}-{number}-before")
     began, end = cleaned_to(node, topic), last_base(folder)
     configure(
