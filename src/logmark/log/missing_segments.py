@@ -114,7 +114,7 @@ class MissingSegments:
         cleaned = self._read(checkpoints.CLEANED)
         ends = (self._read(checkpoints.RECOVERY_POINTS) or {}) if self._is_clean else {}
         found: list[MissingOffsets] = []
-        # Whoever looks up a batch by a wrong index makes that index again.
+        # A look-up that finds a wrong index writes it again: on the overlay, not on the disk.
         with OverlayFileSystem(self._files) as overlay:
             for key, bases in self._segments.items():
                 if cleaned is not None and key not in cleaned:

@@ -316,7 +316,7 @@ class Segment:
         self._aborted = None
 
     def mark_deleted(self, *, with_snapshot: bool = True) -> None:
-        """Rename the segment's files to `.deleted`, where whoever still reads goes on; to be called in a thread.
+        """Rename the segment's files to `.deleted`, where reads under way go on; to be called in a thread.
 
         Closing the last descriptor of a large file takes the kernel many milliseconds if the file is removed meanwhile.
         """
