@@ -240,7 +240,7 @@ def back_up_under_load(tmp_path: Path, *, warm_up_bytes: int, runs: int) -> int:
         with load.running(), Client(broker.bootstrap_servers) as source:
 
             def is_warm(wanted_bytes: int) -> bool:
-                """Tell if so much was written, every partition's offset committed, a log shortened and one compacted."""
+                """Tell if so much was written, offsets were committed, a log was shortened and one was compacted."""
                 assert not load.errors, load.errors[0]
                 return (
                     load.size_bytes >= wanted_bytes
