@@ -274,5 +274,6 @@ def unusable(path: str, error: OSError) -> UserError:
     else:
         reason, remedy = f"cannot be used ({error.strerror or error})", "Repair it"
     return UserError(
-        f"The data directory {path} {reason}. Nothing was changed. {remedy}, or choose another with --data-dir."
+        f"The data directory {path} {reason}. This start removed no record, and the next one begins again. "
+        f"{remedy}, or choose another with --data-dir."
     )
