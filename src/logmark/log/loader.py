@@ -108,13 +108,6 @@ class Loader:
             log_end_offset = self._check_from(0 if self.check_all else self.recovery_point)
         log_end_offset = self._keep_lost_offsets(log_end_offset)
         log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
-        if log_start_offset > log_end_offset:
-            logger.warning(
-                "%s ends at offset %d, below its log start %d: nothing in it is readable, it begins anew there",
-                self.folder, log_end_offset, log_start_offset,
-            )  # fmt: skip
-            self._drop(0)
-            return self._empty(log_start_offset)
         self._finish_producers(log_end_offset)
         self._make_durable()
         if not self.checked:
@@ -172,9 +165,12 @@ class Loader:
     def _finish_letting_go(self) -> None:
         """Remove the segments below a log start that was moved: the crash may have left any part of them.
 
-        Only with a snapshot: without one the producers are known from what lies below.
+        Only with a snapshot: without one the producers are known from what lies below. Only below the recovery point
+        of a WAL: if this start crashes, the next one writes what lies behind it again.
         """
         start = min(self._epoch_starts(), default=0)
+        if self.durable_end:
+            start = min(start, self.recovery_point)
         kept = max((at for at, segment in enumerate(self.segments) if segment.base_offset <= start), default=0)
         if kept and self.segments[kept].base_offset in self.snapshots:
             self._remove(self.segments[:kept])
