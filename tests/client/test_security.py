@@ -40,7 +40,12 @@ class SecureNode:
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureNode]:
     folder = tmp_path_factory.mktemp("secure")
-    plain, controller, sasl, tls = node.free_ports(4)
+    with node.held_ports(4) as held:
+        yield from _serve_securely(folder, held)
+
+
+def _serve_securely(folder: Path, held: list[socket.socket]) -> Iterator[SecureNode]:
+    plain, controller, sasl, tls = node.ports_of(held)
     listeners = {"PLAINTEXT": plain, "SASL_PLAINTEXT": sasl, "SSL": tls}
     _write_settings(folder, listeners, controller)
     properties = str(folder / "server.properties")
