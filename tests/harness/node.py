@@ -63,6 +63,13 @@ def ports_of(sockets: Sequence[socket.socket]) -> list[int]:
     return [each.getsockname()[1] for each in sockets]
 
 
+@contextlib.contextmanager
+def unserved_address() -> Iterator[str]:
+    """Yield an address at which nobody listens, and nobody begins to meanwhile."""
+    with held_ports(1) as held:
+        yield f"127.0.0.1:{ports_of(held)[0]}"
+
+
 def free_ports(count: int) -> list[int]:
     """Ports that nobody listened on a moment ago, all different."""
     with held_ports(count) as sockets:
