@@ -34,7 +34,7 @@ def offsets(received: list[Received]) -> list[int]:
 
 def resumes_at(broker: BrokerUnderTest, group: str, topic: str) -> int:
     """Where a worker that starts now takes the group up."""
-    return broker.worker(group, topic).read(1)[0].offset
+    return broker.surviving_worker(group, topic).read(1)[0].offset
 
 
 @pytest.mark.parametrize("client", ["confluent-kafka", "aiokafka"])
