@@ -161,7 +161,7 @@ def test_transactions_are_read_as_the_isolation_level_says(apache_kafka: BrokerU
     kept: list[int] = []
     producers = [apache_kafka.producer(transactional_id=f"{topic}-{name}", linger_ms=0) for name in "ab"]
     for producer in producers:
-        producer.init_transactions(30)
+        producer.init_transactions(120)
     for turn in range(4):
         for producer in producers:
             producer.begin_transaction()
@@ -172,9 +172,9 @@ def test_transactions_are_read_as_the_isolation_level_says(apache_kafka: BrokerU
                 producer.flush(60)
         for index, producer in enumerate(producers):
             if (turn + index) % 2:
-                producer.abort_transaction(30)
+                producer.abort_transaction(120)
             else:
-                producer.commit_transaction(30)
+                producer.commit_transaction(120)
                 kept += places[index]
     end = apache_kafka.end_offset(topic)
     given = {"bootstrap.servers": apache_kafka.bootstrap_servers, "subscribe": topic}
