@@ -44,13 +44,28 @@ SETTINGS = {
 SMALL_TOPICS = {"offsets.topic.num.partitions": "5", "transaction.state.log.num.partitions": "5"}
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listened on a moment ago, all different."""
+@contextlib.contextmanager
+def held_ports(count: int) -> Iterator[list[int]]:
+    """Ports that nobody else is given meanwhile, all different.
+
+    Linux lets a program listen on a port that is bound and not listened on, if both sides reuse addresses, as Java's
+    servers and `socket.create_server` do.
+    """
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        yield [each.getsockname()[1] for each in sockets]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listened on a moment ago, all different."""
+    with held_ports(count) as ports:
+        return ports
+
+
+_KEPT = contextlib.ExitStack()
 
 
 class Ports(NamedTuple):
@@ -115,18 +130,21 @@ def start_node(
         folder.mkdir(parents=True, exist_ok=True)
         _format(folder)
     # Ports are chosen anew at each start: nobody keeps those of a stopped node free.
-    ports = Ports(*free_ports(4))
-    _write_properties(properties, folder, ports, settings or {})
-    owner_pid = owner_pid or os.getpid()
+    with held_ports(3) as own:
+        # Whoever stands between clients and the node comes and goes; the port is kept for as long as this process runs.
+        ports = Ports(*own, *_KEPT.enter_context(held_ports(1)))
+        _write_properties(properties, folder, ports, settings or {})
+        command = java_command(SERVER, [str(properties)], jvm=jvm, sharing=sharing)
+        return _start(folder, ports, owner_pid or os.getpid(), command, env or {})
+
+
+def _start(folder: Path, ports: Ports, owner_pid: int, command: Sequence[str], env: Mapping[str, str]) -> KafkaNode:
     guard = subprocess.Popen(
-        [
-            *(sys.executable, str(Path(__file__).with_name("guard.py")), str(owner_pid)),
-            *java_command(SERVER, [str(properties)], jvm=jvm, sharing=sharing),
-        ],
+        [sys.executable, str(Path(__file__).with_name("guard.py")), str(owner_pid), *command],
         stdin=subprocess.DEVNULL,
         stdout=(folder / "stdout").open("ab"),
         stderr=(folder / "stderr").open("ab"),
-        env={**os.environ, **(env or {})},
+        env={**os.environ, **env},
         start_new_session=True,
     )
     node = KafkaNode(
