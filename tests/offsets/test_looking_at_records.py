@@ -89,7 +89,7 @@ def test_counts_on_a_transactional_topic_are_upper_bounds_and_markers_have_no_ti
         producer.begin_transaction()
         producer.produce(topic, "x", timestamp=NOON)
         producer.flush(60)
-        ends(30)
+        ends(120)
     with Client(apache_kafka.bootstrap_servers) as client:
         here = TopicPartition(topic, 0)
         wait_until(lambda: 4 == client.latest([here])[here], "the last marker is written")

@@ -206,6 +206,7 @@ def test_a_message_that_did_not_leave_leaves_after_a_restart(our_broker: BrokerU
         notifiers={"ops": Notifier(name="ops", kind="webhook", url=hook.url)},
     )  # fmt: skip
     watched.monitor.step()
+    wait_until(lambda: hook.events, "the message is on its way")
     watched.monitor.close()
     assert {"firing"} == set(hook.events)
     hook.received.clear()

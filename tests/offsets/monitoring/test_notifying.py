@@ -222,7 +222,7 @@ def test_a_notifier_that_does_not_answer_holds_up_nobody_else(hook: Hook) -> Non
 
 
 def test_what_was_not_brought_before_the_end_is_still_waiting(hook: Hook) -> None:
-    hook.answers = [(500, {})] * 4
+    hook.answers = [(500, {})] * 50
     post = Post({"ops": webhook(hook)}, say=lambda _: None, write=lambda _: None)
 
     post.send(["ops"], message())
