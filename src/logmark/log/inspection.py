@@ -123,7 +123,11 @@ class Inspection:
             found = SegmentFindings(base_offset=base, size_bytes=size)
             self._result.segments.append(found)
             is_kept = self._is_kept(following)
-            offsets, times = (self._pointers(found, base, one, is_kept=is_kept) for one in (INDEX, TIME_INDEX))
+            # After a crash the next start makes the indexes of the active segment again, whatever they say.
+            is_used = self._is_clean or following is not None
+            offsets, times = (
+                self._pointers(found, base, one, is_kept=is_kept, is_used=is_used) for one in (INDEX, TIME_INDEX)
+            )
             self._aborts, self._max_timestamp = {}, -1
             expected = base
             is_dense = self._cleaned_to is None or (following is None and base >= self._cleaned_to)
@@ -149,7 +153,8 @@ class Inspection:
         self._result.log_end_offset = expected
         self._check_end(found, expected, following, size)
         if is_kept:
-            self._check_pointers(found, base, offsets, times, is_last=following is None)
+            if is_used:
+                self._check_pointers(found, base, offsets, times)
             self._check_aborts(found, base, following)
 
     def _is_kept(self, following: int | None) -> bool:
@@ -403,14 +408,16 @@ class Inspection:
 
     # Indexes
 
-    def _pointers(self, found: SegmentFindings, base: int, suffix: str, *, is_kept: bool) -> Pointers:
+    def _pointers(
+        self, found: SegmentFindings, base: int, suffix: str, *, is_kept: bool, is_used: bool
+    ) -> Pointers:  # fmt: skip
         name = file_name(base, suffix)
         entry = entries.OFFSET_ENTRY if suffix == INDEX else entries.TIME_ENTRY
         data = b""
         if name in self._names and is_kept:
             data, size = self._used(name)
             data = entries.unpadded(data, entry)
-            if size % entry.size and (self._is_clean or len(data) == size):
+            if size % entry.size and is_used and (self._is_clean or len(data) == size):
                 self._index(found, name, f"its {size} bytes are not whole entries")
             elif len(data) < size and self._is_clean:
                 self._index(found, name, f"{(size - len(data)) // entry.size} entries at its end are zeros")
@@ -433,23 +440,18 @@ class Inspection:
             file.close()
         return data, size
 
-    def _check_pointers(
-        self, found: SegmentFindings, base: int, offsets: Pointers, times: Pointers, *, is_last: bool
-    ) -> None:
-        # An active segment that was not closed may have lost its end, to which its indexes still point.
-        is_finished = self._is_clean or not is_last
+    def _check_pointers(self, found: SegmentFindings, base: int, offsets: Pointers, times: Pointers) -> None:
         for suffix, pointers, words in (
             (INDEX, offsets, "entry {} says that offset {} lies at byte {}"),
             (TIME_INDEX, times, "entry {} says that timestamp {} is the largest of the batch of offset {}"),
         ):
-            if is_finished:
-                pointers.finish()
+            pointers.finish()
             if pointers.wrong:
                 at, entry = pointers.wrong[0]
                 many = f"{len(pointers.wrong)} of {pointers.count} entries do not match the log; " if (
                     len(pointers.wrong) > 1) else ""  # fmt: skip
                 self._index(found, file_name(base, suffix), many + words.format(at, *entry) + ", and the log does not")
-        if is_finished and not times.wrong and not found.damage and self._max_timestamp >= 0 and (
+        if not times.wrong and not found.damage and self._max_timestamp >= 0 and (
             times.last is None or times.last[0] != self._max_timestamp
         ):  # fmt: skip
             name = file_name(base, TIME_INDEX)
