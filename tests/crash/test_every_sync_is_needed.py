@@ -16,6 +16,7 @@ from logmark.log import checkpoints
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.directory import DataDirectory
 from logmark.log.settings import TopicSettings
+from logmark.log.wal.log import UNFINISHED
 from logmark.testing.crashes import CrashFileSystem
 from tests.crash.mutants import SyncSite, sync_sites, without
 from tests.crash.promises import NOW_MS
@@ -29,6 +30,7 @@ ROLLING = "rolling"
 CLEAN_STOP = "a clean stop"
 AN_ABORT = "an abort, then a roll"
 LETTING_GO = "letting go"
+WAL_REMOVED = "a kill while a clean stop removes the WAL"
 # Random scripts that have led to a promise which was broken without some sync.
 FOUND = (44, 59, 93, 130, 138, 2711542209)
 # Where the random scripts seldom come along: each leads to the syncs that it is named after.
@@ -94,7 +96,7 @@ MISSED_BY: dict[str, tuple[str, ...]] = {
     "Segment.sync_log": (CLEAN_STOP,),
     "WalFile.create": (any_lost_in(DELETING),),
     "WriteAheadLog.write_points": (CLEAN_STOP,),
-    "remove_unfinished": (random_script(2711542209),),
+    "remove_unfinished": (WAL_REMOVED,),
 }
 
 
@@ -130,6 +132,7 @@ def ways_to_miss_it(runs: int) -> dict[str, Callable[[], None]]:
     ways: dict[str, Callable[[], None]] = {"made at once": make_at_once}
     ways |= {name: partial(_try, script, 0) for name, script in PATHS.items()}
     ways[killed_in(KILLED)] = partial(_kill, PATHS[KILLED])
+    ways[WAL_REMOVED] = _kill_while_the_wal_is_removed
     ways[any_lost_in(DELETING)] = partial(_lose_any, PATHS[DELETING])
     ways[any_lost_in(MIDDLE)] = partial(_lose_any, PATHS[MIDDLE])
     ways |= {random_script(seed): partial(_try, script_of(seed), seed) for seed in (*FOUND, *range(runs))}
@@ -161,6 +164,17 @@ def _kill(script: Script) -> None:
     for moment in reversed(run.moments):
         for again in range(3):
             recoveries.survive(Crash(moment, None, again))
+
+
+def _kill_while_the_wal_is_removed() -> None:
+    """Recovers from a kill in a clean stop whose new name of the WAL's folder may be in memory only."""
+    run = Run(CrashFileSystem())
+    run.run(PATHS[CLEAN_STOP])
+    recoveries = Recoveries()
+    for moment in run.moments:
+        if moment.disk.exists(f"{PATH}/{UNFINISHED[1]}"):
+            for again in range(100):
+                recoveries.survive(Crash(moment, None, again))
 
 
 def _lose_any(script: Script) -> None:
