@@ -5,6 +5,7 @@ with unsynced bytes is synced before it is closed: an error that the kernel meet
 process that has the file open, and might else be told to nobody. Files without such bytes are closed first.
 """
 
+import errno
 import os
 import resource
 import threading
@@ -12,6 +13,8 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol
 
+# The process, or the whole machine, has no descriptor left. Only calls that open something report these.
+OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 KEPT_MIN = 16
 
 

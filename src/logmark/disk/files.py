@@ -8,10 +8,9 @@ import fcntl
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Protocol
 
-from logmark.disk.descriptors import Descriptor, OpenFiles
+from logmark.disk.descriptors import OUT_OF_DESCRIPTORS, Descriptor, OpenFiles
 
 Bytes = bytes | bytearray | memoryview
 
@@ -163,12 +162,13 @@ class RealFile:
 
     def sync_and_let_go(self) -> bool:
         """Sync unsynced bytes and give the descriptor back; `sync` raises an error of this the next time."""
-        try:
-            self.sync()
-        except OSError as error:
-            self._error = error
-            return False
-        self._descriptor = None
+        if self._descriptor is not None:
+            try:
+                self.sync()
+            except OSError as error:
+                self._error = error
+                return False
+            self._descriptor = None
         return True
 
     def pread(self, size: int, at: int) -> bytes:
@@ -299,10 +299,13 @@ class RealFileSystem:
         A write is on the medium when it returns, and `sync` has nothing left to do. It can only be written to.
         """
         if self.is_syncing and hasattr(os, "O_DIRECT") and sys.platform.startswith("linux"):
-            # Some file systems do not know O_DIRECT: there the page cache and a sync do the same, with more work.
-            with suppress(OSError):
+            try:
                 flags = os.O_RDWR | os.O_CLOEXEC | os.O_DIRECT | os.O_DSYNC
                 return RealFile(path, os.open(path, flags), no_sync, is_direct=True)
+            except OSError as error:
+                # Some file systems do not know O_DIRECT: there the page cache and a sync do the same, with more work.
+                if error.errno in OUT_OF_DESCRIPTORS:
+                    raise
         return RealFile(path, os.open(path, os.O_RDWR | os.O_CLOEXEC), self._sync)
 
     def read(self, path: str) -> bytes:
