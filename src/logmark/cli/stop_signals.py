@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT of `logmark serve`: the first asks for a clean stop, the second changes nothing, the third ends it.
+"""SIGTERM and SIGINT of `logmark serve`: the first begins a clean stop, the second changes nothing, the third ends it.
 
 The handlers are Python's own and not the event loop's: a clean stop blocks the loop while it flushes and closes the
 logs, and the third signal must work just then. They stay until the process ends, because the default action of a signal

@@ -113,6 +113,8 @@ class WriteAheadLog:
             return current
         if not self._ready or not self._ready[0].has_room_for(size):
             return None
+        # Everything in it is durable. It is opened again when it is used again: a large WAL has many files.
+        current.close()
         self._full.append(current)
         self._current = self._ready.popleft()
         return self._current
