@@ -44,7 +44,8 @@ class Held:
     """A broker under the driver above."""
 
     def __init__(self, data_dir: Path) -> None:
-        arguments = ["serve", "--data-dir", str(data_dir), "--listen", "127.0.0.1:0"]
+        # So few connections can be had on every machine: nothing is said of them.
+        arguments = ["serve", "--data-dir", str(data_dir), "--listen", "127.0.0.1:0", "--set", "max.connections=100"]
         self.process = subprocess.Popen(
             [sys.executable, "-c", DRIVER, *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

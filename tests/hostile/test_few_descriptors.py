@@ -1,4 +1,4 @@
-"""A broker with few descriptors, or none left: connections are refused, logs go on, and nothing is given up for good."""
+"""A broker with few descriptors, or none left: it refuses connections and writes, and gives nothing up for good."""
 
 import contextlib
 import os

@@ -235,8 +235,8 @@ class Broker:
             level = logging.WARNING if self.config.is_given("max.connections") else logging.INFO
             log.log(
                 level,
-                "max.connections is %d, but the process may have %d file descriptors: it takes %d connections and keeps "
-                "the rest for its logs. Raise the limit (ulimit -n) for more.", wanted, descriptor_limit(), possible,
+                "max.connections is %d, but the process may have %d file descriptors: it takes %d connections and "
+                "keeps the rest for its logs. Raise the limit (ulimit -n) for more.", wanted, descriptor_limit(), possible,
             )  # fmt: skip
 
     async def _bind(self, listener: Listener) -> None:
