@@ -236,7 +236,8 @@ class Broker:
             log.log(
                 level,
                 "max.connections is %d, but the process may have %d file descriptors: it takes %d connections and "
-                "keeps the rest for its logs. Raise the limit (ulimit -n) for more.", wanted, descriptor_limit(), possible,
+                "keeps the rest for its logs. Raise the limit (ulimit -n) for more.",
+                wanted, descriptor_limit(), possible,
             )  # fmt: skip
 
     async def _bind(self, listener: Listener) -> None:

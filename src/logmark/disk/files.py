@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from logmark import private_files
 from logmark.disk.descriptors import OUT_OF_DESCRIPTORS, Descriptor, OpenFiles
 
 Bytes = bytes | bytearray | memoryview
@@ -291,7 +292,7 @@ class RealFileSystem:
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return RealFile(path, os.open(path, flags, 0o644), self._sync, self._among)
+        return RealFile(path, private_files.open_descriptor(path, flags), self._sync, self._among)
 
     def open_direct(self, path: str) -> RealFile:
         """Open a file for whole blocks of 4 KiB that go past the page cache where the file system has that.
@@ -324,7 +325,7 @@ class RealFileSystem:
             os.close(descriptor)
 
     def write(self, path: str, data: Bytes, *, sync: bool = True) -> None:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        descriptor = private_files.open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         file = RealFile(path, descriptor, self._sync)
         try:
             if data:
@@ -355,7 +356,7 @@ class RealFileSystem:
         return sorted(os.listdir(path))
 
     def mkdir(self, path: str) -> None:
-        os.mkdir(path, 0o755)
+        private_files.make_folder(path)
 
     def replace(self, source: str, target: str) -> None:
         os.replace(source, target)
@@ -398,7 +399,7 @@ class RealFileSystem:
         folder = lock_folder(os.path.dirname(real))
         if folder is None:
             return None
-        descriptor = os.open(real, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = private_files.open_descriptor(real, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
