@@ -20,6 +20,7 @@ from logmark.broker.loops import new_event_loop
 from logmark.broker.server import Address, Broker, Listener
 from logmark.cli.stop_signals import StopSignals
 from logmark.errors import UserError
+from logmark.escaping import escape
 from logmark.memory import keep_freed_buffers
 
 log = logging.getLogger("logmark")
@@ -221,7 +222,7 @@ class _TextLines(_JsonLines):
         fields = " ".join(f"{name}={value}" for name, value in vars(record).items() if name not in self._USUAL)
         when = time.strftime("%H:%M:%S", time.localtime(record.created))
         line = f"{when} {record.levelname.lower():7} {record.getMessage()}" + (f" ({fields})" if fields else "")
-        return line + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
+        return escape(line) + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
 
 
 def _log_as(log_format: LogFormat) -> None:
