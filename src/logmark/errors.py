@@ -173,6 +173,8 @@ class LogFailed(LogmarkError):
 class UserError(LogmarkError):
     """A sentence that says what was wrong, what was kept and what to do."""
 
-    def __init__(self, sentence: str, *, exit_code: int = 1) -> None:
-        super().__init__(sentence)
+    def __init__(self, sentence: str, *, exit_code: int = 1, lines: Sequence[str] = ()) -> None:
+        """Take the sentence, and lines to be shown below it."""
+        super().__init__("\n".join([sentence, *lines]))
         self.exit_code = exit_code
+        self.lines = (sentence, *lines)

@@ -37,7 +37,8 @@ class Served:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    broker = Served("--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0")
+    # So few connections can be had on every machine: nothing is said of them.
+    broker = Served("--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--set", "max.connections=100")
     yield broker
     if broker.process.poll() is None:
         broker.stop(signal.SIGKILL)
@@ -108,6 +109,9 @@ def test_a_port_in_use_is_refused_with_a_sentence(served: Served, tmp_path: Path
         (["--set", "num.partitionz=3"], "num.partitionz"),
         (["--set", "num.partitions"], "name=value"),
         (["--set", "num.partitions=many"], "num.partitions"),
+        (["--set", "max.connections.per.ip.overrides=127.0.0.1"], "HOST:COUNT"),
+        (["--set", "max.connections.per.ip.overrides=127.0.0.1:few"], "HOST:COUNT"),
+        (["--set", "max.connections.per.ip.overrides=no-such-host.invalid:3"], "no-such-host.invalid"),
         (["--set", "listeners=SSL://127.0.0.1:0"], "PLAINTEXT"),
         (["--config", "no-such-file.properties"], "no-such-file.properties"),
         (["--durability", "hope"], "hope"),

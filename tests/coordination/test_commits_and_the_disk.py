@@ -219,3 +219,17 @@ def test_groups_are_loaded_again_after_their_log_failed_and_was_written_again_fr
     assert 53 == place_in(wire.ask(offset_fetch, 7, **fetch(HERE)))
     assert 0 == error_of(wire.ask(offset_commit, 8, **commit(HERE, 55)))
     assert 55 == place_in(wire.ask(offset_fetch, 7, **fetch(HERE)))
+
+
+def test_commits_are_taken_again_by_themselves_after_there_was_no_descriptor(
+    broker: Broker, files: FaultyFileSystem, wire: Wire
+) -> None:
+    assert 0 == error_of(wire.ask(offset_commit, 8, **commit(HERE, 53)))
+    files.fail_opens("", errno.EMFILE)
+    errors = [error_of(wire.ask(offset_commit, 8, **commit(HERE, 54))) for _ in range(5)]
+    assert ErrorCode.NONE not in errors
+    files.heal()
+
+    wait_until(lambda: error_of(wire.ask(offset_commit, 8, **commit(HERE, 55))) == 0, "the commit is taken")
+
+    assert 55 == place_in(wire.ask(offset_fetch, 7, **fetch(HERE)))

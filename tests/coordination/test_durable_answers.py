@@ -1,7 +1,8 @@
 """Nobody is told what a crash could take back: answers wait for the disk, and a failed disk answers nobody."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import errno
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -369,3 +370,32 @@ async def test_a_bug_in_a_decision_costs_its_request_and_nothing_else() -> None:
 
     assert ErrorCode.NOT_COORDINATOR == code_of(lost)
     assert {("clicks", 0): 5} == await bench.offsets()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_groups_that_could_not_be_loaded_for_lack_of_descriptors_or_memory_are_loaded_later(number: int) -> None:
+    class Unopened(FakeJournal):
+        is_short = True
+
+        def read(self) -> Iterator[Sequence[tuple[bytes | None, bytes | None]]]:
+            if self.is_short:
+                raise Refused(ErrorCode.KAFKA_STORAGE_ERROR) from OSError(number, "short")
+            return super().read()
+
+    async def test() -> None:
+        bench = Bench(Unopened())
+        for _ in range(3):
+            with pytest.raises(Refused) as refused:
+                bench.commit(1)
+            assert ErrorCode.COORDINATOR_LOAD_IN_PROGRESS == refused.value.code
+            await breathe()
+        bench.journal.is_short = False
+        with pytest.raises(Refused):
+            bench.commit(1)
+        await breathe()
+
+        await bench.commit(2)
+
+        assert {("clicks", 0): 2} == await bench.offsets()
+
+    on_a_loop(test)()

@@ -21,21 +21,36 @@ class ProduceAnswer(NamedTuple):
 
 def send(bootstrap_servers: str, api_key: int, version: int, body: bytes) -> bytes:
     """Sends one request with the plain header and returns the body of the answer."""
+    with connect(bootstrap_servers) as connection:
+        return send_over(connection, api_key, version, body)
+
+
+def connect(bootstrap_servers: str) -> socket.socket:
+    """Opens a connection of the caller's own."""
     host, port = bootstrap_servers.split(",")[0].rsplit(":", 1)
+    return socket.create_connection((host, int(port)), timeout=60)
+
+
+def send_over(connection: socket.socket, api_key: int, version: int, body: bytes) -> bytes:
+    """Sends one request on a connection and returns the body of the answer."""
     request = struct.pack(">hhih", api_key, version, 7, 4) + b"hand" + body
-    with socket.create_connection((host, int(port)), timeout=60) as connection:
-        connection.sendall(struct.pack(">i", len(request)) + request)
-        size = struct.unpack(">i", _exactly(connection, 4))[0]
-        answer = _exactly(connection, size)
+    connection.sendall(struct.pack(">i", len(request)) + request)
+    size = struct.unpack(">i", _exactly(connection, 4))[0]
+    answer = _exactly(connection, size)
     assert 7 == struct.unpack(">i", answer[:4])[0]
     return answer[4:]
 
 
-def produce(bootstrap_servers: str, topic: str, batch: bytes, *, partition: int = 0) -> ProduceAnswer:
-    """Produces one batch exactly as it is, with acks=all."""
+def produce(
+    bootstrap_servers: str | socket.socket, topic: str, batch: bytes, *, partition: int = 0
+) -> ProduceAnswer:
+    """Produces one batch exactly as it is, with acks=all; on a connection of the caller's, or on one of its own."""
     body = struct.pack(">hhii", -1, -1, 10_000, 1) + _string(topic)
     body += struct.pack(">iii", 1, partition, len(batch)) + batch
-    answer = send(bootstrap_servers, PRODUCE, 8, body)
+    if isinstance(bootstrap_servers, str):
+        answer = send(bootstrap_servers, PRODUCE, 8, body)
+    else:
+        answer = send_over(bootstrap_servers, PRODUCE, 8, body)
     at = 4 + 2 + len(topic.encode()) + 4
     _, error_code, base_offset, _, _, record_errors = struct.unpack_from(">ihqqqi", answer, at)
     at += 34

@@ -274,7 +274,7 @@ def test_a_log_whose_write_failed_does_not_keep_the_wal_from_the_others(
 
     def fail(self: Segment, *batch: Any) -> None:
         if "clicks-0/" in self.path:
-            raise OSError(errno.EMFILE, "Too many open files")
+            raise OSError(errno.EIO, "Input/output error")
         append(self, *batch)
 
     with monkeypatch.context() as patched:

@@ -59,8 +59,9 @@ BROKER_SETTINGS: Mapping[str, BrokerSetting] = {
         _int("socket.request.max.bytes", 104_857_600, "The largest request.", low=1024, high=INT_MAX),
         _int("queued.max.request.bytes", 536_870_912, "Bytes of unfinished requests, over all connections.", low=1024),
         _int("max.decompressed.message.bytes", 104_857_600, "The most that one batch may unpack to.", low=1024),
-        _int("max.connections", 10_000, "Connections at one time; further ones are closed at once.", high=INT_MAX),
+        _int("max.connections", 10_000, "Connections at one time; fewer if descriptors are few.", high=INT_MAX),
         _int("max.connections.per.ip", INT_MAX, "Connections of one address at one time.", high=INT_MAX),
+        _list("max.connections.per.ip.overrides", "", "The same for single hosts: HOST:COUNT, several with commas."),
         _int("connections.max.idle.ms", 600_000, "A connection without requests is closed after this.", low=1000),
         _int("fetch.max.bytes", 57_671_680, "The most that one fetch answers.", low=1024, high=INT_MAX),
         _int("max.incremental.fetch.session.cache.slots", 1000, "Fetch sessions kept.", high=INT_MAX),
@@ -174,6 +175,10 @@ class BrokerConfig:
     def text(self, name: str) -> str:
         """The text in force for a broker setting."""
         return self._given.get(name, BROKER_SETTINGS[name].default)
+
+    def is_given(self, name: str) -> builtins.bool:
+        """Whether somebody has given this setting a value."""
+        return name in self._given
 
     def int(self, name: str) -> builtins.int:
         """The number in force for a broker setting."""

@@ -1,7 +1,10 @@
 """Limits on what clients can make the broker hold: bytes of unfinished requests and connections."""
 
+import socket
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+from logmark.errors import UserError
 
 
 class ByteBudget:
@@ -38,18 +41,46 @@ class ByteBudget:
         self._waiting = deque(entry for entry in self._waiting if entry[1] != when_free)
 
 
+def read_overrides(text: str) -> dict[str, int]:
+    """Return the limits by address in the text of max.connections.per.ip.overrides: HOST:COUNT, several with commas.
+
+    As in Kafka, a host may be a name, which is resolved now. Raises UserError if the text means nothing.
+    """
+    found: dict[str, int] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        host, _, count = entry.rpartition(":")
+        host = host.strip().removeprefix("[").removesuffix("]")
+        if not host or not count.strip().isdecimal():
+            raise _impossible(entry, "is not HOST:COUNT")
+        try:
+            addresses = {str(each[4][0]) for each in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+        except (OSError, UnicodeError):
+            raise _impossible(entry, "names a host that is not known") from None
+        found.update(dict.fromkeys(addresses, int(count)))
+    return found
+
+
+def _impossible(entry: str, reason: str) -> UserError:
+    return UserError(
+        f"Setting max.connections.per.ip.overrides: {entry!r} {reason}. Nothing was started; correct it.", exit_code=2
+    )
+
+
 class ConnectionLimit:
     """How many connections there are, over all and by address."""
 
-    def __init__(self, *, total_max: int, per_address_max: int) -> None:
-        self._total_max = total_max
+    def __init__(self, *, total_max: int, per_address_max: int, overrides: Mapping[str, int] | None = None) -> None:
+        """Take the limits; `overrides` has that of single addresses."""
+        self.total_max = total_max
         self._per_address_max = per_address_max
+        self._overrides = dict(overrides or {})
         self._by_address: Counter[str] = Counter()
         self._total = 0
 
     def enter(self, address: str) -> bool:
         """Counts a connection in, or says that there is no place for it."""
-        if self._total >= self._total_max or self._by_address[address] >= self._per_address_max:
+        address_max = self._overrides.get(address, self._per_address_max)
+        if self._total >= self.total_max or self._by_address[address] >= address_max:
             return False
         self._total += 1
         self._by_address[address] += 1

@@ -15,12 +15,13 @@ from logmark.broker.connection import Connection
 from logmark.broker.dispatch import Dispatcher
 from logmark.broker.faults import Faults
 from logmark.broker.groups import Groups
-from logmark.broker.limits import ByteBudget, ConnectionLimit
+from logmark.broker.limits import ByteBudget, ConnectionLimit, read_overrides
 from logmark.broker.logs import Logs
 from logmark.broker.recovery import recover
 from logmark.broker.sessions import FetchSessions
 from logmark.broker.timers import Timers
 from logmark.clock import Clock, SystemClock
+from logmark.disk.descriptors import connections_max, descriptor_limit
 from logmark.disk.files import FileSystem, RealFileSystem
 from logmark.errors import UserError
 from logmark.log.directory import DataDirectory, unusable
@@ -93,7 +94,9 @@ class Broker:
         self.faults = Faults()
         self.budget = ByteBudget(self.config.int("queued.max.request.bytes"))
         self.connection_limit = ConnectionLimit(
-            total_max=self.config.int("max.connections"), per_address_max=self.config.int("max.connections.per.ip")
+            total_max=self.config.int("max.connections"),
+            per_address_max=self.config.int("max.connections.per.ip"),
+            overrides=read_overrides(self.config.text("max.connections.per.ip.overrides")),
         )
         self.fetch_sessions = FetchSessions(self.config.int("max.incremental.fetch.session.cache.slots"))
         self._data_dir = data_dir
@@ -115,6 +118,7 @@ class Broker:
         # The ports first: when one is taken, no directory has been made for nothing.
         for listener in list(self.listeners):
             await self._bind(listener)
+        self._keep_descriptors_for_logs()
         self._committer = GroupCommit(self.loop, durability=self.durability)
         try:
             self._open()
@@ -221,6 +225,20 @@ class Broker:
         for _ in self._turns:
             self.loop.call_soon(self._take_a_turn)
             return
+
+    def _keep_descriptors_for_logs(self) -> None:
+        """Refuse connections for which the logs and the broker itself would have to give up descriptors."""
+        wanted, possible = self.config.int("max.connections"), connections_max()
+        self.connection_limit.total_max = min(wanted, possible)
+        if possible < wanted:
+            # Who did not ask for that many need not be warned.
+            level = logging.WARNING if self.config.is_given("max.connections") else logging.INFO
+            log.log(
+                level,
+                "max.connections is %d, but the process may have %d file descriptors: it takes %d connections and "
+                "keeps the rest for its logs. Raise the limit (ulimit -n) for more.",
+                wanted, descriptor_limit(), possible,
+            )  # fmt: skip
 
     async def _bind(self, listener: Listener) -> None:
         try:

@@ -20,6 +20,7 @@ from logmark.coordination.coordinator import Coordinator
 from logmark.coordination.facts import Fact, GroupRecorded
 from logmark.coordination.rebalance import GroupSettings
 from logmark.errors import ErrorCode, LogFailed, LogmarkError, Malformed, Refused
+from logmark.log import disk_full
 from logmark.log.waiters import Callback
 from logmark.names import OFFSETS_TOPIC
 from logmark.wire import batches, columns
@@ -349,10 +350,10 @@ class Shard:
                 if self._is_closed:
                     return
         except (LogmarkError, OSError) as error:
-            if self._journal.has_failed:
-                # The log may be written again when its disk allows it. The next request loads it again.
+            if self._journal.has_failed or disk_full.is_passing(error.__cause__ or error):
+                # The log may be written or read again when its disk allows it. The next request loads it again.
                 log.warning(
-                    "the groups of one internal partition cannot be loaded while its log is stopped",
+                    "the groups of one internal partition cannot be loaded now and are tried again",
                     extra={"topic": OFFSETS_TOPIC, "partition": self.index, "error": str(error)},
                 )
                 self._loading = None

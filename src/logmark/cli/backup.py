@@ -11,7 +11,7 @@ import typer
 from logmark.cli.clusters import Cluster, Origin, on_cluster
 from logmark.cli.options import Output, OutputFormat
 from logmark.cli.progress import bar
-from logmark.cli.tables import count, print_json, say
+from logmark.cli.tables import count, print_json, say, write_line
 from logmark.errors import UserError
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ def restore(
     if output is OutputFormat.JSON:
         print_json({"data_dir": restorer.data_dir, **_numbers(manifest)})
         return
-    typer.echo(f"Restored {_contents(manifest)} to {restorer.data_dir}.")
-    typer.echo(f"Serve it: logmark serve --data-dir {restorer.data_dir}")
+    write_line(f"Restored {_contents(manifest)} to {restorer.data_dir}.")
+    write_line(f"Serve it: logmark serve --data-dir {restorer.data_dir}")
 
 
 def _source_and_dest(cluster: Cluster, places: list[str]) -> tuple[str | None, str]:
@@ -146,10 +146,10 @@ def _tell_backup(store: "Store", done: "Manifest", output: OutputFormat) -> None
             }
         )
     else:
-        typer.echo(f"Backed up {_contents(done)} to {store.path}; {_size(store.new_bytes)} were new.")
+        write_line(f"Backed up {_contents(done)} to {store.path}; {_size(store.new_bytes)} were new.")
         for note in done.notes:
             say(f"Note: {note}")
-        typer.echo(f"Restore it: logmark restore {store.path} DATA_DIR")
+        write_line(f"Restore it: logmark restore {store.path} DATA_DIR")
     for line in damage:
         say(f"Damaged at the source, and copied as it is: {line}")
     if damage:

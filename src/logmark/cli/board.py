@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 import typer
 
 from logmark.cli.lagtables import By, age_text, print_standing, rate_text, rows
-from logmark.cli.tables import count, say
+from logmark.cli.tables import count, json_line, say
 from logmark.errors import LogmarkError
+from logmark.escaping import escape
 from logmark.offsets.lags.verdicts import Verdict
 
 if TYPE_CHECKING:
@@ -83,11 +84,9 @@ class JsonLines(_Watcher):
         self._only_with_lag = only_with_lag
 
     def show(self, standing: "Standing", history: "History") -> None:
-        import json
-
         found = rows(standing, self._by, only_with_lag=self._only_with_lag)
         line = {"at_ms": standing.sample.at_ms, "requests": standing.sample.requests, "rows": found}
-        typer.echo(json.dumps(line, ensure_ascii=False))
+        typer.echo(json_line(line))
         sys.stdout.flush()
 
 
@@ -139,7 +138,7 @@ class Board(_Watcher):
         from rich.text import Text
 
         # What was seen last stays, under the sentence that says it is old.
-        told = Text(f"{time.strftime('%H:%M:%S')} {sentence}", style="red")
+        told = Text(f"{time.strftime('%H:%M:%S')} {escape(sentence)}", style="red")
         self._live.update(Group(told, self._last), refresh=True)
 
 
@@ -166,7 +165,7 @@ def board(
     ):  # fmt: skip
         table.add_column(title, justify="right" if is_number else "left", no_wrap=title in ("LATELY", "LAG"))
     for one in groups[:rows_max]:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in _cells(one, sparks)))
+        table.add_row(*(cell if isinstance(cell, Text) else Text(escape(cell)) for cell in _cells(one, sparks)))
     at = time.strftime("%H:%M:%S", time.localtime(sample.at_ms / 1000))
     head = (
         f"{at}  {count(standing.total.records, 'record')} behind in {count(len(standing.groups), 'group')}   "
@@ -175,7 +174,7 @@ def board(
     parts: list[RenderableType] = [Text(head, style="dim"), table]
     if len(groups) > rows_max:
         parts.append(Text(f"and {len(groups) - rows_max} more", style="dim"))
-    parts += [Text(sentence, style="yellow") for sentence in sample.notes]
+    parts += [Text(escape(sentence), style="yellow") for sentence in sample.notes]
     return Group(*parts)
 
 
@@ -205,4 +204,4 @@ def _cells(one: "GroupStanding", sparks: "dict[str, str]") -> "Iterator[Any]":
         said += f"  {finding.evidence}"
     if finding.note:
         said += f"  ({finding.note})"
-    yield Text(said, style=_COLOURS[finding.verdict])
+    yield Text(escape(said), style=_COLOURS[finding.verdict])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logmark.errors import LogmarkError
+from logmark.escaping import is_safe
 
 if TYPE_CHECKING:
     from logmark.client.client import Client
@@ -188,7 +189,8 @@ def _asked_for_completion(ctx: typer.Context) -> "Iterator[Client]":
 def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
     """The groups of the live cluster; none when it does not answer at once."""
     with contextlib.suppress(LogmarkError), _asked_for_completion(ctx) as client:
-        return [one.group for one in client.list_groups() if one.group.startswith(incomplete)]
+        # The shell writes them as they are.
+        return [one.group for one in client.list_groups() if one.group.startswith(incomplete) and is_safe(one.group)]
     return []
 
 

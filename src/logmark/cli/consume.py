@@ -1,7 +1,6 @@
 """`logmark consume`: records become lines of standard output."""
 
 import base64
-import json
 import signal
 import sys
 import threading
@@ -16,9 +15,10 @@ import typer
 
 from logmark.cli.clusters import Cluster, complete_topic, on_cluster
 from logmark.cli.options import OutputFormat
-from logmark.cli.tables import counted, say
+from logmark.cli.tables import counted, json_line, say
 from logmark.cli.topics import check_topic_name
 from logmark.errors import UserError
+from logmark.escaping import escape
 from logmark.names import TopicPartition
 
 if TYPE_CHECKING:
@@ -80,6 +80,10 @@ def consume(
     show: Annotated[
         bool, typer.Option("--with-offsets", help="Write partition, offset and key before each value.")
     ] = False,
+    raw: Annotated[
+        bool,
+        typer.Option("--raw", help="Write bytes as they are. Unless given, control characters are escaped."),
+    ] = False,
     output: Annotated[
         OutputFormat, typer.Option("--output", "-o", help="Plain lines, or one JSON object for each record.")
     ] = OutputFormat.TABLE,
@@ -94,7 +98,9 @@ def consume(
     position = parse_position(begin or "earliest", now_ms=time.time_ns() // 1_000_000)
     # A reader who begins at the end wants what comes.
     progress = Progress(max_records, is_endless=follow or (position.is_latest and group is None))
-    write = _writer(output, with_offsets=show)
+    if raw and output is OutputFormat.JSON:
+        raise UserError("--raw writes bytes, and --output json writes JSON: choose one. Nothing was read.", exit_code=2)
+    write = _writer(output, with_offsets=show, is_raw=raw)
     settings = {
         **librdkafka_properties(cluster.properties),
         "bootstrap.servers": cluster.bootstrap_servers,
@@ -293,13 +299,13 @@ def _interrupts() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def _writer(output: OutputFormat, *, with_offsets: bool) -> Callable[[Any], None]:
+def _writer(output: OutputFormat, *, with_offsets: bool, is_raw: bool) -> Callable[[Any], None]:
     out = sys.stdout
 
     def write_json(message: Any) -> None:
         _, timestamp = message.timestamp()
         out.write(
-            json.dumps(
+            json_line(
                 {
                     "topic": message.topic(),
                     "partition": message.partition(),
@@ -308,22 +314,34 @@ def _writer(output: OutputFormat, *, with_offsets: bool) -> Callable[[Any], None
                     "key": as_text(message.key()),
                     "value": as_text(message.value()),
                     "headers": [[name, as_text(value)] for name, value in message.headers() or []],
-                },
-                ensure_ascii=False,
+                }
             )
             + "\n"
         )
 
     def write_line(message: Any) -> None:
         value = message.value()
-        line = "" if value is None else value.decode("utf-8", "replace")
+        line = "" if value is None else escape(value.decode("utf-8", "replace"))
         if with_offsets:
             key = message.key()
-            shown = "-" if key is None else key.decode("utf-8", "replace")
+            shown = "-" if key is None else escape(key.decode("utf-8", "replace"))
             line = f"partition {message.partition()}\toffset {message.offset()}\t{shown}\t{line}"
         out.write(line + "\n")
 
-    return write_json if output is OutputFormat.JSON else write_line
+    def write_bytes(message: Any) -> None:
+        line: bytes = message.value() or b""
+        if with_offsets:
+            key = message.key()
+            line = b"partition %d\toffset %d\t%b\t%b" % (
+                message.partition(), message.offset(), b"-" if key is None else key, line
+            )  # fmt: skip
+        # What was written as text comes first.
+        out.flush()
+        out.buffer.write(line + b"\n")
+
+    if output is OutputFormat.JSON:
+        return write_json
+    return write_bytes if is_raw else write_line
 
 
 def as_text(data: bytes | None) -> str | dict[str, str] | None:

@@ -26,11 +26,12 @@ def contexts(output: Output = OutputFormat.TABLE) -> None:
         )
         return
     if not found.known:
-        say(
+        for line in (
             f"There are no contexts in {found.path}; {DEFAULT_BOOTSTRAP_SERVERS} is used. To name a cluster, write "
-            "there:\n\n"
-            '  current = "prod"\n\n  [contexts.prod]\n  bootstrap_servers = "kafka-1:9092,kafka-2:9092"\n'
-        )
+            "there:", "", '  current = "prod"', "", "  [contexts.prod]",
+            '  bootstrap_servers = "kafka-1:9092,kafka-2:9092"', "",
+        ):  # fmt: skip
+            say(line)
         return
     print_table(
         [Column(""), Column("CONTEXT"), Column("BROKERS"), Column("SECURITY"), Column("MAY BE CHANGED")],

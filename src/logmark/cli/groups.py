@@ -8,7 +8,7 @@ import typer
 from logmark.cli.clusters import Cluster, complete_group, on_cluster
 from logmark.cli.lagtables import print_lag, row
 from logmark.cli.options import Output, OutputFormat, Yes, example
-from logmark.cli.tables import Column, count, print_json, print_table, say
+from logmark.cli.tables import Column, confirm, count, print_json, print_table, say, write_line
 from logmark.errors import UserError
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _described(view: "GroupView") -> dict[str, object]:
 
 def _print_group(view: "GroupView") -> None:
     group = view.description
-    typer.echo(
+    write_line(
         f"Group {group.group}: {group.state or 'state unknown'}, {count(len(group.members), 'member')}"
         f"{f', assignor {group.assignor}' if group.assignor else ''}"
     )
@@ -133,14 +133,14 @@ def delete_groups(
                     f"Group {name} has active members ({description.state}). Nothing was deleted; stop them first."
                 )
         question = f"Delete {', '.join(names)} with all committed offsets?"
-        if not yes and sys.stdin.isatty() and not typer.confirm(question, err=True):
+        if not yes and sys.stdin.isatty() and not confirm(question):
             raise UserError("Nothing was deleted.")
         for name in dict.fromkeys(names):
             deletion = delete_group(client, name)
             if deletion.refusal is not None:
                 refusals.append(f"{deletion.refusal} It was not deleted.")
                 continue
-            typer.echo(f"Deleted group {name}.")
+            write_line(f"Deleted group {name}.")
             if deletion.change is not None:
                 say(f"To take it back: logmark offsets undo {deletion.change.id}")
     if refusals:

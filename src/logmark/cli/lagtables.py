@@ -4,9 +4,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from logmark.cli.tables import Column, count, place, print_table, say
+from logmark.cli.tables import Column, count, place, print_table, say, write_line
 
 if TYPE_CHECKING:
     from logmark.offsets.lags.ages import Age
@@ -37,7 +35,7 @@ def print_lag(views: "Sequence[GroupView]") -> None:
     print_table(_PLACES, [(*_place_cells(one), note(one)) for view in views for one in view.places])
     for view in views:
         if view.places:
-            typer.echo(f"Group {view.description.group}: {count(view.lag, 'record')} behind in total.")
+            write_line(f"Group {view.description.group}: {count(view.lag, 'record')} behind in total.")
 
 
 def row(one: "Place") -> dict[str, object]:
@@ -202,13 +200,13 @@ def _print_totals(standing: "Standing") -> None:
             continue
         is_known = one.total.records and one.age.ms is not None
         oldest = f", the oldest unread record is {_age_sentence(one.age)}" if is_known else ""
-        typer.echo(f"Group {one.group.group}: {count(one.total.records, 'record')} behind in total{oldest}.")
+        write_line(f"Group {one.group.group}: {count(one.total.records, 'record')} behind in total{oldest}.")
         if one.finding is not None:
             trend = f" {_trend_text(one)}" if one.total.records else ""
             remark = f" ({one.finding.note})" if one.finding.note else ""
-            typer.echo(f"Group {one.group.group}: {one.finding.verdict}: {one.finding.evidence}{remark}.{trend}")
+            write_line(f"Group {one.group.group}: {one.finding.verdict}: {one.finding.evidence}{remark}.{trend}")
     if sum(one.total.partitions > 0 for one in standing.groups) > 1:
-        typer.echo(f"All groups: {count(standing.total.records, 'record')} behind in total.")
+        write_line(f"All groups: {count(standing.total.records, 'record')} behind in total.")
 
 
 def _trend_text(one: "GroupStanding") -> str:
@@ -256,7 +254,7 @@ def _print_groups(standing: "Standing", *, only_with_lag: bool, has_history: boo
         )  # fmt: skip
     if cells:
         print_table([*columns, *(past if has_history else []), Column("NOTE")], cells)
-    typer.echo(f"All groups: {count(standing.total.records, 'record')} behind in total.")
+    write_line(f"All groups: {count(standing.total.records, 'record')} behind in total.")
 
 
 def _print_topics(standing: "Standing", *, only_with_lag: bool) -> None:
@@ -271,7 +269,7 @@ def _print_topics(standing: "Standing", *, only_with_lag: bool) -> None:
     ]  # fmt: skip
     if cells:
         print_table(columns, cells)
-    typer.echo(f"All groups: {count(standing.total.records, 'record')} behind in total.")
+    write_line(f"All groups: {count(standing.total.records, 'record')} behind in total.")
 
 
 def _topics(standing: "Standing") -> "Iterator[tuple[GroupStanding, str, Total, Age]]":

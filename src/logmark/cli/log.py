@@ -1,7 +1,6 @@
 """`logmark log`: the files of a log, for people and for programs."""
 
 import base64
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, is_dataclass
@@ -12,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from logmark.cli.options import Output, OutputFormat, example
+from logmark.cli.tables import json_line, write_line
 from logmark.errors import Malformed, UserError
 
 app = typer.Typer(help="Look into the files of a log.", no_args_is_help=True)
@@ -95,7 +95,7 @@ def _decoded(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write_json(item: dict[str, Any]) -> None:
-    typer.echo(json.dumps(_plain(item), ensure_ascii=False))
+    typer.echo(json_line(_plain(item)))
 
 
 def _plain(value: Any) -> Any:
@@ -129,7 +129,7 @@ def _text(data: bytes) -> str | None:
 
 
 def _write_line(item: dict[str, Any]) -> None:
-    typer.echo(_LINES.get(item["kind"], _other)(item))
+    write_line(_LINES.get(item["kind"], _other)(item))
 
 
 def _file(item: dict[str, Any]) -> str:

@@ -28,6 +28,7 @@ from logmark.cli import (
     verify,
 )
 from logmark.cli.options import example
+from logmark.cli.tables import say
 from logmark.errors import LogmarkError, UserError
 
 _SERVE_HELP = "Run a broker in the foreground until it is told to stop."
@@ -60,7 +61,9 @@ class Root(TyperGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except LogmarkError as error:
-            typer.echo(f"logmark: {error}", err=True)
+            first, *others = error.lines if isinstance(error, UserError) else (str(error),)
+            for line in (f"logmark: {first}", *others):
+                say(line)
             raise typer.Exit(error.exit_code if isinstance(error, UserError) else 1) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None

@@ -1,6 +1,5 @@
 """`logmark monitor`: samples a cluster, keeps its history, serves metrics and sends alerts."""
 
-import json
 import signal
 import sys
 import threading
@@ -14,8 +13,9 @@ import typer
 
 from logmark.cli.clusters import Cluster, complete_group, complete_topic, on_cluster
 from logmark.cli.options import OutputFormat
-from logmark.cli.tables import count, say
+from logmark.cli.tables import count, json_line, say, write_line
 from logmark.errors import UserError
+from logmark.escaping import escape
 
 if TYPE_CHECKING:
     from logmark.offsets.monitoring.alert_file import AlertFile
@@ -228,7 +228,7 @@ class _Talk:
         from logmark.offsets.monitoring.notifying import line_of
 
         is_json = self._output is OutputFormat.JSON
-        line = json.dumps(message, ensure_ascii=False) if is_json else line_of(message)
+        line = json_line(message) if is_json else escape(line_of(message))
         with self._lock:
             if self._console is not None and sys.stdout.isatty():
                 # One screen for both: the console keeps the line of status below.
@@ -255,13 +255,13 @@ class _Talk:
         with Live(spinner, console=console, transient=True, redirect_stdout=False, redirect_stderr=False):
             self._console = console
             try:
-                yield lambda text: spinner.update(text=Text(text, no_wrap=True, overflow="ellipsis"))
+                yield lambda text: spinner.update(text=Text(escape(text), no_wrap=True, overflow="ellipsis"))
             finally:
                 self._console = None
 
 
 def _check(path: Path, file: "AlertFile") -> None:
-    typer.echo(
+    write_line(
         f"{path}: {count(len(file.rules), 'alert')} and {count(len(file.notifiers), 'notifier')}; nothing is wrong, "
         "and nothing was sent."
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from logmark.cli.tables import count
 from logmark.errors import UserError
+from logmark.escaping import escape
 
 if TYPE_CHECKING:
     from logmark.offsets.lags.annotations import Annotation
@@ -57,15 +58,16 @@ def _draw(path: Path, series: dict[str, list[tuple[int, int]]], annotations: "li
         largest = sorted(series, key=lambda group: max(lag for _, lag in series[group]), reverse=True)
         for number, group in enumerate(largest):
             times = [_days(at_ms) for at_ms, _ in series[group]]
-            label = group if number < _NAMED_MAX else None
+            label = escape(group) if number < _NAMED_MAX else None
             style = "." if len(times) == 1 else "-"
-            axes.plot(times, [lag for _, lag in series[group]], style, label=label, linewidth=1.4, gid=f"lag {group}")
+            lags, gid = [lag for _, lag in series[group]], f"lag {escape(group)}"
+            axes.plot(times, lags, style, label=label, linewidth=1.4, gid=gid)
         first, last = min(p[0][0] for p in series.values()), max(p[-1][0] for p in series.values())
         for one in {one.id: one for one in annotations if first <= one.at_ms <= last}.values():
             at = _days(one.at_ms)
             axes.axvline(at, color="black", linestyle=":", linewidth=1, gid=f"change {one.id}")
             axes.annotate(
-                f"{one.group}: {one.text}", (at, 1), xycoords=("data", "axes fraction"), rotation=90,
+                escape(f"{one.group}: {one.text}"), (at, 1), xycoords=("data", "axes fraction"), rotation=90,
                 va="top", ha="right", fontsize=7,
             )  # fmt: skip
         axes.xaxis_date(UTC)

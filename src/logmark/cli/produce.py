@@ -9,7 +9,7 @@ import typer
 
 from logmark.cli.clusters import Cluster, complete_topic, on_cluster
 from logmark.cli.options import Output, OutputFormat
-from logmark.cli.tables import count, counted, print_json, say
+from logmark.cli.tables import count, counted, print_json, say, write_line
 from logmark.cli.topics import check_topic_name
 from logmark.errors import UserError
 
@@ -163,6 +163,6 @@ def _report(topic: str, tally: Tally, output: OutputFormat) -> None:
         return
     for number, (first, last, records) in sorted(tally.offsets.items()):
         where = f"offset {first}" if first == last else f"offsets {first} to {last}"
-        typer.echo(f"Wrote {count(records, 'record')} to {topic}, partition {number}: {where}.")
+        write_line(f"Wrote {count(records, 'record')} to {topic}, partition {number}: {where}.")
     if not tally.offsets:
         say("There was nothing to write.")

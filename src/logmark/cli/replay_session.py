@@ -1,6 +1,5 @@
 """What `logmark replay` does and says: shows, counts, asks, copies, goes on."""
 
-import json
 import sys
 import time
 from collections import Counter
@@ -13,9 +12,10 @@ from logmark.cli.clusters import Cluster
 from logmark.cli.consume import as_text
 from logmark.cli.options import OutputFormat
 from logmark.cli.progress import bar
-from logmark.cli.tables import Column, count, counted, print_json, print_table, say
+from logmark.cli.tables import Column, confirm, count, counted, json_line, print_json, print_table, say, write_line
 from logmark.client.client import Client
 from logmark.errors import UserError
+from logmark.escaping import escape
 from logmark.names import TopicPartition
 from logmark.offsets.replays.copying import Copier
 from logmark.offsets.replays.rate import Rate
@@ -242,7 +242,7 @@ class Session:
             return
         if not sys.stdin.isatty():
             raise UserError("Nothing was copied: there is no terminal to ask in. Add --yes to copy.")
-        if not typer.confirm(question, err=True):
+        if not confirm(question):
             raise UserError("Nothing was copied.")
 
     def _report(self, run: Run) -> None:
@@ -250,7 +250,7 @@ class Session:
         if self._output is OutputFormat.JSON:
             print_json(_described(run))
         else:
-            typer.echo(
+            write_line(
                 f"Copied {count(run.copied, 'record')} from {request.topic} to {request.target} (replay {run.id})."
             )
         if run.hopped:
@@ -313,15 +313,15 @@ class Session:
         hopped = sum(one.hopped for one in counts.values())
         left_out = f", {hopped} left out as copied before" if hopped else ""
         records = sum(one.records for one in counts.values())
-        typer.echo(f"In total: {count(records, 'record')}{left_out}.")
+        write_line(f"In total: {count(records, 'record')}{left_out}.")
         for topic, number in sorted(sum((one.topics for one in counts.values()), Counter()).items()):
-            typer.echo(f"To {topic}: {count(number, 'record')}.")
+            write_line(f"To {topic}: {count(number, 'record')}.")
         unaddressed = sum(one.unaddressed for one in counts.values())
         if unaddressed:
-            typer.echo(f"To nowhere, because no header names a topic: {count(unaddressed, 'record')}.")
+            write_line(f"To nowhere, because no header names a topic: {count(unaddressed, 'record')}.")
         repeated, valueless = (sum(getattr(one, name) for one in counts.values()) for name in ("repeated", "valueless"))
         for sentence in _letters_left_out(repeated, valueless):
-            typer.echo(sentence)
+            write_line(sentence)
         say("This was a dry run: nothing was written.")
 
 
@@ -342,7 +342,7 @@ def _print_plan(
             for span in sought.spans
         ],
     )  # fmt: skip
-    typer.echo(f"In total: at most {count(sought.offsets, 'record')}{_conditions(request)}.")
+    write_line(f"In total: at most {count(sought.offsets, 'record')}{_conditions(request)}.")
 
 
 def _conditions(request: Request) -> str:
@@ -357,12 +357,12 @@ def _conditions(request: Request) -> str:
 def _print_heading(request: Request, goal: Goal | None) -> None:
     if goal is None:
         where = f" to {request.target}" if request.is_copy else ""
-        typer.echo(f"Replay of {request.topic}{where}:")
+        write_line(f"Replay of {request.topic}{where}:")
         return
     made = "to be created with " if goal.is_missing else ""
     settings = "".join(f", {name}={value}" for name, value in sorted(goal.settings.items()))
     times = "keeping their times" if request.timestamp == "keep" else "with the time of the copy"
-    typer.echo(
+    write_line(
         f"Replay of {request.topic} to {goal.topic} ({made}{count(goal.partitions, 'partition')}, replication factor "
         f"{goal.replication_factor}{settings}), {times}:"
     )
@@ -425,13 +425,13 @@ def _json_line(place: TopicPartition, record: Record) -> str:
         "value": as_text(record.value),
         "headers": [[name.decode("utf-8", "replace"), as_text(content)] for name, content in record.headers],
     }
-    return json.dumps(found, ensure_ascii=False) + "\n"
+    return json_line(found) + "\n"
 
 
 def _text_line(place: TopicPartition, record: Record, with_offsets: bool) -> str:
-    line = "" if record.value is None else record.value.decode("utf-8", "replace")
+    line = "" if record.value is None else escape(record.value.decode("utf-8", "replace"))
     if with_offsets:
-        key = "-" if record.key is None else record.key.decode("utf-8", "replace")
+        key = "-" if record.key is None else escape(record.key.decode("utf-8", "replace"))
         line = f"partition {place.partition}\toffset {record.offset}\t{key}\t{line}"
     return line + "\n"
 

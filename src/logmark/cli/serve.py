@@ -6,7 +6,6 @@ import ipaddress
 import json
 import logging
 import os
-import signal
 import sys
 import time
 from enum import StrEnum
@@ -19,7 +18,9 @@ from logmark import __version__, properties
 from logmark.broker.config import BrokerConfig
 from logmark.broker.loops import new_event_loop
 from logmark.broker.server import Address, Broker, Listener
+from logmark.cli.stop_signals import StopSignals
 from logmark.errors import UserError
+from logmark.escaping import escape
 from logmark.memory import keep_freed_buffers
 
 log = logging.getLogger("logmark")
@@ -72,7 +73,7 @@ def serve(
     ] = Durability.SYNC,
     log_format: Annotated[LogFormat, typer.Option(help="How log lines are written.")] = LogFormat.TEXT,
 ) -> None:
-    """Serve the log to any Kafka client until SIGTERM or Ctrl-C.
+    """Serve the log to any Kafka client until SIGTERM or Ctrl-C; a third signal ends it without closing the logs.
 
     Example: logmark serve --data-dir /var/lib/logmark --listen 0.0.0.0:9092 --advertise log.example.org:9092
     """
@@ -93,19 +94,23 @@ def serve(
     where = os.path.abspath(data_dir or broker_config.text("log.dirs") or DEFAULT_DATA_DIR)
     broker = Broker(data_dir=where, config=broker_config, listeners=listeners, durability=durability.value)
     keep_freed_buffers()
+    signals = StopSignals()
+    signals.install()
     loop = new_event_loop()
     asyncio.set_event_loop(loop)
     try:
-        loop.run_until_complete(_serve(broker, where))
+        loop.run_until_complete(_serve(broker, where, signals))
     finally:
+        signals.ignore()
         loop.close()
 
 
-async def _serve(broker: Broker, where: str) -> None:
+async def _serve(broker: Broker, where: str, signals: StopSignals) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+    signals.call_on_first(lambda: loop.call_soon_threadsafe(stopping.set))
+    if signals.is_stop_requested:
+        return
     # The threads that write to the disk need the interpreter for microseconds, and a record waits for them.
     sys.setswitchinterval(SWITCH_SECONDS)
     # What the start makes stays for good: thousands of partitions are never searched for garbage, which would hold up
@@ -126,8 +131,6 @@ async def _serve(broker: Broker, where: str) -> None:
         f"Logmark {__version__} listening on {places}, data in {where}, durability {broker.durability}", flush=True
     )
     await stopping.wait()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.remove_signal_handler(number)
     if not await broker.stop():
         raise UserError(
             f"The broker has stopped, but could not close {where} cleanly: the lines above say why. "
@@ -219,7 +222,7 @@ class _TextLines(_JsonLines):
         fields = " ".join(f"{name}={value}" for name, value in vars(record).items() if name not in self._USUAL)
         when = time.strftime("%H:%M:%S", time.localtime(record.created))
         line = f"{when} {record.levelname.lower():7} {record.getMessage()}" + (f" ({fields})" if fields else "")
-        return line + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
+        return escape(line) + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
 
 
 def _log_as(log_format: LogFormat) -> None:

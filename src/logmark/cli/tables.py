@@ -1,4 +1,7 @@
-"""Writes tables for people and JSON for programs; data goes to standard output, talk to standard error."""
+"""Writes tables for people and JSON for programs; data goes to standard output, talk to standard error.
+
+Everything that a command writes for people passes through here, where control characters become visible escapes.
+"""
 
 import json
 import sys
@@ -6,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import typer
+
+from logmark.escaping import escape, escape_json
 
 # What is not a terminal has no width; a table there is never folded.
 _NO_TERMINAL_WIDTH = 10_000
@@ -20,7 +25,22 @@ class Column(NamedTuple):
 
 def print_json(value: object) -> None:
     """Writes one JSON document."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    typer.echo(escape_json(json.dumps(value, indent=2, ensure_ascii=False)))
+
+
+def json_line(value: object) -> str:
+    """Return a JSON document on one line."""
+    return escape_json(json.dumps(value, ensure_ascii=False))
+
+
+def write_line(text: str) -> None:
+    """Write one line of data for people."""
+    typer.echo(escape(text))
+
+
+def confirm(question: str) -> bool:
+    """Ask a person, on standard error."""
+    return typer.confirm(escape(question), err=True)
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> None:
@@ -29,7 +49,7 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> 
     from rich.table import Table
     from rich.text import Text
 
-    cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    cells = [["-" if cell is None else escape(str(cell)) for cell in row] for row in rows]
     if cells and not any(row[-1] for row in cells):
         columns, cells = columns[:-1], [row[:-1] for row in cells]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
@@ -46,8 +66,8 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> 
 
 
 def say(sentence: str) -> None:
-    """Tells the person something that is not data."""
-    typer.echo(sentence, err=True)
+    """Tells the person something that is not data, on one line."""
+    typer.echo(escape(sentence), err=True)
 
 
 def count(number: int, noun: str) -> str:

@@ -8,7 +8,7 @@ import typer
 
 from logmark.cli.clusters import Cluster, complete_topic, on_cluster
 from logmark.cli.options import Output, OutputFormat, Yes, example
-from logmark.cli.tables import Column, print_json, print_table, say
+from logmark.cli.tables import Column, confirm, print_json, print_table, say, write_line
 from logmark.errors import UserError
 
 app = typer.Typer(help="List, create, describe and delete topics.", no_args_is_help=True)
@@ -63,7 +63,7 @@ def create_topic(
         client.create_topic(
             name, partitions=partitions or -1, replication_factor=replication_factor or -1, config=settings
         )
-    typer.echo(f"Created topic {name}.")
+    write_line(f"Created topic {name}.")
 
 
 @app.command("describe", epilog=example("logmark topics describe orders"))
@@ -113,7 +113,7 @@ def _print_topic(topic: dict[str, object]) -> None:
     partitions, config = topic["partitions"], topic["config"]
     assert isinstance(partitions, list) and isinstance(config, dict)
     settings = ", ".join(f"{name}={value}" for name, value in sorted(config.items()))
-    typer.echo(f"Topic {topic['topic']}: {len(partitions)} partition(s), settings {settings or 'all default'}")
+    write_line(f"Topic {topic['topic']}: {len(partitions)} partition(s), settings {settings or 'all default'}")
     print_table(
         [
             Column("PARTITION", True), Column("LEADER", True), Column("REPLICAS"), Column("IN SYNC"),
@@ -144,12 +144,12 @@ def delete_topics(
             if name not in known:
                 raise UserError(f"Topic {name} does not exist. Nothing was deleted.")
         question = f"Delete {', '.join(names)} with all records? They cannot be brought back."
-        if not yes and sys.stdin.isatty() and not typer.confirm(question, err=True):
+        if not yes and sys.stdin.isatty() and not confirm(question):
             raise UserError("Nothing was deleted.")
         failures = client.delete_topics(names)
     for name in names:
         if name not in failures:
-            typer.echo(f"Deleted topic {name}.")
+            write_line(f"Deleted topic {name}.")
     if failures:
         raise UserError(" ".join(str(failure) for failure in failures.values()))
 

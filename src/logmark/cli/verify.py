@@ -10,7 +10,7 @@ import typer
 
 from logmark.cli.options import Output, OutputFormat, Yes
 from logmark.cli.progress import bar
-from logmark.cli.tables import Column, count, print_json, print_table, say
+from logmark.cli.tables import Column, count, print_json, print_table, say, write_line
 from logmark.errors import UserError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _verified(path: str, files: "FileSystem", output: OutputFormat, *, is_again:
             print_json(_described(verified))
         return verified
     for finding in verified.found:
-        typer.echo(f"note: {finding}" if finding.is_note else str(finding))
+        write_line(f"note: {finding}" if finding.is_note else str(finding))
     seconds = max(time.monotonic() - began, 1e-9)
     whose = "Logmark" if verified.is_ours else "Apache Kafka"
     say(

@@ -18,6 +18,8 @@ import sys
 from collections.abc import Callable
 from time import perf_counter
 
+from logmark.disk.descriptors import OUT_OF_DESCRIPTORS
+
 Done = Callable[[Exception | None], None]
 
 # io_setup, io_destroy, io_getevents, io_submit.
@@ -73,7 +75,11 @@ class AsyncWrites:
         self._context = ctypes.c_ulong(0)
         if self._syscall(calls[0], ctypes.c_uint(1), ctypes.byref(self._context)) < 0:
             raise _last_error()
-        self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        try:
+            self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except OSError:
+            self._syscall(self._destroy_call, self._context)
+            raise
         self._request = _Request(opcode=_WRITE, flags=_REPORT_TO_EVENTFD, eventfd=self._eventfd)
         self._requests = (ctypes.c_void_p * 1)(ctypes.addressof(self._request))
         self._event = _Event()
@@ -175,11 +181,16 @@ def _last_error() -> OSError:
 
 
 def open_async_writes(loop: asyncio.AbstractEventLoop) -> AsyncWrites | None:
-    """Return asynchronous writes that report to a loop, or None where the system has none to give."""
+    """Return asynchronous writes that report to a loop, or None where the system has none to give.
+
+    Raises OSError if the process has no descriptor left: a later call may succeed.
+    """
     calls = _CALLS.get(platform.machine())
     if calls is None or not sys.platform.startswith("linux") or sys.byteorder != "little":
         return None
     try:
         return AsyncWrites(loop, calls)
-    except OSError:
+    except OSError as error:
+        if error.errno in OUT_OF_DESCRIPTORS:
+            raise
         return None

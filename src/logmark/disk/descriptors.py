@@ -5,6 +5,7 @@ with unsynced bytes is synced before it is closed: an error that the kernel meet
 process that has the file open, and might else be told to nobody. Files without such bytes are closed first.
 """
 
+import errno
 import os
 import resource
 import threading
@@ -12,7 +13,17 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol
 
-KEPT_MIN = 16
+# The process, or the whole machine, has no descriptor left. Only calls that open something report these.
+OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+# What the process needs beside logs and connections: standard streams, the event loop, listeners, locks, the WAL, the
+# cleaner's process, and files that threads open for a moment.
+OWN = 36
+# What a process has open at its start is less: so many are added to that.
+GROWTH = 20
+FILES_MIN = 8
+CONNECTIONS_MIN = 4
+# Where the system names no limit, as macOS may.
+UNLIMITED = 1 << 20
 
 
 class Descriptor:
@@ -37,15 +48,33 @@ class Closable(Protocol):
     def sync_and_let_go(self) -> bool: ...
 
 
-def half_of_what_the_process_may_have() -> int:
-    """Files get one half; connections and everything else have the other."""
-    return max(KEPT_MIN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+def descriptor_limit() -> int:
+    """Return how many descriptors this process may have."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return UNLIMITED if limit == resource.RLIM_INFINITY else min(limit, UNLIMITED)
+
+
+def files_max() -> int:
+    """Return how many files the logs may hold open: half of what the process itself does not need."""
+    return max(FILES_MIN, (descriptor_limit() - OWN) // 2)
+
+
+def connections_max() -> int:
+    """Return how many connections there can be while the logs and the process keep their descriptors."""
+    return max(CONNECTIONS_MIN, descriptor_limit() - max(OWN, _count_open() + GROWTH) - files_max())
+
+
+def _count_open() -> int:
+    try:
+        return len(os.listdir("/dev/fd"))
+    except OSError:
+        return 0
 
 
 class OpenFiles:
     """Every open file, oldest first; above the limit those that were not used for long give their descriptors back."""
 
-    def __init__(self, limit: Callable[[], int] = half_of_what_the_process_may_have) -> None:
+    def __init__(self, limit: Callable[[], int] = files_max) -> None:
         self._limit = limit
         self._files: dict[int, weakref.ref[Closable]] = {}
         # A file is opened by whoever uses it, also in a thread; one that is collected says so at any time.

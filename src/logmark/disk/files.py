@@ -8,10 +8,10 @@ import fcntl
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Protocol
 
-from logmark.disk.descriptors import Descriptor, OpenFiles
+from logmark import private_files
+from logmark.disk.descriptors import OUT_OF_DESCRIPTORS, Descriptor, OpenFiles
 
 Bytes = bytes | bytearray | memoryview
 
@@ -163,12 +163,13 @@ class RealFile:
 
     def sync_and_let_go(self) -> bool:
         """Sync unsynced bytes and give the descriptor back; `sync` raises an error of this the next time."""
-        try:
-            self.sync()
-        except OSError as error:
-            self._error = error
-            return False
-        self._descriptor = None
+        if self._descriptor is not None:
+            try:
+                self.sync()
+            except OSError as error:
+                self._error = error
+                return False
+            self._descriptor = None
         return True
 
     def pread(self, size: int, at: int) -> bytes:
@@ -291,7 +292,7 @@ class RealFileSystem:
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return RealFile(path, os.open(path, flags, 0o644), self._sync, self._among)
+        return RealFile(path, private_files.open_descriptor(path, flags), self._sync, self._among)
 
     def open_direct(self, path: str) -> RealFile:
         """Open a file for whole blocks of 4 KiB that go past the page cache where the file system has that.
@@ -299,10 +300,13 @@ class RealFileSystem:
         A write is on the medium when it returns, and `sync` has nothing left to do. It can only be written to.
         """
         if self.is_syncing and hasattr(os, "O_DIRECT") and sys.platform.startswith("linux"):
-            # Some file systems do not know O_DIRECT: there the page cache and a sync do the same, with more work.
-            with suppress(OSError):
+            try:
                 flags = os.O_RDWR | os.O_CLOEXEC | os.O_DIRECT | os.O_DSYNC
                 return RealFile(path, os.open(path, flags), no_sync, is_direct=True)
+            except OSError as error:
+                # Some file systems do not know O_DIRECT: there the page cache and a sync do the same, with more work.
+                if error.errno in OUT_OF_DESCRIPTORS:
+                    raise
         return RealFile(path, os.open(path, os.O_RDWR | os.O_CLOEXEC), self._sync)
 
     def read(self, path: str) -> bytes:
@@ -321,7 +325,7 @@ class RealFileSystem:
             os.close(descriptor)
 
     def write(self, path: str, data: Bytes, *, sync: bool = True) -> None:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        descriptor = private_files.open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         file = RealFile(path, descriptor, self._sync)
         try:
             if data:
@@ -352,7 +356,7 @@ class RealFileSystem:
         return sorted(os.listdir(path))
 
     def mkdir(self, path: str) -> None:
-        os.mkdir(path, 0o755)
+        private_files.make_folder(path)
 
     def replace(self, source: str, target: str) -> None:
         os.replace(source, target)
@@ -395,7 +399,7 @@ class RealFileSystem:
         folder = lock_folder(os.path.dirname(real))
         if folder is None:
             return None
-        descriptor = os.open(real, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = private_files.open_descriptor(real, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -44,8 +44,8 @@ class Appender:
 
     __slots__ = (
         "_advance", "_clock", "_committer", "_files", "_flush_state", "_folder", "_high_watermark", "_index_bytes_max",
-        "_is_full_reported", "_is_log_append_time", "_is_prepared", "_is_sync", "_log", "_segment_bytes", "_segment_ms",
-        "_segments", "_state", "_time_index_bytes_max", "is_changed",
+        "_is_log_append_time", "_is_prepared", "_is_refusal_reported", "_is_sync", "_log", "_segment_bytes",
+        "_segment_ms", "_segments", "_state", "_time_index_bytes_max", "is_changed",
     )  # fmt: skip
 
     def __init__(
@@ -74,8 +74,8 @@ class Appender:
         self._clock = clock
         # Whether the active segment knows what an append needs to know of it.
         self._is_prepared = False
-        # Whether the last write found the disk full, which is logged once.
-        self._is_full_reported = False
+        # Whether the last write was refused for a reason that passes, which is logged once.
+        self._is_refusal_reported = False
         # Whether a clean stop has to complete the files of the active segment.
         self.is_changed = False
         self.configure(state.settings)
@@ -111,7 +111,11 @@ class Appender:
             raise LogFailed(str(state.failure))
         is_idempotent = batch.producer_id >= 0
         if is_idempotent:
-            written = state.producers.check(batch, from_client=from_client)
+            try:
+                written = state.producers.check(batch, from_client=from_client)
+            except OSError as error:
+                # The tail of the log, which tells duplicates from new batches, could not be read.
+                raise self._undo(error) from error
             if written is not None:
                 return Appended(
                     written.base_offset, written.last_offset, written.timestamp, state.log_start_offset, True
@@ -184,8 +188,8 @@ class Appender:
         except OSError as error:
             raise self._undo(error) from error
         state.log_end_offset = last + 1
-        if self._is_full_reported:
-            self._is_full_reported = False
+        if self._is_refusal_reported:
+            self._is_refusal_reported = False
         if self._is_sync:
             self._committer.add(self._log, segment.base_offset, position, base, last + 1, batch.data, size)
         else:
@@ -209,21 +213,26 @@ class Appender:
             segment.append(batch.data, batch.size, offset, batch.max_timestamp)
         except OSError:
             if is_indexed:
-                segment.cut_aborted(1)
+                try:
+                    segment.cut_aborted(1)
+                except OSError as worse:
+                    # The recovery of the log makes the index again.
+                    state.fail(worse)
             raise
 
     def _undo(self, error: OSError) -> LogFailed:
-        """Undo a write that failed; stop the log if that is impossible, or if the disk did not only lack space."""
+        """Undo a write that failed; stop the log if that is impossible, or if the error does not pass by itself."""
         try:
-            if self._segments.active is not None:
+            # A file that could not be opened was not written to, and cannot be opened now either.
+            if self._segments.active is not None and not disk_full.is_unopened(error):
                 self._segments.active.cut_torn()
         except OSError as worse:
             return self._state.fail(worse)
-        if not disk_full.is_full(error):
+        if not disk_full.is_passing(error):
             return self._state.fail(error)
         refused = disk_full.describe_refused_write(self._state.name, error)
-        if not self._is_full_reported:
-            self._is_full_reported = True
+        if not self._is_refusal_reported:
+            self._is_refusal_reported = True
             logger.warning("%s", refused)
         return refused
 
@@ -266,8 +275,7 @@ class Appender:
             index_interval=state.settings.index_interval_bytes,
             is_dense=True,
         )
-        if old is None:
-            flush_state.add_syncs(*self._folder.begin_log())
+        begun = self._folder.begin_log() if old is None else []
         try:
             segment.create()
             if old is not None:
@@ -276,6 +284,8 @@ class Appender:
             # Else a start would find a segment in the middle of the one that remains active.
             segment.discard()
             raise
+        # Not before: a log that cannot begin for long would add them with every attempt.
+        flush_state.add_syncs(*begun)
         if old is not None:
             flush_state.add_syncs(old.file.sync, old.sync_indexes, self._snapshot_writer())
         flush_state.add_syncs(partial(self._files.sync_directory, state.folder))

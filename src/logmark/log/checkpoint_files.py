@@ -67,6 +67,10 @@ class CheckpointFiles:
 
     # Changes
 
+    def note_unwritten(self, keys: Iterable[TopicPartition]) -> None:
+        """Note that the files may still say something of these partitions: a write that should end that has failed."""
+        self._mentioned.update(keys)
+
     def raise_recovery_point(self, key: TopicPartition, offset: int) -> None:
         """Move a recovery point up to an offset; it never moves back."""
         self._recovery_points[key] = max(offset, self._recovery_points.get(key, 0))
@@ -83,8 +87,14 @@ class CheckpointFiles:
         self._log_starts.pop(key, None)
         if self._aborted is not None:
             self._aborted.pop(key, None)
-        if self._cleaned.pop(key, None) is not None:
-            self._write_cleaned()
+        cleaned = self._cleaned.pop(key, None)
+        if cleaned is not None:
+            try:
+                self._write_cleaned()
+            except OSError:
+                # The file still says so: whoever forgets it again has to write it.
+                self._cleaned[key] = cleaned
+                raise
 
     def take(self, partitions: Mapping[TopicPartition, Partition]) -> Callable[[], None]:
         """Take the offsets of open partitions now, and return the call that writes them; for a thread."""

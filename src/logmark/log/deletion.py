@@ -82,7 +82,10 @@ class SegmentDeleter:
         state.notify_watchers()
 
     def apply_retention(self, now_ms: int) -> int:
-        """Delete old segments by the topic's settings and return their number; stop the log if the disk fails that."""
+        """Delete old segments by the topic's settings and return their number; stop the log if the disk fails that.
+
+        If the error passes by itself, the next check deletes them.
+        """
         state = self._state
         if not self._segments or state.failure is not None:
             return 0
@@ -96,7 +99,10 @@ class SegmentDeleter:
             )
             return self._delete_oldest(count, now_ms) if count else 0
         except OSError as error:
-            state.fail(error)
+            if disk_full.is_passing(error):
+                logger.warning("retention of %s is tried again at the next check: %s", state.name, error)
+            else:
+                state.fail(error)
             return 0
 
     def _piece(self, at: int, segment: Segment) -> retention.Piece:
@@ -117,7 +123,7 @@ class SegmentDeleter:
             try:
                 self._appender.roll()
             except OSError as error:
-                if not disk_full.is_full(error):
+                if not disk_full.is_passing(error):
                     raise
                 # There is no space for the file of a new one, so the last one stays until the others have made some.
                 count -= 1

@@ -18,6 +18,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 
 from logmark.clock import Clock
+from logmark.disk.descriptors import OUT_OF_DESCRIPTORS
 from logmark.disk.files import FileSystem, Lock
 from logmark.errors import UserError
 from logmark.log import checkpoints, identity
@@ -271,6 +272,8 @@ def unusable(path: str, error: OSError) -> UserError:
         reason, remedy = "cannot be written to", "Give this user the right to write there"
     elif error.errno in (errno.ENOSPC, errno.EDQUOT):
         reason, remedy = "is on a full disk", "Free some space"
+    elif error.errno in OUT_OF_DESCRIPTORS:
+        reason, remedy = "cannot be opened: no file descriptor is left", "Raise the limit (ulimit -n)"
     else:
         reason, remedy = f"cannot be used ({error.strerror or error})", "Repair it"
     return UserError(

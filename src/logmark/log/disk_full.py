@@ -1,6 +1,7 @@
 """What a full or broken disk does to a log: the errors that say so, and the cut back to what is durable.
 
-A write that finds the disk full is refused and leaves nothing behind, so the next one may succeed. If an entry of the
+A write that finds the disk full is refused and leaves nothing behind, so the next one may succeed. The same holds while
+the process has no descriptor or no memory left: that says nothing of the disk, and it passes. If an entry of the
 write-ahead log finds it full, nothing of that round was acknowledged: `write_recovery` cuts the logs of the round back
 to what was, and loads them as after a crash, once there is space. `write_recovery` also says what a failed flush means.
 The write-ahead log itself is full when a broken disk keeps its files from being used again.
@@ -9,11 +10,13 @@ The write-ahead log itself is full when a broken disk keeps its files from being
 import errno
 from collections.abc import Mapping
 
+from logmark.disk.descriptors import OUT_OF_DESCRIPTORS
 from logmark.disk.files import FileSystem
 from logmark.errors import LogFailed
 from logmark.log.segment import LOG, file_name
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+SHORT = (*OUT_OF_DESCRIPTORS, errno.ENOMEM)
 PAGE_BYTES = 4096
 
 
@@ -32,8 +35,29 @@ def is_full(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno in FULL
 
 
+def is_passing(error: BaseException | None) -> bool:
+    """Return whether the disk is full, or the process lacks descriptors or memory: the operation may succeed later."""
+    return isinstance(error, OSError) and error.errno in (*FULL, *SHORT)
+
+
+def is_unopened(error: BaseException | None) -> bool:
+    """Return whether the process had no descriptor to open a file with: the files are as they were."""
+    return isinstance(error, OSError) and error.errno in OUT_OF_DESCRIPTORS
+
+
+def _describe_shortage(error: BaseException) -> str:
+    if is_unopened(error):
+        return f"The broker has no file descriptor left ({error}). Close connections or raise its limit (ulimit -n)"
+    return f"The machine has no memory left ({error}). Free some"
+
+
 def describe_refused_write(name: str, error: OSError) -> LogFailed:
-    """Return the error for a write that found the disk full and was undone."""
+    """Return the error for a write that found the disk full, or no descriptor or memory, and was undone."""
+    if not is_full(error):
+        return LogFailed(
+            f"{_describe_shortage(error)}: the log of {name} did not take the records, and takes records again by "
+            "itself after that. Nothing that was acknowledged is lost."
+        )
     return LogFailed(
         f"The disk is full, so the log of {name} did not take the records ({error}). Nothing that was acknowledged is "
         "lost, and it can be read. Free some space: the log then takes records again by itself."
@@ -53,6 +77,11 @@ def describe_failed_log(name: str, error: BaseException) -> LogFailed:
         return LogFailed(
             f"The disk was too full to sync the log of {name} ({error}). Nothing that was acknowledged is lost, and it "
             "can be read. Free some space: the log then comes back by itself, without what was not acknowledged."
+        )
+    if is_passing(error):
+        return LogFailed(
+            f"{_describe_shortage(error)}: the log of {name} takes no records now, and comes back by itself after "
+            "that, without what was not acknowledged. Nothing that was acknowledged is lost."
         )
     return LogFailed(
         f"The disk failed the log of {name} ({error}). It takes no more records; what was acknowledged is kept. The "

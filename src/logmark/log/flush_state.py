@@ -88,9 +88,15 @@ class FlushState:
     def end(self, flush: Flush) -> bool:
         """Move the recovery point and return True, or stop the log if the disk failed the flush."""
         state = self._state
-        is_held_up = flush.is_held_up or (not self._is_sync and disk_full.is_full(flush.error))
+        # Without a descriptor no sync was even tried, so none has failed. After one that failed for lack of space or
+        # memory the kernel may have dropped what it should have written.
+        is_held_up = (
+            flush.is_held_up
+            or disk_full.is_unopened(flush.error)
+            or (not self._is_sync and disk_full.is_passing(flush.error))
+        )
         if is_held_up:
-            # No request waits for these: they are tried again when there is space.
+            # No request waits for these: they are tried again when there is space, or a descriptor.
             self._syncs[:0] = flush.syncs[flush.sync_count :]
             self._changes[:0] = flush.changes[flush.change_count :]
             self._flusher.troubled.add(self._log)

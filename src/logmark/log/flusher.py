@@ -84,6 +84,8 @@ class Flusher:
         self._under_way: dict[FlushedLog, int] = {}
         self._is_all_due = False
         self._is_scheduled = False
+        # Files of the WAL that are not needed any more and could not be removed.
+        self._undiscarded: list[WalFile] = []
 
     def begin_entry(self, number: int, logs: Iterable[FlushedLog]) -> None:
         """Note that an entry with batches of these logs is being written."""
@@ -190,12 +192,18 @@ class Flusher:
         if error is not None:
             logger.error("the recovery points could not be written: %s", error)
         elif self.wal is not None:
-            dropped = self.wal.release(cycle.first_entry)
+            dropped = [*self._undiscarded, *self.wal.release(cycle.first_entry)]
+            self._undiscarded = []
             if dropped:
-                self._worker.run(_discard(self.wal, dropped), lambda error: None)
+                self._worker.run(_discard(self.wal, dropped), partial(self._end_discard, dropped))
         self.on_end()
         if self._marked or self._is_all_due:
             self._schedule()
+
+    def _end_discard(self, dropped: list[WalFile], error: Exception | None) -> None:
+        if error is not None:
+            # They take space for longer; the next cycle tries again.
+            self._undiscarded += dropped
 
 
 class _Cycle:

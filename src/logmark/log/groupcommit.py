@@ -252,7 +252,7 @@ class GroupCommit:
             self._begin_soon()
 
     def _fail(self, error: Exception) -> None:
-        """Fail every append that is not durable; unless the disk was only full, refuse all writes until a restart."""
+        """Fail every append that is not durable; unless the error may pass, refuse all writes until a restart."""
         lost = [*self._closed_drafts, self._draft]
         self._closed_drafts.clear()
         self._draft = _Draft(_NO_ROOM)
@@ -260,7 +260,7 @@ class GroupCommit:
         self._is_short = False
         self._flush_count = 0
         self.flusher.give_up_entry()
-        if not disk_full.is_full(error):
+        if not disk_full.is_passing(error):
             self.failure = disk_full.describe_failed_wal(error)
             self.is_ready = False
             logger.error("%s", self.failure)
@@ -290,7 +290,7 @@ class GroupCommit:
                 wal.add_ready(file)
                 self._begin()
                 return
-            wal.forget_reserved(file)
+            wal.forget_reserved(file, is_usable=disk_full.is_passing(error))
             if not self._is_refused:
                 logger.warning("the write-ahead log got no further file: %s", error)
             # Every round tries again: one message says it for all of them.

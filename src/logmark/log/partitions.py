@@ -80,7 +80,11 @@ class Partitions:
         if self._checkpoints.mention_any(keys):
             for key in keys:
                 self._checkpoints.forget(key)
-            self._checkpoints.take(self.by_key)()
+            try:
+                self._checkpoints.take(self.by_key)()
+            except OSError:
+                self._checkpoints.note_unwritten(keys)
+                raise
 
     # Opening
 

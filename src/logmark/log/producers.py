@@ -135,9 +135,10 @@ class Producers:
         return None
 
     def _recall(self) -> None:
-        recall, self.recall = self.recall, None
-        if recall is not None:
-            self.remember_more(recall())
+        if self.recall is not None:
+            self.remember_more(self.recall())
+            # Only now: if the tail could not be read, the next batch needs it too.
+            self.recall = None
 
     def _check_sequence(self, batch: SequencedBatch, producer: Producer) -> None:
         if batch.producer_epoch != producer.producer_epoch or producer.last is None:

@@ -212,10 +212,12 @@ class Segment:
         """
         if self._is_timed:
             return False
-        self._is_timed = True
         entries = self.time_index
         last = entries[len(entries) - 1] if len(entries) else None
-        if last is not None and self.lookup.is_largest_time(last[0]):
+        is_right = last is not None and self.lookup.is_largest_time(last[0])
+        # Only now: what could not be read is read the next time.
+        self._is_timed = True
+        if last is not None and is_right:
             self.max_timestamp, self.max_timestamp_offset = last
             self.show()
         elif last is not None or self.size:
@@ -251,7 +253,11 @@ class Segment:
         try:
             file.pwrite(encode_entry(entry), len(aborted) * ENTRY_BYTES)
         except OSError:
-            self.cut_aborted()
+            # By the file that is open: there may be no descriptor for another.
+            if aborted:
+                file.truncate(len(aborted) * ENTRY_BYTES)
+            else:
+                self._files.remove(self._path + TXN_INDEX)
             raise
         finally:
             file.close()
@@ -383,8 +389,14 @@ class Segment:
         """Make both indexes again from the headers in the log."""
         is_shown = self.visible_bytes == self.size
         self.begin_indexes()
-        for position, header in self.lookup.walk_sound(self.size):
-            self.index_batch(position, header)
+        try:
+            for position, header in self.lookup.walk_sound(self.size):
+                self.index_batch(position, header)
+        except OSError:
+            # Half an index must not pass for a whole one.
+            self._offset_index = self._time_index = None
+            self._is_timed = False
+            raise
         if is_shown:
             self.show()
 

@@ -1,9 +1,10 @@
-"""Resuming writes after the disk was full or failed a flush: repair the files and load them as after a crash.
+"""Resuming writes after a full disk, a lack of descriptors or memory, or a failed flush.
 
-A stopped log is cut back to its high watermark. A suspect one is written again from the write-ahead log above its
-recovery point: the kernel may have dropped what it failed to sync, and report the next sync as successful. A log that
-stays broken would be written again for ever, so those attempts back off until a flush succeeds. After a full disk they
-do not: while there is no space, an attempt fails at once.
+The files are repaired and loaded as after a crash. A stopped log is cut back to its high watermark. A suspect one is
+written again from the write-ahead log above its recovery point: the kernel may have dropped what it failed to sync, and
+report the next sync as successful. A log that stays broken would be written again for ever, so those attempts back off
+until a flush succeeds. After an error that passes by itself they do not: while there is no space or no descriptor, an
+attempt fails at once.
 """
 
 import logging
@@ -67,7 +68,7 @@ class WriteRecovery:
     """Brings one partition's log back to taking records, when the disk allows it."""
 
     __slots__ = (
-        "_backoff", "_committer", "_deleter", "_files", "_flush_state", "_folder", "_is_disk_full", "_log", "_state"
+        "_backoff", "_committer", "_deleter", "_files", "_flush_state", "_folder", "_is_passing", "_log", "_state"
     )  # fmt: skip
 
     def __init__(
@@ -90,20 +91,20 @@ class WriteRecovery:
         self._files = files
         self._committer = committer
         self._backoff = Backoff(clock)
-        # Whether the disk lacked space when it failed last.
-        self._is_disk_full = False
+        # Whether the last failure passes by itself.
+        self._is_passing = False
 
     def note_failure(self, error: BaseException | None) -> None:
         """Note why the log has stopped, and have the broker call `run` now and then if that can help.
 
-        With durability=sync a write that failed for another reason than space makes the log suspect: its entries must
+        With durability=sync a write that failed for a reason that does not pass makes the log suspect: its entries must
         not keep the WAL from being used again for as long as the disk stays broken.
         """
-        self._is_disk_full = disk_full.is_full(error)
-        is_broken = error is not None and not self._is_disk_full
+        self._is_passing = disk_full.is_passing(error)
+        is_broken = error is not None and not self._is_passing
         if is_broken and self._committer.is_sync and self._committer.failure is None:
             self._state.mark_suspect()
-        if self._is_disk_full or self._state.status is LogStatus.SUSPECT:
+        if self._is_passing or self._state.status is LogStatus.SUSPECT:
             self._committer.flusher.troubled.add(self._log)
 
     def confirm(self) -> None:
@@ -117,13 +118,13 @@ class WriteRecovery:
         if flusher.is_busy_with(self._log) or committer.is_busy_with(self._log):
             return
         is_suspect = state.status is LogStatus.SUSPECT
-        if is_suspect and not self._is_disk_full and not self._backoff.is_over:
+        if is_suspect and not self._is_passing and not self._backoff.is_over:
             return
         flusher.troubled.discard(self._log)
         if state.is_closed or committer.failure is not None:
             return
         if state.status is LogStatus.OPEN:
-            # A full disk held up a flush.
+            # A full disk, or a lack of descriptors, held up a flush.
             flusher.mark(self._log)
             return
         loader = self._log.new_loader()
@@ -162,10 +163,10 @@ class WriteRecovery:
     def _note_failed_attempt(self, error: Exception, *, is_suspect: bool) -> None:
         if self._state.is_closed:
             return
-        self._is_disk_full = disk_full.is_full(error)
-        if is_suspect or self._is_disk_full:
+        self._is_passing = disk_full.is_passing(error)
+        if is_suspect or self._is_passing:
             self._committer.flusher.troubled.add(self._log)
-        if not self._is_disk_full:
+        if not self._is_passing:
             logger.error("%s", disk_full.describe_failed_log(self._state.name, error))
 
     def _resume(self, loaded: Loaded, loader: Loader, *, is_suspect: bool) -> None:

@@ -47,9 +47,11 @@ class FaultyFile:
         self._file.path = path
 
     def pread(self, size: int, at: int) -> bytes:
+        self._system._check_open(self.path)
         return self._file.pread(size, at)
 
     def pwrite(self, data: Bytes, at: int) -> None:
+        self._system._check_open(self.path)
         self._system._check_write(self.path)
         size = self._file.size()
         replaced = self._file.pread(min(len(data), size - at), at) if at < size else b""
@@ -57,14 +59,17 @@ class FaultyFile:
         self._file.pwrite(data, at)
 
     def truncate(self, size: int) -> None:
+        self._system._check_open(self.path)
         self._system._check_write(self.path)
         self._file.truncate(size)
         self._system._note_truncate(self.path, size)
 
     def size(self) -> int:
+        self._system._check_open(self.path)
         return self._file.size()
 
     def sync(self) -> None:
+        self._system._check_open(self.path)
         self._system._sync(self.path, self._file.sync)
 
     def is_in_place(self) -> bool:
@@ -84,6 +89,7 @@ class FaultyFileSystem:
         self._held: list[tuple[str, int]] = []
         self._write_faults: list[_Fault] = []
         self._sync_faults: list[_Fault] = []
+        self._open_faults: list[_Fault] = []
         self._unsynced: dict[str, _Unsynced] = {}
         self._unnamed: set[str] = set()
         self.syncs_waiting = 0
@@ -123,9 +129,18 @@ class FaultyFileSystem:
         with self._guard:
             self._write_faults.append(_Fault(part, errno, times))
 
+    def fail_opens(self, part: str = "", errno: int = errors.EMFILE, *, times: int | None = None) -> None:
+        """Makes whatever may need a descriptor for a path that contains `part` fail, for ever or so many times.
+
+        Also of files that are open: they may have given their descriptor back.
+        """
+        with self._guard:
+            self._open_faults.append(_Fault(part, errno, times))
+
     def heal(self) -> None:
         """Ends all faults."""
         with self._guard:
+            self._open_faults.clear()
             self._sync_faults.clear()
             self._write_faults.clear()
 
@@ -183,6 +198,10 @@ class FaultyFileSystem:
         with self._guard:
             self._strike(self._write_faults, path)
 
+    def _check_open(self, path: str) -> None:
+        with self._guard:
+            self._strike(self._open_faults, path)
+
     def _strike(self, faults: list[_Fault], path: str) -> None:
         for fault in faults:
             if fault.part in path and fault.times != 0:
@@ -235,10 +254,12 @@ class FaultyFileSystem:
         return self.open(path)
 
     def open(self, path: str, *, create: bool = False) -> FaultyFile:
+        self._check_open(path)
         self._note_name(path)
         return FaultyFile(self._files.open(path, create=create), self)
 
     def read(self, path: str) -> bytes:
+        self._check_open(path)
         return self._files.read(path)
 
     def write(self, path: str, data: Bytes, *, sync: bool = True) -> None:
@@ -270,6 +291,7 @@ class FaultyFileSystem:
         return self._files.is_directory(path)
 
     def listdir(self, path: str) -> Sequence[str]:
+        self._check_open(path)
         return self._files.listdir(path)
 
     def mkdir(self, path: str) -> None:
@@ -306,6 +328,7 @@ class FaultyFileSystem:
             file.close()
 
     def sync_directory(self, path: str) -> None:
+        self._check_open(path)
         with self._guard:
             named = {name for name in self._unnamed if os.path.dirname(name) == path}
         self._sync(path, lambda: self._files.sync_directory(path))

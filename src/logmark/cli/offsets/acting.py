@@ -10,8 +10,9 @@ import typer
 from logmark.cli.clusters import Cluster
 from logmark.cli.offsets.showing import plan_fields, print_plan
 from logmark.cli.options import OutputFormat
-from logmark.cli.tables import print_json, say
+from logmark.cli.tables import confirm, print_json, say
 from logmark.errors import UserError
+from logmark.escaping import escape
 
 if TYPE_CHECKING:
     from logmark.client.client import Client
@@ -106,7 +107,7 @@ def ask(question: str) -> None:
         raise UserError(
             "Nothing was changed: there is no terminal to ask in. Add --yes to apply this plan.", exit_code=2
         )
-    if not typer.confirm(question, err=True):
+    if not confirm(question):
         raise UserError("Nothing was changed.")
 
 
@@ -117,8 +118,9 @@ def spinner(what: str) -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     from rich.console import Console
+    from rich.text import Text
 
-    with Console(stderr=True).status(what) as status:
+    with Console(stderr=True).status(Text(escape(what))) as status:
         yield status.stop
 
 

@@ -2,11 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-import typer
-
 from logmark.cli.lagtables import age_fields, age_text, note, row
 from logmark.cli.offsets.showing import plan_fields, print_plan
-from logmark.cli.tables import Column, count, place, print_table, say
+from logmark.cli.tables import Column, count, place, print_table, say, write_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +20,7 @@ _PARTITIONS_SHOWN = 8
 def print_view(view: "CheckpointView") -> None:
     """Writes where a query stands, how far it is behind, and its last batches."""
     checkpoint = view.checkpoint
-    typer.echo(f"Query {checkpoint.query_id or 'without an id'}, checkpoint {checkpoint.url}")
+    write_line(f"Query {checkpoint.query_id or 'without an id'}, checkpoint {checkpoint.url}")
     columns = [
         Column("TOPIC"), Column("PARTITION", True), Column("PLACE"), Column("START", True), Column("END", True),
         Column("LAG", True), Column("BEHIND"), Column("NOTE"),
@@ -40,11 +38,11 @@ def print_view(view: "CheckpointView") -> None:
     )  # fmt: skip
     if view.ages:
         oldest = age_text(view.oldest)
-        typer.echo(f"In total: {count(view.lag, 'record')} behind{f', the oldest for {oldest}' if oldest else ''}.")
+        write_line(f"In total: {count(view.lag, 'record')} behind{f', the oldest for {oldest}' if oldest else ''}.")
     if view.new_partitions:
         names = ", ".join(map(str, view.new_partitions[:_PARTITIONS_SHOWN]))
         say(f"New to the query, which will read them from their start: {names}.")
-    typer.echo("")
+    write_line("")
     print_table(
         [
             Column("BATCH", True), Column("STATE"), Column("PLANNED"), Column("COMMITTED"), Column("RECORDS", True),
@@ -124,7 +122,7 @@ def view_fields(view: "CheckpointView") -> dict[str, object]:
 def print_rewind(rewind: "Rewind") -> None:
     """Writes the plan of a move, and the batch that makes it."""
     print_plan(rewind.plan, of="the query of")
-    typer.echo(
+    write_line(
         f"Batch {rewind.addition.id} will be added behind batch {rewind.checkpoint.last.id}; it reads nothing, and no "
         "other file is changed."
     )

@@ -8,7 +8,7 @@ from logmark.cli.clusters import Cluster, on_cluster
 from logmark.cli.offsets.acting import ask
 from logmark.cli.offsets.app import WithOptionalValues, app
 from logmark.cli.options import Yes, example
-from logmark.cli.tables import count, counted, say
+from logmark.cli.tables import count, counted, say, write_line
 
 if TYPE_CHECKING:
     from logmark.client.client import Client
@@ -52,7 +52,7 @@ def journal(
             _move(client, topic, replication_factor, yes=yes)
         found = open_journal(client)
         number = len(found.changes(client.metadata([]).cluster_id))
-    typer.echo(f"The journal of this cluster is {found.where}; it has {count(number, 'change')}.")
+    write_line(f"The journal of this cluster is {found.where}; it has {count(number, 'change')}.")
 
 
 def _move(client: "Client", topic: str, replication_factor: int | None, *, yes: bool) -> None:

@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import typer
-
-from logmark.cli.tables import Column, count, place, print_table, say
+from logmark.cli.tables import Column, count, place, print_table, say, write_line
 
 if TYPE_CHECKING:
     from logmark.client.answers import Committed
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 def print_plan(plan: "ResetPlan", *, of: str = "group") -> None:
     """Writes the plan as a table, its totals, and what must be known before anybody agrees."""
     what = f"{', ' if plan.how else ''}{plan.how}"
-    typer.echo(f"Plan for {of} {plan.group}{' (a new group)' if plan.creates_group else ''}{what}:")
+    write_line(f"Plan for {of} {plan.group}{' (a new group)' if plan.creates_group else ''}{what}:")
     columns = [
         Column("TOPIC"), Column("PARTITION", True), Column("COMMITTED"), Column("NEW", True),
         Column("READ AGAIN", True), Column("SKIPPED", True), Column("LAG AFTER", True),
@@ -26,7 +24,7 @@ def print_plan(plan: "ResetPlan", *, of: str = "group") -> None:
     if has_spans:
         columns += [Column("FIRST RECORD"), Column("LAST RECORD"), Column("ABOUT", True)]
     print_table([*columns, Column("NOTE")], [_row(move, has_spans=has_spans) for move in plan.moves])
-    typer.echo(_total(plan))
+    write_line(_total(plan))
     for warning in plan.warnings:
         say(warning)
 
@@ -143,7 +141,7 @@ def print_change(change: "Change") -> None:
     """Writes everything that the journal has of a change."""
     from logmark.offsets.times import show_time
 
-    typer.echo(f"Change {change.id}: {change.action} of {change.subject} {change.name}, {change.state}")
+    write_line(f"Change {change.id}: {change.action} of {change.subject} {change.name}, {change.state}")
     lines = [
         ("when", show_time(change.at_ms)), ("who", f"{change.who} on {change.host}"), ("how", change.how),
         ("why", change.reason), ("undoes", change.undoes or ""), ("cluster", change.cluster_id),
@@ -151,7 +149,7 @@ def print_change(change: "Change") -> None:
     ]  # fmt: skip
     for name, value in lines:
         if value and "\n" not in value:
-            typer.echo(f"  {name:<8} {value}")
+            write_line(f"  {name:<8} {value}")
     print_table(
         [
             Column("TOPIC"), Column("PARTITION", True), Column("BEFORE"), Column("AFTER"),

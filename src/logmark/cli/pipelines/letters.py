@@ -8,7 +8,7 @@ from logmark.cli.clusters import Cluster, complete_topic, on_cluster
 from logmark.cli.consume import as_text
 from logmark.cli.options import Output, OutputFormat, example
 from logmark.cli.pipelines.app import HomeFolder, app, cluster_of, complete_pipeline, remembered, root_of
-from logmark.cli.tables import Column, count, print_json, print_table, say
+from logmark.cli.tables import Column, count, print_json, print_table, say, write_line
 from logmark.errors import UserError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _print_tally(tally: "Tally", name: str, topic: str, output: OutputFormat) ->
             }
         )
         return
-    typer.echo(f"{count(tally.letters, 'letter')} in {topic}, about {count(tally.records, 'record')} of {name}.")
+    write_line(f"{count(tally.letters, 'letter')} in {topic}, about {count(tally.records, 'record')} of {name}.")
     if tally.errors:
         print_table(
             [Column("RECORDS", True), Column("ERROR")],

@@ -17,7 +17,7 @@ from logmark.cli.pipelines.app import Conf, HomeFolder, Master, Package, app
 from logmark.cli.pipelines.known import File, Known, Name, SparkSettings, known
 from logmark.cli.pipelines.places import nested, shown
 from logmark.cli.progress import bar
-from logmark.cli.tables import Column, count, print_json, print_table, say
+from logmark.cli.tables import Column, count, print_json, print_table, say, write_line
 from logmark.errors import UserError
 
 if TYPE_CHECKING:
@@ -259,9 +259,9 @@ class _Act:
         if self._output is OutputFormat.TABLE:
             print_plan(plan)
             if ends_early:
-                typer.echo(f"Read again up to {shown(stops)}; then it goes on where it was.")
+                write_line(f"Read again up to {shown(stops)}; then it goes on where it was.")
             if rows is not None:
-                typer.echo(f"{count(rows, 'row')} of the table came from there and will be replaced.")
+                write_line(f"{count(rows, 'row')} of the table came from there and will be replaced.")
         if not plan.changes or not plan.read_again:
             say(f"Nothing to do: {job.pipeline.name} has read nothing behind that place.")
             raise typer.Exit(NOTHING_TO_DO)
@@ -307,7 +307,7 @@ class _Act:
             "copy": "is read again beside the live version; what was not sent before is released",
             "swap": "is built beside the live version and takes its place",
         }[plan.kind.value]
-        typer.echo(f"Plan for pipeline {job.pipeline.name}: version {plan.number} {what}.")
+        write_line(f"Plan for pipeline {job.pipeline.name}: version {plan.number} {what}.")
         print_table(
             [
                 Column("TOPIC"),
@@ -321,7 +321,7 @@ class _Act:
                 for place, start in sorted(plan.starts.items())
             ],
         )
-        typer.echo(f"In total: {count(plan.records, 'record')} to read.")
+        write_line(f"In total: {count(plan.records, 'record')} to read.")
         for note in plan.notes:
             say(note)
 

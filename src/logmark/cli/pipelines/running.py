@@ -98,15 +98,20 @@ def connected(jobs: "Sequence[Job]", stack: contextlib.ExitStack) -> "dict[str, 
         except LogmarkError as error:
             failures.append(f"{job.pipeline.name}: {error}")
     if not clients:
-        raise UserError("\nlogmark: ".join(dict.fromkeys(failures)))
+        raise _all_of(failures)
     return clients
+
+
+def _all_of(failures: "Sequence[str]") -> UserError:
+    first, *others = dict.fromkeys(failures)
+    return UserError(first, lines=[f"logmark: {one}" for one in others])
 
 
 def check_all(jobs: "Sequence[Job]", clients: "dict[str, Client]") -> None:
     """Raises a sentence, before Spark is started, if none of the pipelines could run."""
     failures = [failure for failure in (_checked(job, clients) for job in jobs) if failure is not None]
     if len(failures) == len(jobs):
-        raise UserError("\nlogmark: ".join(dict.fromkeys(failures)))
+        raise _all_of(failures)
 
 
 def _checked(job: "Job", clients: "dict[str, Client]") -> str | None:

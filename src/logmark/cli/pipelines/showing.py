@@ -12,7 +12,7 @@ from logmark.cli.clusters import Cluster, on_cluster
 from logmark.cli.lagtables import age_fields, age_text, rate_text
 from logmark.cli.options import Output, OutputFormat, example
 from logmark.cli.pipelines.app import HomeFolder, app, cluster_of, complete_pipeline, remembered, root_of
-from logmark.cli.tables import Column, print_json, print_table, say
+from logmark.cli.tables import Column, print_json, print_table, say, write_line
 from logmark.errors import LogmarkError
 
 if TYPE_CHECKING:
@@ -200,6 +200,6 @@ def _print(one: dict[str, Any]) -> None:
         rows.append(("last error", f"{one['error']}{at}"))
     if one["problem"] is not None:
         rows.append(("problem", one["problem"]))
-    typer.echo(one["name"])
+    write_line(one["name"])
     for title, value in rows:
-        typer.echo(f"  {title:<13} {'-' if value is None else value}")
+        write_line(f"  {title:<13} {'-' if value is None else value}")

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from logmark import private_files
 from logmark.errors import UserError
 
 if TYPE_CHECKING:
@@ -104,10 +105,10 @@ def _shipped(package: Sequence[Path], folder: Path, *, is_local: bool) -> dict[s
 def _said_to(path: Path) -> Iterator[None]:
     """Processes that are started meanwhile write their errors to the file, for as long as they live."""
     sys.stderr.flush()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_files.make_folders(path.parent)
     kept = os.dup(2)
     try:
-        with path.open("ab") as file:
+        with private_files.open_file(path, "ab") as file:
             os.dup2(file.fileno(), 2)
         yield
     finally:

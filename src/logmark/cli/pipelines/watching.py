@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from logmark.cli.lagtables import rate_text
 from logmark.cli.tables import count, say
 from logmark.errors import LogmarkError
+from logmark.escaping import escape
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -78,7 +79,8 @@ def board(clients: "Mapping[str, Client]") -> "Iterator[Watching]":
             live.update(board_table([one.status for one in workers], workers, lags.records), refresh=True)
 
         def tell(sentence: str) -> None:
-            live.console.print(f"{time.strftime('%H:%M:%S')} {sentence}", highlight=False, markup=False, soft_wrap=True)
+            line = f"{time.strftime('%H:%M:%S')} {escape(sentence)}"
+            live.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
         yield watch, tell
 
@@ -103,7 +105,7 @@ def board_table(
             "-" if lag is None else f"{lag:,}", rate_text(status.rate), batch_text(status, status.at_ms) or "-",
             str(status.restarts),
         )  # fmt: skip
-        table.add_row(*(Text(cell) for cell in cells))
+        table.add_row(*(Text(escape(cell)) for cell in cells))
     return table
 
 
@@ -151,7 +153,7 @@ def bars(clients: "Mapping[str, Client]") -> "Iterator[Watching]":
             looked_s = time.monotonic()
 
         def tell(sentence: str) -> None:
-            progress.console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+            progress.console.print(escape(sentence), highlight=False, markup=False, soft_wrap=True)
 
         yield watch, tell if sys.stderr.isatty() else say
 

@@ -113,6 +113,8 @@ class WriteAheadLog:
             return current
         if not self._ready or not self._ready[0].has_room_for(size):
             return None
+        # Everything in it is durable. It is opened again when it is used again: a large WAL has many files.
+        current.close()
         self._full.append(current)
         self._current = self._ready.popleft()
         return self._current
@@ -162,14 +164,18 @@ class WriteAheadLog:
             reason = f"No space left on device: the next file needs {free_bytes} free bytes"
             raise OSError(errno.ENOSPC, reason, file.path)
         name = os.path.basename(file.path)
+        may_be_listed = False
         try:
             file.create(self._directory_id, sequence)
+            may_be_listed = True
             self._inventory.add(self.folder, name, file.capacity)
         except OSError:
+            file.header = None
             # A file that could not be filled must not hold the space that others need. But one that the inventory names
             # must be there after a crash.
             with suppress(OSError, Malformed):
-                self._inventory.undo_add(self.folder, name)
+                if may_be_listed:
+                    self._inventory.undo_add(self.folder, name)
                 self._files.remove(file.path)
             raise
 
@@ -177,10 +183,13 @@ class WriteAheadLog:
         """Take over a file that `reserve` has made ready."""
         self._ready.append(file)
 
-    def forget_reserved(self, file: WalFile) -> None:
-        """Take note that a file could not be made ready."""
-        self._bytes -= file.capacity
+    def forget_reserved(self, file: WalFile, *, is_usable: bool = False) -> None:
+        """Take note that a file could not be made ready; one that was used before stays free if it is usable."""
         file.close()
+        if is_usable and file.header is not None:
+            self._free.append(file)
+        else:
+            self._bytes -= file.capacity
 
     # Recovery points
 
@@ -204,11 +213,13 @@ class WriteAheadLog:
         return dropped
 
     def discard(self, dropped: list[WalFile]) -> None:
-        """Remove files of an odd size; to be called in a thread."""
-        self._inventory.remove(self.folder, *(os.path.basename(file.path) for file in dropped))
+        """Remove files of an odd size; to be called in a thread, and again if it fails."""
         for file in dropped:
             file.close()
-            self._files.remove(file.path)
+        self._inventory.remove(self.folder, *(os.path.basename(file.path) for file in dropped))
+        for file in dropped:
+            with suppress(FileNotFoundError):
+                self._files.remove(file.path)
 
     def rewrite(self, key: bytes, folder: str, point: RecoveryPoint, end: int, is_saved: Callable[[], object]) -> None:
         """Write what a partition has in the WAL to its segments again; to be called in a thread.

@@ -1,6 +1,7 @@
 """Writes entries of the WAL off the event loop: the kernel does it by itself where it can, and a thread elsewhere."""
 
 import asyncio
+from contextlib import suppress
 
 from logmark.disk.aio import AsyncWrites, open_async_writes
 from logmark.log.wal.files import WalFile
@@ -26,8 +27,10 @@ class EntryWriter:
         descriptor = file.file.direct_descriptor
         if self._is_asynchronous and descriptor is not None:
             if self._kernel is None:
-                self._kernel = open_async_writes(self._loop)
-                self._is_asynchronous = self._kernel is not None
+                # Without a descriptor the thread writes this entry, and the next one tries again.
+                with suppress(OSError):
+                    self._kernel = open_async_writes(self._loop)
+                    self._is_asynchronous = self._kernel is not None
             if self._kernel is not None and self._kernel.write(descriptor, entry, file.position, done):
                 self._is_asynchronous = not self._kernel.is_blocking
                 return

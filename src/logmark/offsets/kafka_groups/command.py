@@ -10,6 +10,7 @@ from logmark.client.client import Client
 from logmark.client.connection import as_addresses
 from logmark.client.errors import BadProperties, ClientError, ReadOnly
 from logmark.errors import UserError
+from logmark.escaping import escape
 from logmark.offsets.kafka_groups import KAFKA_VERSION, re2, usage
 from logmark.offsets.kafka_groups.arguments import Arguments, parse
 from logmark.offsets.kafka_groups.deleting import delete, delete_offsets
@@ -62,9 +63,9 @@ def run(
     except Failed as ended:
         printer.error(f"Executing consumer group command failed due to {ended.message}")
         if ended.hint:
-            printer.say(f"logmark: {ended.hint}")
+            printer.say(f"logmark: {escape(ended.hint)}")
     except UserError as error:
-        printer.say(f"logmark: {error}")
+        printer.say(f"logmark: {escape(str(error))}")
         return error.exit_code
     finally:
         printer.flush()

@@ -6,6 +6,7 @@ from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.client.errors import ClientError, RefusedByBroker
 from logmark.errors import ErrorCode
+from logmark.escaping import escape
 from logmark.names import TopicPartition
 from logmark.offsets.kafka_groups import java, topics
 from logmark.offsets.kafka_groups.arguments import Arguments
@@ -29,13 +30,13 @@ def delete(client: Client, given: Arguments, printer: Printer) -> None:
     """Deletes groups, and says which were not deleted and why."""
     groups = sorted(set(consumer_groups(client) if given.has("all-groups") else given.values("group")))
     failures = {group: why for group in groups if (why := _delete_group(client, printer, group)) is not None}
-    deleted = ", ".join(f"'{group}'" for group in groups if group not in failures)
+    deleted = ", ".join(f"'{escape(group)}'" for group in groups if group not in failures)
     if not failures:
         printer.write(f"Deletion of requested consumer groups ({deleted}) was successful.\n")
         return
     printer.error("Deletion of some consumer groups failed:")
     for group, why in failures.items():
-        printer.write(f"* Group '{group}' could not be deleted due to: {why}\n")
+        printer.write(f"* Group '{escape(group)}' could not be deleted due to: {why}\n")
     if deleted:
         printer.write(f"\nThese consumer groups were deleted successfully: {deleted}\n")
 
@@ -69,7 +70,7 @@ def delete_offsets(client: Client, given: Arguments, printer: Printer) -> None:
     code, refusals = _delete_offsets(client, printer, group, partitions)
     results |= {one: refusals.get(one) for one in partitions}
     if code == ErrorCode.NONE:
-        printer.write(f"Request succeeded for deleting offsets from group {group}.\n")
+        printer.write(f"Request succeeded for deleting offsets from group {escape(group)}.\n")
     elif code in _OF_THE_GROUP:
         printer.error(java.message_of(code))
     elif code in _OF_A_PARTITION:

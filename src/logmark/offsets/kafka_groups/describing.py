@@ -7,6 +7,7 @@ from logmark.client.answers import LATEST, Committed, GroupDescription, GroupMem
 from logmark.client.client import Client
 from logmark.client.errors import ClientError, RefusedByBroker
 from logmark.errors import ErrorCode
+from logmark.escaping import escape
 from logmark.names import TopicPartition
 from logmark.offsets.kafka_groups import java
 from logmark.offsets.kafka_groups.arguments import Arguments
@@ -141,13 +142,13 @@ def _rows(
 
 def _has_rows(group: GroupDescription, count: int, printer: Printer) -> bool:
     """Says what is remarkable about a group's state, and whether there is a table to show."""
-    state = state_of(group.state)
+    state, name = state_of(group.state), escape(group.group)
     if state == "Dead":
-        printer.error(f"Consumer group '{group.group}' does not exist.")
+        printer.error(f"Consumer group '{name}' does not exist.")
     elif state == "Empty":
-        printer.say(f"\nConsumer group '{group.group}' has no active members.")
+        printer.say(f"\nConsumer group '{name}' has no active members.")
     elif state in _REBALANCING:
-        printer.say(f"\nWarning: Consumer group '{group.group}' is rebalancing.")
+        printer.say(f"\nWarning: Consumer group '{name}' is rebalancing.")
     elif state != "Stable":
         raise Failed(f"Expected a valid consumer group state, but found '{state}'.")
     return state != "Dead" and count > 0

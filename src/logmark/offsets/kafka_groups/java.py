@@ -2,6 +2,7 @@
 
 from logmark.client.errors import AuthenticationFailed, BrokerUnreachable, ClientError, NoCoordinator, RefusedByBroker
 from logmark.errors import ErrorCode
+from logmark.escaping import escape
 from logmark.names import TopicPartition
 
 EXECUTION = "java.util.concurrent.ExecutionException: "
@@ -56,7 +57,8 @@ def message_of(code: ErrorCode) -> str:
 def exception_of(code: ErrorCode, message: str | None = None) -> str:
     """The exception for a code as Java prints it, with this message or the usual one."""
     name, usual = _TEXTS.get(code, _UNKNOWN_SERVER)
-    return f"{_ERRORS}{name}: {usual if message is None else message}"
+    # Brokers put names into their messages.
+    return f"{_ERRORS}{name}: {usual if message is None else escape(message)}"
 
 
 def exception(error: ClientError, call: str) -> str:
@@ -74,9 +76,9 @@ def exception(error: ClientError, call: str) -> str:
         case BrokerUnreachable():
             return f"{_ERRORS}TimeoutException: Timed out waiting for a node assignment. Call: {call}"
         case AuthenticationFailed():
-            return f"{_ERRORS}SaslAuthenticationException: {error}"
+            return f"{_ERRORS}SaslAuthenticationException: {escape(str(error))}"
         case _:
-            return str(error)
+            return escape(str(error))
 
 
 def bare_message(error: ClientError, call: str) -> str:

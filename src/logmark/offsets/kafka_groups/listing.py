@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from logmark.client.answers import GroupListing
 from logmark.client.client import Client
 from logmark.client.errors import BrokerUnreachable, ClientError
+from logmark.escaping import escape
 from logmark.offsets.kafka_groups import java
 from logmark.offsets.kafka_groups.arguments import Arguments
 from logmark.offsets.kafka_groups.failures import Failed, Usage
@@ -31,7 +32,7 @@ def _type_of(text: str) -> str:
 def list_groups(client: Client, given: Arguments, printer: Printer) -> None:
     """Names one group a line; with states or types, a table."""
     if not given.has("state") and not given.has("type"):
-        printer.write("".join(f"{group}\n" for group in consumer_groups(client)))
+        printer.write("".join(f"{escape(group)}\n" for group in consumer_groups(client)))
         return
     types = _chosen_types(given.value("type") or "")
     states = _chosen_states(given.value("state") or "")

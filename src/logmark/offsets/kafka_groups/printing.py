@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TextIO
 
+from logmark.escaping import escape
+
 MISSING = "-"
 
 
@@ -16,18 +18,22 @@ class Printer:
         self.has_failed = False
 
     def write(self, text: str) -> None:
-        """To standard output, as it is."""
+        """To standard output, without what could steer a terminal; newlines stay, so names come escaped."""
+        self._out.write(_escape_lines(text))
+
+    def write_file(self, text: str) -> None:
+        """To standard output as it is: the content of a file, for programs."""
         self._out.write(text)
 
     def error(self, message: str) -> None:
         """What went wrong, where Kafka's tool says it: on standard output."""
         self.has_failed = True
-        self._out.write(f"\nError: {message}\n")
+        self._out.write(_escape_lines(f"\nError: {message}\n"))
 
     def say(self, line: str) -> None:
         """A line on standard error; where both streams are one, in the order in which it was said."""
         self._out.flush()
-        self._err.write(line + "\n")
+        self._err.write(_escape_lines(line) + "\n")
         self._err.flush()
 
     def warn(self, message: str) -> None:
@@ -40,15 +46,20 @@ class Printer:
         self._out.flush()
 
 
+def _escape_lines(text: str) -> str:
+    return "\n".join("\t".join(escape(part) for part in line.split("\t")) for line in text.split("\n"))
+
+
 def width(least: int, texts: Sequence[str]) -> int:
     """The width of a column."""
-    return max([least, *(len(text) for text in texts)])
+    return max([least, *(len(escape(text)) for text in texts)])
 
 
 def row(cells: Sequence[object], widths: Sequence[int]) -> str:
     """Cells next to each other, each as wide as its column; a cell without a width is not padded."""
-    padded = [f"{cell!s:<{wide}}" for cell, wide in zip(cells, widths, strict=False)]
-    return " ".join([*padded, *(str(cell) for cell in cells[len(widths) :])])
+    texts = [escape(str(cell)) for cell in cells]
+    padded = [f"{text:<{wide}}" for text, wide in zip(texts, widths, strict=False)]
+    return " ".join([*padded, *texts[len(widths) :]])
 
 
 def shown(value: object) -> str:

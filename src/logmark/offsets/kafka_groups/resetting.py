@@ -7,6 +7,7 @@ from pathlib import Path
 from logmark.client.answers import EARLIEST, LATEST, GroupDescription
 from logmark.client.client import Client
 from logmark.client.errors import ClientError, CommitRefused
+from logmark.escaping import escape
 from logmark.names import TopicPartition
 from logmark.offsets.kafka_groups import java, plan_files, times, topics
 from logmark.offsets.kafka_groups.arguments import Arguments
@@ -34,7 +35,7 @@ def reset(client: Client, given: Arguments, printer: Printer) -> None:
     for group in groups:
         plans[group] = _reset_group(client, given, printer, group, described[group])
     if given.has("export"):
-        printer.write(plan_files.write(plans, with_group=len(given.values("group")) != 1) + "\n")
+        printer.write_file(plan_files.write(plans, with_group=len(given.values("group")) != 1) + "\n")
     else:
         _print_plans(plans, printer)
 
@@ -46,7 +47,8 @@ def _reset_group(
         raise Failed(f"{java.EXECUTION}{described.exception}")
     if isinstance(described, GroupDescription) and (state := state_of(described.state)) not in _INACTIVE:
         printer.error(
-            f"Assignments can only be reset if the group '{group}' is inactive, but the current state is {state}."
+            f"Assignments can only be reset if the group '{escape(group)}' is inactive, "
+            f"but the current state is {state}."
         )
         return {}
     partitions = _in_scope(client, given, group)
@@ -140,7 +142,7 @@ class _Targets:
             raise Failed(f"java.io.IOException: Unable to read file {path}", hint=str(error)) from None
         plans = plan_files.read(text, self._given.values("group"))
         if self._group not in plans:
-            self._printer.error(f"No reset plan for group {self._group} found")
+            self._printer.error(f"No reset plan for group {escape(self._group)} found")
             return {}
         topics.refuse_missing_in_file(self._client, sorted(plans[self._group]))
         return self._within(plans[self._group])

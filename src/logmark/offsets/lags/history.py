@@ -9,12 +9,13 @@ import json
 import sqlite3
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 from urllib.parse import quote
 
+from logmark import private_files
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.folders import state_folder
@@ -99,10 +100,14 @@ class History:
         self._forgot_ms: int | None = None
         self._last_ends: dict[tuple[int, int], int] | None = None  # also of partitions that the last sample lacks
         if path is not None and not read_only:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            private_files.make_folders(path.parent)
         where = "file::memory:" if path is None else f"file:{quote(str(path.absolute()))}?mode="
         mode = "" if path is None else "ro" if read_only else "rwc"
         try:
+            if path is not None and not read_only:
+                # SQLite would make it readable for everybody; the files that it keeps beside get the same mode.
+                with suppress(OSError):
+                    private_files.create_file(path)
             self._db = sqlite3.connect(
                 where + mode, uri=True, timeout=10, isolation_level=None, check_same_thread=False
             )

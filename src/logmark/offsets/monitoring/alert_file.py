@@ -91,8 +91,9 @@ def read_alert_file(path: Path) -> AlertFile:
     if reader.problems:
         count = len(reader.problems)
         raise UserError(
-            f"{path} has {count} mistake{'s' if count > 1 else ''}; nothing is watched.\n" + "\n".join(reader.problems),
+            f"{path} has {count} mistake{'s' if count > 1 else ''}; nothing is watched.",
             exit_code=2,
+            lines=reader.problems,
         )
     return found
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from logmark import private_files
 from logmark.client.client import Client
 from logmark.client.errors import ClientError
 from logmark.client.metadata import ClusterMetadata
@@ -243,8 +244,8 @@ def _is_any_moved_back(before: Sample, after: Sample) -> bool:
 def _locked(path: Path) -> IO[bytes]:
     """A lock beside the history, held until it is closed: two monitors would tell everything twice."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.with_name(path.name + ".lock").open("ab")
+        private_files.make_folders(path.parent)
+        lock = private_files.open_file(path.with_name(path.name + ".lock"), "ab")
     except OSError as error:
         raise UserError(f"The history {path} cannot be kept: {error.strerror}. Name another with --history.") from None
     try:

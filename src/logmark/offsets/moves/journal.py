@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from logmark import private_files
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.offsets import folders
@@ -68,9 +69,10 @@ def remember_topic(cluster_id: str, topic: str) -> None:
     path = _names_file()
     if not names and not path.exists():
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_files.make_folders(path.parent)
     fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps(names, indent=2) + "\n")
+    with private_files.open_file(fresh, "w") as file:
+        file.write(json.dumps(names, indent=2) + "\n")
     fresh.replace(path)
 
 

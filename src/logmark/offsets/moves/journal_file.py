@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
+from logmark import private_files
 from logmark.errors import UserError
 from logmark.offsets import folders
 from logmark.offsets.moves.changes import STATES, VERSION, Change, State, in_order, refuse_other_versions, settled
@@ -54,7 +55,7 @@ class FileJournal:
         line = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
         try:
             is_new = not self.path.exists()
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            private_files.make_folders(self.path.parent)
             with self._locked("a+b", fcntl.LOCK_EX) as file:
                 _cut_torn_line(file)
                 file.write(line)
@@ -95,13 +96,9 @@ class FileJournal:
 
     @contextlib.contextmanager
     def _locked(self, mode: str, kind: int) -> Iterator[IO[bytes]]:
-        with open(self.path, mode, opener=_for_the_user) as file:
+        with private_files.open_file(self.path, mode) as file:
             fcntl.flock(file, kind)
             yield file  # closing it gives the lock back
-
-
-def _for_the_user(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _cut_torn_line(file: IO[bytes]) -> None:

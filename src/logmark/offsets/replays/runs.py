@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from logmark import private_files
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.replays.replay import Selection, Span
@@ -212,7 +213,7 @@ class RunStore:
     def save(self, run: Run) -> None:
         """Replaces what was known of the run; a crash leaves either the old file or the new one."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            private_files.make_folders(self._folder)
             handle, name = tempfile.mkstemp(dir=self._folder, prefix=f".{run.id}.")
             try:
                 with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -283,8 +284,8 @@ class RunStore:
     @contextlib.contextmanager
     def held(self, run_id: str) -> Iterator[None]:
         """Nobody else on this machine works on the run meanwhile."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with open(self._folder / f"{run_id}.lock", "w", encoding="utf-8") as file:
+        private_files.make_folders(self._folder)
+        with private_files.open_file(self._folder / f"{run_id}.lock", "w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

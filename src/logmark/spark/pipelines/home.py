@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+from logmark import private_files
 from logmark.errors import UserError
 from logmark.offsets.folders import state_folder
 from logmark.spark.pipelines.declaration import Pipeline, Version
@@ -104,8 +105,8 @@ class Home:
 
     def change(self, change: Callable[[Record], Record]) -> Record:
         """The record is what `change` makes of it, whoever else changes it at the same time; returns it."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / "record.lock").open("a+") as file:
+        private_files.make_folders(self.folder)
+        with private_files.open_file(self.folder / "record.lock", "a+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             before = self.record()
             after = change(before)
@@ -163,8 +164,8 @@ class Home:
 
     @contextlib.contextmanager
     def _lock(self, name: str, what: str) -> Iterator[None]:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / name).open("a+") as file:
+        private_files.make_folders(self.folder)
+        with private_files.open_file(self.folder / name, "a+") as file:
             if not _is_locked(file):
                 raise UserError(f"{what}, in the process {_holder(file)}. Nothing was changed.")
             file.seek(0)
@@ -192,9 +193,9 @@ def _is_unused(checkpoint: Path) -> bool:
 
 def write_whole(path: Path, text: str) -> None:
     """The file has this text; nobody ever reads a part of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_files.make_folders(path.parent)
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    with part.open("w") as file:
+    with private_files.open_file(part, "w") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from logmark import properties
 from logmark.errors import UserError
+from logmark.escaping import escape
 from logmark.offsets.contexts import read_contexts
 from logmark.offsets.folders import config_file
 from logmark.spark.pipelines.declaration import Pipeline
@@ -128,7 +129,7 @@ def _file() -> str | None:
 
 
 def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
+    print(escape(sentence), file=sys.stderr, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
