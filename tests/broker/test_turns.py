@@ -15,7 +15,7 @@ def test_thousands_of_partitions_do_not_hold_up_the_loop_when_they_are_looked_af
     async def run() -> None:
         broker = Broker(data_dir=str(tmp_path), durability="os", clock=ManualClock(NOW_MS))
         await broker.start()
-        topic = broker.logs.create_topic("t", PARTITIONS, {"retention.ms": "1000"})
+        topic = await broker.logs.create_topic("t", PARTITIONS, {"retention.ms": "1000"})
         for partition in topic.partitions:
             partition.append(batch(b"old"), now_ms=NOW_MS)
 

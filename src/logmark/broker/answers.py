@@ -6,7 +6,7 @@ that only waits for the disk needs neither: it is completed on the loop, and the
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from logmark.wire.messages import Message
 
@@ -65,6 +65,12 @@ class LateAnswer:
 
 # A response, or its body: there, later, or never (a Produce request with acks=0).
 Body = Buffers | asyncio.Future[Buffers | None] | LateAnswer | None
+
+
+class LargeReply(NamedTuple):
+    """What an awaitable handler answers with if the message takes long to encode: a thread does it."""
+
+    message: Message
 
 
 class LateReply:
