@@ -42,6 +42,7 @@ from logmark.wire.schema import offset_commit as commit_schema
 from tests.coordination.wire import Wire
 from tests.harness import wire as by_hand
 from tests.harness.node import wait_until
+from tests.log.lab import batch
 
 COUNT = 1000
 NAMES = [f"topic-{number}" for number in range(COUNT)]
@@ -279,6 +280,30 @@ def test_others_are_served_while_a_deletion_is_written(served: Served) -> None:
 
     served.wire.receive(delete_topics, 5)
     assert {"there": 1} == served.topics()
+
+
+def test_others_are_served_while_a_deletion_waits_for_a_flush_of_its_topic(tmp_path: Path) -> None:
+    files = FaultyFileSystem(RealFileSystem(sync=False))
+
+    async def work(broker: server.Broker) -> None:
+        loop = asyncio.get_running_loop()
+        for name in ("there", "gone"):
+            topic = await broker.logs.create_topic(name, 1, {})
+            topic.partitions[0].append(batch(b"v"), now_ms=broker.clock.now_ms())
+        await (topic.partitions[0].durable(1) or asyncio.sleep(0))
+        with files.hold_syncs("/gone-0/"):
+            broker._committer.flusher.mark(topic.partitions[0])
+            await loop.run_in_executor(None, lambda: files.wait_for_held_sync(timeout_s=60))
+            deleting = asyncio.create_task(broker.logs.delete_topics([lambda: broker.logs.find("gone")]))
+            while broker.logs.topic("gone") is not None:
+                await asyncio.sleep(0)
+            # On the old way the loop would wait for the flush in this turn, and the flush for ever.
+            await asyncio.sleep(0)
+            assert not deleting.done()
+        assert [topic] == await deleting
+
+    on_a_broker(tmp_path, files, work)
+    assert ["there"] == names_in(tmp_path)
 
 
 def test_others_are_served_while_producer_ids_are_reserved_and_one_reservation_is_enough_for_all(

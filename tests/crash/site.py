@@ -4,9 +4,10 @@ import asyncio
 import contextvars
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import PurePath
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 from logmark.broker.config import BrokerConfig
@@ -18,6 +19,8 @@ from logmark.log.groupcommit import GroupCommit
 from logmark.log.partition import Partition
 from logmark.log.wal.log import WalLimits
 from logmark.log.worker import Done, Job
+
+T = TypeVar("T")
 
 
 class StillLoop(asyncio.SelectorEventLoop):
@@ -138,12 +141,22 @@ class Site:
 
     def create_topic(self, name: str, partitions: int, overrides: Mapping[str, str]) -> Topic:
         """Create a topic, every operation of the disk in this thread."""
-        return CHANGES.run_until_complete(self.logs.create_topic(name, partitions, overrides))
+        return self._run(self.logs.create_topic(name, partitions, overrides))
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, every operation of the disk in this thread."""
-        (deleted,) = CHANGES.run_until_complete(self.logs.delete_topics([lambda: self.logs.find(name)]))
+        (deleted,) = self._run(self.logs.delete_topics([lambda: self.logs.find(name)]))
         assert isinstance(deleted, Topic)
+
+    def _run(self, change: Coroutine[Any, Any, T]) -> T:
+        """Run a change, and a flush if it waits for one."""
+        task = CHANGES.create_task(change)
+        while not task.done():
+            CHANGES.call_soon(CHANGES.stop)
+            CHANGES.run_forever()
+            if self.committer.flusher.is_awaited:
+                self.committer.workers["logmark-flush"].step()
+        return task.result()
 
     def partitions(self) -> list[Partition]:
         """Every open partition."""

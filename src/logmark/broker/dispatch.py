@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from logmark.broker import api
-from logmark.broker.answers import Body, Buffers, LargeReply, LateAnswer, LateReply
+from logmark.broker.answers import Body, Buffers, LateAnswer, LateReply
 from logmark.broker.api import produce
 from logmark.errors import ErrorCode, Malformed, Refused
 from logmark.wire import frames, messages, usual
@@ -167,10 +167,8 @@ class Dispatcher:
         except Exception:
             log.exception("a handler failed", extra={"api": entry.name, "version": request.version})
             reply = refusal(entry, message, ErrorCode.UNKNOWN_SERVER_ERROR, request.version)
-        if isinstance(reply, LargeReply):
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(None, self._encoded, entry, request, reply.message)
-        return self._encoded(entry, request, reply)
+        # A handler encodes a long answer itself, so that others have their turn meanwhile.
+        return reply if isinstance(reply, list) else self._encoded(entry, request, reply)
 
     def _encoded_later(self, entry: Api, message: messages.Message, request: Request, reply: LateReply) -> LateAnswer:
         late = LateAnswer()

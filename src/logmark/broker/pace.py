@@ -19,10 +19,10 @@ class Pace:
     def __init__(self) -> None:
         self._steps = 0
 
-    async def step(self) -> None:
-        """Count a step; let the event loop serve others if there were enough of them."""
-        self._steps += 1
-        if self._steps == STEPS_IN_A_TURN:
+    async def step(self, count: int = 1) -> None:
+        """Count a step, or several for what takes longer; let the event loop serve others if there were enough."""
+        self._steps += count
+        if self._steps >= STEPS_IN_A_TURN:
             self._steps = 0
             await asyncio.sleep(0)
 

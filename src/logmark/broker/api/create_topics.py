@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from logmark.broker.answers import LargeReply
+from logmark.broker.answers import Buffers, LongBody
 from logmark.broker.api.describe_configs import TOPIC_CONFIG_SOURCES
 from logmark.broker.logs import NewTopic, Topic
 from logmark.broker.pace import Pace, decide_each
@@ -26,11 +26,9 @@ VERSIONS = range(2, 8)
 
 DEFAULT = -1
 CONFIGS_FROM = 5
-# So many topics take some milliseconds to encode, each with all of its settings.
-LARGE = 50
 
 
-async def handle(request: schema.Request, at: "Request") -> schema.Response | LargeReply:
+async def handle(request: schema.Request, at: "Request") -> Buffers:
     """Create what can be created, by one change; with validate_only it only says what would happen."""
     named = Counter(topic.name for topic in request.topics)
     # Of topics that are named twice the last one is answered, in the place of the first.
@@ -44,12 +42,11 @@ async def handle(request: schema.Request, at: "Request") -> schema.Response | La
         else await at.broker.logs.create_topics(list(decisions.values()))
     )
     configs = _Configs()
-    answers = []
+    body = LongBody(schema, at.version)
     for name, outcome in zip(decisions, outcomes, strict=True):
-        answers.append(_answer(name, outcome, at, configs))
+        body.add(_answer(name, outcome, at, configs))
         await pace.step()
-    response = schema.Response(topics=answers)
-    return LargeReply(response) if len(answers) > LARGE else response
+    return body.finish(schema.Response(topics=[]))
 
 
 def _new_topic(wanted: schema.RequestTopic, at: "Request", *, is_repeated: bool) -> NewTopic:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from logmark.broker.answers import LargeReply
+from logmark.broker.answers import Buffers, LongBody
 from logmark.broker.logs import NewTopic, Topic
 from logmark.broker.pace import Pace
 from logmark.errors import ErrorCode, Refused
@@ -28,8 +28,9 @@ NO_OPERATIONS = -(2**31)
 # describe (8), cluster action (9), describe configs (10), alter configs (11), idempotent write (12).
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+CLUSTER_OPERATIONS_IN = range(8, 11)
 IDS_FROM = 12
-# So many topics take a millisecond to encode, if each has a partition or two.
+# So many topics take a millisecond, if each has a partition or two.
 LARGE = 100
 
 
@@ -39,7 +40,7 @@ Missing = Mapping[str, Callable[[], NewTopic]]
 
 def handle(
     request: schema.Request, at: "Request"
-) -> schema.Response | Coroutine[Any, Any, schema.Response | LargeReply]:
+) -> schema.Response | Coroutine[Any, Any, Buffers]:
     """The one broker, and every topic that was asked for; later if there are many, or if some are to be created."""
     if at.version < IDS_FROM and any(topic.name is None or topic.topic_id != NO_ID for topic in request.topics or ()):
         # Versions 10 and 11 have a place for ids, but they are not looked up by them.
@@ -59,7 +60,7 @@ def handle(
 
 async def _answer_later(
     wanted: Collection[Topic | Key], missing: Missing, request: schema.Request, at: "Request"
-) -> schema.Response | LargeReply:
+) -> Buffers:
     refused: dict[str, ErrorCode] = {}
     if missing:
         outcomes = await at.broker.logs.create_topics(list(missing.values()))
@@ -67,11 +68,11 @@ async def _answer_later(
             name: outcome.code for name, outcome in zip(missing, outcomes, strict=True) if isinstance(outcome, Refused)
         }
     pace = Pace()
-    answers = []
+    body = LongBody(schema, at.version)
     for each in wanted:
-        answers.append(_answer(each, refused, request, at))
+        body.add(_answer(each, refused, request, at))
         await pace.step()
-    return LargeReply(_response(answers, request, at))
+    return body.finish(_response([], request, at), bytes_behind=4 if at.version in CLUSTER_OPERATIONS_IN else 0)
 
 
 def _response(topics: list[schema.ResponseTopic], request: schema.Request, at: "Request") -> schema.Response:
