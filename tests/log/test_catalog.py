@@ -54,6 +54,25 @@ def test_the_file_has_a_line_for_each_topic_and_the_fields_of_version_1() -> Non
     assert 4 == len(content.splitlines())
 
 
+def test_what_changed_since_the_last_write_is_in_the_next_one() -> None:
+    catalog = Catalog(None)
+    for name in ("grown", "changed", "going", "gone"):
+        catalog.create(name, 1, {})
+    first = catalog.encode()
+    draft = catalog.copy()
+    draft.grow("grown", 2)
+    draft.override("changed", {"retention.ms": "1"})
+    draft.begin_deletion("going")
+    draft.finish_deletion("gone")
+    again = draft.create("new", 3, {})
+
+    assert first == catalog.encode()
+    found = reread(draft)
+    assert draft.entries() == found.entries()
+    assert draft.deleting() == found.deleting()
+    assert again == found.get("new")
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "ü", "x" * 250])
 def test_an_illegal_name_is_refused(name: str) -> None:
     with pytest.raises(Refused) as refused:

@@ -32,6 +32,8 @@ from logmark.wire.batches import BatchRules
 FIRST_LOOK, SLOW_MS = 100, 1
 # The first look at a log reads its time index and a batch: so many take a few milliseconds.
 SEEN_IN_A_TURN = 25
+# One that never had a record has nothing to look at.
+EMPTY_SHARE = 0.02
 # Closing a log closes its files: that takes so much longer than closing one that has none.
 CLOSE_STEPS = 10
 
@@ -420,15 +422,15 @@ class Logs:
         """The same, some partitions at a time: clients of others must not wait for thousands."""
         now_ms = self._clock.now_ms()
         expiration_ms = self._config.int("producer.id.expiration.ms")
-        seen = 0
+        seen = 0.0
         for topic in self.topics():
             for partition in list(topic.partitions):
                 partition.expire_producers(now_ms=now_ms, expiration_ms=expiration_ms)
                 if partition.failure is None:
                     partition.apply_retention(now_ms)
-                seen += len(partition.segments) > 0
-                if seen == SEEN_IN_A_TURN:
-                    seen = 0
+                seen += 1.0 if len(partition.segments) else EMPTY_SHARE
+                if seen >= SEEN_IN_A_TURN:
+                    seen = 0.0
                     yield
         try:
             self._directory.purge(now_ms)

@@ -114,6 +114,8 @@ class Catalog:
         self._entries: dict[str, Entry] = {}
         # The name of each topic by what Kafka makes of it in the names of metrics: no two may be the same.
         self._by_metric_name: dict[str, str] = {}
+        # The topics' lines in the file, as far as they were encoded before: most of them stay from write to write.
+        self._lines: dict[str, str] = {}
         self._next_producer_id = PRODUCER_ID_BASE
         if content is not None:
             self._read(content)
@@ -150,12 +152,15 @@ class Catalog:
         draft = copy.copy(self)
         draft._entries = self._entries.copy()
         draft._by_metric_name = self._by_metric_name.copy()
+        draft._lines = self._lines.copy()
         return draft
 
     def encode(self) -> bytes:
-        """Return the content of the file, with a line for each topic; in any thread."""
+        """Return the content of the file, with a line for each topic; in any thread, while nobody changes this."""
         # Line by line: the encoder holds the interpreter's lock during a call, and thousands of topics take long.
-        topics = ",\n".join([json.dumps(_row(entry)) for entry in self._entries.values()])
+        for name in self._entries.keys() - self._lines.keys():
+            self._lines[name] = json.dumps(_row(self._entries[name]))
+        topics = ",\n".join([self._lines[name] for name in self._entries])
         head = {
             "version": 1,
             **({"cluster_id": self.cluster_id} if self.cluster_id else {}),
@@ -214,6 +219,7 @@ class Catalog:
     def adopt(self, entries: Iterable[Entry], next_producer_id: int) -> None:
         """Replace all topics by those of another directory, with their ids."""
         self._entries.clear()
+        self._lines.clear()
         self._by_metric_name.clear()
         for entry in entries:
             self._enter(entry)
@@ -235,6 +241,7 @@ class Catalog:
     def finish_deletion(self, name: str) -> None:
         """Strike out a topic whose folders are gone."""
         del self._entries[name]
+        self._lines.pop(name, None)
         self._by_metric_name.pop(_metric_name(name), None)
 
     def reserve_producer_ids(self) -> range:
@@ -245,6 +252,7 @@ class Catalog:
 
     def _enter(self, entry: Entry) -> Entry:
         self._entries[entry.name] = entry
+        self._lines.pop(entry.name, None)
         self._by_metric_name[_metric_name(entry.name)] = entry.name
         return entry
 
