@@ -345,6 +345,30 @@ def test_a_commit_that_comes_before_there_is_a_topic_for_it_is_taken(served: Ser
     assert [ErrorCode.NONE] == commit(served, "group", ["there"])
 
 
+# Stops
+
+
+def test_a_stop_in_the_middle_of_a_large_request_leaves_no_request_behind(tmp_path: Path) -> None:
+    files = FaultyFileSystem(RealFileSystem(sync=False))
+
+    async def run() -> bool:
+        broker = server.Broker(data_dir=str(tmp_path), durability="sync", files=files)
+        await broker.start()
+        loop = asyncio.get_running_loop()
+        with files.hold_syncs(CATALOG), closing(await loop.run_in_executor(None, Wire, broker)) as wire:
+            wire.send(create_topics, 7, topics=[new_topic(name) for name in NAMES])
+            await loop.run_in_executor(None, lambda: files.wait_for_held_sync(timeout_s=60))
+            stopping = asyncio.create_task(broker.stop())
+            for _ in range(100):
+                await asyncio.sleep(0)
+        is_clean = await stopping
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return is_clean
+
+    assert asyncio.run(run())
+    assert NAMES == names_in(tmp_path)
+
+
 # One after another
 
 
