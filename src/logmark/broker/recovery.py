@@ -134,7 +134,6 @@ def _open_and_close(
         except BaseException:
             directory.close(clean=False)
             raise
-        directory.purge(clock.now_ms())
         if not directory.close():
             raise UserError(
                 f"The disk refused the last writes to {path}, and it is not clean yet. No acknowledged record was "

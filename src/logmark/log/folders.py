@@ -46,11 +46,10 @@ class PartitionFolders:
     # Opening
 
     def remove_leftovers(self) -> None:
-        """Remove what was being written when the last process ended; deleted folders can be removed from now on."""
+        """Remove what was being deleted or written when the last process ended."""
         for name in sorted(self._unopened):
             if folder_names.is_deleted(name):
-                # Not here: a start would have to wait for the files of thousands of partitions.
-                self._deleted.append((0, f"{self._path}/{name}"))
+                self.remove(f"{self._path}/{name}")
             elif name.endswith(".tmp") and not self._files.is_directory(f"{self._path}/{name}"):
                 with suppress(FileNotFoundError):
                     self._files.remove(f"{self._path}/{name}")
