@@ -45,7 +45,7 @@ def make(path: Path, topics: int) -> float:
     loop = asyncio.new_event_loop()
     committer = GroupCommit(loop, durability="os")
     directory = DataDirectory.open(path, files=RealFileSystem(sync=False), committer=committer, clock=SystemClock())
-    entries = catalog.Catalog(None, write=lambda content: directory.write(catalog.FILE_NAME, content))
+    entries = catalog.Catalog(None)
     now_ms = int(time.time() * 1000)
     for number in range(topics):
         entry = entries.create(name(number), PARTITIONS_PER_TOPIC, {})
@@ -53,6 +53,7 @@ def make(path: Path, topics: int) -> float:
         for partition in directory.create_partitions(entry.name, indexes, entry.id, TopicSettings({}), lazily=True):
             for count in range(BATCHES):
                 partition.append(_batch(count, now_ms), now_ms=now_ms)
+    directory.write(catalog.FILE_NAME, entries.encode())
     begin = time.perf_counter()
     if not directory.close():
         raise RuntimeError(f"{path} was not closed cleanly")

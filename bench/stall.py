@@ -168,7 +168,7 @@ async def _serve(folder: str, policy: str) -> None:
     broker = Broker(data_dir=folder, config=BrokerConfig(SETTINGS), durability="os")
     await broker.start()
     settings = {"cleanup.policy": policy, "segment.bytes": str(8 << 20), "min.cleanable.dirty.ratio": "0.01"}
-    broker.logs.create_topic(TOPIC, PARTITIONS, settings)
+    await broker.logs.create_topic(TOPIC, PARTITIONS, settings)
     heart, ended = Heart(loop), asyncio.Event()
     print(broker.bootstrap_servers, flush=True)
     threading.Thread(target=lambda: (sys.stdin.read(), loop.call_soon_threadsafe(ended.set)), daemon=True).start()

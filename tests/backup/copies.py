@@ -52,8 +52,9 @@ def write_source(folder: Path, *, segments: dict[int, int]) -> None:
     partition = folder / "orders-0"
     partition.mkdir(parents=True, exist_ok=True)
     (folder / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\ndirectory.id=d\n")
-    catalog = Catalog(None, write=lambda content: (folder / "logmark.catalog").write_bytes(content) and None)
+    catalog = Catalog(None)
     catalog.adopt([Entry(name="orders", id=TOPIC_ID, partitions=1)], 1 << 40)
+    (folder / "logmark.catalog").write_bytes(catalog.encode())
     (partition / "partition.metadata").write_bytes(write_partition_metadata(TOPIC_ID))
     for base, count in segments.items():
         data = b"".join(

@@ -44,7 +44,7 @@ class HeldRewrite:
 
 async def fail_a_flush(broker: Broker, files: FaultyFileSystem) -> Partition:
     """Return a partition with an acknowledged record whose flush the disk failed once."""
-    broker.logs.create_topic("orders", 1, {})
+    await broker.logs.create_topic("orders", 1, {})
     partition: Partition = broker.logs.partition("orders", 0)
     partition.append(batch(b"acknowledged"), now_ms=broker.clock.now_ms())
     waiting = partition.durable(1)

@@ -84,7 +84,7 @@ def served(data: Path) -> dict[int, bytes]:
     lab.path = data
     lab.open()
     assert lab.directory is not None
-    entry = catalog.Catalog(lab.directory.read(catalog.FILE_NAME), write=lambda _: None).get(TOPIC)
+    entry = catalog.Catalog(lab.directory.read(catalog.FILE_NAME)).get(TOPIC)
     assert entry is not None
     partition = lab.directory.open_partition(TOPIC, 0, entry.id, TopicSettings(entry.overrides))
     offset = partition.log_start_offset
@@ -481,7 +481,7 @@ def paid(tmp_path: Path) -> Path:
     lab.path = data
     lab.open()
     assert lab.directory is not None
-    entry = catalog.Catalog(lab.directory.read(catalog.FILE_NAME), write=lambda _: None).get(TOPIC)
+    entry = catalog.Catalog(lab.directory.read(catalog.FILE_NAME)).get(TOPIC)
     assert entry is not None
     partition = lab.directory.open_partition(TOPIC, 0, entry.id, settings(segment_bytes=1000))
     for turn in range(4):

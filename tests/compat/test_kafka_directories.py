@@ -558,8 +558,9 @@ def crashed(tmp_path: Path) -> HandedOver:
     handed = HandedOver(folder=tmp_path / "handed", topic=topic, node_data=node.log_dir)
     handed.data.mkdir(parents=True)
     shutil.copy(node.log_dir / "meta.properties", handed.data)
-    catalogue = Catalog(None, write=lambda content: (handed.data / CATALOG).write_bytes(content) and None)
+    catalogue = Catalog(None)
     catalogue.adopt([Entry(name=topic, id=topic_id, partitions=1)], PRODUCER_ID_BASE)
+    (handed.data / CATALOG).write_bytes(catalogue.encode())
     with Broker(data_dir=str(handed.data), durability="sync", subprocess=True) as ours:
         clients = BrokerUnderTest("logmark", ours.bootstrap_servers, ours)
         clients.produce(topic, VALUES)

@@ -221,7 +221,7 @@ async def test_groups_that_were_loaded_while_their_log_was_stopped_change_again_
     assert ErrorCode.NOT_COORDINATOR == code_of(lost)
     assert {("clicks", 0): 5, ("orders", 0): 3} == await bench.offsets(), "it was loaded again from what is durable"
     bench.topics.remove("orders")
-    bench.shard.forget_topic("orders")
+    bench.shard.forget_topics({"orders"})
 
     bench.journal.heal()
 
@@ -308,7 +308,7 @@ async def test_a_topic_deleted_and_made_again_during_a_load_starts_without_offse
     bench = Bench(FakeJournal(before.journal.entries))
     loading = bench.shard.load()
 
-    bench.shard.forget_topic("clicks")
+    bench.shard.forget_topics({"clicks"})
     await loading
 
     assert {} == await bench.offsets()

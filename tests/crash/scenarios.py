@@ -121,13 +121,13 @@ class Run:
         if name not in self.promises.topics:
             self.promises.begin_topic(name, partitions)
             overrides = OVERRIDES[name] | (LARGE if share % 5 == 4 else {})
-            self.promises.certain(name, self.site.logs.create_topic(name, partitions, overrides).id)
+            self.promises.certain(name, self.site.create_topic(name, partitions, overrides).id)
 
     def _delete(self, share: int) -> None:
         name = self._topic(share)
         if name is not None:
             self.promises.topics[name].is_certain = False
-            self.site.logs.delete_topic(name)
+            self.site.delete_topic(name)
             del self.promises.topics[name]
 
     def _append(self, share: int, producer: int, count: int, size: int) -> None:

@@ -4,13 +4,14 @@ import asyncio
 import contextvars
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import PurePath
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 from logmark.broker.config import BrokerConfig
-from logmark.broker.logs import Logs
+from logmark.broker.logs import Logs, Topic
 from logmark.clock import ManualClock
 from logmark.disk.files import FileSystem
 from logmark.log.directory import DataDirectory
@@ -18,6 +19,8 @@ from logmark.log.groupcommit import GroupCommit
 from logmark.log.partition import Partition
 from logmark.log.wal.log import WalLimits
 from logmark.log.worker import Done, Job
+
+T = TypeVar("T")
 
 
 class StillLoop(asyncio.SelectorEventLoop):
@@ -30,7 +33,18 @@ class StillLoop(asyncio.SelectorEventLoop):
         return asyncio.Handle(callback, args, self, context)
 
 
+class InlineLoop(asyncio.SelectorEventLoop):
+    """Runs what a thread would do at once, on the loop itself."""
+
+    def run_in_executor(self, executor: object, call: Callable[..., object], *args: object) -> "asyncio.Future[object]":
+        done = self.create_future()
+        done.set_result(call(*args))
+        return done
+
+
 LOOP = StillLoop()
+# Turned for one change of topics after the other.
+CHANGES = InlineLoop()
 PATH = "/var/data"
 # So small that files are used again all the time, and that a full WAL waits for a flush.
 SMALL_WAL = WalLimits(bytes_max=120 * 1024, file_bytes=24 * 1024, first_file_bytes=16 * 1024)
@@ -124,6 +138,25 @@ class Site:
         )  # fmt: skip
         self.logs = Logs(self.directory, SmallConfig(), clock)
         self.logs.open()
+
+    def create_topic(self, name: str, partitions: int, overrides: Mapping[str, str]) -> Topic:
+        """Create a topic, every operation of the disk in this thread."""
+        return self._run(self.logs.create_topic(name, partitions, overrides))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, every operation of the disk in this thread."""
+        (deleted,) = self._run(self.logs.delete_topics([lambda: self.logs.find(name)]))
+        assert isinstance(deleted, Topic)
+
+    def _run(self, change: Coroutine[Any, Any, T]) -> T:
+        """Run a change, and a flush if it waits for one."""
+        task = CHANGES.create_task(change)
+        while not task.done():
+            CHANGES.call_soon(CHANGES.stop)
+            CHANGES.run_forever()
+            if self.committer.flusher.is_awaited:
+                self.committer.workers["logmark-flush"].step()
+        return task.result()
 
     def partitions(self) -> list[Partition]:
         """Every open partition."""

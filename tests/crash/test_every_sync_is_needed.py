@@ -91,7 +91,7 @@ MISSED_BY: dict[str, tuple[str, ...]] = {
     "FlushState.begin": (CLEAN_STOP,),
     "PartitionFolder.syncs": (CLEAN_STOP, random_script(20)),
     "PartitionFolder.epochs_writer": (MIDDLE,),
-    "Partitions.delete": (any_lost_in(DELETING),),
+    "Partitions.finish_deletion": (any_lost_in(DELETING),),
     "Loader._make_durable": (ROLLING, LETTING_GO),
     "Segment.sync_log": (CLEAN_STOP,),
     "WalFile.create": (any_lost_in(DELETING),),

@@ -108,10 +108,11 @@ class Lab:
         """Enter a topic into the catalogue, by which a recovery finds the folders of its partitions."""
         directory = self.directory
         assert directory is not None
-        known = Catalog(directory.read(CATALOG), write=lambda content: directory.write(CATALOG, content))
+        known = Catalog(directory.read(CATALOG))
         if known.get(topic) is None:
             entries = [*known.entries(), Entry(name=topic, id=self.id_of(topic), partitions=PARTITIONS_MAX)]
             known.adopt(entries, known.next_producer_id)
+            directory.write(CATALOG, known.encode())
 
     def create(
         self, topic: str = "clicks", index: int = 0, *, first_offset: int = 0, config: TopicSettings | None = None
@@ -126,8 +127,9 @@ class Lab:
         """Delete a partition as the broker does: first its topic is out of the catalogue."""
         directory = self.directory
         assert directory is not None
-        known = Catalog(directory.read(CATALOG), write=lambda content: directory.write(CATALOG, content))
+        known = Catalog(directory.read(CATALOG))
         known.adopt([entry for entry in known.entries() if entry.name != topic], known.next_producer_id)
+        directory.write(CATALOG, known.encode())
         directory.delete_partition(topic, index)
         self._deleted[topic] += 1
 

@@ -1,4 +1,6 @@
-"""The catalogue: durable before it is seen, and strict about names and settings."""
+"""The catalogue: read as it was written, and strict about names and settings."""
+
+import json
 
 import pytest
 
@@ -6,50 +8,81 @@ from logmark.errors import ErrorCode, Refused, UserError
 from logmark.log.catalog import PRODUCER_ID_BASE, Catalog, id_of_text, new_id, text_of_id
 
 
-class Disk:
-    """A file that can fail."""
-
-    def __init__(self) -> None:
-        self.content: bytes | None = None
-        self.is_full = False
-
-    def write(self, content: bytes) -> None:
-        if self.is_full:
-            raise OSError(28, "No space left on device")
-        self.content = content
-
-
-def catalog_on(disk: Disk) -> Catalog:
-    return Catalog(disk.content, write=disk.write)
+def reread(catalog: Catalog) -> Catalog:
+    """The catalogue as a start finds it."""
+    return Catalog(catalog.encode())
 
 
 def test_a_topic_is_there_again_after_a_restart_with_the_same_id() -> None:
-    disk = Disk()
-    created = catalog_on(disk).create("clicks", 3, {"retention.ms": "-1"})
+    catalog = Catalog(None)
+    created = catalog.create("clicks", 3, {"retention.ms": "-1"})
 
-    assert created == catalog_on(disk).get("clicks")
+    assert created == reread(catalog).get("clicks")
 
 
-def test_a_topic_that_could_not_be_written_does_not_exist() -> None:
-    disk = Disk()
-    catalog = catalog_on(disk)
-    disk.is_full = True
+def test_a_draft_changes_nothing_but_itself() -> None:
+    catalog = Catalog(None)
+    catalog.create("a.b", 1, {})
+    draft = catalog.copy()
+    draft.create("clicks", 3, {})
+    draft.begin_deletion("a.b")
+    draft.finish_deletion("a.b")
+    draft.reserve_producer_ids()
 
-    with pytest.raises(OSError, match="No space"):
-        catalog.create("clicks", 3, {})
-    assert catalog.get("clicks") is None
+    assert ["a.b"] == [entry.name for entry in catalog.entries()]
+    assert PRODUCER_ID_BASE == catalog.next_producer_id
+    catalog.check_new_name("clicks")
+    with pytest.raises(Refused, match=r"a\.b"):
+        catalog.check_new_name("a_b")
+    draft.check_new_name("a_b")
+
+
+def test_the_file_has_a_line_for_each_topic_and_the_fields_of_version_1() -> None:
+    catalog = Catalog(None, cluster_id="c")
+    catalog.create("clicks", 3, {"retention.ms": "-1"})
+    gone = catalog.create("orders", 1, {})
+    catalog.begin_deletion("orders")
+    content = catalog.encode()
+
+    document = json.loads(content)
+    assert {"version": 1, "cluster_id": "c", "next_producer_id": PRODUCER_ID_BASE} == {
+        name: document[name] for name in document if name != "topics"
+    }
+    assert {
+        "name": "orders", "id": text_of_id(gone.id), "partitions": 1, "overrides": {}, "is_deleting": True
+    } == document["topics"][1]  # fmt: skip
+    assert 4 == len(content.splitlines())
+
+
+def test_what_changed_since_the_last_write_is_in_the_next_one() -> None:
+    catalog = Catalog(None)
+    for name in ("grown", "changed", "going", "gone"):
+        catalog.create(name, 1, {})
+    first = catalog.encode()
+    draft = catalog.copy()
+    draft.grow("grown", 2)
+    draft.override("changed", {"retention.ms": "1"})
+    draft.begin_deletion("going")
+    draft.finish_deletion("gone")
+    again = draft.create("new", 3, {})
+
+    assert first == catalog.encode()
+    found = reread(draft)
+    assert draft.entries() == found.entries()
+    assert draft.deleting() == found.deleting()
+    assert again == found.get("new")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "ü", "x" * 250])
 def test_an_illegal_name_is_refused(name: str) -> None:
     with pytest.raises(Refused) as refused:
-        catalog_on(Disk()).create(name, 1, {})
+        Catalog(None).create(name, 1, {})
 
     assert ErrorCode.INVALID_TOPIC_EXCEPTION is refused.value.code
 
 
 def test_names_that_differ_in_dots_and_underscores_only_collide() -> None:
-    catalog = catalog_on(Disk())
+    catalog = Catalog(None)
     catalog.create("a.b", 1, {})
 
     with pytest.raises(Refused, match=r"a\.b"):
@@ -68,28 +101,27 @@ def test_names_that_differ_in_dots_and_underscores_only_collide() -> None:
 )
 def test_an_impossible_setting_is_refused_with_its_reason(overrides: dict[str, str], reason: str) -> None:
     with pytest.raises(Refused, match=reason) as refused:
-        catalog_on(Disk()).create("clicks", 1, overrides)
+        Catalog(None).create("clicks", 1, overrides)
 
     assert ErrorCode.INVALID_CONFIG is refused.value.code
 
 
 def test_a_topic_being_deleted_is_not_seen_but_remembered_until_its_folders_are_gone() -> None:
-    disk = Disk()
-    catalog = catalog_on(disk)
+    catalog = Catalog(None)
     catalog.create("clicks", 2, {})
     catalog.begin_deletion("clicks")
 
-    again = catalog_on(disk)
+    again = reread(catalog)
     assert again.get("clicks") is None
     assert ["clicks"] == [entry.name for entry in again.deleting()]
     again.finish_deletion("clicks")
-    assert [] == catalog_on(disk).deleting()
+    assert [] == reread(again).deleting()
 
 
 def test_producer_ids_begin_where_apache_kafka_does_not_get_to_and_are_never_given_twice() -> None:
-    disk = Disk()
-    first = catalog_on(disk).reserve_producer_ids()
-    second = catalog_on(disk).reserve_producer_ids()
+    catalog = Catalog(None)
+    first = catalog.reserve_producer_ids()
+    second = reread(catalog).reserve_producer_ids()
 
     assert PRODUCER_ID_BASE == first[0] == 2**40
     assert second[0] > first[-1]
@@ -104,4 +136,4 @@ def test_an_id_survives_its_text_form() -> None:
 
 def test_a_damaged_catalogue_is_an_error_and_not_an_empty_one() -> None:
     with pytest.raises(UserError, match="restore"):
-        Catalog(b'{"version": 1}', write=lambda content: None)
+        Catalog(b'{"version": 1}')

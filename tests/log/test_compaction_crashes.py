@@ -108,7 +108,7 @@ def tell(steps: Steps = SEVERAL_INTO_ONE) -> Story:
     """Keys over many small segments, perhaps an aborted transaction among them, compacted at the end."""
     disk = CrashFileSystem()
     site = Site(disk, ManualClock(NOW_MS))
-    site.logs.create_topic("places", 1, TOPIC)
+    site.create_topic("places", 1, TOPIC)
     partition = site.logs.partition("places", 0)
     assert partition is not None
     story = Story([], set(), {}, 0)

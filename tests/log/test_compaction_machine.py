@@ -27,7 +27,7 @@ class CompactedPartition(RuleBasedStateMachine):
         self.clock = ManualClock(NOW_MS)
         self.written: list[Row] = []
         self.site = Site(self.disk, self.clock)
-        self.site.logs.create_topic("places", 1, TOPIC)
+        self.site.create_topic("places", 1, TOPIC)
         self.stand()
 
     def stand(self) -> None:

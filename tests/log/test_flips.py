@@ -53,8 +53,9 @@ def open_log(
         PATH, files=disk, committer=committer, clock=ManualClock(NOW_MS), wal_limits=SMALL_WAL
     )
     if directory.read(CATALOG) is None:
-        catalog = Catalog(None, write=lambda content: directory.write(CATALOG, content))
+        catalog = Catalog(None)
         catalog.adopt([Entry(name="clicks", id=TOPIC_ID, partitions=1)], catalog.next_producer_id)
+        directory.write(CATALOG, catalog.encode())
     return directory, directory.open_partition("clicks", 0, TOPIC_ID, config), committer
 
 

@@ -249,7 +249,7 @@ def test_a_start_from_a_slow_disk_reads_ahead_and_opens_the_same(tmp_path: Path)
         broker = Broker(data_dir=str(tmp_path), durability="os", clock=clock, files=SlowFileSystem(sync=False))
         await broker.start()
         if is_first:
-            for partition in broker.logs.create_topic("many", with_data, {}).partitions:
+            for partition in (await broker.logs.create_topic("many", with_data, {})).partitions:
                 partition.append(batch(b"x"), now_ms=NOW_MS)
         topic = broker.logs.topic("many")
         assert topic is not None

@@ -373,8 +373,9 @@ def crashed() -> tuple[CrashFileSystem, int]:
         loop, worker=lambda name: InlineWorker(is_held=name == "logmark-flush"), entry_bytes_max=4096
     )
     directory = DataDirectory.open(CRASHED, files=disk, committer=committer, clock=ManualClock(NOW_MS))
-    topics = Catalog(None, write=lambda content: directory.write(CATALOG, content))
+    topics = Catalog(None)
     topics.adopt([Entry(name="clicks", id=TOPIC_ID, partitions=1)], PRODUCER_ID + 2)
+    directory.write(CATALOG, topics.encode())
     partition = directory.create_partition(
         "clicks", 0, TOPIC_ID, settings(segment_bytes=2500, index_interval_bytes=300)
     )

@@ -149,7 +149,7 @@ class DirectoryCopier:
     def _catalog(self) -> Catalog:
         path = f"{self._path}/{CATALOG}"
         with open(path, "rb") as file:
-            return Catalog(file.read(), write=lambda _: None, path=path)
+            return Catalog(file.read(), path=path)
 
     def _checkpoint(self, name: str) -> dict[TopicPartition, int] | None:
         """The offsets in a checkpoint, None when it cannot be read."""

@@ -13,7 +13,6 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Self
 
 from logmark import properties
@@ -170,10 +169,9 @@ class Restorer:
         }
         self._files.write_atomically(f"{self._new}/{META}", properties.write(meta))
         path = f"{self._new}/{catalog.FILE_NAME}"
-        topics = Catalog(
-            None, write=partial(self._files.write_atomically, path), path=path, cluster_id=cluster_id
-        )  # fmt: skip
+        topics = Catalog(None, path=path, cluster_id=cluster_id)
         topics.adopt(manifest.topics, max(manifest.next_producer_id, PRODUCER_ID_BASE) + PRODUCER_ID_LEAP)
+        self._files.write_atomically(path, topics.encode())
         stored = {key: partition for key, partition in manifest.partitions.items() if partition.segments}
         starts = {key: partition.log_start_offset for key, partition in stored.items()}
         ends = {key: partition.log_end_offset for key, partition in stored.items()}

@@ -86,6 +86,12 @@ class Dispatcher:
         self._flexible_from: Callable[[int], int | None] = {
             key: entry.schema.FLEXIBLE_FROM for key, entry in self.apis.items()
         }.get
+        self._tasks: set[asyncio.Task[Buffers | None]] = set()
+
+    def close(self) -> None:
+        """Abandon the requests that are not answered yet: every connection is closed."""
+        for task in self._tasks:
+            task.cancel()
 
     def answer(self, frame: memoryview, connection: "Connection") -> Body:
         """The answer to one request, ready, later or never (acks=0); Malformed when it cannot be read."""
@@ -146,7 +152,10 @@ class Dispatcher:
         if isinstance(result, LateReply):
             return self._encoded_later(entry, message, request, result)
         assert inspect.isawaitable(result)
-        return asyncio.ensure_future(self._finish(entry, message, result, request))
+        task = asyncio.ensure_future(self._finish(entry, message, result, request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _finish(
         self, entry: Api, message: messages.Message, result: Awaitable[Any], request: Request
@@ -158,7 +167,8 @@ class Dispatcher:
         except Exception:
             log.exception("a handler failed", extra={"api": entry.name, "version": request.version})
             reply = refusal(entry, message, ErrorCode.UNKNOWN_SERVER_ERROR, request.version)
-        return self._encoded(entry, request, reply)
+        # A handler encodes a long answer itself, so that others have their turn meanwhile.
+        return reply if isinstance(reply, list) else self._encoded(entry, request, reply)
 
     def _encoded_later(self, entry: Api, message: messages.Message, request: Request, reply: LateReply) -> LateAnswer:
         late = LateAnswer()

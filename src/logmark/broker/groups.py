@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from logmark.broker.shards import Answered, PartitionJournal, Shard, Timer
+from logmark.broker.shards import Answered, Decide, PartitionJournal, Shard, Timer
 from logmark.coordination.commands import (
     Beaten,
     CommitOffsets,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from logmark.clock import Clock
 
 LOAD_AT_START_BYTES = 256 * 1024  # loaded before the first client is served; the rest follows in the background
+TOPICS_FORGOTTEN_AT_ONCE = 500
 
 
 class Host(Protocol):
@@ -54,16 +55,20 @@ class Groups:
         self._shards: list[Shard] = []
         self._expiry: Timer | None = None
         self._rest: asyncio.Task[None] | None = None
+        # Commits that came before there was a topic for them.
+        self._first_commits: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     def start(self) -> None:
         """Loads the groups that are there: small journals at once, large ones in the background."""
-        self._broker.logs.on_topic_deleted.append(self._forget_topic)
+        self._broker.logs.on_topics_deleted.append(self._forget_topics)
         self._expire_later()
         if self._broker.logs.topic(OFFSETS_TOPIC) is not None:
             self._open_shards()
 
     def close(self) -> None:
         """Nobody waits any more; groups are not served any more."""
+        self._is_closed = True
         if self._expiry is not None:
             self._expiry.cancel()
         if self._rest is not None:
@@ -75,45 +80,66 @@ class Groups:
 
     def join(self, command: Join) -> Awaitable[Joined]:
         """The member is in a generation, once there is one."""
-        return self._shard(command.group).ask(lambda at, ticket, now_ms: at.join(command, ticket, now_ms=now_ms))
+        return self._ask(command.group, lambda at, ticket, now_ms: at.join(command, ticket, now_ms=now_ms))
 
     def sync(self, command: Sync) -> Awaitable[Synced]:
         """The member's assignment, once the leader has brought it."""
-        return self._shard(command.group).ask(lambda at, ticket, now_ms: at.sync(command, ticket, now_ms=now_ms))
+        return self._ask(command.group, lambda at, ticket, now_ms: at.sync(command, ticket, now_ms=now_ms))
 
     def heartbeat(self, command: Heartbeat) -> Awaitable[Beaten]:
         """The member lives on."""
-        return self._shard(command.group).ask(lambda at, ticket, now_ms: at.heartbeat(command, ticket, now_ms=now_ms))
+        return self._ask(command.group, lambda at, ticket, now_ms: at.heartbeat(command, ticket, now_ms=now_ms))
 
     def leave(self, command: Leave) -> Awaitable[Left]:
         """The leavers are out."""
-        return self._shard(command.group).ask(lambda at, ticket, now_ms: at.leave(command, ticket, now_ms=now_ms))
+        return self._ask(command.group, lambda at, ticket, now_ms: at.leave(command, ticket, now_ms=now_ms))
 
     def commit_offsets(self, command: CommitOffsets, answered: Answered) -> None:
         """Commit offsets, and make a call with `OffsetsCommitted` when they are on disk, or with `Refused`."""
-        self._shard(command.group).submit(
-            lambda at, ticket, now_ms: at.commit_offsets(command, ticket, now_ms=now_ms), answered
-        )
+        if self._shards:
+            self._submit(command, answered)
+        else:
+            task = asyncio.get_running_loop().create_task(self._submit_first(command, answered))
+            self._first_commits.add(task)
+            task.add_done_callback(self._first_commits.discard)
+
+    def _submit(self, command: CommitOffsets, answered: Answered) -> None:
+        shard = self._shards[partition_of(command.group, len(self._shards))]
+        shard.submit(lambda at, ticket, now_ms: at.commit_offsets(command, ticket, now_ms=now_ms), answered)
+
+    async def _submit_first(self, command: CommitOffsets, answered: Answered) -> None:
+        """Commit offsets when the topic for them is there; a client that knows Kafka has asked for it before."""
+        try:
+            await self._shard(command.group)
+            self._submit(command, answered)
+        except Refused as refused:
+            answered(refused)
 
     def delete_offsets(self, command: DeleteOffsets) -> Awaitable[OffsetsDeleted]:
         """The places are forgotten."""
-        return self._shard(command.group).ask(
-            lambda at, ticket, now_ms: at.delete_offsets(command, ticket, now_ms=now_ms)
+        return self._ask(
+            command.group, lambda at, ticket, now_ms: at.delete_offsets(command, ticket, now_ms=now_ms)
         )
 
     def delete_group(self, group: str) -> Awaitable[GroupDeleted]:
         """The group is gone with its offsets."""
-        return self._shard(group).ask(lambda at, ticket, now_ms: at.delete_group(group, ticket, now_ms=now_ms))
+        return self._ask(group, lambda at, ticket, now_ms: at.delete_group(group, ticket, now_ms=now_ms))
+
+    async def _ask(self, group: str, decide: Decide) -> Any:
+        shard = await self._shard(group)
+        return await shard.ask(decide)
 
     # Reads
 
-    def committed_offsets(self, group: str) -> Awaitable[dict[tuple[str, int], CommittedOffset]]:
+    async def committed_offsets(self, group: str) -> dict[tuple[str, int], CommittedOffset]:
         """Every place of the group by topic and partition."""
-        return self._shard(group).read(lambda at: dict(at.committed_offsets(group)))
+        shard = await self._shard(group)
+        return await shard.read(lambda at: dict(at.committed_offsets(group)))
 
-    def describe(self, group: str) -> Awaitable[GroupDescription | None]:
+    async def describe(self, group: str) -> GroupDescription | None:
         """The group as it stands, None when there is none."""
-        return self._shard(group).read(lambda at: at.describe(group))
+        shard = await self._shard(group)
+        return await shard.read(lambda at: at.describe(group))
 
     async def list_groups(self) -> list[GroupListing]:
         """Every group, once everything is loaded."""
@@ -124,21 +150,31 @@ class Groups:
             listed += await shard.read(Coordinator.list_groups)
         return listed
 
-    def check_available(self, group: str) -> None:
+    async def check_available(self, group: str) -> None:
         """Refuses when this group cannot be worked with here, also not after a while."""
-        if not self._shard(group).is_available:
+        if not (await self._shard(group)).is_available:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     # The internal partitions
 
-    def _shard(self, group: str) -> Shard:
+    async def _shard(self, group: str) -> Shard:
         if not self._shards:
-            try:
-                self._broker.logs.create_internal_offsets_topic()
-            except Refused as refused:
-                raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, refused.message) from refused
-            self._open_shards()
+            await self._create_topic()
+            # Several may have waited for the topic.
+            if not self._shards:
+                self._open_shards()
         return self._shards[partition_of(group, len(self._shards))]
+
+    async def _create_topic(self) -> None:
+        """Create the topic of the offsets, unless it is there; raises Refused if it cannot be created."""
+        logs = self._broker.logs
+        outcome = None
+        if logs.topic(OFFSETS_TOPIC) is None:
+            (outcome,) = await logs.create_topics([logs.new_offsets_topic])
+        if self._is_closed:
+            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if logs.topic(OFFSETS_TOPIC) is None:
+            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, getattr(outcome, "message", None))
 
     def _open_shards(self) -> None:
         broker = self._broker
@@ -170,9 +206,14 @@ class Groups:
         for shard in shards:
             await shard.load()
 
-    def _forget_topic(self, topic: str) -> None:
-        for shard in self._shards:
-            shard.forget_topic(topic)
+    async def _forget_topics(self, topics: Sequence[str]) -> None:
+        """Forget what groups committed for deleted topics."""
+        # In portions: each shard looks at all of its offsets once for a portion, and writes one batch of what is gone.
+        for begin in range(0, len(topics), TOPICS_FORGOTTEN_AT_ONCE):
+            portion = frozenset(topics[begin : begin + TOPICS_FORGOTTEN_AT_ONCE])
+            for shard in self._shards:
+                if shard.forget_topics(portion):
+                    await asyncio.sleep(0)
 
     def _expire_later(self) -> None:
         interval_ms = self._broker.config.int("offsets.retention.check.interval.ms")

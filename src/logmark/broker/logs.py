@@ -1,20 +1,29 @@
 """Every log of this broker: topics by name and id, their partitions, made, changed and removed together.
 
 The catalogue is written first and read first: a topic is what the catalogue says. A partition's folder follows with its
-first record, so that making a topic is one write and cannot be left half done.
+first record, so that making a topic is one write and cannot be left half done. All topics of a request are made,
+changed or removed by one change of the catalogue, of which each topic is accepted or refused by itself. Whatever waits
+for the disk runs in a thread, and whatever takes long on the event loop lets others have their turn.
 """
 
+import asyncio
 import gc
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
+from logmark.broker.catalog_changes import CatalogChanges
 from logmark.broker.config import BrokerConfig
+from logmark.broker.pace import Pace, decide_each
 from logmark.clock import Clock
 from logmark.errors import ErrorCode, Refused
 from logmark.log import catalog
 from logmark.log.catalog import Catalog, Entry
 from logmark.log.directory import DataDirectory
 from logmark.log.partition import Partition, batch_rules
+from logmark.log.partitions import DeletedPartition
 from logmark.log.settings import TopicSettings
 from logmark.names import OFFSETS_TOPIC, OFFSETS_TOPIC_PARTITIONS, TopicPartition
 from logmark.wire.batches import BatchRules
@@ -23,8 +32,23 @@ from logmark.wire.batches import BatchRules
 FIRST_LOOK, SLOW_MS = 100, 1
 # The first look at a log reads its time index and a batch: so many take a few milliseconds.
 SEEN_IN_A_TURN = 25
+# One that never had a record has nothing to look at.
+EMPTY_SHARE = 0.02
+# Closing a log closes its files: that takes so much longer than closing one that has none.
+CLOSE_STEPS = 10
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic that somebody wants."""
+
+    name: str
+    partitions: int
+    overrides: Mapping[str, str]
 
 
 class Topic:
@@ -45,6 +69,25 @@ class Topic:
         return len(self.partitions)
 
 
+class _SettingsInForce:
+    """The settings and batch rules of topics, one object for all that have the same overrides."""
+
+    def __init__(self, config: BrokerConfig, defaults: Mapping[str, str]) -> None:
+        self._defaults = defaults
+        self._decompressed_bytes_max = config.int("max.decompressed.message.bytes")
+        self._known: dict[frozenset[tuple[str, str]], tuple[TopicSettings, BatchRules]] = {}
+
+    def get(self, overrides: Mapping[str, str]) -> tuple[TopicSettings, BatchRules]:
+        """Return what is in force; raises Refused for overrides that no topic can have."""
+        key = frozenset(overrides.items())
+        found = self._known.get(key)
+        if found is None:
+            settings = TopicSettings(overrides, self._defaults)
+            rules = batch_rules(settings, decompressed_bytes_max=self._decompressed_bytes_max)
+            found = self._known[key] = settings, rules
+        return found
+
+
 class Logs:
     """The owner of every topic and partition; to be used on the event loop only."""
 
@@ -56,32 +99,28 @@ class Logs:
         self._clock = clock
         self._defaults = config.topic_defaults()
         content = directory.read(catalog.FILE_NAME)
-        self._catalog = Catalog(
-            content,
-            write=lambda content: directory.write(catalog.FILE_NAME, content),
-            path=f"{directory.path}/{catalog.FILE_NAME}",
-            cluster_id=directory.cluster_id,
-        )
+        topics = Catalog(content, path=f"{directory.path}/{catalog.FILE_NAME}", cluster_id=directory.cluster_id)
+        self._changes = CatalogChanges(topics, partial(directory.write, catalog.FILE_NAME))
         if content is None:
             # From the first start on the directory says whose it is.
-            self._catalog.save()
+            self._changes.commit_now(topics)
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
-        self._producer_ids: Iterator[int] = iter(())
-        self.on_topic_deleted: list[Callable[[str], None]] = []
+        # Reserved, and not given out yet.
+        self._producer_ids = range(0)
+        self.on_topics_deleted: list[Callable[[Sequence[str]], Awaitable[None]]] = []
 
     # -- opening and closing -------------------------------------------------------------------
 
     def open(self) -> None:
         """Opens every partition, and finishes the deletions that a stop interrupted."""
-        for entry in self._catalog.deleting():
-            self._remove_folders(entry)
+        self._finish_interrupted_deletions()
         # What is opened stays: looking for garbage among it, again and again, was a third of the time.
         was_collecting = gc.isenabled()
         began_ms = self._clock.now_ms()
         gc.disable()
         try:
-            self._open_all(self._catalog.entries(), began_ms)
+            self._open_all(self._changes.catalog.entries(), began_ms)
         finally:
             if was_collecting:
                 gc.enable()
@@ -91,34 +130,46 @@ class Logs:
             took_ms = self._clock.now_ms() - began_ms
             log.info("the last stop was not clean: opened %d partitions in %d ms, checking their ends", count, took_ms)
 
+    def _finish_interrupted_deletions(self) -> None:
+        draft = self._changes.catalog.copy()
+        entries = draft.deleting()
+        if not entries:
+            return
+        deleted: list[DeletedPartition] = []
+        for entry in entries:
+            deleted += self._directory.begin_deletion(entry.name, range(entry.partitions))
+            draft.finish_deletion(entry.name)
+        for error in self._directory.finish_deletion(deleted).values():
+            raise error
+        self._changes.commit_now(draft)
+
+    async def close(self) -> None:
+        """Wait for the change of topics that is under way; none begins any more."""
+        await self._changes.close()
+
     def _open_all(self, entries: Sequence[Entry], began_ms: int) -> None:
         waiting = [TopicPartition(entry.name, index) for entry in entries for index in range(entry.partitions)]
         opened, ahead = 0, None
+        in_force = self._settings_in_force()
         try:
             for entry in entries:
-                settings = TopicSettings(entry.overrides, self._defaults)
+                settings, rules = in_force.get(entry.overrides)
                 partitions = []
                 for index in range(entry.partitions):
                     partitions.append(self._directory.open_partition(entry.name, index, entry.id, settings))
                     opened += 1
                     if opened == FIRST_LOOK and self._clock.now_ms() - began_ms > FIRST_LOOK * SLOW_MS:
                         ahead = self._directory.read_ahead(waiting[opened:])
-                self._enter(entry, partitions, settings)
+                self._enter(Topic(entry, partitions, settings, rules))
         finally:
             if ahead is not None:
                 ahead.stop()
 
-    def _enter(self, entry: Entry, partitions: list[Partition], settings: TopicSettings) -> Topic:
-        topic = Topic(entry, partitions, settings, self._rules(settings))
+    def _enter(self, topic: Topic) -> None:
         self._topics[topic.name] = self._by_id[topic.id] = topic
-        return topic
 
-    def _rules(self, settings: TopicSettings) -> BatchRules:
-        return batch_rules(settings, decompressed_bytes_max=self._config.int("max.decompressed.message.bytes"))
-
-    def _remove_folders(self, entry: Entry) -> None:
-        self._directory.delete_partitions(entry.name, range(entry.partitions))
-        self._catalog.finish_deletion(entry.name)
+    def _settings_in_force(self) -> _SettingsInForce:
+        return _SettingsInForce(self._config, self._defaults)
 
     # -- finding -------------------------------------------------------------------------------
 
@@ -129,6 +180,13 @@ class Logs:
     def topic(self, name: str) -> Topic | None:
         """The topic of that name."""
         return self._topics.get(name)
+
+    def find(self, name: str) -> Topic:
+        """Return the topic of that name; raises Refused if there is none."""
+        topic = self._topics.get(name)
+        if topic is None:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+        return topic
 
     def topic_by_id(self, topic_id: bytes) -> Topic | None:
         """The topic of that id."""
@@ -143,92 +201,215 @@ class Logs:
 
     def check_new_name(self, name: str) -> None:
         """Refuses a name that no new topic can have."""
-        self._catalog.check_new_name(name)
+        self._changes.catalog.check_new_name(name)
 
-    def check_new_topic(self, name: str, partitions: int, overrides: Mapping[str, str]) -> TopicSettings:
+    def check_new_topic(self, wanted: NewTopic) -> TopicSettings:
         """The settings that the topic would have; refuses what could not become a topic and changes nothing."""
-        self._catalog.check_new(name, partitions, overrides)
-        return TopicSettings(overrides, self._defaults)
+        self._changes.catalog.check_new(wanted.name, wanted.partitions, wanted.overrides)
+        return TopicSettings(wanted.overrides, self._defaults)
 
-    def create_topic(self, name: str, partitions: int, overrides: Mapping[str, str]) -> Topic:
-        """Makes a topic and its partitions, durable before it returns."""
-        if name == OFFSETS_TOPIC:
-            if name in self._topics:
-                raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-            if partitions != OFFSETS_TOPIC_PARTITIONS:
-                raise Refused(ErrorCode.INVALID_PARTITIONS, f"{name} has {OFFSETS_TOPIC_PARTITIONS} partitions.")
-        self.check_new_topic(name, partitions, overrides)
-        try:
-            # First: a topic that is in the catalogue must not find its place taken by a full disk.
-            self._directory.forget_predecessors([TopicPartition(name, index) for index in range(partitions)])
-            entry = self._catalog.create(name, partitions, overrides)
-            settings = TopicSettings(entry.overrides, self._defaults)
-        except OSError as error:
-            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"The disk refused the topic: {error}") from error
-        created = self._directory.create_partitions(name, range(partitions), entry.id, settings, lazily=True)
-        return self._enter(entry, created, settings)
+    def new_offsets_topic(self) -> NewTopic:
+        """The topic in which groups keep their offsets, as it has to be created."""
+        overrides = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": self._config.text("offsets.topic.segment.bytes"),
+        }
+        return NewTopic(OFFSETS_TOPIC, OFFSETS_TOPIC_PARTITIONS, overrides)
 
-    def create_internal_offsets_topic(self) -> None:
-        """Makes the topic in which groups keep their places, unless it is there."""
-        if OFFSETS_TOPIC not in self._topics:
-            overrides = {
-                "cleanup.policy": "compact",
-                "compression.type": "producer",
-                "segment.bytes": self._config.text("offsets.topic.segment.bytes"),
-            }
-            self.create_topic(OFFSETS_TOPIC, OFFSETS_TOPIC_PARTITIONS, overrides)
+    # The methods below take a call for each topic, which decides what becomes of it, or raises Refused. The calls are
+    # made when no other change is under way; a topic may be named once. Who calls first is served first.
 
-    def create_partitions(self, name: str, count: int) -> None:
-        """Grows a topic to that many partitions."""
-        topic = self._topics[name]
-        try:
-            added = range(topic.partition_count, count)
-            self._directory.forget_predecessors([TopicPartition(name, index) for index in added])
-            self._catalog.grow(name, count)
-        except OSError as error:
-            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"The disk refused the partitions: {error}") from error
-        topic.partitions += self._directory.create_partitions(
-            name, range(topic.partition_count, count), topic.id, topic.settings, lazily=True
-        )
+    async def create_topic(self, name: str, partitions: int, overrides: Mapping[str, str]) -> Topic:
+        """Create one topic, durably. Raises Refused."""
+        (created,) = await self.create_topics([partial(NewTopic, name, partitions, overrides)])
+        if isinstance(created, Refused):
+            raise created
+        return created
 
-    def override(self, name: str, overrides: Mapping[str, str]) -> None:
-        """Replaces a topic's overrides; they are in force when this returns."""
-        try:
-            entry = self._catalog.override(name, overrides)
-        except OSError as error:
-            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"The disk refused the change: {error}") from error
-        topic = self._topics[name]
-        topic.settings = TopicSettings(entry.overrides, self._defaults)
-        topic.rules = self._rules(topic.settings)
-        for partition in topic.partitions:
-            partition.configure(topic.settings)
+    async def create_topics(self, wanted: Sequence[Callable[[], NewTopic]]) -> list[Topic | Refused]:
+        """Create topics and their partitions, durably; return each topic, or why it was refused."""
+        return await self._changes.run(lambda: self._create_topics(wanted))
 
-    def delete_topic(self, name: str) -> None:
-        """Removes a topic; whoever waits on its partitions is woken."""
+    async def _create_topics(self, wanted: Sequence[Callable[[], NewTopic]]) -> list[Topic | Refused]:
+        draft, in_force, pace = self._changes.catalog.copy(), self._settings_in_force(), Pace()
+        successors: list[TopicPartition] = []
+
+        def enter(decide: Callable[[], NewTopic]) -> Entry:
+            new = decide()
+            draft.check_new(new.name, new.partitions, new.overrides)
+            if new.name == OFFSETS_TOPIC and new.partitions != OFFSETS_TOPIC_PARTITIONS:
+                raise Refused(ErrorCode.INVALID_PARTITIONS, f"{new.name} has {OFFSETS_TOPIC_PARTITIONS} partitions.")
+            in_force.get(new.overrides)
+            successors.extend(self._find_successors(new.name, range(new.partitions)))
+            return draft.create(new.name, new.partitions, new.overrides)
+
+        calls = [partial(enter, decide) for decide in wanted]
+        answers: list[Topic | Refused] = []
+        for entry in await self._commit("the topic", draft, calls, pace, successors):
+            if isinstance(entry, Refused):
+                answers.append(entry)
+                continue
+            settings, rules = in_force.get(entry.overrides)
+            partitions = await self._create_partitions(entry, range(entry.partitions), settings, pace)
+            topic = Topic(entry, partitions, settings, rules)
+            self._enter(topic)
+            answers.append(topic)
+        return answers
+
+    async def add_partitions(self, wanted: Sequence[Callable[[], tuple[Topic, int]]]) -> list[Topic | Refused]:
+        """Grow each topic to a number of partitions; return the topic, or why it was refused."""
+        return await self._changes.run(lambda: self._add_partitions(wanted))
+
+    async def _add_partitions(self, wanted: Sequence[Callable[[], tuple[Topic, int]]]) -> list[Topic | Refused]:
+        draft, pace = self._changes.catalog.copy(), Pace()
+        successors: list[TopicPartition] = []
+
+        def grow(decide: Callable[[], tuple[Topic, int]]) -> tuple[Topic, Entry]:
+            topic, count = decide()
+            successors.extend(self._find_successors(topic.name, range(topic.partition_count, count)))
+            return topic, draft.grow(topic.name, count)
+
+        calls = [partial(grow, decide) for decide in wanted]
+        answers: list[Topic | Refused] = []
+        for grown in await self._commit("the partitions", draft, calls, pace, successors):
+            if isinstance(grown, Refused):
+                answers.append(grown)
+                continue
+            topic, entry = grown
+            added = range(topic.partition_count, entry.partitions)
+            topic.partitions += await self._create_partitions(entry, added, topic.settings, pace)
+            answers.append(topic)
+        return answers
+
+    async def override(
+        self, wanted: Sequence[Callable[[], tuple[Topic, Mapping[str, str]]]]
+    ) -> list[Topic | Refused]:
+        """Replace the overrides of each topic; return the topic, with the new settings in force, or why not."""
+        return await self._changes.run(lambda: self._override(wanted))
+
+    async def _override(
+        self, wanted: Sequence[Callable[[], tuple[Topic, Mapping[str, str]]]]
+    ) -> list[Topic | Refused]:
+        draft, in_force, pace = self._changes.catalog.copy(), self._settings_in_force(), Pace()
+
+        def change(decide: Callable[[], tuple[Topic, Mapping[str, str]]]) -> tuple[Topic, Entry]:
+            topic, overrides = decide()
+            in_force.get(overrides)
+            return topic, draft.override(topic.name, overrides)
+
+        answers: list[Topic | Refused] = []
+        for changed in await self._commit("the change", draft, [partial(change, decide) for decide in wanted], pace):
+            if isinstance(changed, Refused):
+                answers.append(changed)
+                continue
+            topic, entry = changed
+            topic.settings, topic.rules = in_force.get(entry.overrides)
+            for partition in topic.partitions:
+                partition.configure(topic.settings)
+                await pace.step()
+            answers.append(topic)
+        return answers
+
+    async def delete_topics(self, wanted: Sequence[Callable[[], Topic]]) -> list[Topic | Refused]:
+        """Delete topics, and wake whoever waits on their partitions; return each topic, or why it was refused."""
+        return await self._changes.run(lambda: self._delete_topics(wanted))
+
+    async def _delete_topics(self, wanted: Sequence[Callable[[], Topic]]) -> list[Topic | Refused]:
+        draft, pace = self._changes.catalog.copy(), Pace()
+
+        def mark(decide: Callable[[], Topic]) -> Topic:
+            topic = decide()
+            if draft.get(topic.name) is None:
+                # Once by its name and once by its id.
+                raise Refused(
+                    ErrorCode.INVALID_REQUEST, "The provided topic name maps to an ID that was already supplied."
+                )
+            draft.begin_deletion(topic.name)
+            return topic
+
+        answers = await self._commit("the deletion", draft, [partial(mark, decide) for decide in wanted], pace)
+        deleted = {each.name: each for each in answers if isinstance(each, Topic)}
+        if deleted:
+            await self._remove(deleted, pace)
+        return answers
+
+    async def _remove(self, topics: Mapping[str, Topic], pace: Pace) -> None:
+        """Remove topics that are marked as deleted: nobody sees them any more, then their folders go."""
+        closed: list[DeletedPartition] = []
+        for topic in topics.values():
+            del self._topics[topic.name], self._by_id[topic.id]
+            for partition in topic.partitions:
+                await partition.wait_for_flush()
+                closed += self._directory.begin_deletion(topic.name, [partition.index])
+                await pace.step(CLOSE_STEPS if partition.has_folder else 1)
+        for forget in self.on_topics_deleted:
+            await forget(list(topics))
         try:
-            entry = self._catalog.begin_deletion(name)
-        except OSError as error:
-            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"The disk refused the deletion: {error}") from error
-        topic = self._topics.pop(name)
-        del self._by_id[topic.id]
-        for told in self.on_topic_deleted:
-            told(name)
-        try:
-            self._remove_folders(entry)
+            failed = await _in_thread(partial(self._directory.finish_deletion, closed))
+            for key, error in failed.items():
+                log.error("the folder of a deleted partition could not be renamed: %s", error, extra={"key": str(key)})
+            draft = self._changes.catalog.copy()
+            for name in topics.keys() - {key.topic for key in failed}:
+                draft.finish_deletion(name)
+            await self._changes.commit(draft)
         except OSError:
             # The catalogue remembers: the next start removes the rest.
-            log.exception("a deleted topic's files could not all be removed", extra={"topic": name})
+            log.exception("the files of deleted topics could not all be removed", extra={"topics": len(topics)})
 
-    def next_producer_id(self) -> int:
-        """An id that no producer ever had."""
+    async def next_producer_id(self) -> int:
+        """Return an id that no producer ever had. Raises Refused if the disk does not take the reservation."""
+        while not self._producer_ids:
+            await self._changes.run(self._reserve_producer_ids)
+        producer_id, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
+        return producer_id
+
+    async def _reserve_producer_ids(self) -> None:
+        if self._producer_ids:
+            return  # for somebody who asked before
+        draft = self._changes.catalog.copy()
+        reserved = draft.reserve_producer_ids()
         try:
-            found = next(self._producer_ids, None)
-            if found is None:
-                self._producer_ids = iter(self._catalog.reserve_producer_ids())
-                found = next(self._producer_ids)
+            await self._changes.commit(draft)
         except OSError as error:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"The disk refused: {error}") from error
-        return found
+        self._producer_ids = reserved
+
+    def _find_successors(self, name: str, indexes: Iterable[int]) -> list[TopicPartition]:
+        """Return those of new partitions whose names deleted ones had, of which the checkpoints still speak."""
+        keys = [TopicPartition(name, index) for index in indexes]
+        return keys if self._directory.have_predecessors(keys) else []
+
+    async def _commit(
+        self,
+        what: str,
+        draft: Catalog,
+        decisions: Iterable[Callable[[], T]],
+        pace: Pace,
+        successors: Sequence[TopicPartition] = (),
+    ) -> list[T | Refused]:
+        """Let decisions change a draft, and make it the catalogue, durably; all are refused if the disk refuses it."""
+        decided = await decide_each(decisions, pace)
+        if all(isinstance(each, Refused) for each in decided):
+            return decided
+        try:
+            if successors:
+                # First: a topic that is in the catalogue must not inherit what the checkpoints say of another.
+                await _in_thread(self._directory.forget_predecessors(successors))
+            await self._changes.commit(draft)
+        except OSError as error:
+            refused = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"The disk refused {what}: {error}")
+            return [each if isinstance(each, Refused) else refused for each in decided]
+        return decided
+
+    async def _create_partitions(
+        self, entry: Entry, indexes: range, settings: TopicSettings, pace: Pace
+    ) -> list[Partition]:
+        created = []
+        for index in indexes:
+            created += self._directory.create_partitions(entry.name, [index], entry.id, settings, lazily=True)
+            await pace.step()
+        return created
 
     # -- looking after -------------------------------------------------------------------------
 
@@ -241,15 +422,15 @@ class Logs:
         """The same, some partitions at a time: clients of others must not wait for thousands."""
         now_ms = self._clock.now_ms()
         expiration_ms = self._config.int("producer.id.expiration.ms")
-        seen = 0
+        seen = 0.0
         for topic in self.topics():
             for partition in list(topic.partitions):
                 partition.expire_producers(now_ms=now_ms, expiration_ms=expiration_ms)
                 if partition.failure is None:
                     partition.apply_retention(now_ms)
-                seen += len(partition.segments) > 0
-                if seen == SEEN_IN_A_TURN:
-                    seen = 0
+                seen += 1.0 if len(partition.segments) else EMPTY_SHARE
+                if seen >= SEEN_IN_A_TURN:
+                    seen = 0.0
                     yield
         try:
             self._directory.purge(now_ms)
@@ -275,3 +456,8 @@ class Logs:
     def checkpoint(self) -> Callable[[], None]:
         """Takes how far every log is durable and where it starts; the call writes it, from any thread."""
         return self._directory.checkpoint()
+
+
+async def _in_thread(call: Callable[[], T]) -> T:
+    """Return what a call returns that waits for the disk."""
+    return await asyncio.get_running_loop().run_in_executor(None, call)

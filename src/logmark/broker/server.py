@@ -280,6 +280,11 @@ class Broker:
             connection.abort()
         # Lets the connections end before what they use does.
         await asyncio.sleep(0)
+        self.dispatcher.close()
+        # What a change of topics has written must be applied before the directory is given to others.
+        await self.logs.close()
+        # Lets the requests end that were abandoned.
+        await asyncio.sleep(0)
         if self._recovering is not None:
             # A thread writes files of a log, which must not go on when the directory is given to others.
             await self._recovering

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 import uuid
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -189,13 +189,15 @@ class Shard:
         self._unanswered[ticket] = answered
         return ticket
 
-    def forget_topic(self, topic: str) -> None:
-        """No group has a place in a topic that was deleted."""
-        if self._coordinator is None:
-            self._topics_gone.add(topic)
-        elif not self._journal.has_failed:
-            coordinator = self._coordinator
-            self._run(lambda now_ms: coordinator.forget_topics(lambda name: name == topic))
+    def forget_topics(self, topics: Set[str]) -> bool:
+        """Forget the offsets of groups in topics that were deleted; return whether there was something to look at."""
+        coordinator = self._coordinator
+        if coordinator is None:
+            self._topics_gone |= topics
+        elif not self._journal.has_failed and coordinator.has_offsets:
+            self._run(lambda now_ms: coordinator.forget_topics(topics.__contains__))
+            return True
+        return False
 
     def expire_offsets(self) -> None:
         """Forgets offsets that were kept for longer than the retention."""

@@ -113,6 +113,11 @@ class Coordinator:
             replies=[Reply(ticket, GroupDeleted())],
         )
 
+    @property
+    def has_offsets(self) -> bool:
+        """Whether any group has committed anything."""
+        return not self._offsets.is_empty
+
     def forget_topics(self, is_gone: Callable[[str], bool]) -> Outcome:
         """Topics were deleted: no group has a place in them any more."""
         return Outcome(facts=self._offsets.forgetting_topics(is_gone))

@@ -90,6 +90,11 @@ class Offsets:
         """The facts that forget every place of the group."""
         return (OffsetForgotten(group=group, topic=topic, partition=index) for topic, index in self.of(group))
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no group has a place anywhere."""
+        return not self._by_group
+
     def forgetting_topics(self, is_gone: Callable[[str], bool]) -> list[Fact]:
         """The facts that forget every group's place in topics that are gone."""
         return [

@@ -1,15 +1,18 @@
-"""The catalogue of topics: names, ids, partition counts and overrides, durable before anybody is told.
+"""The catalogue of topics: names, ids, partition counts and overrides, and the next free producer id.
 
 It is one JSON file at the top of the data directory, replaced as a whole. A topic is entered before its folders are
-made and struck out after they are gone, so that every folder always has an owner, whenever the process dies.
+made and struck out after they are gone, so that every folder always has an owner, whenever the process dies. This
+module decides and encodes, and writes nothing: `broker/catalog_changes.py` makes a change durable before anybody sees
+it.
 """
 
 import base64
+import copy
 import json
 import os
 import secrets
 import string
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -99,24 +102,20 @@ def _entry(row: dict[str, Any]) -> Entry:
 
 
 class Catalog:
-    """Every topic and the next free producer id; a change is on disk before it is seen."""
+    """Every topic and the next free producer id, in memory; a copy of it is the draft of a change."""
 
-    def __init__(
-        self,
-        content: bytes | None,
-        *,
-        write: Callable[[bytes], None],
-        path: str = FILE_NAME,
-        cluster_id: str | None = None,
-    ) -> None:
-        """Reads the file's content (None when there is none yet); `write` replaces the file durably.
+    def __init__(self, content: bytes | None, *, path: str = FILE_NAME, cluster_id: str | None = None) -> None:
+        """Reads the file's content (None when there is none yet).
 
         A catalogue belongs to one cluster: that of another is refused, and a new one takes the `cluster_id` given.
         """
-        self._write = write
         self._path = path
         self.cluster_id: str | None = None
         self._entries: dict[str, Entry] = {}
+        # The name of each topic by what Kafka makes of it in the names of metrics: no two may be the same.
+        self._by_metric_name: dict[str, str] = {}
+        # The topics' lines in the file, as far as they were encoded before: most of them stay from write to write.
+        self._lines: dict[str, str] = {}
         self._next_producer_id = PRODUCER_ID_BASE
         if content is not None:
             self._read(content)
@@ -141,45 +140,40 @@ class Catalog:
             self._next_producer_id = int(document["next_producer_id"])
             for row in document["topics"]:
                 entry = _entry(row)
-                self._entries[entry.name] = entry
+                self._enter(entry)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, Refused) as error:
             cause = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             raise UserError(
                 f"{self._path} cannot be read ({cause}). Nothing was changed; restore the file from a copy."
             ) from None
 
-    def _keep(self, entries: dict[str, Entry], next_producer_id: int) -> None:
-        document = {
+    def copy(self) -> "Catalog":
+        """Return a draft: changes to it are not seen here."""
+        draft = copy.copy(self)
+        draft._entries = self._entries.copy()
+        draft._by_metric_name = self._by_metric_name.copy()
+        draft._lines = self._lines.copy()
+        return draft
+
+    def encode(self) -> bytes:
+        """Return the content of the file, with a line for each topic; in any thread, while nobody changes this."""
+        # Line by line: the encoder holds the interpreter's lock during a call, and thousands of topics take long.
+        for name in self._entries.keys() - self._lines.keys():
+            self._lines[name] = json.dumps(_row(self._entries[name]))
+        topics = ",\n".join([self._lines[name] for name in self._entries])
+        head = {
             "version": 1,
             **({"cluster_id": self.cluster_id} if self.cluster_id else {}),
-            "next_producer_id": next_producer_id,
-            "topics": [
-                {
-                    "name": entry.name,
-                    "id": text_of_id(entry.id),
-                    "partitions": entry.partitions,
-                    "overrides": dict(entry.overrides),
-                    **({"is_deleting": True} if entry.is_deleting else {}),
-                }
-                for entry in entries.values()
-            ],
+            "next_producer_id": self._next_producer_id,
         }
-        self._write(json.dumps(document, indent=1).encode() + b"\n")
-        self._entries = entries
-        self._next_producer_id = next_producer_id
+        return f'{json.dumps(head)[:-1]}, "topics": [\n{topics}\n]}}\n'.encode()
 
-    def save(self) -> None:
-        """Writes the file as it stands: the first one of a new directory."""
-        self._keep(self._entries, self._next_producer_id)
+    # What is there
 
     @property
     def next_producer_id(self) -> int:
         """Every id that was given out lies below."""
         return self._next_producer_id
-
-    def adopt(self, entries: Iterable[Entry], next_producer_id: int) -> None:
-        """Takes over topics with the ids that they have elsewhere."""
-        self._keep({entry.name: entry for entry in entries}, next_producer_id)
 
     def entries(self) -> list[Entry]:
         """Every topic that is not being deleted."""
@@ -199,12 +193,9 @@ class Catalog:
         check_name(name)
         if name in self._entries:
             raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        twin = name.replace(".", "_")
-        for other in self._entries:
-            if other.replace(".", "_") == twin:
-                raise Refused(
-                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
-                )
+        other = self._by_metric_name.get(_metric_name(name))
+        if other is not None:
+            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 
     def check_new(self, name: str, partitions: int, overrides: Mapping[str, str]) -> None:
         """Refuses what could not become a topic; changes nothing."""
@@ -218,37 +209,64 @@ class Catalog:
             )
         TopicSettings(overrides)
 
+    # Changes
+
     def create(self, name: str, partitions: int, overrides: Mapping[str, str]) -> Entry:
-        """Enters a new topic, with an id of its own."""
+        """Enter a new topic, with an id of its own."""
         self.check_new(name, partitions, overrides)
-        entry = Entry(name=name, id=new_id(), partitions=partitions, overrides=dict(overrides))
-        self._keep({**self._entries, name: entry}, self._next_producer_id)
-        return entry
+        return self._enter(Entry(name=name, id=new_id(), partitions=partitions, overrides=dict(overrides)))
+
+    def adopt(self, entries: Iterable[Entry], next_producer_id: int) -> None:
+        """Replace all topics by those of another directory, with their ids."""
+        self._entries.clear()
+        self._lines.clear()
+        self._by_metric_name.clear()
+        for entry in entries:
+            self._enter(entry)
+        self._next_producer_id = next_producer_id
 
     def grow(self, name: str, partitions: int) -> Entry:
-        """Raises a topic's partition count."""
-        return self._change(name, partitions=partitions)
+        """Raise a topic's partition count."""
+        return self._enter(replace(self._entries[name], partitions=partitions))
 
     def override(self, name: str, overrides: Mapping[str, str]) -> Entry:
-        """Replaces a topic's overrides."""
+        """Replace a topic's overrides."""
         TopicSettings(overrides)
-        return self._change(name, overrides=dict(overrides))
+        return self._enter(replace(self._entries[name], overrides=dict(overrides)))
 
     def begin_deletion(self, name: str) -> Entry:
-        """Marks a topic as going: nobody sees it from now on, and its folders may be removed."""
-        return self._change(name, is_deleting=True)
+        """Mark a topic as being deleted: nobody sees it from now on, and its folders may be removed."""
+        return self._enter(replace(self._entries[name], is_deleting=True))
 
     def finish_deletion(self, name: str) -> None:
-        """Strikes out a topic whose folders are gone."""
-        self._keep({key: entry for key, entry in self._entries.items() if key != name}, self._next_producer_id)
-
-    def _change(self, name: str, **changes: object) -> Entry:
-        entry = replace(self._entries[name], **changes)  # type: ignore[arg-type]
-        self._keep({**self._entries, name: entry}, self._next_producer_id)
-        return entry
+        """Strike out a topic whose folders are gone."""
+        del self._entries[name]
+        self._lines.pop(name, None)
+        self._by_metric_name.pop(_metric_name(name), None)
 
     def reserve_producer_ids(self) -> range:
-        """A block of producer ids that nobody ever had or will have."""
+        """Return a block of producer ids that nobody ever had or will have."""
         first = self._next_producer_id
-        self._keep(self._entries, first + PRODUCER_ID_BLOCK)
-        return range(first, first + PRODUCER_ID_BLOCK)
+        self._next_producer_id += PRODUCER_ID_BLOCK
+        return range(first, self._next_producer_id)
+
+    def _enter(self, entry: Entry) -> Entry:
+        self._entries[entry.name] = entry
+        self._lines.pop(entry.name, None)
+        self._by_metric_name[_metric_name(entry.name)] = entry.name
+        return entry
+
+
+def _metric_name(topic: str) -> str:
+    return topic.replace(".", "_")
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    """A topic as the file has it."""
+    return {
+        "name": entry.name,
+        "id": text_of_id(entry.id),
+        "partitions": entry.partitions,
+        "overrides": dict(entry.overrides),
+        **({"is_deleting": True} if entry.is_deleting else {}),
+    }

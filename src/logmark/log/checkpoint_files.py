@@ -33,6 +33,8 @@ class CheckpointFiles:
         self._cleaned = cleaned or {}
         # Nobody knows any more which logs were cleaned, so that any log may have holes.
         self._is_cleaned_unknown = cleaned is None
+        # Whether the file still says something of a log that was forgotten.
+        self._is_cleaned_outdated = False
         self._aborted = self._read_aborted()
         self._mentioned = self._list_mentioned(self._recovery_points, self._log_starts)
         self._writing = threading.Lock()
@@ -82,19 +84,18 @@ class CheckpointFiles:
         return self._write_cleaned
 
     def forget(self, key: TopicPartition) -> None:
-        """Drop what is known of a partition; the files follow with the next write, that of the cleaner at once."""
+        """Drop what is known of a partition; the files follow with the next write, the cleaner's with its own."""
         self._recovery_points.pop(key, None)
         self._log_starts.pop(key, None)
         if self._aborted is not None:
             self._aborted.pop(key, None)
-        cleaned = self._cleaned.pop(key, None)
-        if cleaned is not None:
-            try:
-                self._write_cleaned()
-            except OSError:
-                # The file still says so: whoever forgets it again has to write it.
-                self._cleaned[key] = cleaned
-                raise
+        if self._cleaned.pop(key, None) is not None:
+            self._is_cleaned_outdated = True
+
+    def write_cleaned(self) -> None:
+        """Write how far logs were cleaned if one of them was forgotten since the last write; in any thread."""
+        if self._is_cleaned_outdated:
+            self._write_cleaned()
 
     def take(self, partitions: Mapping[TopicPartition, Partition]) -> Callable[[], None]:
         """Take the offsets of open partitions now, and return the call that writes them; for a thread."""
@@ -111,19 +112,25 @@ class CheckpointFiles:
                 self._log_starts.pop(key, None)
         # Copies, because the write may come later; what is known of partitions that were not opened stays.
         recovery_points, log_starts = dict(self._recovery_points), dict(self._log_starts)
-        self._mentioned = self._list_mentioned(recovery_points, log_starts)
+        before, self._mentioned = self._mentioned, self._list_mentioned(recovery_points, log_starts)
         self._taken += 1
         taken = self._taken
 
         def write() -> None:
             with self._writing:
                 # A later one may have been faster: an older one must not replace it.
-                if taken > self._written:
-                    self._written = taken
+                if taken <= self._written:
+                    return
+                try:
                     self._write(checkpoints.RECOVERY_POINTS, checkpoints.write_offsets(recovery_points))
                     self._write(checkpoints.HIGH_WATERMARKS, checkpoints.write_offsets(high_watermarks))
                     # Last: a log start above the log's end would make Kafka drop the log.
                     self._write(checkpoints.LOG_STARTS, checkpoints.write_offsets(log_starts))
+                except OSError:
+                    # The files may still say what they said before.
+                    self._mentioned = self._mentioned | before
+                    raise
+                self._written = taken
 
         return write
 
@@ -161,7 +168,12 @@ class CheckpointFiles:
     def _write_cleaned(self) -> None:
         with self._writing:
             # As it is now, not as it was when somebody asked: an older state must not replace a newer one.
-            self._write(checkpoints.CLEANED, checkpoints.write_offsets(dict(self._cleaned)))
+            self._is_cleaned_outdated = False
+            try:
+                self._write(checkpoints.CLEANED, checkpoints.write_offsets(dict(self._cleaned)))
+            except OSError:
+                self._is_cleaned_outdated = True
+                raise
 
     def _write(self, name: str, data: bytes) -> None:
         self._files.write_atomically(f"{self._path}/{name}", data)

@@ -27,7 +27,7 @@ from logmark.log.folders import PartitionFolders
 from logmark.log.groupcommit import GroupCommit
 from logmark.log.identity import Identity
 from logmark.log.partition import Partition
-from logmark.log.partitions import Partitions
+from logmark.log.partitions import DeletedPartition, Partitions
 from logmark.log.prefetch import ReadAhead
 from logmark.log.settings import TopicSettings
 from logmark.log.wal.log import WalLimits, WriteAheadLog
@@ -220,9 +220,16 @@ class DataDirectory:
         keys = [TopicPartition(topic, index) for index in indexes]
         return self._partitions.create(keys, topic_id, settings, first_offset=first_offset, lazily=lazily)
 
-    def forget_predecessors(self, keys: Sequence[TopicPartition]) -> None:
-        """Drop, durably, what the checkpoints say of deleted partitions, so that their successors do not inherit it."""
-        self._partitions.forget_predecessors(keys)
+    def have_predecessors(self, keys: Iterable[TopicPartition]) -> bool:
+        """Return whether the checkpoints say something of deleted partitions of the same names."""
+        return self._partitions.have_predecessors(keys)
+
+    def forget_predecessors(self, keys: Sequence[TopicPartition]) -> Callable[[], None]:
+        """Drop what the checkpoints say of deleted partitions, so that their successors do not inherit it.
+
+        The call that is returned makes it durable; it may run in any thread.
+        """
+        return self._partitions.forget_predecessors(keys)
 
     def open_partition(self, topic: str, index: int, topic_id: bytes, settings: TopicSettings) -> Partition:
         """Open a partition as it was left; one without a folder, new or lazy, is empty."""
@@ -234,11 +241,20 @@ class DataDirectory:
 
     def delete_partition(self, topic: str, index: int) -> None:
         """Close a partition and take its folder out of use, durably; `purge` removes the files later."""
-        self.delete_partitions(topic, [index])
+        for error in self.finish_deletion(self.begin_deletion(topic, [index])).values():
+            raise error
 
-    def delete_partitions(self, topic: str, indexes: Iterable[int]) -> None:
-        """Do the same for several partitions, with one sync for all."""
-        self._partitions.delete(TopicPartition(topic, index) for index in indexes)
+    def begin_deletion(self, topic: str, indexes: Iterable[int]) -> list[DeletedPartition]:
+        """Close partitions and forget them; `finish_deletion` then takes their folders out of use."""
+        return self._partitions.begin_deletion(TopicPartition(topic, index) for index in indexes)
+
+    def finish_deletion(self, deleted: Iterable[DeletedPartition]) -> dict[TopicPartition, OSError]:
+        """Take the folders of deleted partitions out of use, durably, with one sync for all; in any thread.
+
+        `purge` removes the files later. Return the partitions whose folders the disk did not let us rename. Raises
+        OSError if nothing is known to be durable.
+        """
+        return self._partitions.finish_deletion(deleted)
 
     def purge(self, now_ms: int) -> None:
         """Remove the files of partitions that were deleted long enough ago."""

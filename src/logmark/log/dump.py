@@ -291,7 +291,7 @@ class Dump:
         """Return the names of the topics by id, as far as the catalogue of the directory can be read."""
         catalogue = f"{os.path.dirname(os.path.dirname(path))}/{CATALOG}"
         with suppress(OSError, UserError):
-            return {one.id: one.name for one in Catalog(self._files.read(catalogue), write=lambda _: None).entries()}
+            return {one.id: one.name for one in Catalog(self._files.read(catalogue)).entries()}
         return {}
 
     def _first_entry(self, path: str) -> int | None:

@@ -86,6 +86,8 @@ class Flusher:
         self._is_scheduled = False
         # Files of the WAL that are not needed any more and could not be removed.
         self._undiscarded: list[WalFile] = []
+        # For those who wait for the end of the cycle that is under way.
+        self._cycle_end: asyncio.Future[None] | None = None
 
     def begin_entry(self, number: int, logs: Iterable[FlushedLog]) -> None:
         """Note that an entry with batches of these logs is being written."""
@@ -133,6 +135,18 @@ class Flusher:
     def is_busy_with(self, log: FlushedLog) -> bool:
         """Return whether a flush of this log is under way."""
         return log in self._under_way
+
+    async def wait_for(self, log: FlushedLog) -> None:
+        """Wait until no flush of this log is under way."""
+        while self.is_busy_with(log):
+            if self._cycle_end is None:
+                self._cycle_end = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._cycle_end)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for the end of the cycle."""
+        return self._cycle_end is not None
 
     def finish(self) -> None:
         """Block until no cycle is under way; begin none."""
@@ -197,6 +211,9 @@ class Flusher:
             if dropped:
                 self._worker.run(_discard(self.wal, dropped), partial(self._end_discard, dropped))
         self.on_end()
+        cycle_end, self._cycle_end = self._cycle_end, None
+        if cycle_end is not None:
+            cycle_end.set_result(None)
         if self._marked or self._is_all_due:
             self._schedule()
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
@@ -27,6 +28,7 @@ class PartitionFolders:
         self._unopened = set(names)
         # Folders of deleted partitions, each with the time from which its files may be removed.
         self._deleted: list[tuple[int, str]] = []
+        self._deleting = threading.Lock()
 
     def path_of(self, key: TopicPartition) -> str:
         """Return the path of a partition's folder, which need not be there."""
@@ -105,21 +107,23 @@ class PartitionFolders:
     # Deleting
 
     def mark_deleted(self, key: TopicPartition, removable_at_ms: int) -> bool:
-        """Rename a partition's folder, whose files may be removed later; return whether there was one."""
+        """Rename a partition's folder, in any thread; return whether there was one. Its files may be removed later."""
         folder = self.path_of(key)
         if not self._files.exists(folder):
             return False
         deleted = f"{self._path}/{folder_names.new_deleted_name(key)}"
         self._files.replace(folder, deleted)
-        self._deleted.append((removable_at_ms, deleted))
+        with self._deleting:
+            self._deleted.append((removable_at_ms, deleted))
         return True
 
     def take_removable(self, now_ms: int) -> list[str]:
         """Return the folders of partitions that were deleted long enough ago; the caller removes them."""
         if not self._deleted:
             return []
-        due = [path for removable_at_ms, path in self._deleted if removable_at_ms <= now_ms]
-        self._deleted = [entry for entry in self._deleted if entry[0] > now_ms]
+        with self._deleting:
+            due = [path for removable_at_ms, path in self._deleted if removable_at_ms <= now_ms]
+            self._deleted = [entry for entry in self._deleted if entry[0] > now_ms]
         return due
 
     def remove(self, folder: str) -> None:
@@ -133,7 +137,7 @@ def folders_by_id(path: str, files: FileSystem) -> Callable[[bytes, int], str | 
     """Return what finds the folder of a partition by the id of its topic; None if the topic is deleted."""
     catalogue = f"{path}/{catalog.FILE_NAME}"
     content = files.read(catalogue) if files.exists(catalogue) else None
-    by_id = {entry.id: entry for entry in Catalog(content, write=lambda _: None, path=catalogue).entries()}
+    by_id = {entry.id: entry for entry in Catalog(content, path=catalogue).entries()}
 
     def find(topic_id: bytes, index: int) -> str | None:
         entry = by_id.get(topic_id)

@@ -140,7 +140,7 @@ class MissingSegments:
 
     def _find_lost_logs(self, ends: Offsets) -> list[MissingOffsets]:
         path = f"{self._path}/{CATALOG}"
-        catalogue = Catalog(self._files.read(path), write=lambda _: None, path=path)
+        catalogue = Catalog(self._files.read(path), path=path)
         counts = {entry.name: entry.partitions for entry in catalogue.entries()}
         return [
             MissingOffsets(str(key), self._log_starts.get(key, 0), end,

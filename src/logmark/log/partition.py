@@ -250,6 +250,10 @@ class Partition:
         state.segments.close()
         return is_complete and clean
 
+    async def wait_for_flush(self) -> None:
+        """Wait for the flush that is under way, for which `close` would block the event loop."""
+        await self._flusher.wait_for(self)
+
     def _finish(self) -> None:
         """Leave the files as Kafka leaves them after a clean stop."""
         self._appender.finish()

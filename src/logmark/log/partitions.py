@@ -5,7 +5,8 @@ directory was closed cleanly. This module decides which of them counts.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from logmark.clock import Clock
 from logmark.disk.files import FileSystem
@@ -19,6 +20,13 @@ from logmark.log.wal_recovery import WalRecovery
 from logmark.names import TopicPartition
 
 logger = logging.getLogger(__name__)
+
+
+class DeletedPartition(NamedTuple):
+    """A partition that is closed for ever, and the time from which its files may be removed."""
+
+    key: TopicPartition
+    removable_at_ms: int
 
 
 class Partitions:
@@ -60,7 +68,7 @@ class Partitions:
         lazily: bool = False,
     ) -> list[Partition]:
         """Create durable partitions of a topic; lazy ones, of which there may be many, get a folder when first used."""
-        self.forget_predecessors(keys)
+        self.forget_predecessors(keys)()
         created = []
         self.is_used = True
         for key in keys:
@@ -75,16 +83,30 @@ class Partitions:
             self._files.sync_directory(self._path)
         return created
 
-    def forget_predecessors(self, keys: Sequence[TopicPartition]) -> None:
-        """Drop, durably, what the checkpoints say of deleted partitions, so that their successors do not inherit it."""
-        if self._checkpoints.mention_any(keys):
-            for key in keys:
-                self._checkpoints.forget(key)
+    def have_predecessors(self, keys: Iterable[TopicPartition]) -> bool:
+        """Return whether the checkpoints say something of deleted partitions of the same names."""
+        return self._checkpoints.mention_any(keys)
+
+    def forget_predecessors(self, keys: Sequence[TopicPartition]) -> Callable[[], None]:
+        """Drop what the checkpoints say of deleted partitions, so that their successors do not inherit it.
+
+        The call that is returned makes it durable; it may run in any thread.
+        """
+        if not self.have_predecessors(keys):
+            return lambda: None
+        for key in keys:
+            self._checkpoints.forget(key)
+        write_offsets = self._checkpoints.take(self.by_key)
+
+        def write() -> None:
             try:
-                self._checkpoints.take(self.by_key)()
+                self._checkpoints.write_cleaned()
+                write_offsets()
             except OSError:
                 self._checkpoints.note_unwritten(keys)
                 raise
+
+        return write
 
     # Opening
 
@@ -104,6 +126,7 @@ class Partitions:
             # What the checkpoints say of the partition is said of that folder.
             self._folders.set_aside(key)
             self._checkpoints.forget(key)
+            self._checkpoints.write_cleaned()
             recovered = None
             has_folder = False
         if not has_folder:
@@ -145,21 +168,35 @@ class Partitions:
 
     # Deleting and closing
 
-    def delete(self, keys: Iterable[TopicPartition]) -> None:
-        """Close partitions and rename their folders, durably, with one sync for all; the files are removed later."""
+    def begin_deletion(self, keys: Iterable[TopicPartition]) -> list[DeletedPartition]:
+        """Close partitions and forget them; `finish_deletion` then takes their folders out of use."""
         self.is_used = True
-        renamed = [key for key in keys if self._take_out(key)]
-        if renamed:
-            self._files.sync_directory(self._path)
+        deleted = []
+        for key in keys:
+            partition = self.by_key.pop(key, None)
+            self._checkpoints.forget(key)
+            if partition is not None:
+                partition.close(clean=False)
+            delay_ms = partition.settings.file_delete_delay_ms if partition is not None else 0
+            deleted.append(DeletedPartition(key, self._clock.now_ms() + delay_ms))
+        return deleted
 
-    def _take_out(self, key: TopicPartition) -> bool:
-        """Close a partition and rename its folder; return whether there was one."""
-        partition = self.by_key.pop(key, None)
-        self._checkpoints.forget(key)
-        if partition is not None:
-            partition.close(clean=False)
-        delay_ms = partition.settings.file_delete_delay_ms if partition is not None else 0
-        return self._folders.mark_deleted(key, self._clock.now_ms() + delay_ms)
+    def finish_deletion(self, deleted: Iterable[DeletedPartition]) -> dict[TopicPartition, OSError]:
+        """Rename the folders of deleted partitions, durably, with one sync for all; in any thread.
+
+        The files are removed later. Return the partitions whose folders the disk did not let us rename. Raises OSError
+        if nothing is known to be durable.
+        """
+        self._checkpoints.write_cleaned()
+        is_any_renamed, failed = False, {}
+        for key, removable_at_ms in deleted:
+            try:
+                is_any_renamed |= self._folders.mark_deleted(key, removable_at_ms)
+            except OSError as error:
+                failed[key] = error
+        if is_any_renamed:
+            self._files.sync_directory(self._path)
+        return failed
 
     def close(self, *, clean: bool) -> bool:
         """Close every partition, and return whether the next start can trust the files of all folders as they are."""

@@ -174,7 +174,7 @@ class Verification:
             return
         content = self._files.read(f"{self._path}/{CATALOG}")
         try:
-            catalogue = Catalog(content, write=lambda _: None)
+            catalogue = Catalog(content)
             self._next_producer_id = int(json.loads(content)["next_producer_id"])
         except UserError as error:
             self._add(Kind.CATALOGUE, CATALOG, str(error).rstrip("."), "Without it nobody knows the topics.")

@@ -35,7 +35,7 @@ async def carry_out(broker: Broker, verb: str, arguments: Sequence[Any]) -> Any:
     """Does one thing that a test asked for, on the broker's loop."""
     if verb == "create_topic":
         name, partitions, config = arguments
-        broker.logs.create_topic(name, partitions, config)
+        await broker.logs.create_topic(name, partitions, config)
     elif verb == "fail_next":
         api, code, times = arguments
         broker.faults.fail_next(_known(broker, api), ErrorCode(code), times=times)

@@ -4,41 +4,48 @@ v2  flexible     v3  the same as v2, with quota errors
 """
 
 from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
+from logmark.broker.pace import Pace, decide_each
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import create_partitions as schema
 
 if TYPE_CHECKING:
     from logmark.broker.dispatch import Request
+    from logmark.broker.logs import Topic
 
 KEY = schema.KEY
 VERSIONS = range(0, 4)
 
 
-def handle(request: schema.Request, at: "Request") -> schema.Response:
-    """Grows each topic by itself."""
+async def handle(request: schema.Request, at: "Request") -> schema.Response:
+    """Grow topics, all that can grow by one change."""
     named = Counter(topic.name for topic in request.topics)
+    decisions = {topic.name: partial(_growth, topic, at, is_repeated=named[topic.name] > 1) for topic in request.topics}
+    pace = Pace()
+    outcomes: Sequence[object] = (
+        await decide_each(decisions.values(), pace)
+        if request.validate_only
+        else await at.broker.logs.add_partitions(list(decisions.values()))
+    )
     results = []
-    for wanted in {topic.name: topic for topic in request.topics}.values():
-        try:
-            if named[wanted.name] > 1:
-                raise Refused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            _grow(wanted, at, validate_only=request.validate_only)
-            results.append(schema.ResponseTopic(name=wanted.name))
-        except Refused as refused:
-            results.append(
-                schema.ResponseTopic(
-                    name=wanted.name, error_code=refused.code, error_message=refused.message
-                )
-            )
+    for name, outcome in zip(decisions, outcomes, strict=True):
+        results.append(
+            schema.ResponseTopic(name=name, error_code=outcome.code, error_message=outcome.message)
+            if isinstance(outcome, Refused)
+            else schema.ResponseTopic(name=name)
+        )
+        await pace.step()
     return schema.Response(results=results)
 
 
-def _grow(wanted: schema.RequestTopic, at: "Request", *, validate_only: bool) -> None:
-    topic = at.broker.logs.topic(wanted.name)
-    if topic is None:
-        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+def _growth(wanted: schema.RequestTopic, at: "Request", *, is_repeated: bool) -> tuple["Topic", int]:
+    """Return the topic and the number of partitions that it gets; raises Refused if it cannot get that many."""
+    if is_repeated:
+        raise Refused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+    topic = at.broker.logs.find(wanted.name)
     if topic.is_internal:
         # A group is found by its hash modulo the number of partitions: that number is for ever.
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"The internal topic {topic.name} cannot grow.")
@@ -59,8 +66,7 @@ def _grow(wanted: schema.RequestTopic, at: "Request", *, validate_only: bool) ->
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"{more} partition(s) are to be added: each must be assigned to broker {at.broker.node_id} alone.",
             )
-    if not validate_only:
-        at.broker.logs.create_partitions(wanted.name, wanted.count)
+    return topic, wanted.count
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:

@@ -5,11 +5,17 @@ v7  answers the topic's id
 """
 
 from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
+from logmark.broker.answers import Buffers, LongBody
 from logmark.broker.api.describe_configs import TOPIC_CONFIG_SOURCES
+from logmark.broker.logs import NewTopic, Topic
+from logmark.broker.pace import Pace, decide_each
 from logmark.errors import ErrorCode, Refused
 from logmark.log.settings import TopicSettings
+from logmark.wire.messages import NO_UUID
 from logmark.wire.schema import create_topics as schema
 
 if TYPE_CHECKING:
@@ -19,44 +25,59 @@ KEY = schema.KEY
 VERSIONS = range(2, 8)
 
 DEFAULT = -1
+CONFIGS_FROM = 5
 
 
-def handle(request: schema.Request, at: "Request") -> schema.Response:
-    """Creates what can be created; with validate_only it only says what would happen."""
+async def handle(request: schema.Request, at: "Request") -> Buffers:
+    """Create what can be created, by one change; with validate_only it only says what would happen."""
     named = Counter(topic.name for topic in request.topics)
-    return schema.Response(
-        topics=[
-            _create(topic, at, validate_only=request.validate_only, is_repeated=named[topic.name] > 1)
-            for topic in {topic.name: topic for topic in request.topics}.values()
-        ]
+    # Of topics that are named twice the last one is answered, in the place of the first.
+    decisions = {
+        topic.name: partial(_new_topic, topic, at, is_repeated=named[topic.name] > 1) for topic in request.topics
+    }
+    pace = Pace()
+    outcomes: Sequence[Topic | NewTopic | Refused] = (
+        await decide_each(decisions.values(), pace)
+        if request.validate_only
+        else await at.broker.logs.create_topics(list(decisions.values()))
     )
+    configs = _Configs()
+    body = LongBody(schema, at.version)
+    for name, outcome in zip(decisions, outcomes, strict=True):
+        body.add(_answer(name, outcome, at, configs))
+        await pace.step()
+    return body.finish(schema.Response(topics=[]))
 
 
-def _create(
-    wanted: schema.RequestTopic, at: "Request", *, validate_only: bool, is_repeated: bool
-) -> schema.ResponseTopic:
+def _new_topic(wanted: schema.RequestTopic, at: "Request", *, is_repeated: bool) -> NewTopic:
+    """Return what is to be created; raises Refused if that cannot be."""
+    if is_repeated:
+        raise Refused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+    at.broker.logs.check_new_name(wanted.name)
+    partitions = _partition_count(wanted, at)
+    overrides = {config.name: config.value for config in wanted.configs}
+    given = {name: value for name, value in overrides.items() if value is not None}
+    if len(given) < len(overrides):
+        raise Refused(
+            ErrorCode.INVALID_CONFIG,
+            f"Null value not supported for topic configs: {','.join(sorted(set(overrides) - set(given)))}",
+        )
+    return NewTopic(wanted.name, partitions, given)
+
+
+def _answer(name: str, outcome: Topic | NewTopic | Refused, at: "Request", configs: "_Configs") -> schema.ResponseTopic:
+    """Return the answer for a topic that was created, that could be created, or that was refused."""
     try:
-        if is_repeated:
-            raise Refused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-        logs = at.broker.logs
-        logs.check_new_name(wanted.name)
-        partitions = _partition_count(wanted, at)
-        overrides = {config.name: config.value for config in wanted.configs}
-        given = {name: value for name, value in overrides.items() if value is not None}
-        if len(given) < len(overrides):
-            raise Refused(
-                ErrorCode.INVALID_CONFIG,
-                f"Null value not supported for topic configs: {','.join(sorted(set(overrides) - set(given)))}",
-            )
-        if validate_only:
-            settings = logs.check_new_topic(wanted.name, partitions, given)
-            return schema.ResponseTopic(
-                name=wanted.name, num_partitions=partitions, replication_factor=1, configs=_configs(settings)
-            )
-        topic = logs.create_topic(wanted.name, partitions, given)
+        if isinstance(outcome, Refused):
+            raise outcome
+        if isinstance(outcome, NewTopic):
+            settings = at.broker.logs.check_new_topic(outcome)
+            topic_id, partitions = NO_UUID, outcome.partitions
+        else:
+            settings, topic_id, partitions = outcome.settings, outcome.id, outcome.partition_count
     except Refused as refused:
         return schema.ResponseTopic(
-            name=wanted.name,
+            name=name,
             error_code=refused.code,
             error_message=refused.message,
             num_partitions=-1,
@@ -64,21 +85,34 @@ def _create(
             configs=[],
         )
     return schema.ResponseTopic(
-        name=topic.name,
-        topic_id=topic.id,
-        num_partitions=len(topic.partitions),
+        name=name,
+        topic_id=topic_id,
+        num_partitions=partitions,
         replication_factor=1,
-        configs=_configs(topic.settings),
+        configs=configs.get(settings) if at.version >= CONFIGS_FROM else [],
     )
 
 
-def _configs(settings: TopicSettings) -> list[schema.ResponseConfig]:
-    return [
-        schema.ResponseConfig(
-            name=name, value=value, read_only=False, config_source=TOPIC_CONFIG_SOURCES[source], is_sensitive=False
-        )
-        for name, value, source in settings.in_force()
-    ]
+class _Configs:
+    """The settings of topics as they are answered: made once for topics that share theirs."""
+
+    def __init__(self) -> None:
+        self._known: dict[TopicSettings, list[schema.ResponseConfig]] = {}
+
+    def get(self, settings: TopicSettings) -> list[schema.ResponseConfig]:
+        found = self._known.get(settings)
+        if found is None:
+            found = self._known[settings] = [
+                schema.ResponseConfig(
+                    name=name,
+                    value=value,
+                    read_only=False,
+                    config_source=TOPIC_CONFIG_SOURCES[source],
+                    is_sensitive=False,
+                )
+                for name, value, source in settings.in_force()
+            ]
+        return found
 
 
 def _partition_count(wanted: schema.RequestTopic, at: "Request") -> int:

@@ -4,8 +4,10 @@ v4  flexible     v5  error messages     v6  topics by id
 """
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
+from logmark.broker.pace import Pace
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import delete_topics as schema
 
@@ -19,36 +21,36 @@ VERSIONS = range(1, 7)
 NO_ID = bytes(16)
 
 
-def handle(request: schema.Request, at: "Request") -> schema.Response:
-    """Deletes each topic by itself."""
+async def handle(request: schema.Request, at: "Request") -> schema.Response:
+    """Delete topics, all that can be deleted by one change."""
     wanted: list[tuple[str | None, bytes]] = (
         [(topic.name, topic.topic_id) for topic in request.topics]
         if at.version >= 6
         else [(name, NO_ID) for name in request.topic_names]
     )
     named = Counter(wanted)
-    return schema.Response(
-        responses=[_delete(*each, at, is_repeated=count > 1) for each, count in named.items()]
+    outcomes = await at.broker.logs.delete_topics(
+        [partial(_find, *each, at, is_repeated=count > 1) for each, count in named.items()]
     )
+    pace = Pace()
+    answers = []
+    for (name, topic_id), outcome in zip(named, outcomes, strict=True):
+        if isinstance(outcome, Refused):
+            answer = schema.ResponseTopic(
+                name=name, topic_id=topic_id, error_code=outcome.code, error_message=outcome.message
+            )
+        else:
+            answer = schema.ResponseTopic(name=outcome.name, topic_id=outcome.id)
+        answers.append(answer)
+        await pace.step()
+    return schema.Response(responses=answers)
 
 
-def _delete(name: str | None, topic_id: bytes, at: "Request", *, is_repeated: bool) -> schema.ResponseTopic:
-    try:
-        if is_repeated:
-            raise Refused(ErrorCode.INVALID_REQUEST, "A topic may be named once in a request.")
-        topic = _find(name, topic_id, at)
-        if not at.broker.config.bool("delete.topic.enable"):
-            raise Refused(ErrorCode.TOPIC_DELETION_DISABLED, "Topics cannot be deleted: delete.topic.enable=false.")
-        at.broker.logs.delete_topic(topic.name)
-    except Refused as refused:
-        return schema.ResponseTopic(
-            name=name, topic_id=topic_id, error_code=refused.code, error_message=refused.message
-        )
-    return schema.ResponseTopic(name=topic.name, topic_id=topic.id)
-
-
-def _find(name: str | None, topic_id: bytes, at: "Request") -> "Topic":
+def _find(name: str | None, topic_id: bytes, at: "Request", *, is_repeated: bool) -> "Topic":
+    """Return the topic that is to be deleted; raises Refused if it cannot be."""
     logs = at.broker.logs
+    if is_repeated:
+        raise Refused(ErrorCode.INVALID_REQUEST, "A topic may be named once in a request.")
     if name is not None and topic_id != NO_ID:
         raise Refused(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
     if name is None and topic_id == NO_ID:
@@ -62,6 +64,8 @@ def _find(name: str | None, topic_id: bytes, at: "Request") -> "Topic":
     if topic.is_internal:
         # Groups keep their places there: deleting it would take them all.
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"The internal topic {topic.name} cannot be deleted.")
+    if not at.broker.config.bool("delete.topic.enable"):
+        raise Refused(ErrorCode.TOPIC_DELETION_DISABLED, "Topics cannot be deleted: delete.topic.enable=false.")
     return topic
 
 

@@ -20,10 +20,10 @@ NO_TRANSACTIONS = "Transactions are not served here: produce without transaction
 BATCHED_FROM = 4
 
 
-def handle(request: schema.Request, at: "Request") -> schema.Response:
+async def handle(request: schema.Request, at: "Request") -> schema.Response:
     """This broker's address for every key that it can serve."""
     keys = request.coordinator_keys if at.version >= BATCHED_FROM else [request.key]
-    found = [_coordinator(key, request.key_type, at) for key in keys]
+    found = [await _coordinator(key, request.key_type, at) for key in keys]
     if at.version >= BATCHED_FROM:
         return schema.Response(coordinators=found)
     (one,) = found
@@ -39,7 +39,7 @@ def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Res
     return schema.Response(coordinators=[_nobody(key, code, None) for key in request.coordinator_keys])
 
 
-def _coordinator(key: str, key_type: int, at: "Request") -> schema.ResponseCoordinator:
+async def _coordinator(key: str, key_type: int, at: "Request") -> schema.ResponseCoordinator:
     if key_type == TRANSACTION:
         # librdkafka repeats the search for ever on anything but an authorization error, and Java shows our sentence for
         # every error but TRANSACTIONAL_ID_AUTHORIZATION_FAILED. This one ends the producer at once in Java, librdkafka,
@@ -48,7 +48,7 @@ def _coordinator(key: str, key_type: int, at: "Request") -> schema.ResponseCoord
     if key_type != GROUP:
         return _nobody(key, ErrorCode.INVALID_REQUEST, f"There is no coordinator of key type {key_type} here.")
     try:
-        at.broker.groups.check_available(key)
+        await at.broker.groups.check_available(key)
     except Refused as refused:
         return _nobody(key, refused.code, refused.message)
     advertised = at.connection.listener.advertised

@@ -4,15 +4,19 @@ v1  flexible
 """
 
 from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from logmark.broker.api.describe_configs import BROKER, TOPIC
+from logmark.broker.pace import Pace, decide_each
 from logmark.errors import ErrorCode, Refused
 from logmark.log import catalog, settings
 from logmark.wire.schema import incremental_alter_configs as schema
 
 if TYPE_CHECKING:
     from logmark.broker.dispatch import Request
+    from logmark.broker.logs import Topic
 
 KEY = schema.KEY
 VERSIONS = range(0, 2)
@@ -20,30 +24,38 @@ VERSIONS = range(0, 2)
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
-def handle(request: schema.Request, at: "Request") -> schema.Response:
-    """Changes each resource by itself, all of its settings or none."""
-    answers = []
+async def handle(request: schema.Request, at: "Request") -> schema.Response:
+    """Change settings of topics by one change, of each topic all or none."""
     named = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
-    for resource in request.resources:
-        try:
-            if named[resource.resource_type, resource.resource_name] > 1:
-                raise Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            _alter(resource, at, validate_only=request.validate_only)
-            code, sentence = ErrorCode.NONE, None
-        except Refused as refused:
-            code, sentence = refused.code, refused.message
+    decisions = [
+        partial(_overrides, each, at, is_repeated=named[each.resource_type, each.resource_name] > 1)
+        for each in request.resources
+    ]
+    pace = Pace()
+    outcomes: Sequence[object] = (
+        await decide_each(decisions, pace) if request.validate_only else await at.broker.logs.override(decisions)
+    )
+    answers = []
+    for resource, outcome in zip(request.resources, outcomes, strict=True):
+        refused = outcome if isinstance(outcome, Refused) else None
         answers.append(
             schema.ResponseResource(
-                error_code=code,
-                error_message=sentence,
+                error_code=ErrorCode.NONE if refused is None else refused.code,
+                error_message=None if refused is None else refused.message,
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
             )
         )
+        await pace.step()
     return schema.Response(responses=answers)
 
 
-def _alter(resource: schema.RequestResource, at: "Request", *, validate_only: bool) -> None:
+def _overrides(
+    resource: schema.RequestResource, at: "Request", *, is_repeated: bool
+) -> tuple["Topic", dict[str, str]]:
+    """Return a topic and the overrides that it gets; raises Refused if it cannot get them."""
+    if is_repeated:
+        raise Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
     if resource.resource_type == BROKER:
         raise Refused(
             ErrorCode.INVALID_REQUEST,
@@ -54,9 +66,7 @@ def _alter(resource: schema.RequestResource, at: "Request", *, validate_only: bo
     if not resource.resource_name:
         raise Refused(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
     catalog.check_name(resource.resource_name)
-    topic = at.broker.logs.topic(resource.resource_name)
-    if topic is None:
-        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+    topic = at.broker.logs.find(resource.resource_name)
     names = [config.name for config in resource.configs]
     if len(names) != len(set(names)):
         raise Refused(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
@@ -64,8 +74,7 @@ def _alter(resource: schema.RequestResource, at: "Request", *, validate_only: bo
     for config in resource.configs:
         _change(overrides, config, in_force=topic.settings)
     settings.TopicSettings(overrides)
-    if not validate_only:
-        at.broker.logs.override(topic.name, overrides)
+    return topic, overrides
 
 
 def _change(

@@ -16,7 +16,7 @@ KEY = schema.KEY
 VERSIONS = range(0, 5)
 
 
-def handle(request: schema.Request, at: "Request") -> schema.Response:
+async def handle(request: schema.Request, at: "Request") -> schema.Response:
     """A fresh id with epoch 0, never handed out before."""
     if request.transactional_id == "" or (request.producer_id == -1) != (request.producer_epoch == -1):
         return schema.Response(error_code=ErrorCode.INVALID_REQUEST, producer_id=-1, producer_epoch=-1)
@@ -24,4 +24,4 @@ def handle(request: schema.Request, at: "Request") -> schema.Response:
         return schema.Response(
             error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, producer_id=-1, producer_epoch=-1
         )
-    return schema.Response(producer_id=at.broker.logs.next_producer_id(), producer_epoch=0)
+    return schema.Response(producer_id=await at.broker.logs.next_producer_id(), producer_epoch=0)
