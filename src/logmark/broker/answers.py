@@ -8,9 +8,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from logmark.log.file_range import FileRange
 from logmark.wire.messages import Message
 
-Buffers = list[bytes | memoryview]
+Buffers = list[bytes | memoryview | FileRange]
 
 
 class LateAnswer:
