@@ -32,14 +32,9 @@ def copy_directory(source: Path, dest: Path, told: Callable[[int], None] = nothi
         return DirectoryCopier(str(source), SystemClock()).copy(store, expect=nothing)
 
 
-def copy_brokers(
-    bootstrap_servers: str, dest: Path, told: Callable[[int], None] = nothing, *, timeout_s: float = 30
-) -> Manifest:
+def copy_brokers(bootstrap_servers: str, dest: Path, told: Callable[[int], None] = nothing) -> Manifest:
     """A backup through brokers."""
-    with (
-        Client(bootstrap_servers, timeout_s=timeout_s) as client,
-        Store.open(str(dest), files=QUICK, told=told) as store,
-    ):
+    with Client(bootstrap_servers) as client, Store.open(str(dest), files=QUICK, told=told) as store:
         return BrokerCopier(client, SystemClock()).copy(store, expect=nothing)
 
 

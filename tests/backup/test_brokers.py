@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as Place
 
 from logmark.backup.draft import Draft
@@ -99,7 +99,7 @@ def test_a_compacted_log_keeps_its_holes_and_is_always_fetched_anew(tmp_path: Pa
         producer = clients.producer(batch_num_messages=1)
         for number in range(25):
             producer.produce("orders", b"x" * 100_000, key=b"%d" % (number % 2))
-        assert 0 == producer.flush(20)
+        assert 0 == producer.flush(60)
         clients.close()
         # Ten records fill a segment; the last one is not cleaned. Nothing changes under the copies after that.
         left = {18, 19, *range(20, 25)}
@@ -208,7 +208,12 @@ def read_all(servers: str, key: TopicPartition, start: int, *, is_committed: boo
     )  # fmt: skip
     consumer.assign([Place(key.topic, key.partition, start)])
     found = []
-    while (message := consumer.poll(10)) is not None and message.error() is None:
+    while True:
+        message = consumer.poll(60)
+        assert message is not None, "the end was not reached"
+        if message.error() is not None:
+            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+            break
         found.append((message.offset(), message.value()))
     consumer.close()
     return found
@@ -292,15 +297,15 @@ def _fill(kafka: BrokerUnderTest) -> tuple[str, str, str]:
     producer = kafka.producer()
     for number in range(10):
         producer.produce(table, b"%d" % number, key=b"%d" % (number % 3))
-    assert 0 == producer.flush(20)
+    assert 0 == producer.flush(60)
     for ending in ("commit", "abort", "open"):
         producer = kafka.producer(transactional_id=ending)
-        producer.init_transactions(20)
+        producer.init_transactions(60)
         producer.begin_transaction()
         producer.produce(orders, ending.encode(), partition=0)
-        assert 0 == producer.flush(20)
+        assert 0 == producer.flush(60)
         if ending != "open":
-            getattr(producer, f"{ending}_transaction")(20)
+            getattr(producer, f"{ending}_transaction")(60)
     group = kafka.group("billing")
     kafka.commit(group, {(orders, 0): (7, "half way"), (orders, 1): 250})
     kafka.delete_records(orders, 33, partition=1)
@@ -310,7 +315,7 @@ def _fill(kafka: BrokerUnderTest) -> tuple[str, str, str]:
 
 def _write_patiently(kafka: BrokerUnderTest, topic: str) -> None:
     """Writes one record as soon as a node that was started again leads its partitions."""
-    kafka.produce(topic, [b"after the restart"], partition=1, message_timeout_ms=25_000)
+    kafka.produce(topic, [b"after the restart"], partition=1, message_timeout_ms=60_000)
 
 
 class _Seen(NamedTuple):

@@ -176,7 +176,7 @@ def test_segments_that_compaction_swaps_during_the_copy_are_copied_again(
     producer = clients.producer(batch_num_messages=1)
     for number in range(40):
         producer.produce("orders", b"x" * 100_000, key=b"%d" % (number % 3))
-    assert 0 == producer.flush(20)
+    assert 0 == producer.flush(60)
     clients.close()
     broker.stop()
     folder = tmp_path / "data" / "orders-0"

@@ -6,7 +6,6 @@ import os
 import pty
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from logmark.disk.files import RealFile
 from logmark.testing import Broker
 from tests.cli.conftest import Ran, run
 from tests.harness.brokers import BrokerUnderTest
+from tests.harness.node import unserved_address
 from tests.harness.own import OUR_SETTINGS
 
 COMMAND = [sys.executable, "-c", "from logmark.cli.main import run; run()"]
@@ -158,9 +158,8 @@ def test_a_backup_of_another_cluster_or_another_way_is_a_sentence(tmp_path: Path
 
 def test_no_broker_there_is_a_sentence_and_no_backup_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "PATIENCE_S", 0.0)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-    refused(1, f"The broker at {address} refused", "backup", "-b", address, str(tmp_path / "backup"))
+    with unserved_address() as address:
+        refused(1, f"The broker at {address} refused", "backup", "-b", address, str(tmp_path / "backup"))
     assert not (tmp_path / "backup").exists()
 
 
@@ -209,7 +208,7 @@ def test_an_interrupt_ends_with_130_and_the_next_run_goes_on(tmp_path: Path, bro
         "from logmark.cli.main import run; run()"
     )
     arguments = ["backup", str(tmp_path / "data"), str(tmp_path / "backup")]
-    stopped = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60)
+    stopped = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120)
     assert (130, "", "") == (stopped.returncode, stopped.stdout, stopped.stderr)
 
     told = run(*arguments, "--output", "json")
@@ -235,7 +234,7 @@ def test_a_terminal_shows_a_bar_of_the_bytes(tmp_path: Path, broker: Broker) -> 
 
 
 def _read_all(terminal: int) -> bytes:
-    found, deadline = b"", time.monotonic() + 60
+    found, deadline = b"", time.monotonic() + 120
     while time.monotonic() < deadline:
         if select.select([terminal], [], [], 0.1)[0]:
             try:

@@ -17,6 +17,7 @@ from logmark.client.client import Client
 from logmark.names import TopicPartition
 from tests.cli.conftest import Logmark, run
 from tests.harness.brokers import BrokerUnderTest
+from tests.harness.node import unserved_address
 
 COMMAND = [sys.executable, "-c", "from logmark.cli.main import run; run()"]
 COMMANDS = [
@@ -82,10 +83,8 @@ EVERYTHING = [
 @pytest.mark.parametrize("arguments", EVERYTHING, ids=" ".join)
 def test_no_broker_there_is_a_sentence_with_the_address(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "PATIENCE_S", 0.0)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-
-    refused = run(*arguments, "--bootstrap-servers", address)
+    with unserved_address() as address:
+        refused = run(*arguments, "--bootstrap-servers", address)
 
     assert (1, "") == (refused.exit_code, refused.out)
     assert f"logmark: The broker at {address} refused the connection (nothing listens there)" in refused.error

@@ -272,12 +272,15 @@ def test_a_pipeline_runs_until_it_is_told_to_stop_and_is_seen_from_another_proce
         text=True,
         env=os.environ | {"LOGMARK_BOOTSTRAP_SERVERS": stage.broker.bootstrap_servers},
     )
+
+    def is_all_told() -> bool:
+        """Tell if everything is committed, and the status says so: it is written a moment later."""
+        if stage.broker.committed(stage.group) != {(topic, 0): 20}:
+            return False
+        return [20] == [one["records"] for one in stage.run("status", "--output", "json").json]
+
     try:
-        wait_until(
-            lambda: process.poll() is not None or stage.broker.committed(stage.group) == {(topic, 0): 20},
-            "all is read",
-            deadline_s=240,
-        )
+        wait_until(lambda: process.poll() is not None or is_all_told(), "all is read", deadline_s=240)
         assert process.poll() is None, process.communicate()[0]
         [seen] = json.loads(
             subprocess.run(

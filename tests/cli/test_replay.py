@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import KafkaException, Message, TopicCollection
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -196,12 +196,11 @@ def test_a_mistake_is_a_sentence_and_nothing_is_written(broker: BrokerUnderTest,
     assert [] == list(state.glob("*.json"))
 
 
-def test_no_cluster_there_is_a_sentence_soon() -> None:
-    began = time.monotonic()
+def test_no_cluster_there_is_a_sentence_soon(pauses: list[float]) -> None:
     said = run("replay", "orders", "--to-topic", "sandbox", "--yes", servers="127.0.0.1:1")
 
     assert 1 == said.exit_code and "127.0.0.1:1" in said.error
-    assert time.monotonic() - began < 10
+    assert 0 < sum(pauses) < 10
 
 
 def _deny(broker: BrokerUnderTest, topic: str, denied: AclOperation, *allowed: AclOperation) -> None:
@@ -213,6 +212,16 @@ def _deny(broker: BrokerUnderTest, topic: str, denied: AclOperation, *allowed: A
     rules = [rule(denied, AclPermissionType.DENY), *(rule(one, AclPermissionType.ALLOW) for one in allowed)]
     for made in broker.admin.create_acls(rules).values():
         made.result(60)
+
+
+def _allowed(broker: BrokerUnderTest, topic: str) -> set[AclOperation]:
+    """Return what this client may do with a topic; nothing if it may not even see it."""
+    wanted = TopicCollection([topic])
+    (described,) = broker.admin.describe_topics(wanted, include_authorized_operations=True).values()
+    try:
+        return set(described.result(60).authorized_operations)
+    except KafkaException:
+        return set()
 
 
 @pytest.mark.kafka
@@ -231,11 +240,15 @@ def test_missing_rights_are_sentences_and_a_run_that_lacked_them_goes_on(state: 
     def replay() -> Ran:
         return run("replay", orders, "--to-topic", sandbox, "--yes", servers=broker.bootstrap_servers)
 
+    # A controller's answer is a moment ahead of what its brokers know.
     _deny(broker, sandbox, AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.READ)
+    wait_until(lambda: AclOperation.WRITE not in _allowed(broker, sandbox), "the rule holds")
     unwritable = replay()
     _deny(broker, orders, AclOperation.READ, AclOperation.DESCRIBE)
+    wait_until(lambda: AclOperation.READ not in _allowed(broker, orders), "the rule holds")
     unreadable = run("replay", orders, servers=broker.bootstrap_servers)
     _deny(broker, orders, AclOperation.DESCRIBE)
+    wait_until(lambda: not _allowed(broker, orders), "the rule holds")
     unseen = run("replay", orders, servers=broker.bootstrap_servers)
     # Only these topics' rules: other tests have theirs on the same node.
     rules = [

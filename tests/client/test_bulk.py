@@ -1,6 +1,5 @@
 """Calls about many groups and partitions when brokers load, move, refuse or break off."""
 
-import socket
 from collections.abc import Sequence
 from types import ModuleType
 
@@ -15,6 +14,7 @@ from logmark.names import TopicPartition
 from logmark.wire.messages import Message, encode_response, is_flexible
 from logmark.wire.schema import find_coordinator, list_groups, list_offsets, metadata, offset_fetch
 from tests.client.scripted import Reply, framed, scripted, versions
+from tests.harness.node import unserved_address
 
 HIGHEST = {
     metadata: 12, list_groups: 4, find_coordinator: 4, offset_fetch: 8, list_offsets: 7,
@@ -198,13 +198,12 @@ def test_a_group_whose_coordinator_moved_is_asked_again_and_the_others_are_not()
 
 
 def test_a_group_whose_coordinator_is_gone_is_asked_at_the_next_one() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        gone = f"127.0.0.1:{taken.getsockname()[1]}"
     here = Here()
-    script = [KEYS, here.metadata(), here.coordinators("a", at=gone), here.coordinators("a"), commits(("a", 0, 5))]
-    with scripted(script) as here.address, Client(here.address, patience_s=0) as client:
-        client.metadata([])
-        assert {"a": {PLACE: Committed(offset=5)}} == client.try_committed_of(["a"])
+    with unserved_address() as gone:
+        script = [KEYS, here.metadata(), here.coordinators("a", at=gone), here.coordinators("a"), commits(("a", 0, 5))]
+        with scripted(script) as here.address, Client(here.address, patience_s=0) as client:
+            client.metadata([])
+            assert {"a": {PLACE: Committed(offset=5)}} == client.try_committed_of(["a"])
 
 
 def test_what_was_on_its_way_when_a_connection_broke_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,14 @@ from logmark.client.errors import BadProperties, BrokerUnreachable, RefusedByBro
 from logmark.client.properties import Security
 from logmark.wire.schema import api_versions, describe_cluster, metadata
 from tests.client.scripted import Reply, framed, scripted, versions
+from tests.harness.node import unserved_address
 
 METADATA = (metadata.KEY, 0, 1)
 
 
 def connect(address: str, **options: float) -> Connection:
     host, port = address.split(":")
-    return Connection(Address(host, int(port)), security=Security(), timeout_s=options.get("timeout_s", 5.0))
+    return Connection(Address(host, int(port)), security=Security(), timeout_s=options.get("timeout_s", 60.0))
 
 
 @pytest.mark.parametrize(
@@ -104,10 +105,11 @@ def test_a_broker_that_never_answers_costs_no_more_than_the_timeout() -> None:
 
 
 def test_nobody_there_is_a_sentence_with_the_address() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    with pytest.raises(BrokerUnreachable, match=rf"127.0.0.1:{port} refused the connection .* check the address"):
-        Client(f"127.0.0.1:{port}", patience_s=0).metadata()
+    with (
+        unserved_address() as address,
+        pytest.raises(BrokerUnreachable, match=rf"{address} refused the connection .* check the address"),
+    ):
+        Client(address, patience_s=0).metadata()
 
 
 def test_a_host_that_is_not_known_is_a_sentence() -> None:
@@ -116,9 +118,10 @@ def test_a_host_that_is_not_known_is_a_sentence() -> None:
 
 
 def test_the_next_address_is_tried_when_one_is_dead() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        dead = f"127.0.0.1:{taken.getsockname()[1]}"
-    with scripted([versions(METADATA), lambda request: framed(request, _metadata())]) as address:
+    with (
+        unserved_address() as dead,
+        scripted([versions(METADATA), lambda request: framed(request, _metadata())]) as address,
+    ):
         found = Client(f"{dead},{address}", patience_s=0).metadata([])
 
     assert [7] == list(found.brokers)

@@ -24,7 +24,7 @@ LIMIT = 64 << 20
 
 @pytest.fixture
 def client(broker: BrokerUnderTest) -> Iterator[Client]:
-    with Client(broker.bootstrap_servers, timeout_s=10) as client:
+    with Client(broker.bootstrap_servers, timeout_s=60) as client:
         yield client
 
 

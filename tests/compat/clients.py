@@ -100,11 +100,11 @@ class KafkaPython:
 
         def has_all() -> bool:
             # Long: kafka-python 3.0 never takes up an assignment whose answer comes between two polls.
-            for polled in consumer.poll(timeout_ms=5000).values():
+            for polled in consumer.poll(timeout_ms=60_000).values():
                 messages.extend(polled)
             return len(messages) >= count
 
-        wait_until(has_all, f"{count} messages come")
+        wait_until(has_all, f"{count} messages come", deadline_s=120)
         if group is not None:
             consumer.commit()
         return [Record(each.key, each.value, tuple(each.headers)) for each in messages]
@@ -212,7 +212,7 @@ def _encoded(text: str | None) -> bytes | None:
 
 def _run(wanted: Awaitable[T]) -> T:
     async def limited() -> T:
-        return await asyncio.wait_for(wanted, 60)
+        return await asyncio.wait_for(wanted, 120)
 
     return asyncio.run(limited())
 

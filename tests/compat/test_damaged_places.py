@@ -94,7 +94,7 @@ def test_aiokafka_raises_and_reads_on_after_a_seek(damaged: BrokerUnderTest) -> 
         finally:
             await consumer.stop()
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    asyncio.run(asyncio.wait_for(run(), 120))
 
 
 def test_kcat_ends_with_an_error_and_reads_what_lies_behind(damaged: BrokerUnderTest) -> None:
@@ -107,7 +107,7 @@ def test_kcat_ends_with_an_error_and_reads_what_lies_behind(damaged: BrokerUnder
 @pytest.mark.kafka
 def test_javas_consumer_raises_and_reads_what_lies_behind(damaged: BrokerUnderTest) -> None:
     failed = run_tool(
-        *(CONSUMER_PERFORMANCE, "--topic", TOPIC, "--num-records", str(BATCHES * RECORDS), "--timeout", "20000"),
+        *(CONSUMER_PERFORMANCE, "--topic", TOPIC, "--num-records", str(BATCHES * RECORDS), "--timeout", "60000"),
         broker=damaged,
     )
     assert 1 == failed.exit_code, failed

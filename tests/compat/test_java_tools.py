@@ -159,7 +159,7 @@ def test_verifiable_producer_and_consumer_agree_on_every_record(our_broker: Brok
 
     run = run_tool(
         *(VERIFIABLE_CONSUMER, "--topic", topic, "--group-id", group, "--max-messages", "300", "--reset-policy"),
-        *("earliest", "--session-timeout", "10000"),
+        *("earliest", "--session-timeout", "45000"),
         broker=our_broker,
     ).check()
     read = [event for event in events(run.stdout) if event["name"] == "records_consumed"]

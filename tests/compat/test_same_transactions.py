@@ -38,6 +38,7 @@ pytestmark = pytest.mark.kafka
 TOPIC = "orders"
 CONFIG = {"segment.index.bytes": "64", "index.interval.bytes": "1", "retention.ms": "-1"}
 TIME_MS = 1_700_000_000_000
+TRANSACTION_MS = 900_000  # Apache Kafka itself ends what is open for longer
 WHOLE = 1 << 20
 SIZES = (1, 400, WHOLE)
 
@@ -56,15 +57,16 @@ def transaction(producer: Producer, count: int, at: int, *, commit: bool | None)
         producer.produce(TOPIC, f"{at}-{number}-{commit}", partition=0, timestamp=TIME_MS + 1000 * at + number)
         producer.flush(60)
     if commit is not None:
-        producer.commit_transaction(30) if commit else producer.abort_transaction(30)
+        producer.commit_transaction(120) if commit else producer.abort_transaction(120)
 
 
 def write(bootstrap_servers: str) -> Producer:
     """Transactions that follow each other, lie in each other, span segments; the last one stays open."""
 
     def producer(name: str) -> Producer:
-        made = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": name, "linger.ms": 0, **QUIET})
-        made.init_transactions(30)
+        options = {"transactional.id": name, "transaction.timeout.ms": TRANSACTION_MS, "linger.ms": 0}
+        made = Producer({"bootstrap.servers": bootstrap_servers, **options, **QUIET})
+        made.init_transactions(120)
         return made
 
     first, second, spanning, last = (producer(name) for name in ("first", "second", "spanning", "last"))
@@ -73,8 +75,8 @@ def write(bootstrap_servers: str) -> Producer:
         transaction(first, 2, 10 + number, commit=number % 2 == 0)
         transaction(second, 1, 20 + number, commit=None)
         transaction(first, 1, 30 + number, commit=number % 3 != 0)
-        second.commit_transaction(30) if number % 2 else second.abort_transaction(30)
-    spanning.abort_transaction(30)
+        second.commit_transaction(120) if number % 2 else second.abort_transaction(120)
+    spanning.abort_transaction(120)
     # The Java client ends each transaction with another epoch (KIP-890).
     run_tool(
         PRODUCER_PERFORMANCE, "--topic", TOPIC, "--num-records", "30", "--record-size", "20", "--throughput", "300",
@@ -146,7 +148,7 @@ def confluent(bootstrap_servers: str, isolation: str) -> list[tuple[int, bytes]]
     found = []
     try:
         while True:
-            message = consumer.poll(30)
+            message = consumer.poll(60)
             assert message is not None, "the end was not reached"
             if message.error() is not None:
                 assert message.error().name() == "_PARTITION_EOF", message.error()
@@ -200,7 +202,7 @@ def aiokafka(bootstrap_servers: str, isolation: str) -> list[tuple[int, bytes]]:
 def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
     """Apache Kafka's folder after a clean stop, with one transaction still open, and its answers before."""
     path = tmp_path_factory.mktemp("transactions")
-    with kafka_node(path / "node", {"transaction.max.timeout.ms": "900000"}) as node:
+    with kafka_node(path / "node", {"transaction.max.timeout.ms": str(TRANSACTION_MS)}) as node:
         options = [part for name, value in CONFIG.items() for part in ("--config", f"{name}={value}")]
         call_tool(TOPICS, "--create", "--topic", TOPIC, "--partitions", "1", *options, broker=node).check()
         still_open = write(node.bootstrap_servers)

@@ -19,7 +19,7 @@ def test_current_4_committed_3_and_a_crash_read_message_3_again_and_message_4_fo
     assert {(topic, 0): 3} == broker.committed(group)
     worker.crash()
 
-    successor = broker.worker(group, topic)
+    successor = broker.surviving_worker(group, topic)
     assert [Received(0, 3, "msg 3"), Received(0, 4, "msg 4")] == successor.read(2)
 
 

@@ -28,13 +28,13 @@ def test_50_to_52_are_committed_as_53_and_never_read_again(broker: BrokerUnderTe
     assert {(messages, 0): 53} == broker.committed(broker.group("readers"))
     worker.crash()
 
-    assert 53 == broker.worker(broker.group("readers"), messages).read(1)[0].offset
+    assert 53 == broker.surviving_worker(broker.group("readers"), messages).read(1)[0].offset
 
 
 def test_a_crash_before_the_commit_reads_50_to_52_again(broker: BrokerUnderTest, messages: str) -> None:
     worker_at_50(broker, messages).crash()
 
-    again = broker.worker(broker.group("readers"), messages).read(3)
+    again = broker.surviving_worker(broker.group("readers"), messages).read(3)
     assert [50, 51, 52] == [message.offset for message in again]
 
 
@@ -44,7 +44,7 @@ def test_a_crash_in_the_middle_of_51_reads_50_again_though_it_was_done(broker: B
     in_work = worker.read(1)
     worker.crash()
 
-    again = broker.worker(broker.group("readers"), messages).read(2)
+    again = broker.surviving_worker(broker.group("readers"), messages).read(2)
     assert [*done, *in_work] == again
     assert [50, 51] == [message.offset for message in again]
 
@@ -58,4 +58,4 @@ def test_a_crash_in_the_middle_of_51_reads_only_51_again_when_each_message_is_co
     assert 51 == worker.read(1)[0].offset
     worker.crash()
 
-    assert 51 == broker.worker(broker.group("readers"), messages).read(1)[0].offset
+    assert 51 == broker.surviving_worker(broker.group("readers"), messages).read(1)[0].offset

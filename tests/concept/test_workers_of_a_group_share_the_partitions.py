@@ -24,8 +24,8 @@ def test_a_worker_polls_the_next_order_and_its_commit_moves_the_groups_place(
     broker.commit(email, {(orders, 0): 2, (orders, 1): 1})  # processed up to 1 and up to 0
     broker.commit(analytics, {(orders, 0): 2, (orders, 1): 10})
 
-    worker_1 = broker.worker(email, orders, client_id="worker-1")
-    worker_2 = broker.worker(email, orders, client_id="worker-2")
+    worker_1 = broker.surviving_worker(email, orders, client_id="worker-1")
+    worker_2 = broker.surviving_worker(email, orders, client_id="worker-2")
     wait_until(lambda: [0] == worker_1.assignment() and [1] == worker_2.assignment(), "each worker has one partition")
 
     assert [Received(0, 2, "ORD-1003")] == worker_1.read(1)
@@ -46,7 +46,7 @@ def test_analytics_service_stands_at_2_of_5_and_10_of_12_whatever_email_service_
 ) -> None:
     email, analytics = broker.group("email-service"), broker.group("analytics-service")
     broker.commit(analytics, {(orders, 0): 2, (orders, 1): 10})
-    worker = broker.worker(email, orders)
+    worker = broker.surviving_worker(email, orders)
     assert 17 == len(worker.read(17))
     worker.commit({0: 5, 1: 12})
 
@@ -59,7 +59,7 @@ def test_a_worker_dies_and_the_other_re_reads_exactly_what_was_not_committed(
 ) -> None:
     email = broker.group("email-service")
     broker.commit(email, {(orders, 0): 5, (orders, 1): 1})
-    worker_1 = broker.worker(email, orders, client_id="worker-1")
+    worker_1 = broker.surviving_worker(email, orders, client_id="worker-1")
     worker_2 = broker.worker(email, orders, client_id="worker-2")
     wait_until(lambda: [0] == worker_1.assignment() and [1] == worker_2.assignment(), "each worker has one partition")
 

@@ -53,7 +53,7 @@ def joined(wire: Wire, group: str, version: int = 9, **more: Any) -> Any:
     """The answer to a join, asked again with the id if one was given out."""
     fields = {
         "group_id": group,
-        "session_timeout_ms": 10_000,
+        "session_timeout_ms": 60_000,
         "protocol_type": "consumer",
         "protocols": [join_group.schema.RequestProtocol(name="range", metadata=subscription("clicks"))],
     }

@@ -87,7 +87,7 @@ class Talk:
     # Shortcuts
 
     def join(self, version: int = 9, *, knows: bool = False, **more: Any) -> Any:
-        fields = {"group_id": self.group, "session_timeout_ms": 10_000, "protocol_type": "consumer", "protocols": RANGE}
+        fields = {"group_id": self.group, "session_timeout_ms": 60_000, "protocol_type": "consumer", "protocols": RANGE}
         if version >= 1:
             fields["rebalance_timeout_ms"] = 30_000
         answer = self.ask(join_group, version, **(fields | more))
@@ -224,7 +224,7 @@ def a_second_member_comes_and_goes(at: Talk) -> None:
     at.sync(first)
     other = at.connect()
     fields = {
-        "group_id": at.group, "session_timeout_ms": 10_000, "rebalance_timeout_ms": 30_000,
+        "group_id": at.group, "session_timeout_ms": 60_000, "rebalance_timeout_ms": 60_000,
         "protocol_type": "consumer", "protocols": BOTH,
     }
     asked = at.ask(join_group, 9, wire=other, **fields)

@@ -18,7 +18,7 @@ class Asked:
 
     def __init__(self, bootstrap_servers: str, key: int, version: int, body: bytes) -> None:
         host, port = bootstrap_servers.rsplit(":", 1)
-        self._socket = socket.create_connection((host, int(port)), timeout=30)
+        self._socket = socket.create_connection((host, int(port)), timeout=60)
         self._socket.sendall(frames.request_frame(key, version, 1, "test", flexible=False, body=body))
 
     def __enter__(self) -> Self:

@@ -138,7 +138,7 @@ def committed_offsets(bootstrap_servers: str, topic: str, partitions: int) -> li
     while True:
         try:
             asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(GROUP, wanted)])
-            answer = asked[GROUP].result(30)
+            answer = asked[GROUP].result(60)
             break
         except KafkaException as error:
             # After a start the coordinator loads what was committed, and says so; clients ask again.
@@ -163,8 +163,8 @@ def whole_logs(bootstrap_servers: str, topic: str, partitions: int) -> list[list
     records: list[list[tuple[int, str]]] = [[] for _ in range(partitions)]
     ended: set[int] = set()
     while len(ended) < partitions:
-        message = reader.poll(30)
-        assert message is not None, f"nothing came for 30 s after {sum(map(len, records))} records"
+        message = reader.poll(60)
+        assert message is not None, f"nothing came for 60 s after {sum(map(len, records))} records"
         if (error := message.error()) is not None:
             assert KafkaError._PARTITION_EOF == error.code(), error
             ended.add(message.partition())

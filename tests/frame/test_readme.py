@@ -43,6 +43,6 @@ def test_the_first_minute_of_the_readme_prints_what_it_says(tmp_path: Path) -> N
         env = {**os.environ, "PATH": path, "LOGMARK_BOOTSTRAP_SERVERS": broker.bootstrap_servers}
         for command, expected in commands:
             done = subprocess.run(
-                command, shell=True, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=60
+                command, shell=True, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=120
             )
             assert settled(expected) == settled((done.stdout + done.stderr).splitlines()), command

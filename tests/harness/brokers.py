@@ -148,6 +148,10 @@ class BrokerUnderTest:
         self._opened.append(worker)
         return worker
 
+    def surviving_worker(self, group: str, topic: str, **config: Any) -> Worker:
+        """A worker that no test crashes: nobody waits for the end of its session, so it may outlast a stall."""
+        return self.worker(group, topic, session_timeout_ms=45_000, **config)
+
     def commit(self, group: str, offsets: Mapping[tuple[str, int], int | tuple[int, str]]) -> None:
         """Commits offsets for a group without being a member of it, each with its metadata when one is given."""
         partitions = [

@@ -2,8 +2,15 @@
 
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
+
+
+def read_clock(monkeypatch: pytest.MonkeyPatch, read: Callable[[], float]) -> None:
+    """Let this thread alone read the time from `read`; a broker in this process has timers."""
+    owner, monotonic = threading.get_ident(), time.monotonic
+    monkeypatch.setattr("time.monotonic", lambda: read() if threading.get_ident() == owner else monotonic())
 
 
 def turn_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
@@ -12,7 +19,8 @@ def turn_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     Other threads of the process, such as those of a Spark that an earlier test started, keep the real clock.
     """
     now = [0.0]
-    owner, monotonic, sleep = threading.get_ident(), time.monotonic, time.sleep
+    read_clock(monkeypatch, lambda: now[0])
+    owner, sleep = threading.get_ident(), time.sleep
 
     def pause(seconds: float) -> None:
         if threading.get_ident() == owner:
@@ -20,6 +28,5 @@ def turn_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         else:
             sleep(seconds)
 
-    monkeypatch.setattr("time.monotonic", lambda: now[0] if threading.get_ident() == owner else monotonic())
     monkeypatch.setattr("time.sleep", pause)
     return now

@@ -44,13 +44,36 @@ SETTINGS = {
 SMALL_TOPICS = {"offsets.topic.num.partitions": "5", "transaction.state.log.num.partitions": "5"}
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listened on a moment ago, all different."""
+@contextlib.contextmanager
+def held_ports(count: int) -> Iterator[list[socket.socket]]:
+    """Bind sockets to free ports, all different; while one of them is open, the system gives its port to nobody.
+
+    Whoever asks for that very port and sets SO_REUSEADDR, as Java and Python's servers do, can listen on it meanwhile.
+    """
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        yield sockets
+
+
+def ports_of(sockets: Sequence[socket.socket]) -> list[int]:
+    """Return the port of each socket."""
+    return [each.getsockname()[1] for each in sockets]
+
+
+@contextlib.contextmanager
+def unserved_address() -> Iterator[str]:
+    """Yield an address at which nobody listens, and nobody begins to meanwhile."""
+    with held_ports(1) as held:
+        yield f"127.0.0.1:{ports_of(held)[0]}"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listened on a moment ago, all different."""
+    with held_ports(count) as sockets:
+        return ports_of(sockets)
 
 
 class Ports(NamedTuple):
@@ -115,20 +138,23 @@ def start_node(
         folder.mkdir(parents=True, exist_ok=True)
         _format(folder)
     # Ports are chosen anew at each start: nobody keeps those of a stopped node free.
-    ports = Ports(*free_ports(4))
-    _write_properties(properties, folder, ports, settings or {})
-    owner_pid = owner_pid or os.getpid()
-    guard = subprocess.Popen(
-        [
-            *(sys.executable, str(Path(__file__).with_name("guard.py")), str(owner_pid)),
-            *java_command(SERVER, [str(properties)], jvm=jvm, sharing=sharing),
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=(folder / "stdout").open("ab"),
-        stderr=(folder / "stderr").open("ab"),
-        env={**os.environ, **(env or {})},
-        start_new_session=True,
-    )
+    with held_ports(4) as held:
+        ports = Ports(*ports_of(held))
+        _write_properties(properties, folder, ports, settings or {})
+        owner_pid = owner_pid or os.getpid()
+        guard = subprocess.Popen(
+            [
+                *(sys.executable, str(Path(__file__).with_name("guard.py")), str(owner_pid)),
+                *java_command(SERVER, [str(properties)], jvm=jvm, sharing=sharing),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=(folder / "stdout").open("ab"),
+            stderr=(folder / "stderr").open("ab"),
+            env={**os.environ, **(env or {})},
+            start_new_session=True,
+            # The guard holds the ports to its end: before the node listens, and between two uses of the proxy's.
+            pass_fds=[each.fileno() for each in held],
+        )
     node = KafkaNode(
         bootstrap_servers=f"127.0.0.1:{ports.broker}",
         folder=str(folder),

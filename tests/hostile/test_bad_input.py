@@ -31,7 +31,8 @@ TOPIC, FIRST = "orders", TopicPartition("orders", 0)
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     """A broker in a process of its own, with three records in one partition; no test here may hurt it."""
-    with Broker(subprocess=True) as broker:
+    # Its checkpoints are written every minute, and one may come between two looks at its files.
+    with Broker({"log.flush.offset.checkpoint.interval.ms": "86400000"}, subprocess=True) as broker:
         broker.create_topic(TOPIC)
         with AskedProduce(broker.bootstrap_servers, TOPIC, 0, wire.batch([b"one", b"two", b"three"])) as asked:
             assert (ErrorCode.NONE, 0) == asked.answer()

@@ -90,7 +90,7 @@ def read_all(disk: SmallDisk, topic: str) -> list[bytes]:
     found = []
     try:
         while True:
-            message = consumer.poll(20)
+            message = consumer.poll(60)
             assert message is not None, "the end was not reached"
             if message.error() is not None:
                 assert message.error().name() == "_PARTITION_EOF"
@@ -148,7 +148,7 @@ def test_a_full_disk_refuses_writes_serves_reads_and_is_served_again_when_there_
     with pytest.raises(KafkaException):
         create(admin, "orders")
     # Clients that go on trying lose nothing.
-    other = KafkaProducer(bootstrap_servers=disk.bootstrap_servers, linger_ms=0, request_timeout_ms=20_000)
+    other = KafkaProducer(bootstrap_servers=disk.bootstrap_servers, linger_ms=0, request_timeout_ms=60_000)
     sent = [other.send("clicks", b"other-%d" % number + bytes(30_000), partition=0) for number in range(5)]
     for number in range(30, 50):
         send(b"%02d" % number + bytes(30_000))

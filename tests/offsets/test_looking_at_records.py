@@ -84,12 +84,12 @@ def test_counts_on_a_transactional_topic_are_upper_bounds_and_markers_have_no_ti
 ) -> None:
     topic, group = apache_kafka.create_topic("money", config=FOREVER), apache_kafka.group("fraud")
     producer = apache_kafka.producer(transactional_id=apache_kafka.unique("till"))
-    producer.init_transactions(30)
+    producer.init_transactions(120)
     for ends in (producer.commit_transaction, producer.abort_transaction):
         producer.begin_transaction()
         producer.produce(topic, "x", timestamp=NOON)
         producer.flush(60)
-        ends(30)
+        ends(120)
     with Client(apache_kafka.bootstrap_servers) as client:
         here = TopicPartition(topic, 0)
         wait_until(lambda: 4 == client.latest([here])[here], "the last marker is written")

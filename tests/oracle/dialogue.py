@@ -22,7 +22,7 @@ from logmark.wire.fields import NO_UUID, Message
 from logmark.wire.schema import create_topics, list_offsets
 
 CLIENT_ID = "dialogue"
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 # The versions that our broker serves, by the module that knows the API's bytes.
 SERVED: dict[ModuleType, range] = {module.schema: module.VERSIONS for module in api.MODULES}

@@ -48,10 +48,10 @@ def records_are_fetched(talk: Talk) -> None:
 @dialogue(fetch)
 def a_fetch_waits_for_records(talk: Talk) -> None:
     topic = talk.topic()
-    talk.send(fetching((topic, 0, 0), wait_ms=15_000), line="waiting")
+    talk.send(fetching((topic, 0, 0), wait_ms=60_000), line="waiting")
     talk.do(producing(topic, batch_of(talk, b"a")))
     talk.hear("woken", line="waiting")
-    talk.send(fetching((topic, 0, 1), wait_ms=15_000, min_bytes=150), line="waiting")
+    talk.send(fetching((topic, 0, 1), wait_ms=60_000, min_bytes=150), line="waiting")
     talk.do(producing(topic, batch_of(talk, b"b" * 50)))
     talk.do(producing(topic, batch_of(talk, b"c" * 50)))
     talk.hear("woken by the second", line="waiting")
@@ -246,6 +246,6 @@ def records_are_deleted(talk: Talk) -> None:
         talk.ask(f"beyond the end of a topic with {policy}", deleting(kept, 9))
     talk.do(find_coordinator.Request(coordinator_keys=["any"]))
     talk.ask("of the offsets topic", deleting(OFFSETS_TOPIC, 0))
-    talk.ask("of nothing", delete_records.Request(topics=[], timeout_ms=5000))
+    talk.ask("of nothing", delete_records.Request(topics=[], timeout_ms=60_000))
     twice = [deleting(topic, before).topics[0] for before in (0, 1)]
-    talk.ask("a topic twice", delete_records.Request(topics=twice, timeout_ms=5000))
+    talk.ask("a topic twice", delete_records.Request(topics=twice, timeout_ms=60_000))

@@ -44,7 +44,7 @@ def batch_of(talk: Talk, *values: bytes | None, key: bytes | None = b"key", age_
 
 
 def producing(topic: str, records: bytes | None, partition: int = 0, acks: int = -1) -> produce.ProduceRequest:
-    return produce.ProduceRequest(None, acks, 5000, [(topic, [produce.PartitionData(partition, records)])])
+    return produce.ProduceRequest(None, acks, 60_000, [(topic, [produce.PartitionData(partition, records)])])
 
 
 def fetching(
@@ -85,7 +85,7 @@ def offsets_at(
 
 def deleting(topic: str, before: int, partition: int = 0) -> delete_records.Request:
     asked = [delete_records.RequestPartition(partition_index=partition, offset=before)]
-    return delete_records.Request(topics=[delete_records.RequestTopic(name=topic, partitions=asked)], timeout_ms=5000)
+    return delete_records.Request(topics=[delete_records.RequestTopic(name=topic, partitions=asked)], timeout_ms=60_000)
 
 
 # -- producing ---------------------------------------------------------------------------------
@@ -105,10 +105,10 @@ def batches_are_produced(talk: Talk) -> None:
         (topic, [produce.PartitionData(0, batch_of(talk, b"h")), produce.PartitionData(1, batch_of(talk, b"i"))]),
         (other, [produce.PartitionData(0, batch_of(talk, b"j")), produce.PartitionData(7, batch_of(talk, b"k"))]),
     ]
-    talk.ask("to several partitions", produce.ProduceRequest(None, -1, 5000, several))
+    talk.ask("to several partitions", produce.ProduceRequest(None, -1, 60_000, several))
     same = [(topic, [produce.PartitionData(1, batch_of(talk, value)) for value in (b"l", b"m")])]
-    talk.ask("to the same partition twice", produce.ProduceRequest(None, -1, 5000, same))
-    talk.ask("to no partition", produce.ProduceRequest(None, -1, 5000, []))
+    talk.ask("to the same partition twice", produce.ProduceRequest(None, -1, 60_000, same))
+    talk.ask("to no partition", produce.ProduceRequest(None, -1, 60_000, []))
     talk.ask(
         "the wrong largest timestamp", producing(topic, forged(batch_of(talk, b"n"), max_timestamp=talk.now_ms + 5))
     )
@@ -211,7 +211,7 @@ def places_where_nothing_can_be_produced(talk: Talk) -> None:
     talk.ask("an illegal name", producing("not a name!", good))
     talk.ask("an empty name", producing("", good))
     talk.ask("the offsets topic", producing(OFFSETS_TOPIC, good))
-    talk.ask("a good and a bad one", produce.ProduceRequest(None, -1, 5000, [
+    talk.ask("a good and a bad one", produce.ProduceRequest(None, -1, 60_000, [
         (topic, [produce.PartitionData(0, good)]), (talk.name("unknown"), [produce.PartitionData(0, good)]),
     ]))  # fmt: skip
     for acks in (2, 5, -2):
@@ -237,10 +237,10 @@ def topics_with_rules_for_records(talk: Talk) -> None:
     talk.ask("stamped by the broker", producing(stamped, batch_of(talk, b"a", b"b")))
     talk.ask("stamped by the broker, packed", producing(stamped, batch_of(talk, b"a", b"b", codec=codecs.LZ4)))
     talk.ask("stamped by the broker, from the future", producing(stamped, batch_of(talk, b"a", age_ms=-99 * HOUR_MS)))
-    recent = talk.topic("recent", config={"message.timestamp.before.max.ms": "60000"})
-    talk.ask("just in time", producing(recent, batch_of(talk, b"a", age_ms=30_000)))
-    talk.ask("too old", producing(recent, batch_of(talk, b"a", age_ms=90_000)))
-    two = bytes(batches.build([(b"k", b"a"), (b"k", b"b")], timestamp_ms=[talk.now_ms, talk.now_ms - 90_000]))
+    recent = talk.topic("recent", config={"message.timestamp.before.max.ms": "600000"})
+    talk.ask("just in time", producing(recent, batch_of(talk, b"a", age_ms=300_000)))
+    talk.ask("too old", producing(recent, batch_of(talk, b"a", age_ms=900_000)))
+    two = bytes(batches.build([(b"k", b"a"), (b"k", b"b")], timestamp_ms=[talk.now_ms, talk.now_ms - 900_000]))
     talk.ask("one of two too old", producing(recent, two))
     talk.ask("without a time", producing(recent, bytes(batches.build([(b"k", b"a")], timestamp_ms=-1))))
     unpacked = talk.topic("unpacked", config={"compression.type": "uncompressed"})

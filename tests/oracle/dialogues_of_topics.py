@@ -273,10 +273,11 @@ def topics_are_deleted(talk: Talk) -> None:
 
     def named(*names: str) -> delete_topics.Request:
         topics = [delete_topics.RequestTopic(name=name) for name in names]
-        return delete_topics.Request(topics=topics, topic_names=list(names), timeout_ms=5000)
+        return delete_topics.Request(topics=topics, topic_names=list(names), timeout_ms=60_000)
 
     def by(name: str | None, topic_id: bytes) -> delete_topics.Request:
-        return delete_topics.Request(topics=[delete_topics.RequestTopic(name=name, topic_id=topic_id)], timeout_ms=5000)
+        topics = [delete_topics.RequestTopic(name=name, topic_id=topic_id)]
+        return delete_topics.Request(topics=topics, timeout_ms=60_000)
 
     one, two, three = talk.topic("one"), talk.topic("two"), talk.topic("three")
     talk.ask("one", named(one))
@@ -307,7 +308,7 @@ def topics_get_more_partitions(talk: Talk) -> None:
             None if brokers is None else [create_partitions.RequestAssignment(broker_ids=each) for each in brokers]
         )
         wanted = create_partitions.RequestTopic(name=name, count=count, assignments=assignments)
-        return create_partitions.Request(topics=[wanted], timeout_ms=1000, **options)
+        return create_partitions.Request(topics=[wanted], timeout_ms=60_000, **options)
 
     for count in (2, 1, 0, -1):
         talk.ask(f"to {count}", grow(topic, count))
@@ -325,8 +326,8 @@ def topics_get_more_partitions(talk: Talk) -> None:
     talk.ask("to 5", grow(topic, 5))
     talk.await_partitions(topic, 5)
     twice = [create_partitions.RequestTopic(name=topic, count=count, assignments=None) for count in (6, 7)]
-    talk.ask("the same topic twice", create_partitions.Request(topics=twice, timeout_ms=1000))
-    talk.ask("none", create_partitions.Request(topics=[], timeout_ms=1000))
+    talk.ask("the same topic twice", create_partitions.Request(topics=twice, timeout_ms=60_000))
+    talk.ask("none", create_partitions.Request(topics=[], timeout_ms=60_000))
     talk.do(find_coordinator.Request(coordinator_keys=["any"]))
     talk.ask("the offsets topic, only to see", grow(OFFSETS_TOPIC, 51, validate_only=True))
     talk.ask("as it is now", metadata_of(topic))

@@ -35,7 +35,7 @@ def read(broker: Broker, topic: str, count: int) -> list[str]:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "reader"})
     consumer.assign([TopicPartition(topic, 0, 0)])
     try:
-        return [message.value().decode() for message in consumer.consume(count, timeout=10)]
+        return [message.value().decode() for message in consumer.consume(count, timeout=60)]
     finally:
         consumer.close()
 

@@ -51,7 +51,7 @@ def test_the_commands_lead_to_a_reset_as_they_stand_there(tmp_path: Path) -> Non
 
 def _run(command: str, folder: Path, env: dict[str, str]) -> str:
     done = subprocess.run(
-        command, shell=True, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=60
+        command, shell=True, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=120
     )
     assert 0 == done.returncode, f"{command}: {done.stdout}{done.stderr}"
     return done.stdout

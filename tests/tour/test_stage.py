@@ -84,7 +84,7 @@ def test_a_picture_is_drawn_from_what_the_broker_and_the_consumer_say(stage: Sta
     stage.client.delete_records({TopicPartition("clicks", 1): start})
     consumer = Consumer({"bootstrap.servers": stage.servers, "group.id": "fraud", "enable.auto.commit": False})
     consumer.assign([ClientPartition("clicks", 0, 0)])
-    consumer.consume(position, timeout=10)
+    assert position == len(consumer.consume(position, timeout=60))
 
     stage.picture("clicks", "billing", running={"consumer": consumer})
     consumer.close()

@@ -157,7 +157,7 @@ def test_chosen_chapters_become_a_document(tmp_path: Path) -> None:
 
 def test_what_is_no_terminal_gets_plain_text_without_a_question() -> None:
     done = subprocess.run(
-        [*COMMAND, "tour", "offset", "partitions"], stdin=subprocess.PIPE, capture_output=True, text=True, timeout=60,
+        [*COMMAND, "tour", "offset", "partitions"], stdin=subprocess.PIPE, capture_output=True, text=True, timeout=120,
         check=True, env={**os.environ, "PYTHONIOENCODING": "ascii"},
     )  # fmt: skip
 

@@ -19,6 +19,9 @@ from logmark.log.wal.log import remove_unfinished
 from logmark.log.wal.replay import Recovered
 from logmark.names import TopicPartition
 
+# A file in the WAL's folder from the moment at which a recovery begins to change segments.
+BEGAN = "recovery-began"
+
 logger = logging.getLogger(__name__)
 
 
@@ -51,7 +54,12 @@ class WalRecovery:
             make_folder=complete_folder,
         )
         work.check()
-        self._recovered = work.run()
+        # Not synced: it is for a start after a kill, which finds what this one has cut as if it were durable.
+        began = f"{self._path}/{wal.FOLDER}/{BEGAN}"
+        is_repeated = self._files.exists(began)
+        if not is_repeated:
+            self._files.write(began, b"", sync=False)
+        self._recovered = work.run(is_repeated=is_repeated)
         self.is_pending = True
         logger.info("recovered from the write-ahead log: %s", replay.describe(content, self._recovered))
 

@@ -7,8 +7,9 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 
 import confluent_kafka
@@ -25,7 +26,7 @@ from logmark.wire import batches
 MIDNIGHT_MS = 1_709_596_800_000  # 2024-03-05T00:00:00Z
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 Show = Callable[[Element], None]
 # Runs `logmark` with these arguments; returns its exit code and what it wrote.
@@ -96,25 +97,33 @@ class Stage:
             raise UserError(f"`{line}` ended with exit code {code} and not {exit_code}: {written.strip()}")
         self._show(Output(re.sub(varying, "...", written.rstrip()) if varying else written.rstrip()))
 
-    def process(self, program: Callable[[str], None], *, until: Callable[[], bool] | None = None) -> None:
-        """Shows a function, runs it in a process of its own, which dies, and shows what it printed.
+    def process(
+        self, program: Callable[[str], None], *, until: Callable[[], bool] | None = None, lines: int = 0
+    ) -> None:
+        """Show a function, run it in a process of its own, which dies, and show what it printed.
 
-        It dies by its own hand, or by ours as soon as `until` is true.
+        It dies by its own hand, or by ours as soon as `until` is true and it has printed so many lines.
         """
         self._show(Code(source.of_function(program)))
         run = f"import sys; from {program.__module__} import {program.__name__} as run; run(sys.argv[1])"
         with subprocess.Popen(  # noqa: S603 - our own interpreter and our own function
             [sys.executable, "-u", "-c", run, self.servers], stdout=subprocess.PIPE, text=True
         ) as child:
-            if until is not None:
-                try:
-                    self._wait(until, child)
-                finally:
+            assert child.stdout is not None
+            printed: list[str] = []
+            reader = threading.Thread(target=_collect, args=(child.stdout, printed))
+            reader.start()
+            try:
+                if until is not None:
+                    self._wait(lambda: until() and len(printed) >= lines, child)
                     child.kill()
-            printed, _ = child.communicate(timeout=PATIENCE_S)
+                child.wait(PATIENCE_S)
+            finally:
+                child.kill()
+                reader.join()
         if child.returncode >= 0:
             raise UserError(f"the process ended by itself, with exit code {child.returncode}")
-        self._show(Output(f"{printed}Killed"))
+        self._show(Output(f"{''.join(printed)}Killed"))
 
     def _wait(self, until: Callable[[], bool], child: subprocess.Popen[str]) -> None:
         deadline = time.monotonic() + PATIENCE_S
@@ -161,6 +170,11 @@ class Stage:
     def _owners(self, group: str) -> dict[TopicPartition, str]:
         members = self.client.describe_groups([group])[group].members
         return {partition: member.client_id for member in members for partition in member.partitions}
+
+
+def _collect(lines: Iterable[str], into: list[str]) -> None:
+    for line in lines:
+        into.append(line)
 
 
 class Block:

@@ -200,7 +200,7 @@ def test_a_query_that_reads_what_is_committed_is_not_sent_behind_an_open_transac
     with Client(apache_kafka.bootstrap_servers) as client:
         query = of(apache_kafka, tmp_path, client)
         producer = apache_kafka.producer(transactional_id=apache_kafka.unique("open"))
-        producer.init_transactions(30)
+        producer.init_transactions(120)
         producer.begin_transaction()
         producer.produce(query.topic, "open", partition=0)
         producer.flush(60)
@@ -208,7 +208,7 @@ def test_a_query_that_reads_what_is_committed_is_not_sent_behind_an_open_transac
         behind = query.plan(ToLatest()).plan.moves[0]
         query.made.batches(query.ends(13, 3), start=2)
         uncommitted = query.plan(ToLatest()).plan.moves[0]
-        producer.abort_transaction(30)
+        producer.abort_transaction(120)
 
     assert (12, 13) == (behind.to, uncommitted.to), "the second query has read what is not committed: it always may"
 

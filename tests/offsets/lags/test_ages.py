@@ -251,7 +251,7 @@ def test_an_open_transaction_neither_blocks_nor_counts(apache_kafka: BrokerUnder
     with Client(apache_kafka.bootstrap_servers) as client:
         scene = Scene(apache_kafka, client)
         producer = apache_kafka.producer(transactional_id=apache_kafka.unique("open"))
-        producer.init_transactions(30)
+        producer.init_transactions(120)
         written = now_ms() - HOUR_MS
         scene.write(written, written + 1_000)
         producer.begin_transaction()
@@ -267,7 +267,7 @@ def test_an_open_transaction_neither_blocks_nor_counts(apache_kafka: BrokerUnder
         scene.commit(1)
         behind = scene.sample(read_committed=True)
         before_the_transaction = scene.age(behind)
-        producer.abort_transaction(30)
+        producer.abort_transaction(120)
         scene.commit(2)
         wait_until(lambda: scene.sample(read_committed=True).total().records == 2, "the marker of the abort is there")
         aborted = scene.sample(read_committed=True)
@@ -286,10 +286,10 @@ def test_a_transactions_marker_is_nothing_to_read(apache_kafka: BrokerUnderTest)
     with Client(apache_kafka.bootstrap_servers) as client:
         scene = Scene(apache_kafka, client)
         producer = apache_kafka.producer(transactional_id=apache_kafka.unique("marker"))
-        producer.init_transactions(30)
+        producer.init_transactions(120)
         producer.begin_transaction()
         producer.produce(scene.topic, "done", partition=0)
-        producer.commit_transaction(30)
+        producer.commit_transaction(120)
         scene.commit(1)
         wait_until(lambda: scene.sample().total().records == 1, "the marker is there")
 

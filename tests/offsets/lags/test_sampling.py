@@ -147,7 +147,7 @@ def test_a_partition_that_is_gone_is_a_problem_of_its_own_and_is_not_waited_for(
     assert (0, -1) == answers[there]
     assert isinstance(answers[beyond], UnknownTopic) and "has no partition 7" in str(answers[beyond])
     assert isinstance(answers[gone], UnknownTopic) and "does not exist" in str(answers[gone])
-    assert time.monotonic() - began < client.timeout_s / 2
+    assert time.monotonic() - began < client.timeout_s
 
 
 def test_many_groups_are_asked_in_bounded_requests_with_the_same_answers(

@@ -105,7 +105,7 @@ def test_both_exporters_families_have_their_formulas_on_real_groups(
     for partition, count in enumerate((5, 3, 0)):
         broker.produce(topic, [str(number) for number in range(count)], partition=partition)
     broker.commit(idle, {(topic, 0): 2})
-    worker = broker.worker(busy, topic)
+    worker = broker.worker(busy, topic, session_timeout_ms=60_000)
     wait_until(lambda: len(worker.assignment()) == 3, "the worker has its partitions")
     worker.commit({0: 1, 1: 3})
     clock = ManualClock(SystemClock().now_ms())
@@ -206,6 +206,7 @@ def test_a_message_that_did_not_leave_leaves_after_a_restart(our_broker: BrokerU
         notifiers={"ops": Notifier(name="ops", kind="webhook", url=hook.url)},
     )  # fmt: skip
     watched.monitor.step()
+    wait_until(lambda: hook.events, "the message is on its way")
     watched.monitor.close()
     assert {"firing"} == set(hook.events)
     hook.received.clear()
@@ -302,11 +303,12 @@ def _stop_and_start(own: OwnBroker, watch: Callable[..., Watched]) -> None:
     broker.commit("billing", {(topic, 0): 1})
     down = Rule(name="down", when="unreachable")
     behind = Rule(name="behind", when="lag", over=1)
-    # A broker that answered before is waited for until the timeout.
-    watched = watch(lambda: address[0], wanted=Wanted(groups=["billing"]), settings=alerts(down, behind), timeout_s=2)
+    watched = watch(lambda: address[0], wanted=Wanted(groups=["billing"]), settings=alerts(down, behind))
 
     assert ["firing behind"] == watched.step()
     own.stop()
+    # A broker that answered before is waited for until the timeout.
+    watched.timeout_s = watched.clients[-1].timeout_s = 2
     assert ["firing down"] == watched.step()
     assert [] == watched.step()
     assert 1 == len([one for one in watched.said if "Trying again" in one]), "it is said once"

@@ -575,12 +575,12 @@ def test_what_a_transaction_did_not_commit_is_not_copied(apache_kafka: BrokerUnd
     source = apache_kafka.create_topic("orders", 1, FOREVER)
     target = apache_kafka.create_topic("sandbox", 1, FOREVER)
     producer = apache_kafka.producer(transactional_id=apache_kafka.unique("writer"))
-    producer.init_transactions(30)
+    producer.init_transactions(120)
     for value, is_committed in (("a", True), ("b", False), ("c", True)):
         producer.begin_transaction()
         producer.produce(source, value)
         producer.flush()
-        producer.commit_transaction(30) if is_committed else producer.abort_transaction(30)
+        producer.commit_transaction(120) if is_committed else producer.abort_transaction(120)
     producer.begin_transaction()
     producer.produce(source, "open")
     producer.flush()
@@ -590,7 +590,7 @@ def test_what_a_transaction_did_not_commit_is_not_copied(apache_kafka: BrokerUnd
         note = seek(client, Request(topic=source), now_ms=NOW).spans[0].note
         stage.copier(stage.begin()).copy()
         found = stage.copies()[TopicPartition(target, 0)]
-    producer.abort_transaction(30)
+    producer.abort_transaction(120)
 
     assert [b"a", b"c"] == [record.value for record in found]
     assert "ends where an open transaction begins" == note

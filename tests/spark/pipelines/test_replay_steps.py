@@ -203,6 +203,7 @@ def test_a_version_that_runs_makes_way_for_the_new_one(scene: Scene) -> None:
     scene.begin()
     with scene.running() as thread:
         scene.carry_out()
+        thread.join(60)
         assert not thread.is_alive()
     scene.numbers.send(4)
     scene.go_on()

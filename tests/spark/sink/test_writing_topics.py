@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 DEADLINE_S = 240.0
+HELD_S = 600  # longer than any test
 
 
 def test_a_dataframe_and_a_stream_become_records(
@@ -92,6 +93,7 @@ def test_a_worker_that_is_killed_while_it_writes_leaves_nothing_twice_and_nothin
         broker.control.delay("Produce", 0.05)
         query = start(*arguments)
         wait_until(lambda: ends(broker, target) >= seen, "a batch is half written", deadline_s=DEADLINE_S)  # noqa: B023
+        broker.control.delay("Produce", HELD_S)
         for pid in python_workers(os.getpid()):
             os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not query.isActive, "the query has failed", deadline_s=DEADLINE_S)  # noqa: B023
@@ -113,10 +115,12 @@ def test_a_driver_that_is_killed_in_a_batch_and_before_its_commit_leaves_nothing
     broker.control.delay("Produce", 0.05)
     with driver(*map(str, arguments)):
         wait_until(lambda: ends(broker, target) > 10, "a batch is half written", deadline_s=DEADLINE_S)
+        broker.control.delay("Produce", HELD_S)
     assert ends(broker, target) < ROWS_PER_BATCH, "the kill came too late"
+    broker.control.delay("Produce", 0.05)
     with driver(*map(str, arguments)):
         wait_until(lambda: ends(broker, target) > 20, "the batch is repeated", deadline_s=DEADLINE_S)
-        broker.control.delay("OffsetCommit", 600)
+        broker.control.delay("OffsetCommit", HELD_S)
         wait_until(lambda: ends(broker, target) >= ROWS_PER_BATCH, "the batch is written", deadline_s=DEADLINE_S)
     assert not Path(tmp_path, "c", "commits", "0").exists(), "the kill came too late"
     broker.control.clear_faults()

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from logmark.testing import Broker
 from logmark.wire import codecs, columns
 from logmark.wire.batches import build
 from tests.harness.brokers import BrokerUnderTest
-from tests.harness.clocks import turn_clock
+from tests.harness.clocks import read_clock, turn_clock
 
 
 def options(broker: BrokerUnderTest, topic: str, reset: str | None = None) -> Options:
@@ -140,7 +141,7 @@ def test_a_read_that_moves_on_is_not_given_up_however_often_its_broker_goes_away
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    read_clock(monkeypatch, lambda: now[0])
     monkeypatch.setattr("time.sleep", lambda seconds: None)
 
     def one_more(fetchers: object, wanted: Range, progress: Any, *_: object) -> Iterator[int]:
@@ -161,7 +162,7 @@ def test_transactions_are_read_as_the_isolation_level_says(apache_kafka: BrokerU
     kept: list[int] = []
     producers = [apache_kafka.producer(transactional_id=f"{topic}-{name}", linger_ms=0) for name in "ab"]
     for producer in producers:
-        producer.init_transactions(30)
+        producer.init_transactions(120)
     for turn in range(4):
         for producer in producers:
             producer.begin_transaction()
@@ -172,9 +173,9 @@ def test_transactions_are_read_as_the_isolation_level_says(apache_kafka: BrokerU
                 producer.flush(60)
         for index, producer in enumerate(producers):
             if (turn + index) % 2:
-                producer.abort_transaction(30)
+                producer.abort_transaction(120)
             else:
-                producer.commit_transaction(30)
+                producer.commit_transaction(120)
                 kept += places[index]
     end = apache_kafka.end_offset(topic)
     given = {"bootstrap.servers": apache_kafka.bootstrap_servers, "subscribe": topic}
@@ -287,8 +288,7 @@ def test_stripes_are_cut_by_what_answers_hold_and_sent_ahead(gap: int) -> None:
 
 
 def test_a_range_beyond_the_log_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now.__setitem__(0, now[0] + 1) or now[0])
+    read_clock(monkeypatch, count(1).__next__)
     fetcher: Any = ScriptedFetcher([0, 10], [], per_answer=5, end=20)
 
     with pytest.raises(OffsetOutOfRange):
@@ -299,7 +299,7 @@ def test_a_range_beyond_the_log_is_not_waited_for_without_end(monkeypatch: pytes
 def test_a_range_ends_where_the_cleaner_took_the_last_batches_of_the_log_away(
     in_flight: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("time.monotonic", lambda: 0.0)
+    read_clock(monkeypatch, lambda: 0.0)
     asked: list[int] = []
     fetchers = iter([ScriptedFetcher([0, 10, 30], asked, per_answer=1, end=90) for _ in range(in_flight)])
 
@@ -325,8 +325,7 @@ def test_a_range_ends_where_the_cleaner_took_the_last_batches_of_the_log_away(
 def test_empty_answers_of_tiered_or_unknown_storage_are_not_taken_for_the_end_at_once(
     local: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now.__setitem__(0, now[0] + 1) or now[0])
+    read_clock(monkeypatch, count(1).__next__)
     asked: list[int] = []
     fetcher: Any = ScriptedFetcher([0, 10, 20, 30], asked, per_answer=4, end=90)
     fetcher.local = local

@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import NewPartitions
 
+from logmark.log.checkpoints import CLEANED, read_offsets
 from logmark.spark.errors import sentence_in
 from logmark.testing import Broker
 from tests.harness.brokers import BrokerUnderTest
@@ -44,7 +45,7 @@ def consumed(broker: BrokerUnderTest, *topics: str, isolation: str = "read_uncom
     found: Counter[Row] = Counter()
     ended: set[tuple[str, int]] = set()
     while len(ended) < len(places):
-        message = consumer.poll(10)
+        message = consumer.poll(60)
         assert message is not None, f"{len(places) - len(ended)} partitions did not end"
         if message.error():
             ended.add((message.topic(), message.partition()))
@@ -64,23 +65,32 @@ def rows(frame: "DataFrame") -> Counter[Row]:
     )
 
 
-def compacted(broker: BrokerUnderTest) -> str:
-    """A topic of which the cleaner has taken records away."""
+def compacted(own: OwnBroker) -> str:
+    """A topic of which the cleaner has taken away all the records that it ever will."""
+    broker = own.clients
     topic = broker.create_topic("all-compacted", config=COMPACTED)
     producer = broker.producer(linger_ms=0)
     for number in range(120):
         producer.produce(topic, f"v{number}", f"k{number % 7}", partition=0)
         producer.flush(60)
-    wait_until(lambda: sum(consumed(broker, topic).values()) < 100, "the cleaner has passed", deadline_s=60)
+    active = max(int(log.stem) for log in (own.log_dir / f"{topic}-0").glob("*.log"))
+    checkpoint = own.log_dir / CLEANED
+
+    def is_done() -> bool:
+        return checkpoint.exists() and read_offsets(checkpoint.read_bytes()).get((topic, 0)) == active
+
+    wait_until(is_done, "the cleaner has come to the active segment", deadline_s=120)
+    assert sum(consumed(broker, topic).values()) < 100
     return topic
 
 
 def transactional(broker: BrokerUnderTest) -> str:
     """A topic with committed and aborted transactions that interleave, and one that stays open."""
     topic = broker.create_topic("all-transactions")
-    producers = [broker.producer(transactional_id=f"{topic}-{number}", linger_ms=0) for number in range(3)]
+    for_long = {"transaction_timeout_ms": 900_000, "linger_ms": 0}
+    producers = [broker.producer(transactional_id=f"{topic}-{number}", **for_long) for number in range(3)]
     for producer in producers:
-        producer.init_transactions(30)
+        producer.init_transactions(120)
     for turn in range(6):
         for producer in producers[:2]:
             producer.begin_transaction()
@@ -89,7 +99,7 @@ def transactional(broker: BrokerUnderTest) -> str:
                 producer.produce(topic, f"{turn}-{index}-{number}", partition=0)
                 producer.flush(60)
         for index, producer in enumerate(producers[:2]):
-            (producer.abort_transaction if (turn + index) % 2 else producer.commit_transaction)(30)
+            (producer.abort_transaction if (turn + index) % 2 else producer.commit_transaction)(120)
     producers[2].begin_transaction()
     producers[2].produce(topic, "open", partition=0)
     producers[2].flush(60)
@@ -99,13 +109,14 @@ def transactional(broker: BrokerUnderTest) -> str:
 def test_streams_and_batches_read_what_a_consumer_reads(
     start_own: Callable[..., OwnBroker], spark: "SparkSession", tmp_path: Path
 ) -> None:
-    broker = start_own({"log.cleaner.backoff.ms": "100"}).clients
+    own = start_own({"log.cleaner.backoff.ms": "100"})
+    broker = own.clients
     mixed = broker.create_topic("all-codecs", partitions=len(CODECS), config={"retention.ms": "-1"})
     produced(broker, mixed)
     expired = broker.create_topic("all-expired")
     broker.produce(expired, numbers(100))
     broker.delete_records(expired, 40)
-    topics = [mixed, expired, compacted(broker)]
+    topics = [mixed, expired, compacted(own)]
     if not broker.is_ours:
         topics.append(transactional(broker))
     options = {

@@ -210,8 +210,11 @@ class Replay:
             if runs and self._content.is_whole(key):
                 _PartitionReplay(folder, self._files).check(runs)
 
-    def run(self) -> dict[bytes, Recovered]:
-        """Write, cut and sync; returns what became of each partition that the WAL knows."""
+    def run(self, *, is_repeated: bool = False) -> dict[bytes, Recovered]:
+        """Write, cut and sync; return what became of each partition that the WAL knows.
+
+        If the recovery `is_repeated`, what the first one cut and removed may be gone in memory only.
+        """
         recovered: dict[bytes, Recovered] = {}
         for key, folder, point, runs in self._partitions():
             if runs:
@@ -220,7 +223,7 @@ class Replay:
                 # Its files were taken away: how far it went is all that is left to know.
                 recovered[key] = Recovered(point.offset, point.offset)
                 continue
-            replay = _PartitionReplay(folder, self._files)
+            replay = _PartitionReplay(folder, self._files, is_repeated=is_repeated)
             # Behind the last run may lie what a damaged entry held: it was acknowledged, and is kept.
             is_whole = self._content.is_whole(key)
             if is_whole:
@@ -262,16 +265,17 @@ def _point_before(first: Run) -> RecoveryPoint:
 class _PartitionReplay:
     """The segments of one partition on the way to what the WAL says."""
 
-    def __init__(self, folder: str, files: FileSystem) -> None:
+    def __init__(self, folder: str, files: FileSystem, *, is_repeated: bool = False) -> None:
         self._folder = folder
         self._files = files
+        self._is_repeated = is_repeated
         self._sizes: dict[int, int] = {}
         if files.exists(folder):
             for name in files.listdir(folder):
                 if name.endswith(LOG) and name[:20].isdigit():
                     self._sizes[int(name[:20])] = files.size(f"{folder}/{name}")
         self._changed: set[int] = set()
-        self._has_new_names = False
+        self._has_new_names = is_repeated
 
     def check(self, runs: list[Run]) -> None:
         """Refuse runs that would leave a hole: their segment is another one, or a part of it is missing."""
@@ -302,6 +306,8 @@ class _PartitionReplay:
             end, base, size = run.end_offset, run.segment_base, run.position + len(run.data)
         if cut_tail:
             self._cut(base, size)
+            if self._is_repeated and base in self._sizes:
+                self._changed.add(base)
         for changed in sorted(self._changed):
             self._files.sync_file(self._path(changed))
         if self._has_new_names:

@@ -144,7 +144,7 @@ def auto_commit(stage: Stage) -> None:
         0 and works on it. The power goes as soon as the broker has a commit from it:
         """
     )
-    stage.process(careless, until=lambda: stage.committed("billing", "clicks") == 1)
+    stage.process(careless, until=lambda: stage.committed("billing", "clicks") == 1, lines=1)
     with stage.code():
         broker.advance(seconds=46)  # the group gives the dead worker up
         successor = Consumer({
@@ -164,7 +164,7 @@ def auto_commit(stage: Stage) -> None:
         """
     )
     stage.pause()
-    stage.process(careful, until=lambda: stage.committed("fraud", "clicks") == 1)
+    stage.process(careful, until=lambda: stage.committed("fraud", "clicks") == 1, lines=3)
     stage.picture("clicks", "fraud")
     stage.say(
         """
@@ -197,6 +197,7 @@ def sync_and_async(stage: Stage) -> None:
             "group.id": "billing",
             "enable.auto.commit": False,
             "on_commit": lambda error, places: told.append(places[0].offset),
+            "retry.backoff.ms": 1000,  # before a refused commit is sent again
         })
         billing.assign([TopicPartition("clicks", 0, 0)])
         billing.consume(3, timeout=10)
