@@ -82,6 +82,8 @@ BROKER_SETTINGS: Mapping[str, BrokerSetting] = {
         _int("group.min.session.timeout.ms", 6000, "The shortest session a member may ask for.", high=INT_MAX),
         _int("group.max.session.timeout.ms", 1_800_000, "The longest session a member may ask for.", high=INT_MAX),
         _int("group.max.size", INT_MAX, "Members of one group.", low=1, high=INT_MAX),
+        _int("group.member.max.bytes", 1_048_576, "Metadata or assignment of one member.", low=1024, high=INT_MAX),
+        _int("group.max.bytes", 16_777_216, "Metadata of all members of one group.", low=1024, high=INT_MAX),
     )
 }
 

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 API_VERSIONS_KEY = 18
 NEVER = 1 << 15
+LONG_LIST = 100
 
 
 class Request:
@@ -159,6 +160,9 @@ class Dispatcher:
         except Exception:
             log.exception("a handler failed", extra={"api": entry.name, "version": request.version})
             reply = refusal(entry, message, ErrorCode.UNKNOWN_SERVER_ERROR, request.version)
+        if _is_long(reply):
+            # It takes long to encode, and a thread lets the event loop go on.
+            return await self._broker.loop.run_in_executor(None, self._encoded, entry, request, reply)
         return self._encoded(entry, request, reply)
 
     def _encoded_later(self, entry: Api, message: messages.Message, request: Request, reply: LateReply) -> LateAnswer:
@@ -208,6 +212,12 @@ class Dispatcher:
         if not isinstance(body, asyncio.Task):
             framed.add_done_callback(lambda framed: body.cancel() if framed.cancelled() else None)
         return framed
+
+
+def _is_long(reply: messages.Message) -> bool:
+    """Return whether a response has a long list of something."""
+    values = (getattr(reply, field.name) for field in reply.FIELDS)
+    return any(isinstance(value, list) and len(value) > LONG_LIST for value in values)
 
 
 def refusal(

@@ -3,9 +3,10 @@
 v1  sources and synonyms     v3  types and documentation     v4  flexible
 """
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING
 
+from logmark.broker.turns import map_in_turns
 from logmark.errors import ErrorCode, Refused
 from logmark.log import catalog
 from logmark.log.settings import SETTINGS
@@ -19,15 +20,26 @@ VERSIONS = range(1, 5)
 
 TOPIC = 2
 BROKER = 4
+RESOURCES_PER_TURN = 20
 
 # Where a topic's value comes from, as Kafka numbers it.
 TOPIC_CONFIG_SOURCES = {"override": 1, "broker": 4, "default": 5}
 _KINDS = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7}
 
 
-def handle(request: schema.Request, at: "Request") -> schema.Response:
-    """Describes each resource by itself."""
-    return schema.Response(results=[_describe(resource, request, at) for resource in request.resources])
+def handle(request: schema.Request, at: "Request") -> schema.Response | Awaitable[schema.Response]:
+    """Describe each resource by itself; one that is named several times is described once."""
+    resources = list({(each.resource_type, each.resource_name): each for each in request.resources}.values())
+    if len(resources) <= RESOURCES_PER_TURN:
+        return schema.Response(results=[_describe(each, request, at) for each in resources])
+    return _describe_many(resources, request, at)
+
+
+async def _describe_many(
+    resources: list[schema.RequestResource], request: schema.Request, at: "Request"
+) -> schema.Response:
+    described = await map_in_turns(lambda each: _describe(each, request, at), resources, per_turn=RESOURCES_PER_TURN)
+    return schema.Response(results=described)
 
 
 def _describe(
