@@ -18,7 +18,7 @@ from logmark.broker.faults import Faults
 from logmark.broker.groups import Groups
 from logmark.broker.limits import ConnectionLimit
 from logmark.broker.logs import Logs
-from logmark.broker.memory import MemoryBudget, default_bytes_max
+from logmark.broker.memory_budget import MemoryBudget, default_bytes_max
 from logmark.broker.outbox import CHUNK_BYTES
 from logmark.broker.recovery import recover
 from logmark.broker.sessions import FetchSessions

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from logmark.broker.memory import DEFAULT_BYTES_MAX, MemoryBudget, default_bytes_max
+from logmark.broker.memory_budget import DEFAULT_BYTES_MAX, MemoryBudget, default_bytes_max
 
 KIB, MIB = 1024, 1024 * 1024
 SMALL, MEDIUM, LARGE = 20 * KIB, 500 * KIB, 100 * MIB
