@@ -16,7 +16,7 @@ from logmark.wire.schema import api_versions, metadata
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with Broker({"queued.max.request.bytes": "200000000"}) as broker:
+    with Broker({"client.memory.max.bytes": "200000000"}) as broker:
         broker.create_topic("t")
         yield broker
 

@@ -135,6 +135,48 @@ def test_a_refused_join_is_readable(wire: Wire, version: int) -> None:
     assert ErrorCode.INVALID_SESSION_TIMEOUT == answer.error_code
 
 
+def test_metadata_of_a_member_has_a_limit(wire: Wire) -> None:
+    group = next(NAMES)
+    large = join_group.schema.RequestProtocol(name="range", metadata=bytes(1024 * 1024))
+
+    assert ErrorCode.MESSAGE_TOO_LARGE == joined(wire, group, protocols=[large]).error_code
+    assert 0 == joined(wire, group).error_code
+
+
+def test_metadata_of_a_group_has_a_limit() -> None:
+    with Broker({"group.initial.rebalance.delay.ms": "60000", "group.max.bytes": "100000"}) as broker:
+        broker.create_topic("clicks")
+        wires = [Wire(broker) for _ in range(3)]
+        fields = {
+            "group_id": "billing", "session_timeout_ms": 60_000, "rebalance_timeout_ms": 60_000,
+            "protocol_type": "consumer",
+            "protocols": [join_group.schema.RequestProtocol(name="range", metadata=bytes(40_000))],
+        }  # fmt: skip
+        # Version 3 joins at once, without an id of its own; the first two wait for the others.
+        for wire in wires[:2]:
+            wire.send(join_group, 3, **fields)
+        Wire(broker).ask(find_coordinator, 0, key="billing")
+        described: list[Any] = []
+        while not described or len(described[0].members) < 2:
+            described = wires[2].ask(describe_groups, 0, groups=["billing"]).groups
+
+        assert ErrorCode.GROUP_MAX_SIZE_REACHED == wires[2].ask(join_group, 3, **fields).error_code
+        for wire in wires:
+            wire.close()
+
+
+def test_an_assignment_has_a_limit(wire: Wire) -> None:
+    group = next(NAMES)
+    member = joined(wire, group)
+    large = sync_group.schema.RequestAssignment(member_id=member.member_id, assignment=bytes(1024 * 1024 + 1))
+
+    answer = wire.ask(
+        sync_group, 3, group_id=group, generation_id=1, member_id=member.member_id, assignments=[large]
+    )  # fmt: skip
+
+    assert ErrorCode.MESSAGE_TOO_LARGE == answer.error_code
+
+
 @versions(sync_group)
 def test_a_member_gets_its_assignment(wire: Wire, version: int) -> None:
     group = next(NAMES)

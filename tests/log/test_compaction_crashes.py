@@ -79,7 +79,7 @@ def read(partition: Partition) -> list[tuple[int, bytes | None, bytes | None]]:
     """What a reader of committed records sees."""
     found, offset = [], partition.log_start_offset
     while True:
-        data, aborted = partition.read_committed(offset, bytes_max=1 << 20)
+        data, aborted = partition.fetch(offset, bytes_max=1 << 20, at_least_one=True, is_committed=True)[:2]
         if not len(data):
             return found
         ends = dict(aborted)

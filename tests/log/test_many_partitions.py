@@ -33,6 +33,7 @@ class CountedFile:
         self.path = file.path
         self.pwrite, self.truncate, self.size = file.pwrite, file.truncate, file.size
         self.sync, self.close, self.is_in_place = file.sync, file.close, file.is_in_place
+        self.hold_open = file.hold_open
 
     def pread(self, size: int, at: int) -> bytes:
         data = self._file.pread(size, at)

@@ -60,7 +60,7 @@ def committed(partition) -> list[int]:
     """The offsets that a reader of committed records sees, filtered as clients filter them."""
     seen, offset = [], partition.log_start_offset
     while True:
-        data, aborted = partition.read_committed(offset, bytes_max=300)
+        data, aborted = partition.fetch(offset, bytes_max=300, at_least_one=True, is_committed=True)[:2]
         if not len(data):
             return seen
         waiting, leaving_out, at = sorted(aborted, key=lambda each: each[1]), set(), 0
@@ -153,7 +153,7 @@ def test_a_marker_that_is_not_durable_leaves_its_transaction_open_for_readers(la
         lab.turn()
 
         assert (1, 0) == (partition.high_watermark, partition.last_stable_offset)
-        assert (b"", []) == partition.read_committed(0, bytes_max=1000)
+        assert (b"", []) == partition.fetch(0, bytes_max=1000, at_least_one=True, is_committed=True)[:2]
         assert [] == partition.aborted_transactions(0, 10)
     lab.settle(partition)
 
@@ -393,7 +393,7 @@ def test_the_last_stable_offset_never_lies_below_the_log_start(lab: Lab) -> None
     partition.delete_records(2)
 
     assert 2 == partition.last_stable_offset
-    assert (b"", []) == partition.read_committed(2, bytes_max=100)
+    assert (b"", []) == partition.fetch(2, bytes_max=100, at_least_one=True, is_committed=True)[:2]
 
 
 def test_a_reader_above_the_last_stable_offset_waits_and_above_the_end_is_refused(lab: Lab) -> None:
@@ -403,9 +403,9 @@ def test_a_reader_above_the_last_stable_offset_waits_and_above_the_end_is_refuse
         writer.data(A)
 
     for offset in range(4):
-        assert (b"", []) == partition.read_committed(offset, bytes_max=100)
+        assert (b"", []) == partition.fetch(offset, bytes_max=100, at_least_one=True, is_committed=True)[:2]
     with pytest.raises(Refused) as refused:
-        partition.read_committed(4, bytes_max=100)
+        partition.fetch(4, bytes_max=100, at_least_one=True, is_committed=True)[:2]
     assert ErrorCode.OFFSET_OUT_OF_RANGE == refused.value.code
 
 

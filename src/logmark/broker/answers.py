@@ -9,10 +9,11 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from logmark.log.file_range import FileRange
 from logmark.wire.messages import Message, encode, encode_response, is_flexible
 from logmark.wire.primitives import write_varint
 
-Buffers = list[bytes | memoryview]
+Buffers = list[bytes | memoryview | FileRange]
 
 
 class LateAnswer:

@@ -57,13 +57,13 @@ BROKER_SETTINGS: Mapping[str, BrokerSetting] = {
         _bool("auto.create.topics.enable", True, "Asking for a topic's metadata creates it."),
         _bool("delete.topic.enable", True, "Topics can be deleted."),
         _int("socket.request.max.bytes", 104_857_600, "The largest request.", low=1024, high=INT_MAX),
-        _int("queued.max.request.bytes", 536_870_912, "Bytes of unfinished requests, over all connections.", low=1024),
+        _int("client.memory.max.bytes", 0, "Memory that all clients together may take; 0 is 256 MiB or less.", low=0),
         _int("max.decompressed.message.bytes", 104_857_600, "The most that one batch may unpack to.", low=1024),
         _int("max.connections", 10_000, "Connections at one time; fewer if descriptors are few.", high=INT_MAX),
         _int("max.connections.per.ip", INT_MAX, "Connections of one address at one time.", high=INT_MAX),
         _list("max.connections.per.ip.overrides", "", "The same for single hosts: HOST:COUNT, several with commas."),
         _int("connections.max.idle.ms", 600_000, "A connection without requests is closed after this.", low=1000),
-        _int("fetch.max.bytes", 57_671_680, "The most that one fetch answers.", low=1024, high=INT_MAX),
+        _int("fetch.max.bytes", 8_388_608, "The most that one fetch answers.", low=1024, high=INT_MAX),
         _int("max.incremental.fetch.session.cache.slots", 1000, "Fetch sessions kept.", high=INT_MAX),
         _int("log.retention.check.interval.ms", 300_000, "How often old segments are looked for.", low=1),
         _int("log.initial.task.delay.ms", 30_000, "When they are looked for first after start."),
@@ -83,6 +83,8 @@ BROKER_SETTINGS: Mapping[str, BrokerSetting] = {
         _int("group.min.session.timeout.ms", 6000, "The shortest session a member may ask for.", high=INT_MAX),
         _int("group.max.session.timeout.ms", 1_800_000, "The longest session a member may ask for.", high=INT_MAX),
         _int("group.max.size", INT_MAX, "Members of one group.", low=1, high=INT_MAX),
+        _int("group.member.max.bytes", 1_048_576, "Metadata or assignment of one member.", low=1024, high=INT_MAX),
+        _int("group.max.bytes", 16_777_216, "Metadata of all members of one group.", low=1024, high=INT_MAX),
     )
 }
 

@@ -2,16 +2,23 @@
 
 Small requests are read many at a time through a scratch buffer. A request that does not fit in what has come gets a
 buffer of its announced size, is received straight into it and is not copied again.
+
+A client that does not take its responses, has many requests under way or has had its share of this turn of the event
+loop is held: the broker neither reads nor handles further requests of it.
 """
 
 import asyncio
+import contextlib
 import logging
 import mmap
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
 from logmark.broker.answers import Buffers, LateAnswer
+from logmark.broker.outbox import CHUNK_BYTES, Outbox, drop_bytes, memory_of
 from logmark.broker.unreadable import Complaints
+from logmark.disk.files import OpenFile
 from logmark.errors import Malformed
 
 if TYPE_CHECKING:
@@ -22,9 +29,18 @@ log = logging.getLogger(__name__)
 SCRATCH_BYTES = 8192
 LARGE_FRAME_BYTES = 1 << 20
 PIPELINE_MAX = 128
-WRITE_BUFFER_BYTES = 4 << 20
+# A connection whose responses of one turn of the event loop are larger goes on in the next turn.
+TURN_BYTES = CHUNK_BYTES
+# Responses of all connections that wait for the end of the turn; more are sent at once.
+UNSENT_BYTES_MAX = 4 << 20
+# Ready responses that wait for the one before them.
+READY_BYTES_MAX = 1 << 20
+# What a connection costs by itself, about.
+CONNECTION_BYTES = 12 * 1024
 FRAME_SECONDS_MIN = 30.0
 FRAME_BYTES_PER_SECOND_MIN = 64 * 1024
+# How long a request may come more slowly than that while others wait for memory.
+SLOW_SECONDS_MAX = 10.0
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -44,12 +60,19 @@ class Connection(asyncio.BufferedProtocol):
         self._is_waiting_for_budget = False
         self._announced = 0
         self._pending: deque[asyncio.Future[Buffers | None] | LateAnswer] = deque()
-        self._unsent: Buffers = []
+        self._ready_bytes = 0
+        self._outbox: Outbox | None = None
+        self._is_sending_soon = False
         self._is_held = False
-        self._is_write_blocked = False
+        self._has_had_its_turn = False
+        self._has_ended = False
         self._is_counted = False
+        self._held_bytes = 0
         self.frame_began_at: float | None = None
+        self._rate_since: tuple[float, int] = (0.0, 0)
         self.active_at = 0.0
+        # Since when the client does not take its responses.
+        self.blocked_at: float | None = None
 
     # -- the transport's side ------------------------------------------------------------------
 
@@ -62,18 +85,25 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
             return
         self._is_counted = True
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self._outbox = Outbox(transport)
         self.active_at = self._broker.loop.time()
         self._broker.connections.add(self)
+        self._broker.budget.hold(CONNECTION_BYTES)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._broker.connections.discard(self)
         if self._is_counted:
             self._broker.connection_limit.leave(self.peer_host)
+            self._broker.budget.hold(-CONNECTION_BYTES)
             self._is_counted = False
+        self._broker.blocked.pop(self, None)
+        if self._outbox is not None:
+            self._outbox.clear()
+            self._outbox = None
+            self._count_held()
         if self._is_waiting_for_budget:
-            self._broker.budget.leave_line(self._budget_is_there)
+            self._broker.budget.withdraw(self._budget_is_there)
         self._release_frame()
         pending, self._pending = self._pending, deque()
         for answer in pending:
@@ -100,22 +130,31 @@ class Connection(asyncio.BufferedProtocol):
             self._release_frame()
 
     def eof_received(self) -> bool:
-        return False
+        """Keep the connection until the client has taken the responses that are ready."""
+        self._has_ended = bool(self._outbox)
+        return self._has_ended
 
     def pause_writing(self) -> None:
-        self._is_write_blocked = True
-        self._hold_or_go_on()
+        assert self._outbox is not None
+        self._outbox.is_blocked = True
+        if self.blocked_at is None:
+            self.blocked_at = self._broker.loop.time()
+            self._broker.blocked[self] = None
 
     def resume_writing(self) -> None:
-        self._is_write_blocked = False
-        self._hold_or_go_on()
+        if self._outbox is None:
+            return
+        self._outbox.is_blocked = False
+        self.active_at = self._broker.loop.time()
+        self.send()
 
     # -- frames --------------------------------------------------------------------------------
 
     def _take_from_scratch(self) -> None:
+        """Handle the requests that have come whole, until this connection is held."""
         scratch = self._scratch
         at = 0
-        while self._have - at >= 4:
+        while self._have - at >= 4 and not self._is_held:
             size = int.from_bytes(scratch[at : at + 4], "big", signed=True)
             if not 0 < size <= self._broker.request_bytes_max:
                 self.refuse(f"a request of {size} bytes was announced, the limit is {self._broker.request_bytes_max}")
@@ -129,11 +168,13 @@ class Connection(asyncio.BufferedProtocol):
             if self._transport is None:
                 return
             at += 4 + size
+            if self._outbox is not None and self._outbox.size_bytes >= TURN_BYTES:
+                self._end_turn()
         rest = self._have - at
         if at and rest:
             scratch[:rest] = bytes(scratch[at : self._have])
         self._have = rest
-        if rest:
+        if rest and not self._is_held:
             self.frame_began_at = self.frame_began_at or self.active_at
         else:
             self.frame_began_at = None
@@ -142,10 +183,12 @@ class Connection(asyncio.BufferedProtocol):
         self._announced = size
         self._scratch[: len(head)] = bytes(head)
         self._have = len(head)
-        if self._broker.budget.take(size, self._budget_is_there):
+        if self._broker.budget.reserve(size, self._budget_is_there):
             self._receive_frame()
         else:
             self._is_waiting_for_budget = True
+            # It is the broker that waits, not the client that is slow.
+            self.frame_began_at = None
             self._hold_or_go_on()
 
     def _budget_is_there(self) -> None:
@@ -163,12 +206,13 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = self._have
         self._have = 0
         self.frame_began_at = self._broker.loop.time()
+        self._rate_since = self.frame_began_at, self._filled
 
     def _release_frame(self) -> None:
-        if self._budget_taken:
-            self._broker.budget.give_back(self._budget_taken)
-            self._budget_taken = 0
         self._frame = None
+        if self._budget_taken:
+            size, self._budget_taken = self._budget_taken, 0
+            self._broker.budget.release(size)
 
     # -- answers -------------------------------------------------------------------------------
 
@@ -186,16 +230,18 @@ class Connection(asyncio.BufferedProtocol):
             if not self._pending:
                 self._send(answer)
                 return
+            drop_bytes(answer)
+            self._ready_bytes += memory_of(answer)
             ready: asyncio.Future[Buffers | None] = self._broker.loop.create_future()
             ready.set_result(answer)
             self._pending.append(ready)
         elif answer is not None:
             self._pending.append(answer)
             answer.add_done_callback(self._flush)
-            if len(self._pending) >= PIPELINE_MAX:
-                self._hold_or_go_on()
+        if len(self._pending) >= PIPELINE_MAX or self._ready_bytes >= READY_BYTES_MAX:
+            self._hold_or_go_on()
 
-    def _flush(self, _: object = None) -> None:
+    def _flush(self, completed: object = None) -> None:
         pending = self._pending
         while pending and pending[0].done() and self._transport is not None:
             answer = pending.popleft()
@@ -209,34 +255,84 @@ class Connection(asyncio.BufferedProtocol):
             buffers = answer.result()
             if buffers is not None:
                 self._send(buffers)
+        if not pending:
+            self._ready_bytes = 0
+        elif isinstance(completed, asyncio.Future) and not completed.cancelled() and completed.exception() is None:
+            # It waits for the ones before it.
+            drop_bytes(completed.result() or ())
         if self._is_held:
             self._hold_or_go_on()
 
     def _send(self, buffers: Buffers) -> None:
-        """Sends at the end of the turn: a send wakes its reader, who would take time from the requests that wait."""
-        if not self._unsent:
+        """Send at the end of the turn: a send wakes its reader, who would take time from the requests that wait."""
+        if self._outbox is None:
+            return
+        self._broker.unsent_bytes += self._outbox.put(buffers)
+        if not self._is_sending_soon:
+            self._is_sending_soon = True
             self._broker.send_soon(self)
-        self._unsent += buffers
+        if self._broker.unsent_bytes > UNSENT_BYTES_MAX:
+            self._broker.send_now()
 
     def send(self) -> None:
-        """Hands over what was answered in this turn of the loop."""
-        buffers, self._unsent = self._unsent, []
-        if self._transport is None:
+        """Hand over to the socket what it takes of the responses."""
+        self._is_sending_soon = False
+        outbox = self._outbox
+        if outbox is None:
             return
-        if len(buffers) == 1:
-            self._transport.write(buffers[0])
-        elif buffers:
-            self._transport.writelines(buffers)
+        outbox.chunk_bytes = self._broker.chunk_bytes
+        try:
+            outbox.send()
+        except (OSError, EOFError) as error:
+            outbox.clear()
+            self.refuse(f"records could not be read while they were sent: {error}")
+            return
+        if not outbox.is_blocked and self.blocked_at is not None:
+            self.blocked_at = None
+            self._broker.blocked.pop(self, None)
+        self._count_held()
+        if self._has_ended and not outbox and self._transport is not None:
+            self._transport.close()
+        elif outbox.is_blocked is not self._is_held:
+            self._hold_or_go_on()
+
+    def _count_held(self) -> None:
+        """Count what the responses that wait take of the memory budget."""
+        held = 0 if self._outbox is None else self._outbox.memory_bytes
+        if held != self._held_bytes:
+            self._broker.budget.hold(held - self._held_bytes)
+            self._held_bytes = held
+
+    def _end_turn(self) -> None:
+        """Send what there is, and let the others have their turn before the next request is handled."""
+        self._has_had_its_turn = True
+        self._hold_or_go_on()
+        self.send()
+        self._broker.loop.call_soon(self._begin_turn)
+
+    def _begin_turn(self) -> None:
+        self._has_had_its_turn = False
+        self._hold_or_go_on()
 
     def _hold_or_go_on(self) -> None:
-        """Reads no more while the client does not take its answers, or while there is no room for its requests."""
-        hold = self._is_write_blocked or self._is_waiting_for_budget or len(self._pending) >= PIPELINE_MAX
-        if self._transport is not None and hold is not self._is_held:
-            self._is_held = hold
-            if hold:
-                self._transport.pause_reading()
-            else:
-                self._transport.resume_reading()
+        """Read and handle no more while this connection is held, and go on when it is not."""
+        hold = (
+            self._has_had_its_turn
+            or (self._outbox is not None and self._outbox.is_blocked)
+            or self._is_waiting_for_budget
+            or len(self._pending) >= PIPELINE_MAX
+            or self._ready_bytes >= READY_BYTES_MAX
+        )
+        if self._transport is None or hold is self._is_held:
+            return
+        self._is_held = hold
+        if hold:
+            self._transport.pause_reading()
+            return
+        if self._have and self._frame is None:
+            self._take_from_scratch()
+        if self._transport is not None and not self._is_held:
+            self._transport.resume_reading()
 
     def refuse(self, reason: str) -> None:
         """Closes this connection and says why in the log."""
@@ -245,9 +341,25 @@ class Connection(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Closes this connection; what was answered before is handed over first."""
-        self.send()
+        if self._outbox is not None and not self._outbox.is_blocked:
+            with contextlib.suppress(OSError, EOFError):
+                self._outbox.send()
         if self._transport is not None:
             self._transport.abort()
+
+    def is_slow_sender(self, now: float) -> bool:
+        """Return whether the request under way has come too slowly for too long; ask while others wait for memory."""
+        if self._frame is None:
+            return False
+        since, filled = self._rate_since
+        if now - since < SLOW_SECONDS_MAX:
+            return False
+        self._rate_since = now, self._filled
+        return self._filled - filled < FRAME_BYTES_PER_SECOND_MIN * (now - since)
+
+    def held_files(self) -> Iterator[OpenFile]:
+        """Yield the files that its responses keep open."""
+        return (piece.file for piece in self._outbox.ranges()) if self._outbox is not None else iter(())
 
     @property
     def frame_seconds_max(self) -> float:

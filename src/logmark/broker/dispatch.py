@@ -16,6 +16,7 @@ from logmark.broker import api
 from logmark.broker.answers import Body, Buffers, LateAnswer, LateReply
 from logmark.broker.api import produce
 from logmark.errors import ErrorCode, Malformed, Refused
+from logmark.log.file_range import FileRange
 from logmark.wire import frames, messages, usual
 
 if TYPE_CHECKING:
@@ -190,9 +191,9 @@ class Dispatcher:
     def framed(self, correlation_id: int, flexible: bool, body: Buffers) -> Buffers:
         """Return a response with its length and header."""
         header = frames.response_header(correlation_id, flexible=flexible)
-        if len(body) == 1:
+        if len(body) == 1 and not isinstance(only := body[0], FileRange):
             # One piece is one call of the transport, and a copy of a small answer is cheaper than a second piece.
-            return [(len(header) + len(body[0])).to_bytes(4, "big") + header + body[0]]
+            return [(len(header) + len(only)).to_bytes(4, "big") + header + only]
         size = len(header) + sum(map(len, body))
         return [size.to_bytes(4, "big") + header, *body]
 

@@ -232,6 +232,8 @@ def settings_of(config: "BrokerConfig") -> GroupSettings:
         session_timeout_ms_min=config.int("group.min.session.timeout.ms"),
         session_timeout_ms_max=config.int("group.max.session.timeout.ms"),
         size_max=config.int("group.max.size"),
+        member_bytes_max=config.int("group.member.max.bytes"),
+        group_bytes_max=config.int("group.max.bytes"),
         metadata_chars_max=config.int("offset.metadata.max.bytes"),
         offsets_retention_ms=config.int("offsets.retention.minutes") * 60_000,
     )

@@ -1,44 +1,10 @@
-"""Limits on what clients can make the broker hold: bytes of unfinished requests and connections."""
+"""The limit on connections."""
 
 import socket
-from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 
 from logmark.errors import UserError
-
-
-class ByteBudget:
-    """Bytes of requests in flight over all connections; who finds too few left waits in line."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._used = 0
-        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
-
-    @property
-    def used(self) -> int:
-        return self._used
-
-    def take(self, size: int, when_free: Callable[[], None]) -> bool:
-        """Takes the bytes now, or calls back once they have been taken for the caller."""
-        # One request alone is always let in, or a budget smaller than a request would block it for ever.
-        if not self._waiting and (self._used == 0 or self._used + size <= self._bytes_max):
-            self._used += size
-            return True
-        self._waiting.append((size, when_free))
-        return False
-
-    def give_back(self, size: int) -> None:
-        """Returns bytes and lets in who waited."""
-        self._used -= size
-        while self._waiting and (self._used == 0 or self._used + self._waiting[0][0] <= self._bytes_max):
-            size, when_free = self._waiting.popleft()
-            self._used += size
-            when_free()
-
-    def leave_line(self, when_free: Callable[[], None]) -> None:
-        """Takes back a wait, when a connection is lost while it waits."""
-        self._waiting = deque(entry for entry in self._waiting if entry[1] != when_free)
 
 
 def read_overrides(text: str) -> dict[str, int]:

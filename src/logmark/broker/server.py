@@ -5,6 +5,7 @@ import contextlib
 import ipaddress
 import logging
 import resource
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,8 +16,10 @@ from logmark.broker.connection import Connection
 from logmark.broker.dispatch import Dispatcher
 from logmark.broker.faults import Faults
 from logmark.broker.groups import Groups
-from logmark.broker.limits import ByteBudget, ConnectionLimit, read_overrides
+from logmark.broker.limits import ConnectionLimit, read_overrides
 from logmark.broker.logs import Logs
+from logmark.broker.memory_budget import MemoryBudget, default_bytes_max
+from logmark.broker.outbox import CHUNK_BYTES
 from logmark.broker.recovery import recover
 from logmark.broker.sessions import FetchSessions
 from logmark.broker.timers import Timers
@@ -33,6 +36,10 @@ from logmark.log.wal.log import WalLimits
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 5.0
+CHUNK_BYTES_MIN = 16 * 1024
+# What clients that do not take their responses may keep on the disk of segments that are deleted, and keep open.
+DELETED_BYTES_MAX = 1 << 30
+HELD_FILES_MAX = 128
 # How soon a log comes back after there is space again on a disk that was full.
 RECOVERY_INTERVAL_MS = 1000
 # How long a record may be in the write-ahead log only: what a recovery has to write again is bounded by it.
@@ -92,7 +99,10 @@ class Broker:
         ]
         self.connections: set[Connection] = set()
         self.faults = Faults()
-        self.budget = ByteBudget(self.config.int("queued.max.request.bytes"))
+        self._memory_max = self.config.int("client.memory.max.bytes") or default_bytes_max()
+        self.budget = MemoryBudget(self._memory_max)
+        # The connections whose clients do not take their responses, the longest first.
+        self.blocked: dict[Connection, None] = {}
         self.connection_limit = ConnectionLimit(
             total_max=self.config.int("max.connections"),
             per_address_max=self.config.int("max.connections.per.ip"),
@@ -109,6 +119,8 @@ class Broker:
         self._turns: Iterator[None] = iter(())
         self._recovering: asyncio.Task[None] | None = None
         self._sending: list[Connection] = []
+        # The bytes of responses that wait for the end of this turn of the event loop.
+        self.unsent_bytes = 0
         self.dispatcher = Dispatcher(self)
 
     async def start(self) -> None:
@@ -175,13 +187,20 @@ class Broker:
     def send_soon(self, connection: Connection) -> None:
         """Lets a connection send when everything that has come in has been looked at."""
         if not self._sending:
-            self.loop.call_soon(self._send)
+            self.loop.call_soon(self.send_now)
         self._sending.append(connection)
 
-    def _send(self) -> None:
+    def send_now(self) -> None:
+        """Let the connections send that wait for the end of the turn."""
         sending, self._sending = self._sending, []
+        self.unsent_bytes = 0
         for connection in sending:
             connection.send()
+
+    @property
+    def chunk_bytes(self) -> int:
+        """How much of a response a connection reads from its file at once: less if many clients are slow."""
+        return max(CHUNK_BYTES_MIN, min(CHUNK_BYTES, self._memory_max // 4 // (len(self.blocked) + 1)))
 
     async def checkpoint(self) -> None:
         """Writes where every log starts and how far it is durable; returns when that is on disk."""
@@ -310,8 +329,27 @@ class Broker:
         for connection in list(self.connections):
             if connection.frame_began_at is not None and now > connection.frame_began_at + connection.frame_seconds_max:
                 connection.refuse("half a request came and not the rest")
+            elif self.budget.has_waiting and connection.is_slow_sender(now):
+                connection.refuse("its request came more slowly than 64 KB a second while others waited for memory")
             elif now - connection.active_at > idle_s and not connection.is_busy:
                 connection.abort()
+        self._close_slowest_readers()
+
+    def _close_slowest_readers(self) -> None:
+        """Close the clients that have not taken their responses for longest, if they keep too many files open."""
+        held = {connection: set(connection.held_files()) for connection in self.blocked}
+        readers = Counter(file for files in held.values() for file in files)
+        sizes = {file: file.size_if_deleted() for file in readers}
+        for connection, files in held.items():
+            if sum(sizes.values()) <= DELETED_BYTES_MAX and len(sizes) <= HELD_FILES_MAX:
+                return
+            if not files:
+                continue
+            connection.refuse("it does not take its records, and too many files are kept open for such clients")
+            readers.subtract(files)
+            for file in files:
+                if not readers[file]:
+                    del sizes[file]
 
     def _sweep_for_ever(self) -> None:
         self.sweep(self.loop.time())

@@ -2,7 +2,7 @@
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 
 from logmark.errors import ErrorCode, Refused
 from logmark.names import TopicPartition
@@ -34,7 +34,7 @@ class FetchSession:
                 self.partitions.pop(TopicPartition(topic, index), None)
                 self._told.pop(TopicPartition(topic, index), None)
 
-    def has_news(self, where: TopicPartition, answer: FetchAnswer) -> bool:
+    def has_news(self, where: TopicPartition, answer: FetchAnswer[Sized]) -> bool:
         """The client does not know this yet."""
         return bool(
             len(answer.records)
@@ -42,7 +42,7 @@ class FetchSession:
             or self._told.get(where) != (answer.high_watermark, answer.log_start_offset)
         )
 
-    def tell(self, where: TopicPartition, answer: FetchAnswer, *, turns: bool = True) -> None:
+    def tell(self, where: TopicPartition, answer: FetchAnswer[Sized], *, turns: bool = True) -> None:
         """Remembers what the client now knows; who got data is served last the next time, if it takes turns."""
         if answer.error_code:
             self._told.pop(where, None)

@@ -1,7 +1,7 @@
 """One classic group: its members, its generation and the vote on how to assign."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -35,6 +35,11 @@ NEXT = {
     GroupState.STABLE: {GroupState.PREPARING, GroupState.DEAD},
     GroupState.DEAD: set[GroupState](),
 }
+
+
+def protocols_bytes(protocols: Sequence[Protocol]) -> int:
+    """Return how many bytes a member's protocols have."""
+    return sum(len(each.name) + len(each.metadata) for each in protocols)
 
 
 @dataclass(slots=True, kw_only=True)

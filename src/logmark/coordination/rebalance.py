@@ -25,7 +25,7 @@ from logmark.coordination.commands import (
 )
 from logmark.coordination.deadlines import Deadlines
 from logmark.coordination.facts import GroupRecorded
-from logmark.coordination.group import Group, GroupState, Member
+from logmark.coordination.group import Group, GroupState, Member, protocols_bytes
 from logmark.errors import ErrorCode, Refused
 
 MEMBER_ID_BYTES_MAX = 2**15 - 1
@@ -39,6 +39,9 @@ class GroupSettings:
     session_timeout_ms_min: int = 6_000
     session_timeout_ms_max: int = 1_800_000
     size_max: int = 2**31 - 1
+    # Kafka has no such limits: what a member sends about itself or gets assigned, and that of all members of a group.
+    member_bytes_max: int = 1024 * 1024
+    group_bytes_max: int = 16 * 1024 * 1024
     metadata_chars_max: int = 4_096
     offsets_retention_ms: int = 10_080 * 60_000
     new_member_join_timeout_ms: int = 300_000  # Kafka's constant: how long a member without a heartbeat may wait
@@ -86,6 +89,7 @@ class Rebalances:
         if not settings.session_timeout_ms_min <= command.session_timeout_ms <= settings.session_timeout_ms_max:
             raise Refused(ErrorCode.INVALID_SESSION_TIMEOUT)
         group = self._groups.get(command.group)
+        self._check_size(group, command)
         if group is None:
             if command.member_id:
                 raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -98,6 +102,18 @@ class Rebalances:
         if command.member_id:
             return self._join_known(group, command, ticket, now_ms=now_ms)
         return self._join_unknown(group, command, ticket, now_ms=now_ms)
+
+    def _check_size(self, group: Group | None, command: Join) -> None:
+        """Refuse metadata that is too large: every member's is kept, and sent to the leader."""
+        size = protocols_bytes(command.protocols)
+        if size > self._settings.member_bytes_max:
+            raise Refused(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"A member may send {self._settings.member_bytes_max} bytes of metadata, and this one sent {size}.",
+            )
+        others = () if group is None else (each for each in group.members.values() if each.id != command.member_id)
+        if size + sum(protocols_bytes(each.protocols) for each in others) > self._settings.group_bytes_max:
+            raise Refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
 
     def _has_room_for(self, group: Group, member_id: str) -> bool:
         member = group.members.get(member_id)
@@ -279,6 +295,11 @@ class Rebalances:
             raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if group.state is GroupState.PREPARING:
             raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
+        if any(len(assignment) > self._settings.member_bytes_max for assignment in command.assignments.values()):
+            raise Refused(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"The assignment of one member may have {self._settings.member_bytes_max} bytes.",
+            )
         self._has_synced(group, member)
         if group.state is GroupState.STABLE:
             self._expect(group, member, now_ms=now_ms)

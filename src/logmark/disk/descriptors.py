@@ -34,6 +34,23 @@ class Descriptor:
     def __init__(self, number: int) -> None:
         self.number = number
 
+    def pread(self, size: int, at: int) -> bytes:
+        """Return the bytes at a position, fewer only at the end of the file."""
+        data = os.pread(self.number, size, at)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        left = size - len(data)
+        while left and (more := os.pread(self.number, left, at + size - left)):
+            parts.append(more)
+            left -= len(more)
+        return b"".join(parts)
+
+    def size_if_deleted(self) -> int:
+        """Return the size of a file that has no name any more; 0 if it has one."""
+        found = os.fstat(self.number)
+        return 0 if found.st_nlink else found.st_size
+
     def __del__(self) -> None:
         os.close(self.number)
 

@@ -16,6 +16,14 @@ from logmark.disk.descriptors import OUT_OF_DESCRIPTORS, Descriptor, OpenFiles
 Bytes = bytes | bytearray | memoryview
 
 
+class OpenFile(Protocol):
+    """A file that stays open while somebody holds it, whatever becomes of its name."""
+
+    def pread(self, size: int, at: int) -> bytes: ...
+
+    def size_if_deleted(self) -> int: ...
+
+
 class File(Protocol):
     """One open file, read and written by position."""
 
@@ -35,6 +43,8 @@ class File(Protocol):
     def sync(self) -> None: ...
 
     def is_in_place(self) -> bool: ...
+
+    def hold_open(self) -> OpenFile: ...
 
     def close(self) -> None: ...
 
@@ -175,15 +185,11 @@ class RealFile:
     def pread(self, size: int, at: int) -> bytes:
         descriptor = self._descriptor or self._open_again()
         self.is_used = True
-        data = os.pread(descriptor.number, size, at)
-        if len(data) == size or not data:
-            return data
-        parts = [data]
-        left = size - len(data)
-        while left and (more := os.pread(descriptor.number, left, at + size - left)):
-            parts.append(more)
-            left -= len(more)
-        return b"".join(parts)
+        return descriptor.pread(size, at)
+
+    def hold_open(self) -> Descriptor:
+        """Return the open file itself, which is there until nobody holds it, whatever becomes of its name."""
+        return self._descriptor or self._open_again()
 
     def pwrite(self, data: Bytes, at: int) -> None:
         descriptor = self._descriptor or self._open_again()

@@ -112,6 +112,14 @@ class OverlayFile:
     def is_in_place(self) -> bool:
         return True
 
+    def hold_open(self) -> "OverlayFile":
+        """Return itself: it holds no descriptor that could be lost."""
+        return self
+
+    def size_if_deleted(self) -> int:
+        """Return 0: it holds no descriptor."""
+        return 0
+
     def close(self) -> None:
         """Do nothing: there is no descriptor to give back."""
 

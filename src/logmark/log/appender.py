@@ -194,6 +194,7 @@ class Appender:
             self._committer.add(self._log, segment.base_offset, position, base, last + 1, batch.data, size)
         else:
             segment.show()
+            state.shown_bytes += size
         return base
 
     def _append_abort(self, segment: Segment, batch: ProducedBatch, producer_id: int) -> None:

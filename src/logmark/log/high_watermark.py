@@ -63,6 +63,7 @@ class HighWatermark:
     def commit(self, point: CommitPoint) -> None:
         """Make everything up to a commit point visible."""
         for segment, size, timestamp, timestamp_offset in point.sizes:
+            self._state.shown_bytes += size - segment.visible_bytes
             segment.visible_bytes = size
             segment.visible_timestamp = timestamp
             segment.visible_timestamp_offset = timestamp_offset

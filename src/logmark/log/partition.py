@@ -115,7 +115,8 @@ class Partition:
         self.when_durable = self._high_watermark.call_at
         self.commit_point = self._high_watermark.commit_point
         self.read = self._reader.read
-        self.read_committed = self._reader.read_committed
+        self.fetch = self._reader.fetch
+        self.hold_open = self._reader.hold_open
 
     # Opening and closing
 
@@ -376,6 +377,11 @@ class Partition:
     @property
     def high_watermark(self) -> int:
         return self._state.high_watermark
+
+    @property
+    def shown_bytes(self) -> int:
+        """The bytes that became visible since the log was opened."""
+        return self._state.shown_bytes
 
     @property
     def last_stable_offset(self) -> int:

@@ -6,10 +6,12 @@ was never cleaned) each batch must begin where the one before it ended; that fin
 
 import logging
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from logmark.errors import ErrorCode, Malformed, Refused
 from logmark.log import timestamps
 from logmark.log.damage import BadBatch, Damage
+from logmark.log.file_range import FileRange
 from logmark.log.segment import Segment
 from logmark.log.state import LogState
 from logmark.wire import batches
@@ -20,6 +22,22 @@ POSITIONS_MAX = 64
 Records = bytes | memoryview
 
 logger = logging.getLogger(__name__)
+
+
+class Fetched(NamedTuple):
+    """Batches that a read has found, the aborted transactions that their reader must skip, and where they lie."""
+
+    records: Records
+    # None if the reader did not ask for committed records only.
+    aborted: list[tuple[int, int]] | None
+    segment: Segment | None = None
+    position: int = 0
+    # Whether another segment follows the one that was read.
+    is_followed: bool = False
+
+
+NOTHING = Fetched(b"", None)
+NOTHING_COMMITTED = Fetched(b"", [])
 
 
 class Reader:
@@ -55,37 +73,41 @@ class Reader:
 
         Raises Refused if the offset is out of range, or if the log is damaged there or cannot be read.
         """
-        state = self._state
-        if not state.log_start_offset <= offset < state.high_watermark:
-            return self._read_nothing(offset)
-        try:
-            return self._read(offset, bytes_max=bytes_max, at_least_one=at_least_one, end=state.high_watermark)
-        except OSError as error:
-            raise self._unreadable(error) from error
+        return self.fetch(offset, bytes_max=bytes_max, at_least_one=at_least_one, is_committed=False).records
 
-    def read_committed(
-        self, offset: int, *, bytes_max: int, at_least_one: bool = True
-    ) -> tuple[Records, list[tuple[int, int]]]:
-        """Return whole batches below the last stable offset, and the aborted transactions that the reader must skip.
+    def fetch(self, offset: int, *, bytes_max: int, at_least_one: bool, is_committed: bool) -> Fetched:
+        """Return what `read` returns, or the batches below the last stable offset; and where they lie.
 
         Raises what `read` raises.
         """
         state = self._state
-        end = state.last_stable_offset
+        end = state.last_stable_offset if is_committed else state.high_watermark
         if not state.log_start_offset <= offset < end:
-            return self._read_nothing(offset), []
+            self._check_range(offset)
+            return NOTHING_COMMITTED if is_committed else NOTHING
         try:
-            records = self._read(offset, bytes_max=bytes_max, at_least_one=at_least_one, end=end, is_stable=True)
-            if not state.has_aborted or not len(records):
-                return records, []
-            return records, self.aborted_transactions(offset, self._bound())
+            fetched = self._read(offset, bytes_max, end, at_least_one=at_least_one, is_committed=is_committed)
+            if is_committed and state.has_aborted and len(fetched.records):
+                return fetched._replace(aborted=self.aborted_transactions(offset, self._bound()))
+            return fetched
         except OSError as error:
             raise self._unreadable(error) from error
 
-    def _read_nothing(self, offset: int) -> Records:
+    def hold_open(self, fetched: Fetched) -> FileRange:
+        """Return fetched records as a range of their file, which is open as long as the range is there.
+
+        Raises Refused if the file cannot be opened.
+        """
+        assert fetched.segment is not None
+        try:
+            return FileRange(fetched.segment.file.hold_open(), fetched.position, fetched.records)
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _check_range(self, offset: int) -> None:
         state = self._state
         if state.log_start_offset <= offset <= state.high_watermark:
-            return b""
+            return
         raise Refused(
             ErrorCode.OFFSET_OUT_OF_RANGE,
             f"Offset {offset} is not between {state.log_start_offset} and {state.high_watermark}.",
@@ -144,35 +166,34 @@ class Reader:
 
     # Batches
 
-    def _read(
-        self, offset: int, *, bytes_max: int, at_least_one: bool, end: int, is_stable: bool = False
-    ) -> Records:  # fmt: skip
+    def _read(self, offset: int, bytes_max: int, end: int, *, at_least_one: bool, is_committed: bool) -> Fetched:
         """Return whole batches from the one that holds an offset on, all below the offset `end`.
 
         The visible bytes of the segments end at `end`, unless that is a last stable offset.
         """
+        nothing = NOTHING_COMMITTED if is_committed else NOTHING
         known = self._positions.get(offset)
         if known is None or known[1] >= known[0].visible_bytes or self._begins_behind(known[0], offset):
             located = self._locate(offset)
             if located is None:
-                return b""
+                return nothing
             segment, position, base = located
         else:
             segment, position = known
             base = offset
         left = segment.visible_bytes - position
         data: Records = segment.read(position, min(left, max(bytes_max, HEADER_BYTES)))
-        if is_stable and int.from_bytes(data[:8], "big") >= end:
+        if is_committed and int.from_bytes(data[:8], "big") >= end:
             # Compaction has left nothing between the offset and the end.
-            return b""
+            return nothing
         sound, next_offset, problem = batches.sound_prefix(
-            data, base=base, end=end if is_stable else None, leader_epoch=self._leader_epoch
+            data, base=base, end=end if is_committed else None, leader_epoch=self._leader_epoch
         )
         if not sound and problem is None:
             data, sound, next_offset, problem = self._read_one(segment, position, base)
         if sound > bytes_max and not at_least_one:
-            return b""
-        if is_stable:
+            return nothing
+        if is_committed:
             self._stopped = segment, position + (sound if next_offset == end else len(data)), next_offset
         if problem is not None or not self._follows(segment, position, data, sound, next_offset, end):
             sound, next_offset = self._served(segment, position, data, base, sound, problem)
@@ -180,7 +201,8 @@ class Reader:
         positions[next_offset] = segment, position + sound
         if len(positions) > POSITIONS_MAX:
             del positions[next(iter(positions))]
-        return data if sound == len(data) else memoryview(data)[:sound]
+        records = data if sound == len(data) else memoryview(data)[:sound]
+        return Fetched(records, nothing.aborted, segment, position, segment is not self._segments.active)
 
     def _begins_behind(self, segment: Segment, offset: int) -> bool:
         """Return whether another segment begins at an offset: what follows in this one is damage."""

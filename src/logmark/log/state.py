@@ -65,8 +65,8 @@ class LogState:
 
     __slots__ = (
         "_on_stop", "epochs", "failure", "folder", "has_aborted", "high_watermark", "index", "key",
-        "log_end_offset", "log_start_offset", "name", "producers", "segments", "settings", "status", "topic",
-        "topic_id", "watchers",
+        "log_end_offset", "log_start_offset", "name", "producers", "segments", "settings", "shown_bytes", "status",
+        "topic", "topic_id", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -90,6 +90,8 @@ class LogState:
         self.log_start_offset = 0
         self.log_end_offset = 0
         self.high_watermark = 0
+        # Bytes that became visible since the log was opened: waiting fetches count them.
+        self.shown_bytes = 0
         self.epochs = Epochs(0)
         self.producers = Producers()
         # Whether any segment may have a transaction index.

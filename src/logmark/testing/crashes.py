@@ -146,6 +146,14 @@ class CrashFile:
     def is_in_place(self) -> bool:
         return self._disk._find(self.path) == self._node
 
+    def hold_open(self) -> "CrashFile":
+        """Return itself: it stays the same file when its name changes."""
+        return self
+
+    def size_if_deleted(self) -> int:
+        """Return 0: it holds no descriptor."""
+        return 0
+
     def close(self) -> None:
         """Nothing is held."""
 

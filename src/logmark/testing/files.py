@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from logmark.disk.files import Bytes, File, FileSystem, Lock
+from logmark.disk.files import Bytes, File, FileSystem, Lock, OpenFile
 
 
 @dataclass(slots=True)
@@ -74,6 +74,9 @@ class FaultyFile:
 
     def is_in_place(self) -> bool:
         return self._file.is_in_place()
+
+    def hold_open(self) -> OpenFile:
+        return self._file.hold_open()
 
     def close(self) -> None:
         self._file.close()

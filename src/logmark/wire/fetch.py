@@ -5,8 +5,8 @@ v7  sessions                                v11  racks, preferred replica      v
 """
 
 import struct
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence, Sized
+from typing import Generic, NamedTuple, TypeVar
 
 from logmark.errors import Malformed
 from logmark.wire.primitives import BROKEN, Compact, Encoding, Plain, misfit, required, trailing
@@ -58,15 +58,21 @@ class FetchRequest(NamedTuple):
     rack_id: str
 
 
-class FetchAnswer(NamedTuple):
-    """What one partition has; aborted transactions are pairs of producer id and first offset, None is sent as null."""
+Records = TypeVar("Records", bound=Sized, covariant=True)
+
+
+class FetchAnswer(NamedTuple, Generic[Records]):
+    """What one partition has; aborted transactions are pairs of producer id and first offset, None is sent as null.
+
+    Records are bytes, or whatever stands for bytes of which the length is known.
+    """
 
     partition: int
     error_code: int
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
-    records: bytes | memoryview
+    records: Records
     aborted_transactions: Sequence[tuple[int, int]] | None = ()
     preferred_read_replica: int = -1
 
@@ -77,7 +83,7 @@ class FetchResponse(NamedTuple):
     throttle_time_ms: int
     error_code: int
     session_id: int
-    topics: list[tuple[str, list[FetchAnswer]]]
+    topics: list[tuple[str, list[FetchAnswer[memoryview]]]]
 
 
 def _encoding(version: int) -> Encoding:
@@ -183,11 +189,11 @@ def encode_response(
     throttle_time_ms: int,
     error_code: int,
     session_id: int,
-    topics: Sequence[tuple[str, Sequence[FetchAnswer]]],
-) -> list[bytes | memoryview]:
+    topics: Sequence[tuple[str, Sequence[FetchAnswer[Records]]]],
+) -> list[bytes | Records]:
     """The body of the response as buffers to send in this order; records are never null, librdkafka refuses that."""
     write = _encoding(version)
-    buffers: list[bytes | memoryview] = []
+    buffers: list[bytes | Records] = []
     if version >= 7:
         head = bytearray(_RESPONSE_V7.pack(throttle_time_ms, error_code, session_id))
     else:
@@ -198,7 +204,7 @@ def encode_response(
         head += write.length(len(answers))
         for answer in answers:
             head += _answer_head(version, write, answer)
-            if answer.records:
+            if len(answer.records):
                 buffers += (bytes(head), answer.records)
                 head.clear()
             head += write.NO_TAGS
@@ -209,7 +215,7 @@ def encode_response(
     return buffers
 
 
-def _answer_head(version: int, write: Encoding, answer: FetchAnswer) -> bytes:
+def _answer_head(version: int, write: Encoding, answer: FetchAnswer[Records]) -> bytes:
     """Everything of an answer before its records."""
     partition, error_code, high_watermark, stable, log_start, records, aborted, replica = answer
     if version >= 5:
@@ -296,7 +302,7 @@ def _read_response(version: int, frame: memoryview, budget: int) -> FetchRespons
     return FetchResponse(throttle_time_ms, error_code, session_id, topics)
 
 
-def _read_answer(version: int, frame: memoryview, at: int, budget: int) -> tuple[FetchAnswer, int, int]:
+def _read_answer(version: int, frame: memoryview, at: int, budget: int) -> tuple[FetchAnswer[memoryview], int, int]:
     read = _encoding(version)
     if version >= 5:
         fixed = _ANSWER_V5.unpack_from(frame, at)
@@ -316,5 +322,6 @@ def _read_answer(version: int, frame: memoryview, at: int, budget: int) -> tuple
         at += 4
     records, at = read.read_bytes(frame, at)
     at, budget = read.skip_tags(frame, at, budget)
-    answer = FetchAnswer._make((*fixed, frame[:0] if records is None else records, tuple(aborted), replica))
+    taken = frame[:0] if records is None else records
+    answer: FetchAnswer[memoryview] = FetchAnswer._make((*fixed, taken, tuple(aborted), replica))
     return answer, at, budget

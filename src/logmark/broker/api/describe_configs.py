@@ -3,9 +3,11 @@
 v1  sources and synonyms     v3  types and documentation     v4  flexible
 """
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any
 
+from logmark.broker.answers import Buffers, LongBody
+from logmark.broker.pace import Pace
 from logmark.errors import ErrorCode, Refused
 from logmark.log import catalog
 from logmark.log.settings import SETTINGS
@@ -19,15 +21,31 @@ VERSIONS = range(1, 5)
 
 TOPIC = 2
 BROKER = 4
+# A request for more resources lets others have their turn.
+LARGE = 10
+# A resource has some thirty settings.
+DESCRIBE_STEPS = 5
 
 # Where a topic's value comes from, as Kafka numbers it.
 TOPIC_CONFIG_SOURCES = {"override": 1, "broker": 4, "default": 5}
 _KINDS = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7}
 
 
-def handle(request: schema.Request, at: "Request") -> schema.Response:
-    """Describes each resource by itself."""
-    return schema.Response(results=[_describe(resource, request, at) for resource in request.resources])
+def handle(request: schema.Request, at: "Request") -> schema.Response | Coroutine[Any, Any, Buffers]:
+    """Describe each resource by itself; one that is named several times is described once."""
+    resources = list({(each.resource_type, each.resource_name): each for each in request.resources}.values())
+    if len(resources) > LARGE:
+        return _answer_later(resources, request, at)
+    return schema.Response(results=[_describe(each, request, at) for each in resources])
+
+
+async def _answer_later(resources: list[schema.RequestResource], request: schema.Request, at: "Request") -> Buffers:
+    pace = Pace()
+    body = LongBody(schema, at.version)
+    for each in resources:
+        body.add(_describe(each, request, at))
+        await pace.step(DESCRIBE_STEPS)
+    return body.finish(schema.Response(results=[]))
 
 
 def _describe(

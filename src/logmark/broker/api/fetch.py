@@ -2,7 +2,9 @@
 
 v5  log start offset     v7  fetch sessions (KIP-227)     v9  leader epochs     v10 zstd     v11 racks     v12 flexible
 Topic ids replace names in version 13, which is not served yet.
-A fetch without enough bytes waits until data comes or its time is over; nothing polls, no other connection waits.
+A fetch without enough bytes waits until data comes or its time is over; nothing polls, no other connection waits. It
+counts what becomes visible meanwhile, and the log is read again only when that may be enough. Records in a response are
+ranges of their files, so that a client that does not read its responses costs no memory.
 Who asks for committed records only gets batches below the last stable offset, and what to leave out of them.
 """
 
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING
 from logmark.broker import unreadable
 from logmark.broker.sessions import FetchSession
 from logmark.errors import ErrorCode, Refused
+from logmark.log.file_range import FileRange
 from logmark.log.partition import Partition
 from logmark.names import TopicPartition
 from logmark.wire import fetch as wire
@@ -30,7 +33,13 @@ CONSUMER = -1
 DEBUG_CONSUMER = -2
 READ_COMMITTED = 1
 
-Collected = list[tuple[TopicPartition, wire.FetchAnswer]]
+# Records below this size are sent as the bytes that were read.
+RANGE_BYTES_MIN = 4 * 1024
+# What a waiting fetch takes in memory, about, and each of its partitions.
+FETCH_BYTES, PARTITION_BYTES = 2000, 600
+
+Answer = wire.FetchAnswer[bytes | memoryview | FileRange]
+Collected = list[tuple[TopicPartition, Answer]]
 
 
 def handle_frame(
@@ -50,25 +59,54 @@ def handle_frame(
         session, only_news = at.broker.fetch_sessions.resume(request)
     except Refused as refused:
         # A session's error is the whole answer: there are no partitions to speak of.
+        none: list[tuple[str, list[Answer]]] = []
         return wire.encode_response(
-            at.version, throttle_time_ms=0, error_code=int(refused.code), session_id=0, topics=[]
+            at.version, throttle_time_ms=0, error_code=int(refused.code), session_id=0, topics=none
         )
     return _Fetch(request, session, only_news, at).begin()
 
 
 def _refusal(request: wire.FetchRequest, code: ErrorCode, version: int) -> "Buffers":
-    failed = [
-        (topic, [wire.FetchAnswer(partition.partition, int(code), -1, -1, -1, b"") for partition in partitions])
+    failed: list[tuple[str, list[Answer]]] = [
+        (topic, [_failed(partition.partition, code) for partition in partitions])
         for topic, partitions in request.topics
     ]
     # The error of the whole answer exists from version 7 on.
     return wire.encode_response(version, throttle_time_ms=0, error_code=int(code), session_id=0, topics=failed)
 
 
+class _Watch:
+    """What a waiting fetch knows of one partition; the log calls it after each change."""
+
+    __slots__ = ("_fetch", "_is_committed", "_shown_bytes", "_stable", "partition")
+
+    def __init__(self, fetch: "_Fetch", partition: Partition, *, is_committed: bool) -> None:
+        self._fetch = fetch
+        self._is_committed = is_committed
+        self.partition = partition
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from here: everything before was read."""
+        self._shown_bytes = self.partition.shown_bytes
+        self._stable = self.partition.last_stable_offset
+
+    def __call__(self) -> None:
+        grown = self.partition.shown_bytes - self._shown_bytes
+        if grown and self._is_committed and self.partition.last_stable_offset == self._stable:
+            return  # of an open transaction
+        self.begin()
+        # Without new records it is the log start that was moved, a log that has failed, or a topic that was deleted.
+        self._fetch.count(grown or None)
+
+
 class _Fetch:
     """One fetch from its arrival to its answer."""
 
-    __slots__ = ("_answered", "_at", "_is_due", "_only_news", "_request", "_session", "_timer", "_wanted", "_watched")
+    __slots__ = (
+        "_answered", "_at", "_bytes", "_is_due", "_memory_bytes", "_only_news", "_request", "_session", "_timer",
+        "_wanted", "_watches",
+    )  # fmt: skip
 
     def __init__(
         self, request: wire.FetchRequest, session: FetchSession | None, only_news: bool, at: "Request"
@@ -84,27 +122,37 @@ class _Fetch:
         self._wanted: list[tuple[TopicPartition, wire.FetchPartition]] = list(partitions.items())
         self._answered: asyncio.Future[Buffers | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._watched: list[Partition] = []
+        self._watches: list[_Watch] = []
         self._is_due = False
+        # How many bytes there are for it, at most.
+        self._bytes = 0
+        self._memory_bytes = FETCH_BYTES + PARTITION_BYTES * len(self._wanted)
 
     def begin(self) -> "Buffers | asyncio.Future[Buffers | None]":
         collected, is_enough = self._collect()
-        if is_enough or self._request.max_wait_ms <= 0:
+        broker = self._at.broker
+        # Where memory is short nobody waits: the client asks again.
+        if is_enough or self._request.max_wait_ms <= 0 or not broker.budget.has_room(self._memory_bytes):
             return self._encoded(collected)
-        loop = self._at.broker.loop
-        self._answered = loop.create_future()
+        broker.budget.hold(self._memory_bytes)
+        self._answered = broker.loop.create_future()
         self._answered.add_done_callback(self._end)
-        self._timer = loop.call_later(min(self._request.max_wait_ms, MAX_WAIT_MS_MAX) / 1000, self._look_again, True)
+        wait_s = min(self._request.max_wait_ms, MAX_WAIT_MS_MAX) / 1000
+        self._timer = broker.loop.call_later(wait_s, self._look_again, True)
+        is_committed = self._request.isolation_level == READ_COMMITTED
         for where, _ in self._wanted:
-            partition = self._at.broker.logs.partition(where.topic, where.partition)
+            partition = broker.logs.partition(where.topic, where.partition)
             if partition is not None:
-                partition.watchers.add(self._wake)
-                self._watched.append(partition)
+                watch = _Watch(self, partition, is_committed=is_committed)
+                partition.watchers.add(watch)
+                self._watches.append(watch)
         return self._answered
 
-    def _wake(self) -> None:
-        # Many appends in one turn of the loop are one reason to look.
-        if not self._is_due:
+    def count(self, grown: int | None) -> None:
+        """Count what became visible, and look if it is enough; None is a change that the client may have to know of."""
+        self._bytes += grown or 0
+        # Many changes in one turn of the loop are one reason to look.
+        if not self._is_due and (grown is None or self._bytes >= self._request.min_bytes):
             self._is_due = True
             self._at.broker.loop.call_soon(self._look_again, False)
 
@@ -115,12 +163,16 @@ class _Fetch:
         collected, is_enough = self._collect()
         if is_enough or time_is_over:
             self._answered.set_result(self._encoded(collected))
+            return
+        for watch in self._watches:
+            watch.begin()
 
     def _end(self, _: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        for partition in self._watched:
-            partition.watchers.discard(self._wake)
+        for watch in self._watches:
+            watch.partition.watchers.discard(watch)
+        self._at.broker.budget.hold(-self._memory_bytes)
 
     def _collect(self) -> tuple[Collected, bool]:
         """What can be sent now, and whether it is worth sending."""
@@ -132,10 +184,11 @@ class _Fetch:
         find: Callable[[str, int], Partition | None] = self._at.broker.logs.partition
         for where, wanted in self._wanted:
             partition = find(where.topic, where.partition)
-            answer = _read(partition, wanted, left, is_first=total == 0, is_committed=is_committed)
+            answer, is_followed = _read(partition, wanted, left, is_first=total == 0, is_committed=is_committed)
             if partition is not None:
                 known += 1
-                is_urgent = is_urgent or answer.error_code != 0
+                # Behind the end of a segment there is more, which only the next fetch can get.
+                is_urgent = is_urgent or is_followed or answer.error_code != 0
                 if answer.error_code == ErrorCode.CORRUPT_MESSAGE:
                     answer = self._complain(where, wanted.fetch_offset, partition, answer)
             total += len(answer.records)
@@ -143,12 +196,11 @@ class _Fetch:
             collected.append((where, answer))
         # A partition that nobody knows waits with the others, or its reader would ask without a pause; one that is
         # deleted meanwhile ends the wait.
-        is_urgent = is_urgent or not known or known < len(self._watched)
+        is_urgent = is_urgent or not known or known < len(self._watches)
+        self._bytes = total
         return collected, is_urgent or total >= self._request.min_bytes
 
-    def _complain(
-        self, where: TopicPartition, offset: int, partition: Partition, answer: wire.FetchAnswer
-    ) -> wire.FetchAnswer:
+    def _complain(self, where: TopicPartition, offset: int, partition: Partition, answer: Answer) -> Answer:
         """The answer to who asks for a damaged place: the code, or a broken batch when the code was not heard."""
         is_old = self._at.version in unreadable.OLD_VERSIONS
         if not is_old or self._at.connection.complaints.is_heard(where, offset):
@@ -164,7 +216,7 @@ class _Fetch:
             for where, answer in collected:
                 # The fetch that begins a session is no turn yet, as in Kafka.
                 session.tell(where, answer, turns=self._only_news)
-        topics: dict[str, list[wire.FetchAnswer]] = {}
+        topics: dict[str, list[Answer]] = {}
         for where, answer in collected:
             topics.setdefault(where.topic, []).append(answer)
         return wire.encode_response(
@@ -178,25 +230,28 @@ class _Fetch:
 
 def _read(
     partition: Partition | None, wanted: wire.FetchPartition, bytes_left: int, *, is_first: bool, is_committed: bool
-) -> wire.FetchAnswer:
+) -> tuple[Answer, bool]:
+    """Return what there is of a partition, and whether records of another segment follow."""
     index = wanted.partition
     if partition is None:
-        return wire.FetchAnswer(index, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), -1, -1, -1, b"")
+        return _failed(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), False
     if wanted.last_fetched_epoch > 0:
-        return wire.FetchAnswer(index, int(ErrorCode.OFFSET_OUT_OF_RANGE), -1, -1, -1, b"")
+        return _failed(index, ErrorCode.OFFSET_OUT_OF_RANGE), False
     if wanted.current_leader_epoch > 0:
-        return wire.FetchAnswer(index, int(ErrorCode.UNKNOWN_LEADER_EPOCH), -1, -1, -1, b"")
+        return _failed(index, ErrorCode.UNKNOWN_LEADER_EPOCH), False
     bytes_max = min(wanted.bytes_max, bytes_left)
-    records: bytes | memoryview = b""
-    # Null says that committed records were not asked for.
-    aborted: list[tuple[int, int]] | None = None
     try:
         # The first partition with data may send one batch above the limits, or a large batch could never be read.
-        if is_committed:
-            records, aborted = partition.read_committed(wanted.fetch_offset, bytes_max=bytes_max, at_least_one=is_first)
-        else:
-            records = partition.read(wanted.fetch_offset, bytes_max=bytes_max, at_least_one=is_first)
+        fetched = partition.fetch(
+            wanted.fetch_offset, bytes_max=bytes_max, at_least_one=is_first, is_committed=is_committed
+        )
+        records = fetched.records if len(fetched.records) < RANGE_BYTES_MIN else partition.hold_open(fetched)
     except Refused as refused:
-        return wire.FetchAnswer(index, int(refused.code), -1, -1, -1, b"")
+        return _failed(index, refused.code), False
     stable, start = partition.last_stable_offset, partition.log_start_offset
-    return wire.FetchAnswer(index, 0, partition.high_watermark, stable, start, records, aborted)
+    answer = wire.FetchAnswer(index, 0, partition.high_watermark, stable, start, records, fetched.aborted)
+    return answer, fetched.is_followed and len(records) > 0
+
+
+def _failed(partition: int, code: ErrorCode) -> Answer:
+    return wire.FetchAnswer(partition, int(code), -1, -1, -1, b"")

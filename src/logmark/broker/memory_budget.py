@@ -1,0 +1,132 @@
+"""The memory that clients may make the broker hold: one budget over all connections.
+
+Requests reserve memory before they are received. Large ones may not use all of it, so that the requests of other
+clients are served while they come in:
+
+    up to 64 KiB       all of the budget: heartbeats and commits find memory when others do not
+    up to 1 MiB        seven eighths of it
+    larger             a half of it, together; one alone is always let in, or it could never be served
+
+What is held beside requests (connections, responses, waiting fetches) counts too, and cannot be refused afterwards.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from enum import Enum
+from pathlib import Path
+
+SMALL_BYTES = 64 * 1024
+LARGE_BYTES = 1024 * 1024
+DEFAULT_BYTES_MAX = 256 * 1024 * 1024
+# The memory of the machine or of the container is for the log's pages, too.
+SHARE_OF_LIMIT = 4
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+Granted = Callable[[], None]
+
+
+class Size(Enum):
+    """How large a request is, compared with others."""
+
+    SMALL = "small"
+    MEDIUM = "medium"
+    LARGE = "large"
+
+
+def size_of(request_bytes: int) -> Size:
+    """Return the class of a request."""
+    if request_bytes <= SMALL_BYTES:
+        return Size.SMALL
+    return Size.MEDIUM if request_bytes <= LARGE_BYTES else Size.LARGE
+
+
+def default_bytes_max(limits: tuple[str, ...] = _CGROUP_LIMITS) -> int:
+    """Return the budget of a broker without the setting: less where the container has little memory."""
+    for path in limits:
+        with suppress(OSError, ValueError):
+            return min(DEFAULT_BYTES_MAX, int(Path(path).read_text()) // SHARE_OF_LIMIT)
+    return min(DEFAULT_BYTES_MAX, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // SHARE_OF_LIMIT)
+
+
+class MemoryBudget:
+    """Counts what is held; requests that find too little left wait, each class in its own line."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._limits = {Size.SMALL: bytes_max, Size.MEDIUM: bytes_max * 7 // 8, Size.LARGE: bytes_max * 7 // 8}
+        self._large_max = bytes_max // 2
+        self._used = 0
+        self._requests = 0  # bytes that requests have reserved
+        self._large = 0  # those of large ones among them
+        self._waiting: dict[Size, deque[tuple[int, Granted]]] = {size: deque() for size in Size}
+
+    @property
+    def used(self) -> int:
+        """How many bytes are held."""
+        return self._used
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a request waits for memory."""
+        return any(self._waiting.values())
+
+    # Requests
+
+    def reserve(self, request_bytes: int, granted: Granted) -> bool:
+        """Reserve memory for a request now, or call back as soon as it is reserved."""
+        line = self._waiting[size_of(request_bytes)]
+        if not line and self._has_room(request_bytes):
+            self._take(request_bytes)
+            return True
+        line.append((request_bytes, granted))
+        return False
+
+    def release(self, request_bytes: int) -> None:
+        """Give back what a request has reserved."""
+        self._used -= request_bytes
+        self._requests -= request_bytes
+        if size_of(request_bytes) is Size.LARGE:
+            self._large -= request_bytes
+        self._grant()
+
+    def withdraw(self, granted: Granted) -> None:
+        """Leave the line, when the connection of a waiting request is lost; others may have waited behind it."""
+        for size, line in self._waiting.items():
+            self._waiting[size] = deque(entry for entry in line if entry[1] != granted)
+        self._grant()
+
+    # Everything else
+
+    def hold(self, size_bytes: int) -> None:
+        """Count bytes that are held already; a negative number takes them back."""
+        self._used += size_bytes
+        if size_bytes < 0:
+            self._grant()
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Return whether something can be held that may as well be refused."""
+        return self._used + size_bytes <= self._limits[Size.MEDIUM]
+
+    def _has_room(self, request_bytes: int) -> bool:
+        size = size_of(request_bytes)
+        if size is Size.LARGE:
+            if not self._large:
+                return True
+            if self._large + request_bytes > self._large_max:
+                return False
+        return not self._requests or self._used + request_bytes <= self._limits[size]
+
+    def _take(self, request_bytes: int) -> None:
+        self._used += request_bytes
+        self._requests += request_bytes
+        if size_of(request_bytes) is Size.LARGE:
+            self._large += request_bytes
+
+    def _grant(self) -> None:
+        for size in Size:
+            line = self._waiting[size]
+            while line and self._has_room(line[0][0]):
+                request_bytes, granted = line.popleft()
+                self._take(request_bytes)
+                granted()

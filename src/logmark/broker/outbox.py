@@ -1,0 +1,100 @@
+"""The responses of one connection on their way to its client.
+
+The transport gets them in chunks, each when the socket has taken the one before. What the client does not take waits
+here: records as ranges of their files, which cost no memory, and everything else as bytes.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from logmark.broker.answers import Buffers
+from logmark.log.file_range import KEPT_BYTES_MAX, FileRange
+
+# Not less: what a range keeps in memory is sent as it is.
+CHUNK_BYTES = KEPT_BYTES_MAX
+
+
+class Outbox:
+    """What a client has not taken yet, in order."""
+
+    __slots__ = ("_pieces", "_transport", "chunk_bytes", "is_blocked", "size_bytes")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        # The transport tries to send each chunk at once, and says when the socket did not take all of it.
+        transport.set_write_buffer_limits(high=0)
+        self._transport = transport
+        self._pieces: deque[bytes | memoryview | FileRange] = deque()
+        self.chunk_bytes = CHUNK_BYTES
+        # Whether the socket takes no more for now.
+        self.is_blocked = False
+        # Bytes that wait here, in memory or in files.
+        self.size_bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def put(self, buffers: Buffers) -> int:
+        """Add a response and return its size."""
+        size = sum(map(len, buffers))
+        self._pieces += buffers
+        self.size_bytes += size
+        return size
+
+    def send(self) -> None:
+        """Hand over what the socket takes; what is left of records is no longer kept in memory.
+
+        Raises OSError or EOFError if records cannot be read from their file.
+        """
+        while self._pieces and not self.is_blocked:
+            chunk = self._take_chunk()
+            if len(chunk) == 1:
+                self._transport.write(chunk[0])
+            else:
+                self._transport.writelines(chunk)
+        if self._pieces:
+            drop_bytes(self._pieces)
+
+    def _take_chunk(self) -> list[bytes | memoryview]:
+        chunk: list[bytes | memoryview] = []
+        left = self.chunk_bytes
+        pieces = self._pieces
+        while pieces and left > 0:
+            piece = pieces[0]
+            if isinstance(piece, FileRange):
+                taken = piece.take(left)
+                if not len(piece):
+                    pieces.popleft()
+            else:
+                taken = piece
+                pieces.popleft()
+            chunk.append(taken)
+            left -= len(taken)
+            self.size_bytes -= len(taken)
+        return chunk
+
+    @property
+    def memory_bytes(self) -> int:
+        """How much memory the responses take that wait here or in the transport, about."""
+        return memory_of(self._pieces) + (self.chunk_bytes if self.is_blocked else 0)
+
+    def ranges(self) -> Iterator[FileRange]:
+        """Yield the ranges of files that wait here."""
+        return (piece for piece in self._pieces if isinstance(piece, FileRange))
+
+    def clear(self) -> None:
+        """Drop everything: the connection is closed."""
+        self._pieces.clear()
+        self.size_bytes = 0
+
+
+def memory_of(buffers: Iterable[bytes | memoryview | FileRange]) -> int:
+    """Return how many bytes of a response are in memory."""
+    return sum(buffer.bytes_in_memory if isinstance(buffer, FileRange) else len(buffer) for buffer in buffers)
+
+
+def drop_bytes(buffers: Iterable[bytes | memoryview | FileRange]) -> None:
+    """Free the memory of records that can be read from their files again."""
+    for buffer in buffers:
+        if isinstance(buffer, FileRange):
+            buffer.drop_bytes()
