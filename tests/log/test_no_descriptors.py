@@ -267,10 +267,10 @@ def test_what_the_checkpoints_say_of_a_deleted_partition_is_dropped_also_after_a
     for part in ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint"):
         lab.files.fail_opens(part)
         with suppress(OSError):
-            lab.directory.forget_predecessors([key])
+            lab.directory.forget_predecessors([key])()
         lab.files.heal()
 
-    lab.directory.forget_predecessors([key])
+    lab.directory.forget_predecessors([key])()
 
     named = [path.name for path in lab.path.glob("*checkpoint*") if "clicks 0" in path.read_text()]
     assert [] == named
