@@ -125,7 +125,8 @@ _WITHOUT_MEANING_EXACT = frozenset((
     "num.io.threads", "num.network.threads", "num.recovery.threads.per.data.dir", "num.replica.fetchers",
     "offsets.commit.timeout.ms", "offsets.load.buffer.size", "offsets.topic.compression.codec",
     "offsets.topic.replication.factor", "process.roles", "producer.id.expiration.check.interval.ms",
-    "producer.purgatory.purge.interval.requests", "queued.max.requests", "request.timeout.ms",
+    "producer.purgatory.purge.interval.requests", "queued.max.request.bytes", "queued.max.requests",
+    "request.timeout.ms",
     "security.inter.broker.protocol", "unclean.leader.election.enable",
 ))  # fmt: skip
 _WITHOUT_MEANING_PREFIXES = (
