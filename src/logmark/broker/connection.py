@@ -328,8 +328,13 @@ class Connection(asyncio.BufferedProtocol):
         self._is_held = hold
         if hold:
             self._transport.pause_reading()
-            return
-        if self._have and self._frame is None:
+        else:
+            # Not now: this may be called while the requests of another connection are handled.
+            self._broker.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Handle the requests that have come already, and read further ones, unless this is held again."""
+        if self._transport is not None and not self._is_held and self._have and self._frame is None:
             self._take_from_scratch()
         if self._transport is not None and not self._is_held:
             self._transport.resume_reading()

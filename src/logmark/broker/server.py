@@ -24,7 +24,7 @@ from logmark.broker.recovery import recover
 from logmark.broker.sessions import FetchSessions
 from logmark.broker.timers import Timers
 from logmark.clock import Clock, SystemClock
-from logmark.disk.descriptors import connections_max, descriptor_limit
+from logmark.disk.descriptors import connections_max, descriptor_limit, files_max
 from logmark.disk.files import FileSystem, RealFileSystem
 from logmark.errors import UserError
 from logmark.log.directory import DataDirectory, unusable
@@ -341,7 +341,7 @@ class Broker:
         readers = Counter(file for files in held.values() for file in files)
         sizes = {file: file.size_if_deleted() for file in readers}
         for connection, files in held.items():
-            if sum(sizes.values()) <= DELETED_BYTES_MAX and len(sizes) <= HELD_FILES_MAX:
+            if sum(sizes.values()) <= DELETED_BYTES_MAX and len(sizes) <= min(HELD_FILES_MAX, files_max() // 2):
                 return
             if not files:
                 continue
