@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import IsolationLevel, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
+from logmark.client.client import Client
 from logmark.clock import SystemClock
 from logmark.disk.files import RealFileSystem
 from logmark.log import checkpoints
@@ -552,7 +553,8 @@ def crashed(tmp_path: Path) -> HandedOver:
     theirs = BrokerUnderTest("kafka", node.bootstrap_servers, node)
     topic = theirs.create_topic("orders")
     wait_until(lambda: is_served(theirs, topic), f"Apache Kafka leads {topic}")
-    topic_id = checkpoints.read_partition_metadata((node.log_dir / f"{topic}-0/partition.metadata").read_bytes())
+    with Client(node.bootstrap_servers) as client:
+        topic_id = client.metadata([topic]).topics[topic].topic_id
     theirs.close()
     node.stop()
     handed = HandedOver(folder=tmp_path / "handed", topic=topic, node_data=node.log_dir)

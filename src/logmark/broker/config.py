@@ -63,7 +63,7 @@ BROKER_SETTINGS: Mapping[str, BrokerSetting] = {
         _int("max.connections.per.ip", INT_MAX, "Connections of one address at one time.", high=INT_MAX),
         _list("max.connections.per.ip.overrides", "", "The same for single hosts: HOST:COUNT, several with commas."),
         _int("connections.max.idle.ms", 600_000, "A connection without requests is closed after this.", low=1000),
-        _int("fetch.max.bytes", 8_388_608, "The most that one fetch answers.", low=1024, high=INT_MAX),
+        _int("fetch.max.bytes", 57_671_680, "The most that one fetch answers.", low=1024, high=INT_MAX),
         _int("max.incremental.fetch.session.cache.slots", 1000, "Fetch sessions kept.", high=INT_MAX),
         _int("log.retention.check.interval.ms", 300_000, "How often old segments are looked for.", low=1),
         _int("log.initial.task.delay.ms", 30_000, "When they are looked for first after start."),

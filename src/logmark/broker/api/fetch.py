@@ -33,6 +33,8 @@ CONSUMER = -1
 DEBUG_CONSUMER = -2
 READ_COMMITTED = 1
 
+# A response carries no more than this, or one batch: reading and checking it is one turn of the event loop.
+RECORDS_BYTES_MAX = 8 * 1024 * 1024
 # Records below this size are sent as the bytes that were read.
 RANGE_BYTES_MIN = 4 * 1024
 # What a waiting fetch takes in memory, about, and each of its partitions.
@@ -176,7 +178,7 @@ class _Fetch:
 
     def _collect(self) -> tuple[Collected, bool]:
         """What can be sent now, and whether it is worth sending."""
-        left = min(self._request.max_bytes, self._at.broker.fetch_bytes_max)
+        left = min(self._request.max_bytes, self._at.broker.fetch_bytes_max, RECORDS_BYTES_MAX)
         total = known = 0
         is_urgent = False
         is_committed = self._request.isolation_level == READ_COMMITTED
