@@ -61,7 +61,10 @@ class Connection(asyncio.BufferedProtocol):
         self._announced = 0
         self._pending: deque[asyncio.Future[Buffers | None] | LateAnswer] = deque()
         self._ready_bytes = 0
+        self._unsent: Buffers = []
         self._outbox: Outbox | None = None
+        # Bytes of records that were answered in this turn of the event loop.
+        self._turn_bytes = 0
         self._is_sending_soon = False
         self._is_held = False
         self._has_had_its_turn = False
@@ -131,7 +134,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """Keep the connection until the client has taken the responses that are ready."""
-        self._has_ended = bool(self._outbox)
+        self._has_ended = bool(self._outbox) or self.blocked_at is not None
         return self._has_ended
 
     def pause_writing(self) -> None:
@@ -153,7 +156,7 @@ class Connection(asyncio.BufferedProtocol):
     def _take_from_scratch(self) -> None:
         """Handle the requests that have come whole, until this connection is held."""
         scratch = self._scratch
-        at = 0
+        at = self._turn_bytes = 0
         while self._have - at >= 4 and not self._is_held:
             size = int.from_bytes(scratch[at : at + 4], "big", signed=True)
             if not 0 < size <= self._broker.request_bytes_max:
@@ -168,7 +171,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._transport is None:
                 return
             at += 4 + size
-            if self._outbox is not None and self._outbox.size_bytes >= TURN_BYTES:
+            if self._turn_bytes >= TURN_BYTES and self._have > at:
                 self._end_turn()
         rest = self._have - at
         if at and rest:
@@ -265,14 +268,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def _send(self, buffers: Buffers) -> None:
         """Send at the end of the turn: a send wakes its reader, who would take time from the requests that wait."""
-        if self._outbox is None:
-            return
-        self._broker.unsent_bytes += self._outbox.put(buffers)
+        self._unsent += buffers
         if not self._is_sending_soon:
             self._is_sending_soon = True
             self._broker.send_soon(self)
-        if self._broker.unsent_bytes > UNSENT_BYTES_MAX:
-            self._broker.send_now()
+        if len(buffers) > 1:
+            size = sum(map(len, buffers))
+            self._turn_bytes += size
+            self._broker.unsent_bytes += size
+            if self._broker.unsent_bytes > UNSENT_BYTES_MAX:
+                self._broker.send_now()
 
     def send(self) -> None:
         """Hand over to the socket what it takes of the responses."""
@@ -280,20 +285,26 @@ class Connection(asyncio.BufferedProtocol):
         outbox = self._outbox
         if outbox is None:
             return
+        buffers, self._unsent = self._unsent, []
         outbox.chunk_bytes = self._broker.chunk_bytes
         try:
-            outbox.send()
+            outbox.send(buffers)
         except (OSError, EOFError) as error:
             outbox.clear()
             self.refuse(f"records could not be read while they were sent: {error}")
             return
-        if not outbox.is_blocked and self.blocked_at is not None:
+        if self.blocked_at is not None or outbox.is_blocked:
+            self._note_blocked(outbox)
+
+    def _note_blocked(self, outbox: Outbox) -> None:
+        """Hold the connection while the client does not take its responses, and count what they take."""
+        if not outbox.is_blocked:
             self.blocked_at = None
             self._broker.blocked.pop(self, None)
         self._count_held()
         if self._has_ended and not outbox and self._transport is not None:
             self._transport.close()
-        elif outbox.is_blocked is not self._is_held:
+        else:
             self._hold_or_go_on()
 
     def _count_held(self) -> None:
@@ -348,7 +359,7 @@ class Connection(asyncio.BufferedProtocol):
         """Closes this connection; what was answered before is handed over first."""
         if self._outbox is not None and not self._outbox.is_blocked:
             with contextlib.suppress(OSError, EOFError):
-                self._outbox.send()
+                self._outbox.send(self._unsent)
         if self._transport is not None:
             self._transport.abort()
 

@@ -18,7 +18,7 @@ CHUNK_BYTES = KEPT_BYTES_MAX
 class Outbox:
     """What a client has not taken yet, in order."""
 
-    __slots__ = ("_pieces", "_transport", "chunk_bytes", "is_blocked", "size_bytes")
+    __slots__ = ("_pieces", "_transport", "chunk_bytes", "is_blocked")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         # The transport tries to send each chunk at once, and says when the socket did not take all of it.
@@ -28,24 +28,20 @@ class Outbox:
         self.chunk_bytes = CHUNK_BYTES
         # Whether the socket takes no more for now.
         self.is_blocked = False
-        # Bytes that wait here, in memory or in files.
-        self.size_bytes = 0
 
     def __bool__(self) -> bool:
         return bool(self._pieces)
 
-    def put(self, buffers: Buffers) -> int:
-        """Add a response and return its size."""
-        size = sum(map(len, buffers))
-        self._pieces += buffers
-        self.size_bytes += size
-        return size
-
-    def send(self) -> None:
-        """Hand over what the socket takes; what is left of records is no longer kept in memory.
+    def send(self, buffers: Buffers) -> None:
+        """Hand over what the socket takes, these buffers last; what is left of records does not stay in memory.
 
         Raises OSError or EOFError if records cannot be read from their file.
         """
+        if len(buffers) == 1 and not self._pieces and not isinstance(only := buffers[0], FileRange):
+            # The usual small response. If the socket does not take it, the transport keeps it.
+            self._transport.write(only)
+            return
+        self._pieces += buffers
         while self._pieces and not self.is_blocked:
             chunk = self._take_chunk()
             if len(chunk) == 1:
@@ -57,20 +53,19 @@ class Outbox:
 
     def _take_chunk(self) -> list[bytes | memoryview]:
         chunk: list[bytes | memoryview] = []
-        left = self.chunk_bytes
+        size = 0
         pieces = self._pieces
-        while pieces and left > 0:
+        while pieces and size < self.chunk_bytes:
             piece = pieces[0]
             if isinstance(piece, FileRange):
-                taken = piece.take(left)
+                taken = piece.take(self.chunk_bytes)
                 if not len(piece):
                     pieces.popleft()
             else:
                 taken = piece
                 pieces.popleft()
             chunk.append(taken)
-            left -= len(taken)
-            self.size_bytes -= len(taken)
+            size += len(taken)
         return chunk
 
     @property
@@ -85,7 +80,6 @@ class Outbox:
     def clear(self) -> None:
         """Drop everything: the connection is closed."""
         self._pieces.clear()
-        self.size_bytes = 0
 
 
 def memory_of(buffers: Iterable[bytes | memoryview | FileRange]) -> int:

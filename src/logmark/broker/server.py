@@ -199,8 +199,8 @@ class Broker:
 
     @property
     def chunk_bytes(self) -> int:
-        """How much of a response a connection reads from its file at once: less if many clients are slow."""
-        return max(CHUNK_BYTES_MIN, min(CHUNK_BYTES, self._memory_max // 4 // (len(self.blocked) + 1)))
+        """How much of a response a connection hands to its socket at once: less if many clients are slow."""
+        return max(CHUNK_BYTES_MIN, min(CHUNK_BYTES, self._memory_max // 8 // (len(self.blocked) + 1)))
 
     async def checkpoint(self) -> None:
         """Writes where every log starts and how far it is durable; returns when that is on disk."""

@@ -8,7 +8,7 @@ delete the segment meanwhile.
 from logmark.disk.files import OpenFile
 
 # A range that is larger is sent in several pieces.
-KEPT_BYTES_MAX = 256 * 1024
+KEPT_BYTES_MAX = 1024 * 1024
 
 
 class FileRange:
