@@ -358,8 +358,9 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """Closes this connection; what was answered before is handed over first."""
         if self._outbox is not None and not self._outbox.is_blocked:
+            buffers, self._unsent = self._unsent, []
             with contextlib.suppress(OSError, EOFError):
-                self._outbox.send(self._unsent)
+                self._outbox.send(buffers)
         if self._transport is not None:
             self._transport.abort()
 
