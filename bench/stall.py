@@ -106,7 +106,8 @@ class Heart:
     def beat(self) -> None:
         """Notes the time since the last beat, and comes again soon."""
         at, worked = time.perf_counter(), time.thread_time()
-        self.gaps_ms.append(1000 * (at - self._at - BEAT_SECONDS))
+        # A timer of the loop may be called a little early: that is no gap.
+        self.gaps_ms.append(max(0.0, 1000 * (at - self._at - BEAT_SECONDS)))
         self.works_ms.append(1000 * (worked - self._worked))
         self._at, self._worked = at, worked
         self._loop.call_later(BEAT_SECONDS, self.beat)
