@@ -312,7 +312,7 @@ class Logs:
         return answers
 
     async def delete_topics(self, wanted: Sequence[Callable[[], Topic]]) -> list[Topic | Refused]:
-        """Delete topics, and wake whoever waits on their partitions; return each topic, or why it was refused."""
+        """Delete topics and wake the fetches that wait on them; return each topic, or why it was refused."""
         return await self._changes.run(lambda: self._delete_topics(wanted))
 
     async def _delete_topics(self, wanted: Sequence[Callable[[], Topic]]) -> list[Topic | Refused]:
