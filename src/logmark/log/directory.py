@@ -62,7 +62,7 @@ class DataDirectory:
         committer.open_wal = self._open_wal
         self._files = files
         self._committer = committer
-        self._lock = lock
+        self.lock = lock
         self._wal_limits = wal_limits
         self._folders = PartitionFolders(path, files, names)
         self._checkpoints = CheckpointFiles(path, files)
@@ -95,7 +95,8 @@ class DataDirectory:
             if lock is None:
                 raise UserError(
                     f"The data directory {path} is in use by another broker. Nothing was changed. "
-                    "Stop that broker, or choose another directory with --data-dir."
+                    "Stop that broker, or choose another directory with --data-dir. If none runs, a broker was killed "
+                    "and its child process that compacts (logmark.log.cleaning) has not ended: kill it."
                 )
             try:
                 names = files.listdir(path)
@@ -163,7 +164,7 @@ class DataDirectory:
             is_complete = False
         finally:
             self._committer.close_wal(remove=False)
-            self._lock.release()
+            self.lock.release()
         return clean and is_complete
 
     # Files of the top level
