@@ -31,6 +31,7 @@ from logmark.log.directory import DataDirectory, unusable
 from logmark.log.flusher import FlushedLog
 from logmark.log.groupcommit import Durability, GroupCommit
 from logmark.log.preview import has_wal
+from logmark.log.recent_reads import RecentReads
 from logmark.log.wal.log import WalLimits
 
 log = logging.getLogger(__name__)
@@ -168,6 +169,7 @@ class Broker:
             committer=self._committer,
             clock=self.clock,
             wal_limits=WalLimits(bytes_max=self.config.int("wal.max.bytes")),
+            recent_reads=RecentReads(self._memory_max // 4, hold=self.budget.hold, has_room=self.budget.has_room),
         )
         try:
             self.node_id = self._directory.node_id
