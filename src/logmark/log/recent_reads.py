@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 BYTES_MAX = 64 * 1024 * 1024
 # Smaller reads cost less than it takes to keep them.
 READ_BYTES_MIN = 32 * 1024
-# How many reads are noted to see that a log has several readers, and how many are kept after that was seen.
-NOTED_MAX = 512
-KEPT_AFTERWARDS = 512
+# How many reads are noted to see that a log has several readers, and how many are kept after that was seen: so many
+# that the others come to where the keeping began.
+NOTED_MAX = 64
+KEPT_AFTERWARDS = 256
 
 
 class RecentRead(NamedTuple):
