@@ -19,6 +19,7 @@ from logmark.log.groupcommit import Durability
 from logmark.names import TopicPartition
 from logmark.testing import Broker
 from logmark.wire import batches
+from tests.cli.conftest import run
 from tests.harness import wire
 from tests.harness.node import wait_until
 
@@ -177,6 +178,22 @@ def test_no_batch_inside_a_record_is_served_after_kill_9_when_half_of_the_record
     # Whoever knows from the write-ahead log where the log ends cuts the rest; whoever does not keeps what was cut.
     kept = list((tmp_path / "data" / f"{TOPIC}-0").glob("*.cut"))
     assert len(kept) == (0 if durability == "sync" else 1)
+
+
+@pytest.mark.parametrize("durability", ["sync", "os"])
+def test_no_repair_makes_a_batch_of_the_log_from_a_record_that_is_half_written(
+    tmp_path: Path, durability: Durability
+) -> None:
+    data = tmp_path / "data"
+    kill_in_the_middle_of_a_batch(data, durability, b"x" * 1000 + FORGED + b"x" * 100_000)
+    if durability == "sync":
+        assert 0 == run("recover", str(data)).exit_code
+
+    repaired = run("verify", str(data), "--repair", "--yes")
+
+    assert 0 == repaired.exit_code, repaired.error
+    with Broker(data_dir=str(data)) as broker:
+        assert [(0, b"0"), (1, b"1")] == read_log(broker.bootstrap_servers)
 
 
 @pytest.mark.parametrize("durability", ["sync", "os"])
