@@ -397,3 +397,20 @@ def test_a_start_reads_a_cut_batch_of_fake_headers_a_bounded_number_of_times(
             assert {FIRST: 2 if durability == "sync" else 1} == client.latest([FIRST])
 
     assert len(payload) <= read_bytes <= 10 * len(payload)
+
+
+@pytest.mark.parametrize("durability", ["sync", "os"])
+def test_a_start_reads_what_kill_9_has_left_of_fake_headers_a_bounded_number_of_times(
+    tmp_path: Path, durability: Durability
+) -> None:
+    payload = fake_headers(400_000)
+    # The half that is written ends behind what the headers promise.
+    kill_in_the_middle_of_a_batch(tmp_path / "data", durability, payload + b"x" * 500_000)
+    CountingFile.read_bytes = 0
+
+    with Broker(data_dir=str(tmp_path / "data"), files=CountingFileSystem(sync=False)) as broker:
+        read_bytes = CountingFile.read_bytes
+        with Client(broker.bootstrap_servers) as client:
+            assert {FIRST: 2} == client.latest([FIRST])
+
+    assert read_bytes <= 10 * len(payload)
