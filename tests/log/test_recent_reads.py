@@ -130,6 +130,19 @@ def test_nothing_is_kept_any_more_when_only_one_reader_is_left(
     assert not reads.size_bytes
 
 
+def test_the_memory_is_free_when_nobody_reads_any_more(
+    partition: Partition, reads: RecentReads, memory: Memory
+) -> None:
+    for _ in range(2):
+        read_all(partition)
+
+    reads.drop_idle()
+    assert memory.held_bytes, "somebody has read since the last time"
+    reads.drop_idle()
+
+    assert (0, 0) == (reads.size_bytes, memory.held_bytes)
+
+
 def test_a_log_that_has_grown_is_read_again(lab: Lab, partition: Partition) -> None:
     last = BATCHES - 2
     for _ in range(3):

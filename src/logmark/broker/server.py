@@ -102,6 +102,9 @@ class Broker:
         self.faults = Faults()
         self._memory_max = self.config.int("client.memory.max.bytes") or default_bytes_max()
         self.budget = MemoryBudget(self._memory_max)
+        self._recent_reads = RecentReads(
+            self._memory_max // 4, hold=self.budget.hold, has_room=self.budget.has_room
+        )  # fmt: skip
         # The connections whose clients do not take their responses, the longest first.
         self.blocked: dict[Connection, None] = {}
         self.connection_limit = ConnectionLimit(
@@ -169,7 +172,7 @@ class Broker:
             committer=self._committer,
             clock=self.clock,
             wal_limits=WalLimits(bytes_max=self.config.int("wal.max.bytes")),
-            recent_reads=RecentReads(self._memory_max // 4, hold=self.budget.hold, has_room=self.budget.has_room),
+            recent_reads=self._recent_reads,
         )
         try:
             self.node_id = self._directory.node_id
@@ -355,6 +358,7 @@ class Broker:
 
     def _sweep_for_ever(self) -> None:
         self.sweep(self.loop.time())
+        self._recent_reads.drop_idle()
         self._sweeper = self.loop.call_later(SWEEP_SECONDS, self._sweep_for_ever)
 
 

@@ -67,6 +67,7 @@ class RecentReads:
         self._noted: dict[tuple[Reader, int], None] = {}
         # How many reads of a log are still kept, unless somebody finds one of them.
         self._kept_afterwards: dict[Reader, int] = {}
+        self._is_used = False
 
     @property
     def size_bytes(self) -> int:
@@ -78,11 +79,13 @@ class RecentReads:
         read = self._reads.get((log, offset))
         if read is None or not read.answers(bytes_max=bytes_max, is_committed=is_committed, end=end):
             return None
+        self._is_used = True
         self._kept_afterwards[log] = KEPT_AFTERWARDS
         return read
 
     def add(self, log: "Reader", offset: int, read: RecentRead) -> None:
         """Keep a read, if its log has several readers."""
+        self._is_used = True
         key = log, offset
         left = self._kept_afterwards.get(log)
         if left is None:
@@ -113,6 +116,12 @@ class RecentReads:
             self._drop(key)
         for key in [key for key in self._noted if key[0] is log]:
             del self._noted[key]
+
+    def drop_idle(self) -> None:
+        """Free the memory if nobody has read anything since the last call."""
+        if not self._is_used:
+            self._drop_until(0)
+        self._is_used = False
 
     def _drop_until(self, bytes_max: int) -> None:
         while self._reads and self._bytes > bytes_max:
