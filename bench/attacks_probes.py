@@ -68,19 +68,21 @@ class Probe:
                 self.errors[f"{type(error).__name__}: {error}"] += 1
                 self._drop_link()
             ended = time.monotonic()
-            self.note(began, due, ended)
+            self.note(began, ended)
             due = max(due + self.interval_s, ended) if self.link is not None else ended + 0.1
             self.number += 1
             if self.number == WARM_UPS:
                 print("ready", flush=True)
 
-    def note(self, began: float, due: float, ended: float) -> None:
-        """Keep the time of a request, and of those that were due while it waited."""
-        self.samples.append((began, ended - began))
-        late = due + self.interval_s
-        while late < ended:
-            self.samples.append((late, ended - late))
-            late += self.interval_s
+    def note(self, began: float, ended: float) -> None:
+        """Keep the time of a request."""
+        self.keep(began, ended)
+
+    def keep(self, began: float, ended: float) -> None:
+        """Keep a time, and that of the requests that were due while this one waited."""
+        while began < ended:
+            self.samples.append((began, ended - began))
+            began += INTERVAL_S
 
     def _send_on_link(self) -> None:
         if self.link is None:
@@ -134,12 +136,11 @@ class Consumer(Probe):
             if at + header.size > len(records):
                 break
             if header.base_offset >= self._offset:
-                sent = _time_in(records, at + batches.HEADER_BYTES)
-                self.samples.append((sent, now - sent))
+                self.keep(_time_in(records, at + batches.HEADER_BYTES), now)
                 self._offset = header.next_offset
             at += header.size
 
-    def note(self, began: float, due: float, ended: float) -> None:
+    def note(self, began: float, ended: float) -> None:
         """Keep nothing: the samples are those of the records."""
 
 
