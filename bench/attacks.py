@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -296,9 +297,13 @@ def _by_phase(samples: Sequence[tuple[float, float]], marks: Sequence[float]) ->
     }
 
 
-def measure(plan: Plan, folder: Path, keep: Path | None, say: Say) -> list[Outcome]:
-    """Carry out every attack on every broker; of several rounds the one with the longest waits counts."""
+def measure(plan: Plan, folder: Path, keep: Path | None, say: Say) -> tuple[list[Outcome], list[str]]:
+    """Carry out every attack on every broker; of several rounds the one with the longest waits counts.
+
+    Return the outcomes, and what could not be measured: an attack may end a broker.
+    """
     outcomes: list[Outcome] = []
+    failures: list[str] = []
     for name in plan.attacks:
         attack = ATTACKS[name]
         for broker in plan.brokers:
@@ -310,15 +315,13 @@ def measure(plan: Plan, folder: Path, keep: Path | None, say: Say) -> list[Outco
                 say(f"{name} on {broker}{part}: {attack.describe(plan.scale)}")
                 try:
                     found.append(measure_one(broker, attack, plan, folder / "broker", keep))
-                except (RuntimeError, OSError, subprocess.TimeoutExpired, AssertionError) as error:
-                    if broker == LOGMARK:
-                        raise
-                    # The attack may have ended it.
-                    say(f"  {broker} could not be measured: {error}")
+                except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
+                    failures.append(f"{name} on {broker} could not be measured: {str(error).strip()}")
+                    say(f"  {failures[-1]}")
             if found:
                 outcomes.append(max(found, key=_longest_wait))
                 say(f"  {_summary(outcomes[-1])}")
-    return outcomes
+    return outcomes, failures
 
 
 def _longest_wait(outcome: Outcome) -> float:
@@ -408,10 +411,11 @@ def notes(plan: Plan) -> list[str]:
     ]
 
 
-def markdown(outcomes: Sequence[Outcome], plan: Plan, about: dict[str, object]) -> str:
+def markdown(outcomes: Sequence[Outcome], failures: Sequence[str], plan: Plan, about: dict[str, object]) -> str:
     """Return the whole report."""
     lines = ["### What attacks cost", "", ", ".join(f"{name}: {value}" for name, value in about.items()), ""]
     lines += [f"- {note}" for note in notes(plan)]
+    lines += [f"- **{failure.splitlines()[0]}**" for failure in failures]
     lines += [line for table in tables(outcomes, plan) for line in table.markdown()]
     return "\n".join(lines) + "\n"
 
@@ -426,7 +430,7 @@ def record(text: str) -> None:
 
 
 def main() -> int:
-    """Run the bench and print it; return 1 with a message when a side cannot run here."""
+    """Run the bench and print it; return 1 when a side cannot run here, or could not be measured."""
     parser = argparse.ArgumentParser(description="What attacks cost a broker and its other clients.")
     report.add_options(parser, rounds=1)
     report.add_works(parser, tuple(ATTACKS))
@@ -451,19 +455,19 @@ def main() -> int:
     if options.keep is not None:
         options.keep.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="logmark-attacks-") as folder:
-        outcomes = measure(
-            plan, Path(folder), options.keep, lambda line: print(line, file=sys.stderr, flush=True)
-        )
+        say = partial(print, file=sys.stderr, flush=True)
+        outcomes, failures = measure(plan, Path(folder), options.keep, say)
     about = report.machine() | {"command": " ".join(["python -m bench.attacks", *sys.argv[1:]])}
     about |= {"scale": plan.scale, "rounds": plan.rounds, "load": round(os.getloadavg()[0], 1)}
     about |= {"kafka": distribution.KAFKA_VERSION} if options.kafka else {}
     if options.record:
-        record(markdown(outcomes, plan, about))
+        record(markdown(outcomes, failures, plan, about))
     if options.output == "json":
-        print(json.dumps(about | {"notes": notes(plan), "rows": [each.as_json() for each in outcomes]}, indent=2))
+        rows = [each.as_json() for each in outcomes]
+        print(json.dumps(about | {"notes": notes(plan), "failures": failures, "rows": rows}, indent=2))
     else:
-        print(markdown(outcomes, plan, about))
-    return 0
+        print(markdown(outcomes, failures, plan, about))
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from bench import attacks_link as link
 from bench import sides, wire
 from bench.attacks_link import LOG_TOPIC, PROBE_TOPIC, Link, open_socket, request
 from bench.load import receive
-from logmark.wire import batches, codecs, columns
+from logmark.wire import batches, codecs, columns, frames, produce
 from logmark.wire.schema import (
     create_topics,
     delete_topics,
@@ -46,6 +46,7 @@ BATCH_VALUE_BYTES = 900_000
 SMALL_RECEIVE_BYTES = 16 << 10
 NICE = 10
 TOPIC_RESOURCE = 2
+PRODUCE_VERSION = 7
 # What a client can meet when the broker closes its connection or refuses it.
 LOST = (OSError, RuntimeError)
 
@@ -409,22 +410,26 @@ class Member:
 
 
 class Bombs(Attacker):
-    """Produces batches of a few kilobytes that decompress to nearly the limit."""
+    """Produces batches of a few kilobytes that decompress to nearly the limit, one or more in a request."""
 
     def prepare(self) -> None:
-        sides.create_topic(self.address, LOG_TOPIC, 1)
+        sides.create_topic(self.address, LOG_TOPIC, self.sizes["partitions"])
 
     def attack(self) -> None:
-        made = [bomb(codec, self.sizes["inflated_mib"] * MIB) for codec in (codecs.GZIP, codecs.LZ4, codecs.ZSTD)]
+        inflated_bytes = self.sizes["inflated_mib"] * MIB
+        made = [produce_to_all(bomb(codec, inflated_bytes), self.sizes["partitions"]) for codec in self.sizes["codecs"]]
+        self.saw["bytes of the largest request"] = max(map(len, made))
         self.begin()
         self.in_threads(self.sizes["connections"], lambda number: self._produce(made[number % len(made)]))
 
     def _produce(self, made: bytes) -> None:
-        def produce(one: Link) -> None:
-            error = wire.produce_error(one.exchange(made), LOG_TOPIC)
-            self.saw[f"batches with error code {error}" if error else "batches accepted"] += 1
+        def send(one: Link) -> None:
+            answer = produce.decode_response(PRODUCE_VERSION, one.exchange(made)[4:])
+            for partition in answer.topics[0][1]:
+                error = partition.error_code
+                self.saw[f"batches with error code {error}" if error else "batches accepted"] += 1
 
-        self.repeat(produce)
+        self.repeat(send)
 
 
 class DeepPipeline(Attacker):
@@ -566,14 +571,21 @@ def random_request(chance: random.Random) -> bytes:
 
 
 def bomb(codec: int, inflated_bytes: int) -> bytes:
-    """Return a Produce request of one batch that decompresses to so many bytes."""
+    """Return a batch that decompresses to so many bytes."""
     value = bytes(inflated_bytes - 64)
     batch = batches.build([(None, value)], timestamp_ms=int(time.time() * 1000))
     batch[batches.HEADER_BYTES :] = codecs.compress(codec, bytes(batch[batches.HEADER_BYTES :]))
     struct.pack_into(">i", batch, 8, len(batch) - 12)
     struct.pack_into(">h", batch, 21, codec)
     struct.pack_into(">I", batch, 17, columns.crc32c(batch, 21, len(batch) - 21))
-    return wire.produce_request(LOG_TOPIC, 0, bytes(batch))
+    return bytes(batch)
+
+
+def produce_to_all(batch: bytes, partitions: int) -> bytes:
+    """Return a Produce request of the same batch for each of so many partitions."""
+    data = [produce.PartitionData(index, memoryview(batch)) for index in range(partitions)]
+    body = produce.encode_request(PRODUCE_VERSION, produce.ProduceRequest(None, -1, 30_000, [(LOG_TOPIC, data)]))
+    return frames.request_frame(produce.KEY, PRODUCE_VERSION, 1, link.CLIENT, flexible=False, body=body)
 
 
 def new_topic(name: str, partitions: int) -> create_topics.RequestTopic:
@@ -635,6 +647,7 @@ class Attack:
 
 
 _RECORDS = {"megabytes": 50}
+_CODECS = [codecs.GZIP, codecs.LZ4, codecs.ZSTD]
 ATTACKS = {
     attack.name: attack
     for attack in (
@@ -738,8 +751,16 @@ ATTACKS = {
             name="bombs",
             sentence="{connections} connections produce small batches that decompress to {inflated_mib} MiB each.",
             attacker=Bombs,
-            full={"connections": 3, "inflated_mib": 100},
+            full={"connections": 3, "partitions": 1, "inflated_mib": 100, "codecs": _CODECS},
             tiny={"inflated_mib": 10},
+        ),
+        Attack(
+            name="bombs-in-one-request",
+            sentence="Each request of one connection has {partitions} such batches, for as many partitions.",
+            attacker=Bombs,
+            full={"connections": 1, "partitions": 100, "inflated_mib": 100, "codecs": [codecs.ZSTD]},
+            quick={"partitions": 20},
+            tiny={"partitions": 3, "inflated_mib": 10},
         ),
         Attack(
             name="deep-pipeline",
