@@ -140,8 +140,12 @@ class Outcome:
         return missed + (["tracebacks"] if self.tracebacks else [])
 
     def as_json(self) -> dict[str, object]:
-        """Return every figure."""
-        return asdict(self) | {"misses": self.misses}
+        """Return every figure; a client that was not served at all in a phase has none there."""
+        latencies = {
+            name: {phase: asdict(latency) if latency.count else None for phase, latency in phases.items()}
+            for name, phases in self.latencies.items()
+        }
+        return asdict(self) | {"latencies": latencies, "misses": self.misses}
 
 
 class Broker(sides.Running):
