@@ -65,6 +65,7 @@ KEYS = 500
 TOMBSTONES = 0.02
 CLIENT = {"connections.max.idle.ms": 60_000, "log_level": 0}
 DEADLINE_S = 120.0
+REBALANCE_S = 20.0
 # A shorter run has not come to rest: segments and caches still fill.
 FLAT_SECONDS_MIN = 600.0
 GAPS_SHOWN = 3
@@ -161,7 +162,8 @@ class Seen:
     @property
     def problems(self) -> list[str]:
         """Return everything that should not have been."""
-        return self.errors + (self.growth() if self.seconds >= FLAT_SECONDS_MIN else [])
+        # A run that failed ended early.
+        return self.errors or (self.growth() if self.seconds >= FLAT_SECONDS_MIN else [])
 
     def growth(self) -> list[str]:
         """Return the figures whose last third is above the second by more than the tolerance."""
@@ -318,8 +320,10 @@ class Load:
         """Read all topics from their beginning, without a group, and commit now and then."""
         consumer = Consumer({**self._client("reader"), "group.id": "reader", **self._reading})
         consumer.assign([TopicPartition(*key, 0) for key in PARTITIONS])
-        self._read(consumer, "reader", math.inf, chance, {})
-        consumer.close()
+        try:
+            self._read(consumer, "reader", math.inf, chance, {})
+        finally:
+            consumer.close()
 
     def be_member(self, number: int, chance: random.Random) -> None:
         """Be a member of each group in turn, for a while, and stay away for a while."""
@@ -332,15 +336,19 @@ class Load:
             )
 
             def commit(consumer: Consumer, revoked: list[TopicPartition], nexts: dict[Any, int] = nexts) -> None:
-                self._commit(consumer, {key: nexts.pop(key) for key in map(_key, revoked) if key in nexts})
+                mine = {key: nexts.pop(key) for key in map(_key, revoked) if key in nexts}
+                self._commit(consumer, mine, is_last=True)
 
             def lose(_: Consumer, lost: list[TopicPartition], group: str = group) -> None:
                 self.seen.fail(group, f"a member lost its partitions: {lost}")
 
             consumer.subscribe(list(topics), on_revoke=commit, on_lost=lose)
             self.seen.count("members that joined")
-            self._read(consumer, group, time.monotonic() + chance.uniform(*self._spell(10, 60)), chance, nexts)
-            consumer.close()
+            try:
+                self._read(consumer, group, time.monotonic() + chance.uniform(*self._spell(10, 60)), chance, nexts)
+            finally:
+                # Else the group would wait for a member that never comes back.
+                consumer.close()
             if not self.is_written.is_set():
                 self.is_written.wait(chance.uniform(*self._spell(1, 8)))
 
@@ -360,10 +368,30 @@ class Load:
                 commits_at = time.monotonic() + chance.uniform(0.1, 2)
                 self._commit(consumer, nexts)
 
-    def _commit(self, consumer: Consumer, nexts: Mapping[tuple[str, int], int]) -> None:
-        if nexts:
-            consumer.commit(offsets=[TopicPartition(*key, offset) for key, offset in nexts.items()], asynchronous=False)
-            self.seen.count("commits")
+    def _commit(
+        self, consumer: Consumer, nexts: Mapping[tuple[str, int], int], *, is_last: bool = False
+    ) -> None:
+        """Commit offsets; what must be committed now is tried again while the group rebalances.
+
+        A member that goes on reading in a rebalance, as with cooperative-sticky, may be told to commit later. Apache
+        Kafka does the same.
+        """
+        deadline = time.monotonic() + REBALANCE_S
+        while nexts:
+            offsets = [TopicPartition(*key, offset) for key, offset in nexts.items()]
+            try:
+                consumer.commit(offsets=offsets, asynchronous=False)
+            except KafkaException as error:
+                is_late = error.args[0].code() == KafkaError.REBALANCE_IN_PROGRESS
+                if not is_late or (is_last and time.monotonic() > deadline):
+                    raise
+                self.seen.count("commits put off by a rebalance")
+                if not is_last:
+                    return
+                time.sleep(0.05)
+            else:
+                self.seen.count("commits")
+                return
 
     # The administrator
 
