@@ -6,6 +6,7 @@ it waited counts with the time it would have waited: else a broker that stands s
 """
 
 import json
+import math
 import select
 import struct
 import sys
@@ -78,11 +79,12 @@ class Probe:
         """Keep the time of a request."""
         self.keep(began, ended)
 
-    def keep(self, began: float, ended: float) -> None:
-        """Keep a time, and that of the requests that were due while this one waited."""
-        while began < ended:
-            self.samples.append((began, ended - began))
-            began += INTERVAL_S
+    def keep(self, began: float, ended: float, next_began: float = math.inf) -> None:
+        """Keep a time, and that of the requests that were due before the next one was sent, while this one waited."""
+        due = began
+        while due < min(ended, next_began):
+            self.samples.append((due, ended - due))
+            due += INTERVAL_S
 
     def _send_on_link(self) -> None:
         if self.link is None:
@@ -115,6 +117,7 @@ class Consumer(Probe):
     def __init__(self, address: str) -> None:
         super().__init__(address)
         self._offset: int | None = None
+        self._last: tuple[float, float] | None = None  # when the last record was sent, and when it came
 
     def open(self, link: Link) -> None:
         if self._offset is None:
@@ -136,7 +139,10 @@ class Consumer(Probe):
             if at + header.size > len(records):
                 break
             if header.base_offset >= self._offset:
-                self.keep(_time_in(records, at + batches.HEADER_BYTES), now)
+                sent = _time_in(records, at + batches.HEADER_BYTES)
+                if self._last is not None:
+                    self.keep(*self._last, sent)
+                self._last = sent, now
                 self._offset = header.next_offset
             at += header.size
 
