@@ -65,7 +65,6 @@ KEYS = 500
 TOMBSTONES = 0.02
 CLIENT = {"connections.max.idle.ms": 60_000, "log_level": 0}
 DEADLINE_S = 120.0
-REBALANCE_S = 20.0
 # A shorter run has not come to rest: segments and caches still fill.
 FLAT_SECONDS_MIN = 600.0
 GAPS_SHOWN = 3
@@ -337,7 +336,8 @@ class Load:
 
             def commit(consumer: Consumer, revoked: list[TopicPartition], nexts: dict[Any, int] = nexts) -> None:
                 mine = {key: nexts.pop(key) for key in map(_key, revoked) if key in nexts}
-                self._commit(consumer, mine, is_last=True)
+                if not self._commit(consumer, mine):
+                    self.seen.fail("member", f"what it read of {mine} could not be committed")
 
             def lose(_: Consumer, lost: list[TopicPartition], group: str = group) -> None:
                 self.seen.fail(group, f"a member lost its partitions: {lost}")
@@ -346,6 +346,7 @@ class Load:
             self.seen.count("members that joined")
             try:
                 self._read(consumer, group, time.monotonic() + chance.uniform(*self._spell(10, 60)), chance, nexts)
+                self._commit_before_leaving(consumer, group, nexts)
             finally:
                 # Else the group would wait for a member that never comes back.
                 consumer.close()
@@ -358,40 +359,47 @@ class Load:
         """Read until a time, or if nothing more is written, until everybody has read everything."""
         commits_at = 0.0
         while not self.is_over.is_set() and (time.monotonic() < until or self.is_written.is_set()):
-            message = consumer.poll(0.1)
-            if message is not None and message.error():
-                self.seen.fail(name, message.error())
-            elif message is not None:
-                self.read[name].add(message)
-                nexts[_key(message)] = message.offset() + 1  # type: ignore[operator]
+            self._read_one(consumer, name, nexts)
             if time.monotonic() >= commits_at and nexts:
                 commits_at = time.monotonic() + chance.uniform(0.1, 2)
                 self._commit(consumer, nexts)
 
-    def _commit(
-        self, consumer: Consumer, nexts: Mapping[tuple[str, int], int], *, is_last: bool = False
-    ) -> None:
-        """Commit offsets; what must be committed now is tried again while the group rebalances.
+    def _read_one(self, consumer: Consumer, name: str, nexts: dict[tuple[str, int], int]) -> None:
+        message = consumer.poll(0.1)
+        if message is not None and message.error():
+            self.seen.fail(name, message.error())
+        elif message is not None:
+            self.read[name].add(message)
+            nexts[_key(message)] = message.offset() + 1  # type: ignore[operator]
 
-        A member that goes on reading in a rebalance, as with cooperative-sticky, may be told to commit later. Apache
-        Kafka does the same.
-        """
-        deadline = time.monotonic() + REBALANCE_S
-        while nexts:
-            offsets = [TopicPartition(*key, offset) for key, offset in nexts.items()]
-            try:
-                consumer.commit(offsets=offsets, asynchronous=False)
-            except KafkaException as error:
-                is_late = error.args[0].code() == KafkaError.REBALANCE_IN_PROGRESS
-                if not is_late or (is_last and time.monotonic() > deadline):
-                    raise
-                self.seen.count("commits put off by a rebalance")
-                if not is_last:
-                    return
-                time.sleep(0.05)
-            else:
-                self.seen.count("commits")
+    def _commit_before_leaving(self, consumer: Consumer, group: str, nexts: dict[tuple[str, int], int]) -> None:
+        """Commit what was read; a member that leaves in a rebalance cannot, so it takes part until it is over."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not self._commit(consumer, nexts):
+            if time.monotonic() > deadline:
+                self.seen.fail(group, f"a rebalance was not over after {DEADLINE_S:g} s")
                 return
+            self._read_one(consumer, group, nexts)
+        nexts.clear()
+
+    def _commit(self, consumer: Consumer, nexts: Mapping[tuple[str, int], int]) -> bool:
+        """Commit offsets, and return whether the group took them.
+
+        A member that goes on reading in a rebalance, as with cooperative-sticky, is told to commit later: between the
+        answers to JoinGroup and SyncGroup, or with the generation before. Apache Kafka does the same.
+        """
+        if not nexts:
+            return True
+        try:
+            offsets = [TopicPartition(*key, offset) for key, offset in nexts.items()]
+            consumer.commit(offsets=offsets, asynchronous=False)
+        except KafkaException as error:
+            if error.args[0].code() not in (KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION):
+                raise
+            self.seen.count("commits put off by a rebalance")
+            return False
+        self.seen.count("commits")
+        return True
 
     # The administrator
 
