@@ -25,6 +25,19 @@ HEAD = """# The last soak
 Written by `make soak`, only when every test of it passed; `make soak ARGS=tests/offsets` runs some of them and writes
 their lines anew, and `make soak ARGS='--seed 7'` draws the examples of that seed again.
 
+## An hour of mixed load
+
+    make soak ARGS=tests/broker/test_mixed_load.py                      # an hour; writes its line below
+    .venv/bin/python -m tests.broker.mixed_load --seconds 60 --seed 7   # shorter, with a table of samples
+
+Producers, consumer groups whose members come and go, commits, retention, compaction, listings, and topics that are
+created and deleted, all at once on one broker. The test fails if a client sees an error, if a reader does not get every
+acknowledged record exactly once, if the stop is not clean, or if `logmark verify` finds anything. It also fails if
+memory, descriptors, threads, files or bytes on disk grow: the median of the last third may be above that of the second
+third by the tolerance in `TOLERANCES` (5% and 4 MB for memory). `--samples FILE` keeps every sample.
+
+## The tests
+
 | test | when (UTC) | seconds | what it saw |
 |---|---|---|---|
 """

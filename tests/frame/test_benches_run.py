@@ -19,20 +19,25 @@ def rows_of(bench: str) -> list[dict[str, Any]]:
 
 
 def report_of(bench: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, f"bench/{bench}.py", "--tiny", "--output", "json"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=280,
-    )
-    assert 0 == done.returncode, done.stderr[-3000:]
-    report: dict[str, Any] = json.loads(done.stdout)
+    report = run_tiny(bench, timeout_s=280)
     for row in report["rows"]:
         (ratio,) = (value for name, value in row.items() if "ratio" in name)
         # Processor time is counted in ticks, and tiny input may not use up one.
         assert 0 <= min(row["logmark"], row["other"], ratio), row
+    return report
+
+
+def run_tiny(bench: str, *options: str, timeout_s: float) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, f"bench/{bench}.py", "--tiny", "--output", "json", *options],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+    )
+    assert 0 == done.returncode, done.stderr[-3000:]
+    report: dict[str, Any] = json.loads(done.stdout)
     return report
 
 
@@ -41,7 +46,7 @@ def ratios(rows: list[dict[str, Any]]) -> set[str]:
     return {name for row in rows for name in row if "ratio" in name}
 
 
-@pytest.mark.parametrize("bench", ["broker", "log", "lag", "spark"])
+@pytest.mark.parametrize("bench", ["broker", "log", "lag", "spark", "attacks"])
 def test_a_bench_starts_and_tells_what_it_takes(bench: str) -> None:
     done = subprocess.run(
         [sys.executable, f"bench/{bench}.py", "--help"], cwd=REPOSITORY, capture_output=True, text=True, check=False
@@ -138,3 +143,19 @@ def test_the_lag_bench_runs() -> None:
     assert all("time_ratio" in row or "stall_ratio" in row for row in rows)
     works = {(row["logmark_as"], row["against"]) for row in rows}
     assert ("sampler, on Kafka", "kafka-consumer-groups --describe --all-groups, on Kafka") in works
+
+
+@pytest.mark.soak
+@pytest.mark.kafka
+@pytest.mark.timeout(1200)
+def test_the_attacks_bench_runs() -> None:
+    rows = run_tiny("attacks", timeout_s=1100)["rows"]
+
+    ours = {row["attack"] for row in rows if row["broker"] == "Logmark"}
+    kafkas = {row["attack"] for row in rows if row["broker"] == "Apache Kafka"}
+    assert {"bombs", "deep-pipeline", "members", "slow-readers"} <= kafkas
+    assert {"churn-256"} == ours - kafkas
+    for row in rows:
+        assert 0 < row["idle_mb"] <= row["most_mb"] * 1.1, row["attack"]
+        assert (row["limit_mb"] is None) == (row["broker"] == "Apache Kafka")
+        assert {"producer", "consumer", "member"} == row["latencies"].keys()
