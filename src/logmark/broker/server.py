@@ -18,6 +18,7 @@ from logmark.broker.faults import Faults
 from logmark.broker.groups import Groups
 from logmark.broker.limits import ConnectionLimit, read_overrides
 from logmark.broker.logs import Logs
+from logmark.broker.loop_watchdog import SENDING, LoopWatchdog
 from logmark.broker.memory_budget import MemoryBudget, default_bytes_max
 from logmark.broker.outbox import CHUNK_BYTES
 from logmark.broker.recovery import recover
@@ -88,9 +89,11 @@ class Broker:
         durability: Durability = "sync",
         files: FileSystem | None = None,
         clock: Clock | None = None,
+        watchdog: LoopWatchdog | None = None,
     ) -> None:
         self.config = config or BrokerConfig()
         self.clock: Clock = clock or SystemClock()
+        self.watchdog = watchdog or LoopWatchdog(clock=self.clock)
         self.request_bytes_max = self.config.int("socket.request.max.bytes")
         self.fetch_bytes_max = self.config.int("fetch.max.bytes")
         self.durability = durability
@@ -122,10 +125,20 @@ class Broker:
         # The bytes of responses that wait for the end of this turn of the event loop.
         self.unsent_bytes = 0
         self.dispatcher = Dispatcher(self)
+        self.watchdog.api_name = self.dispatcher.name_of
 
     async def start(self) -> None:
         """Opens the logs and listens; when this returns, clients are served."""
-        self.loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        self.loop = self.watchdog.watch_loop(loop)
+        self._call_soon = loop.call_soon
+        try:
+            await self._start()
+        except BaseException:
+            self.watchdog.stop()
+            raise
+
+    async def _start(self) -> None:
         raise_descriptor_limit()
         # The ports first: when one is taken, no directory has been made for nothing.
         for listener in list(self.listeners):
@@ -172,7 +185,7 @@ class Broker:
         try:
             self.node_id = self._directory.node_id
             self.cluster_id = self._directory.cluster_id
-            self.timers = Timers(self.loop, self.clock)
+            self.timers = Timers(self.loop, self.clock, run=self.watchdog.run)
             self.logs = Logs(self._directory, self.config, self.clock)
             self.logs.open()
             self.cleaner = Cleaner(
@@ -187,13 +200,18 @@ class Broker:
     def send_soon(self, connection: Connection) -> None:
         """Lets a connection send when everything that has come in has been looked at."""
         if not self._sending:
-            self.loop.call_soon(self.send_now)
+            # Measured by itself: every request makes this call.
+            self._call_soon(self.send_now)
         self._sending.append(connection)
 
     def send_now(self) -> None:
         """Let the connections send that wait for the end of the turn."""
+        if self.unsent_bytes:
+            # Records may have to be read from their files.
+            self.unsent_bytes = 0
+            self.watchdog.measure(SENDING, self.send_now)
+            return
         sending, self._sending = self._sending, []
-        self.unsent_bytes = 0
         for connection in sending:
             connection.send()
 
@@ -309,6 +327,7 @@ class Broker:
             await self._recovering
         is_clean = self._directory.close()
         self._committer.close()
+        self.watchdog.stop()
         return is_clean
 
     def advance(self, *, seconds: float) -> None:
