@@ -5,6 +5,7 @@ import functools
 import gc
 import logging
 import struct
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -58,7 +59,12 @@ def watchdog(fake: FakeTime) -> LoopWatchdog:
 
 
 def events(caplog: pytest.LogCaptureFixture) -> list[tuple[str, int]]:
-    return [(record.work, record.ms) for record in caplog.records if hasattr(record, "work")]  # type: ignore[attr-defined]
+    """What this test's watchdog has logged: brokers of other tests may run in other threads of this process."""
+    return [
+        (record.work, record.ms)  # type: ignore[attr-defined]
+        for record in caplog.records
+        if hasattr(record, "work") and record.thread == threading.get_ident()
+    ]
 
 
 def longest_ms(watchdog: LoopWatchdog) -> dict[str, int]:
