@@ -165,6 +165,19 @@ def test_without_a_write_ahead_log_a_broker_ends_when_every_log_has_failed_and_n
     with_broker(tmp_path, test, "os")
 
 
+def test_without_a_write_ahead_log_logs_that_come_back_by_themselves_are_no_reason_to_end(tmp_path: Path) -> None:
+    async def test(bench: Bench, first: Partition, second: Partition) -> None:
+        for partition in (first, second):
+            await bench.write(partition)
+            partition.commit_failed(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+            assert partition.failure is not None
+        bench.files.fail_opens("orders-", errno.EIO)
+
+        assert bench.check(3)
+
+    with_broker(tmp_path, test, "os")
+
+
 def test_a_directory_that_is_away_for_a_moment_or_that_nobody_can_look_at_is_no_reason_to_end(tmp_path: Path) -> None:
     data = tmp_path / "data"
 

@@ -361,7 +361,7 @@ class Broker:
             # A thread writes files of a log, which must not go on when the directory is given to others.
             await self._recovering
         # Nothing is written to a directory that took the place of ours.
-        is_clean = self._directory.close(clean=not (self.liveness.is_over or self.liveness.is_directory_gone()))
+        is_clean = self._directory.close(clean=not self.liveness.is_directory_gone())
         self._committer.close()
         self._stop_watching()
         return is_clean

@@ -1,7 +1,7 @@
 """DescribeLogDirs with one more tagged field in the request and in the response: the health of a broker of ours.
 
-By Kafka's protocol (KIP-482) everybody ignores tagged fields that he does not know. So Apache Kafka answers the request
-as if it had no such field, and no client of Kafka's stumbles over the response. Kafka numbers its own from 0.
+By Kafka's protocol (KIP-482) a receiver ignores tagged fields that it does not know. So Apache Kafka answers the
+request as if it had no such field, and no client of Kafka's stumbles over the response. Kafka numbers its own from 0.
 """
 
 from logmark.wire.messages import Message, array, boolean, data, int16, int32
