@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 from logmark.clock import ManualClock
-from logmark.errors import LogFailed
+from logmark.errors import ErrorCode, LogFailed, Refused
 from logmark.log.waiters import Callback
 
 Entry = tuple[bytes, bytes | None]
@@ -58,11 +58,9 @@ class FakeJournal:
         self.failure: LogFailed | None = None
         self.fails_next_write = False
         self.fails_reads = False
+        self.read_error: OSError | None = None
+        self.reads = 0
         self._waiters: list[tuple[int, Callback]] = []
-
-    @property
-    def has_failed(self) -> bool:
-        return self.failure is not None
 
     @property
     def size_bytes(self) -> int:
@@ -88,8 +86,12 @@ class FakeJournal:
         return True
 
     def read(self) -> Iterator[Sequence[tuple[bytes | None, bytes | None]]]:
+        self.reads += 1
         if self.fails_reads:
             raise LogFailed("input/output error")
+        if self.read_error is not None:
+            # As a log does it: the disk's error is the cause of what it raises.
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, "cannot be read") from self.read_error
         for at in range(0, self.durable_end, 3):
             yield self.entries[at : min(at + 3, self.durable_end)]
 

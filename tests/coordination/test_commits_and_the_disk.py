@@ -1,6 +1,7 @@
 """A commit over a socket is answered when the disk has it, and never when the disk has failed."""
 
 import errno
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -233,3 +234,57 @@ def test_commits_are_taken_again_by_themselves_after_there_was_no_descriptor(
     wait_until(lambda: error_of(wire.ask(offset_commit, 8, **commit(HERE, 55))) == 0, "the commit is taken")
 
     assert 55 == place_in(wire.ask(offset_fetch, 7, **fetch(HERE)))
+
+
+def events(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged of failures; how long the event loop was held depends on the machine."""
+    return [record.getMessage() for record in caplog.records if not hasattr(record, "work")]
+
+
+def test_a_write_that_the_disk_fails_is_one_event_which_says_what_it_means_and_what_to_do(
+    files: FaultyFileSystem, wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert 0 == error_of(wire.ask(offset_commit, 8, **commit(HERE, 53)))
+    with caplog.at_level(logging.WARNING, "logmark"):
+        files.fail_writes(LOG, errno.EIO)
+        for _ in range(3):
+            assert ErrorCode.NONE != error_of(wire.ask(offset_commit, 8, **commit(HERE, 54)))
+
+        (event,) = events(caplog)
+    assert f"The disk failed the log of __consumer_offsets-{partition_of(HERE)}" in event
+    assert "what was acknowledged is kept" in event
+    assert "Its consumer groups cannot commit until then." in event
+    assert "repair it" in event
+
+
+@pytest.mark.parametrize(
+    ("error", "meaning", "remedy"),
+    [
+        (errno.EIO, "what was acknowledged is kept and readable", "Repair the disk, then restart the broker."),
+        (errno.ENOSPC, "3 logs had to stop, and take records again by themselves", "Free some space"),
+    ],
+)
+def test_a_round_of_many_partitions_that_the_disk_fails_is_one_event(
+    broker: Broker, files: FaultyFileSystem, wire: Wire, caplog: pytest.LogCaptureFixture, error: int, meaning: str,
+    remedy: str,
+) -> None:  # fmt: skip
+    others = [Wire(broker), Wire(broker)]
+    with caplog.at_level(logging.WARNING, "logmark"):
+        with files.hold_syncs(WAL):
+            wire.send(offset_commit, 8, **commit("any", 1))
+            files.wait_for_held_sync()
+            for other, group in zip(others, (HERE, ELSEWHERE), strict=True):
+                other.send(offset_commit, 8, **commit(group, 54))
+            third = Wire(broker)
+            assert 0 == third.ask(find_coordinator, 2, key=ELSEWHERE).error_code
+            third.close()
+            files.fail_syncs(WAL, error)
+        for each in (wire, *others):
+            assert ErrorCode.NOT_COORDINATOR == error_of(each.receive(offset_commit, 8))
+
+        (event,) = events(caplog)
+    assert "write-ahead log" in event
+    assert meaning in event
+    assert remedy in event
+    for other in others:
+        other.close()

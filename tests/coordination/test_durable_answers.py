@@ -249,6 +249,71 @@ async def test_groups_that_could_not_be_loaded_while_their_log_was_stopped_are_l
 
 
 @on_a_loop
+async def test_groups_whose_log_could_not_be_read_once_are_loaded_when_the_disk_works_again_without_a_restart() -> None:
+    before = loaded(FakeJournal())
+    await before.commit(5)
+    journal = FakeJournal(before.journal.entries)
+    journal.read_error = OSError(errno.EIO, "Input/output error")
+    bench = loaded(journal)
+    with pytest.raises(Refused) as refused:
+        bench.offsets()
+    assert ErrorCode.COORDINATOR_LOAD_IN_PROGRESS is refused.value.code, "clients ask again"
+
+    journal.read_error = None
+    bench.timers.clock.advance(seconds=1)
+    with pytest.raises(Refused):
+        bench.offsets()
+    await breathe()
+
+    assert {("clicks", 0): 5} == await bench.offsets()
+    assert (ErrorCode.NONE,) == (await bench.commit(7)).errors
+
+
+@on_a_loop
+async def test_a_load_that_fails_after_one_that_succeeded_is_tried_again_as_soon_as_the_first() -> None:
+    journal = FakeJournal()
+    journal.read_error = OSError(errno.EIO, "Input/output error")
+    bench = loaded(journal)
+
+    async def is_loaded_after_a_second() -> bool:
+        journal.read_error = None
+        bench.timers.clock.advance(seconds=1)
+        with pytest.raises(Refused):
+            bench.offsets()
+        await breathe()
+        return bench.shard.is_loaded
+
+    assert await is_loaded_after_a_second()
+    journal.fails_next_write, journal.read_error = True, OSError(errno.EIO, "Input/output error")
+    lost = bench.commit(5)
+    journal.heal()
+    await breathe()
+
+    assert ErrorCode.NOT_COORDINATOR is code_of(lost)
+    assert not bench.shard.is_loaded
+    assert await is_loaded_after_a_second()
+
+
+@on_a_loop
+async def test_a_log_that_stays_unreadable_is_read_again_less_and_less_often_however_often_clients_ask() -> None:
+    journal = FakeJournal()
+    journal.read_error = OSError(errno.EIO, "Input/output error")
+    bench = loaded(journal)
+
+    async def reads_in(seconds: int) -> int:
+        before = journal.reads
+        for _ in range(seconds * 10):
+            bench.timers.clock.advance(seconds=0.1)
+            with pytest.raises(Refused):
+                bench.offsets()
+            await breathe()
+        return journal.reads - before
+
+    assert 6 >= await reads_in(60)
+    assert 1 >= await reads_in(30)
+
+
+@on_a_loop
 async def test_while_it_loads_a_shard_says_so() -> None:
     before = loaded(FakeJournal())
     for offset in range(20):

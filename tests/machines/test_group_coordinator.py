@@ -330,7 +330,7 @@ class GroupsUnderFaults(RuleBasedStateMachine):
     def look(self) -> None:
         """A reader sees what a load of the journal, as written when it asked, shows; and by then it is durable."""
         written = list(self.journal.entries)
-        has_failed = self.journal.has_failed
+        has_failed = self.journal.failure is not None
 
         def check(seen: tuple[Any, Any]) -> None:
             entries = written[: self.journal.durable_end] if has_failed else written
@@ -369,12 +369,12 @@ class GroupsUnderFaults(RuleBasedStateMachine):
     def the_disk_is_slow_or_quick(self, is_held: bool) -> None:
         self.journal.is_held = is_held
 
-    @precondition(lambda self: not self.journal.has_failed)
+    @precondition(lambda self: not self.journal.failure is not None)
     @rule()
     def the_sync_fails(self) -> None:
         self.run(self.journal.fail)
 
-    @precondition(lambda self: not self.journal.has_failed)
+    @precondition(lambda self: not self.journal.failure is not None)
     @rule()
     def the_next_write_fails(self) -> None:
         self.journal.fails_next_write = True
@@ -399,7 +399,7 @@ class GroupsUnderFaults(RuleBasedStateMachine):
         coordinator = self.shard._coordinator
         if coordinator is None:
             return
-        loaded = load(self.durable if self.journal.has_failed else self.journal.entries)
+        loaded = load(self.durable if self.journal.failure is not None else self.journal.entries)
         assert dict(loaded.committed_offsets(GROUP)) == dict(coordinator.committed_offsets(GROUP))
         description = coordinator.describe(GROUP)
         if description is None:

@@ -259,6 +259,9 @@ _MASKED = {
     "error_message": "sentence",
     "documentation": "sentence",
     "session_id": "session",
+    "log_dir": "path",
+    "total_bytes": "bytes",
+    "usable_bytes": "bytes",
 }
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NOTHING = (None, "", 0, -1)

@@ -7,7 +7,7 @@ from typing import Any
 import google_crc32c
 
 from logmark.names import OFFSETS_TOPIC
-from logmark.wire import batches, codecs, fetch, produce
+from logmark.wire import batches, codecs, fetch, log_dirs, produce
 from logmark.wire.schema import (
     delete_records,
     find_coordinator,
@@ -311,3 +311,28 @@ def producers_get_their_ids(talk: Talk) -> None:
     talk.ask("with an id alone", wanting(producer_id=5))
     talk.ask("with an epoch alone", wanting(producer_epoch=3))
     talk.ask("for transactions", wanting(talk.name("transactions")))
+
+
+# -- where they are ----------------------------------------------------------------------------
+
+
+@dialogue(log_dirs)
+def log_directories_are_described(talk: Talk) -> None:
+    two, empty = talk.topic("two", 2), talk.topic("empty")
+    talk.do(producing(two, batch_of(talk, b"a", b"b"), partition=1))
+
+    def described(*topics: tuple[str, list[int]], **options: Any) -> log_dirs.Request:
+        wanted = [log_dirs.RequestTopic(topic=topic, partitions=partitions) for topic, partitions in topics]
+        return log_dirs.Request(topics=wanted, **options)
+
+    talk.ask("no topic", described())
+    talk.ask("all partitions of two topics", described((two, [0, 1]), (empty, [0])))
+    talk.ask("one partition", described((two, [1])))
+    talk.ask("a partition twice", described((two, [1, 1])))
+    talk.ask("a topic twice", described((two, [0]), (two, [1])))
+    talk.ask("a topic without partitions", described((two, [])))
+    talk.ask("a partition that is not there", described((two, [0, 7, -1])))
+    talk.ask("a topic that is not there", described((talk.name("unknown"), [0]), ("", [0])))
+    everything = talk.do(log_dirs.Request(topics=None))
+    mine = [topic for topic in everything.results[0].topics if topic.name.endswith(talk.suffix)]
+    talk.note("all topics", mine)

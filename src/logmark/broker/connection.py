@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
 from logmark.broker.answers import Buffers, LateAnswer
+from logmark.broker.loop_watchdog import NOTED_SECONDS, SENDING
 from logmark.broker.outbox import CHUNK_BYTES, Outbox, drop_bytes, memory_of
 from logmark.broker.unreadable import Complaints
 from logmark.disk.files import OpenFile
@@ -48,6 +49,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, broker: "Broker", listener: "Listener") -> None:
         self._broker = broker
+        self._now = broker.watchdog.now
         self.listener = listener
         self.peer_host = ""
         self.complaints = Complaints()
@@ -118,10 +120,10 @@ class Connection(asyncio.BufferedProtocol):
         return self._scratch[self._have :]
 
     def buffer_updated(self, size: int) -> None:
-        self.active_at = self._broker.loop.time()
+        self.active_at = began = self._now()
         if self._frame is None:
             self._have += size
-            self._take_from_scratch()
+            self._take_from_scratch(began)
             return
         self._filled += size
         if self._filled == len(self._frame):
@@ -131,6 +133,9 @@ class Connection(asyncio.BufferedProtocol):
             self.frame_began_at = None
             self._handle(frame)
             self._release_frame()
+            ended = self._now()
+            if ended - began > NOTED_SECONDS:
+                self._broker.watchdog.note_requests([frame], began, ended)
 
     def eof_received(self) -> bool:
         """Keep the connection until the client has taken the responses that are ready."""
@@ -148,13 +153,16 @@ class Connection(asyncio.BufferedProtocol):
         if self._outbox is None:
             return
         self._outbox.is_blocked = False
-        self.active_at = self._broker.loop.time()
+        self.active_at = began = self._now()
         self.send()
+        ended = self._now()
+        if ended - began > NOTED_SECONDS:
+            self._broker.watchdog.note(SENDING, began, ended)
 
     # -- frames --------------------------------------------------------------------------------
 
-    def _take_from_scratch(self) -> None:
-        """Handle the requests that have come whole, until this connection is held."""
+    def _take_from_scratch(self, began: float) -> None:
+        """Handle the requests that have come whole, until this connection is held; `began` is now."""
         scratch = self._scratch
         at = self._turn_bytes = 0
         while self._have - at >= 4 and not self._is_held:
@@ -173,6 +181,10 @@ class Connection(asyncio.BufferedProtocol):
             at += 4 + size
             if self._turn_bytes >= TURN_BYTES and self._have > at:
                 self._end_turn()
+        # Once for all of them: a look at the clock for each would cost more than it tells.
+        ended = self._now()
+        if ended - began > NOTED_SECONDS:
+            self._broker.watchdog.note_requests(_frames_in(scratch[:at]), began, ended)
         rest = self._have - at
         if at and rest:
             scratch[:rest] = bytes(scratch[at : self._have])
@@ -346,7 +358,7 @@ class Connection(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         """Handle the requests that have come already, and read further ones, unless this is held again."""
         if self._transport is not None and not self._is_held and self._have and self._frame is None:
-            self._take_from_scratch()
+            self._take_from_scratch(self._now())
         if self._transport is not None and not self._is_held:
             self._transport.resume_reading()
 
@@ -387,3 +399,12 @@ class Connection(asyncio.BufferedProtocol):
     def is_busy(self) -> bool:
         """A request is waiting for its answer."""
         return bool(self._pending)
+
+
+def _frames_in(requests: memoryview) -> Iterator[memoryview]:
+    """Yield the frames of requests that lie behind one another, each with its length in front."""
+    at = 0
+    while at < len(requests):
+        size = int.from_bytes(requests[at : at + 4], "big")
+        yield requests[at + 4 : at + 4 + size]
+        at += 4 + size

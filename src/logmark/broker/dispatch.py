@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from logmark.broker import api
 from logmark.broker.answers import Body, Buffers, LateAnswer, LateReply
 from logmark.broker.api import produce
+from logmark.broker.loop_watchdog import TimedCoroutine
 from logmark.errors import ErrorCode, Malformed, Refused
 from logmark.log.file_range import FileRange
 from logmark.wire import frames, messages, usual
@@ -89,6 +90,11 @@ class Dispatcher:
         }.get
         self._tasks: set[asyncio.Task[Buffers | None]] = set()
 
+    def name_of(self, key: int) -> str:
+        """Return the name of an API by its key; the key for one that is not served."""
+        entry = self.apis.get(key)
+        return f"API key {key}" if entry is None else entry.name
+
     def close(self) -> None:
         """Abandon the requests that are not answered yet: every connection is closed."""
         for task in self._tasks:
@@ -153,7 +159,8 @@ class Dispatcher:
         if isinstance(result, LateReply):
             return self._encoded_later(entry, message, request, result)
         assert inspect.isawaitable(result)
-        task = asyncio.ensure_future(self._finish(entry, message, result, request))
+        finishing = TimedCoroutine(self._broker.watchdog, entry.name, self._finish(entry, message, result, request))
+        task = asyncio.ensure_future(finishing)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from logmark.broker.shards import Answered, Decide, PartitionJournal, Shard, Timer
+from logmark.broker.shards import Answered, CoordinatorState, Decide, PartitionJournal, Shard, Timer
 from logmark.coordination.commands import (
     Beaten,
     CommitOffsets,
@@ -149,6 +149,10 @@ class Groups:
                 await asyncio.shield(shard.load())
             listed += await shard.read(Coordinator.list_groups)
         return listed
+
+    def coordinator_states(self) -> list[tuple[CoordinatorState, str]]:
+        """Return what each coordinator can do, by internal partition, and why not more; none before the first group."""
+        return [shard.state for shard in self._shards]
 
     async def check_available(self, group: str) -> None:
         """Refuses when this group cannot be worked with here, also not after a while."""

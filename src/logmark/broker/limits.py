@@ -43,6 +43,11 @@ class ConnectionLimit:
         self._by_address: Counter[str] = Counter()
         self._total = 0
 
+    @property
+    def used(self) -> int:
+        """How many connections there are."""
+        return self._total
+
     def enter(self, address: str) -> bool:
         """Counts a connection in, or says that there is no place for it."""
         address_max = self._overrides.get(address, self._per_address_max)

@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import os
 import resource
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,8 +17,11 @@ from logmark.broker.connection import Connection
 from logmark.broker.dispatch import Dispatcher
 from logmark.broker.faults import Faults
 from logmark.broker.groups import Groups
+from logmark.broker.health import RecentFailures
 from logmark.broker.limits import ConnectionLimit, read_overrides
+from logmark.broker.liveness import Liveness
 from logmark.broker.logs import Logs
+from logmark.broker.loop_watchdog import SENDING, LoopWatchdog
 from logmark.broker.memory_budget import MemoryBudget, default_bytes_max
 from logmark.broker.outbox import CHUNK_BYTES
 from logmark.broker.recovery import recover
@@ -26,7 +30,7 @@ from logmark.broker.timers import Timers
 from logmark.clock import Clock, SystemClock
 from logmark.disk.descriptors import connections_max, descriptor_limit, files_max
 from logmark.disk.files import FileSystem, RealFileSystem
-from logmark.errors import UserError
+from logmark.errors import LogFailed, UserError
 from logmark.log.directory import DataDirectory, unusable
 from logmark.log.flusher import FlushedLog
 from logmark.log.groupcommit import Durability, GroupCommit
@@ -43,6 +47,8 @@ DELETED_BYTES_MAX = 1 << 30
 HELD_FILES_MAX = 128
 # How soon a log comes back after there is space again on a disk that was full.
 RECOVERY_INTERVAL_MS = 1000
+# How soon a broker ends that can do nothing useful any more.
+LIVENESS_INTERVAL_MS = 1000
 # How long a record may be in the write-ahead log only: what a recovery has to write again is bounded by it.
 FLUSH_INTERVAL_MS = 30_000
 # How exactly file.delete.delay.ms is kept.
@@ -89,9 +95,11 @@ class Broker:
         durability: Durability = "sync",
         files: FileSystem | None = None,
         clock: Clock | None = None,
+        watchdog: LoopWatchdog | None = None,
     ) -> None:
         self.config = config or BrokerConfig()
         self.clock: Clock = clock or SystemClock()
+        self.watchdog = watchdog or LoopWatchdog(clock=self.clock)
         self.request_bytes_max = self.config.int("socket.request.max.bytes")
         self.fetch_bytes_max = self.config.int("fetch.max.bytes")
         self.durability = durability
@@ -100,10 +108,10 @@ class Broker:
         ]
         self.connections: set[Connection] = set()
         self.faults = Faults()
-        self._memory_max = self.config.int("client.memory.max.bytes") or default_bytes_max()
-        self.budget = MemoryBudget(self._memory_max)
+        self.memory_max = self.config.int("client.memory.max.bytes") or default_bytes_max()
+        self.budget = MemoryBudget(self.memory_max)
         self._recent_reads = RecentReads(
-            self._memory_max // 4, hold=self.budget.hold, has_room=self.budget.has_room
+            self.memory_max // 4, hold=self.budget.hold, has_room=self.budget.has_room
         )  # fmt: skip
         # The connections whose clients do not take their responses, the longest first.
         self.blocked: dict[Connection, None] = {}
@@ -113,7 +121,11 @@ class Broker:
             overrides=read_overrides(self.config.text("max.connections.per.ip.overrides")),
         )
         self.fetch_sessions = FetchSessions(self.config.int("max.incremental.fetch.session.cache.slots"))
-        self._data_dir = data_dir
+        self.data_dir = os.path.abspath(data_dir)
+        self.started_ms = 0
+        self.recent_failures = RecentFailures()
+        # Called once when the broker can do nothing useful any more; who runs it ends it.
+        self.on_useless: Callable[[], None] = lambda: None
         self._files = files or RealFileSystem(sync=durability == "sync")
         # A recovery from the write-ahead log must sync, whatever the mode that follows it.
         self._syncing_files = files or RealFileSystem()
@@ -126,10 +138,26 @@ class Broker:
         # The bytes of responses that wait for the end of this turn of the event loop.
         self.unsent_bytes = 0
         self.dispatcher = Dispatcher(self)
+        self.watchdog.api_name = self.dispatcher.name_of
 
     async def start(self) -> None:
         """Opens the logs and listens; when this returns, clients are served."""
-        self.loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        self.loop = self.watchdog.watch_loop(loop)
+        self._call_soon = loop.call_soon
+        self.recent_failures.start()
+        try:
+            await self._start()
+        except BaseException:
+            self._stop_watching()
+            raise
+        self.started_ms = self.clock.now_ms()
+
+    def _stop_watching(self) -> None:
+        self.watchdog.stop()
+        self.recent_failures.stop()
+
+    async def _start(self) -> None:
         raise_descriptor_limit()
         # The ports first: when one is taken, no directory has been made for nothing.
         for listener in list(self.listeners):
@@ -145,7 +173,7 @@ class Broker:
                 server.close()
             self._committer.close()
             if isinstance(error, OSError):
-                raise unusable(self._data_dir, error) from error
+                raise unusable(self.data_dir, error) from error
             raise
         every = self.timers.every
         every(
@@ -157,17 +185,18 @@ class Broker:
         every(RECOVERY_INTERVAL_MS, self._recover_logs)
         every(FLUSH_INTERVAL_MS, self._committer.flusher.flush_all)
         every(REMOVAL_INTERVAL_MS, self._remove_files)
+        every(LIVENESS_INTERVAL_MS, self._check_liveness)
         self.cleaner.start(self.timers)
         self._sweep_for_ever()
 
     def _open(self) -> None:
-        if self.durability == "os" and has_wal(self._data_dir, self._files):
+        if self.durability == "os" and has_wal(self.data_dir, self._files):
             done = recover(
-                self._data_dir, files=self._syncing_files, clock=self.clock, config=self.config, loop=self.loop
+                self.data_dir, files=self._syncing_files, clock=self.clock, config=self.config, loop=self.loop
             )
             log.info("recovered %d records from the write-ahead log and synced them", done.records)
         self._directory = DataDirectory.open(
-            self._data_dir,
+            self.data_dir,
             files=self._files,
             committer=self._committer,
             clock=self.clock,
@@ -177,12 +206,13 @@ class Broker:
         try:
             self.node_id = self._directory.node_id
             self.cluster_id = self._directory.cluster_id
-            self.timers = Timers(self.loop, self.clock)
+            self.timers = Timers(self.loop, self.clock, run=self.watchdog.run)
             self.logs = Logs(self._directory, self.config, self.clock)
             self.logs.open()
             self.cleaner = Cleaner(
                 logs=self.logs, directory=self._directory, config=self.config, files=self._files, clock=self.clock
             )
+            self.liveness = Liveness(data_dir=self.data_dir, logs=self.logs, committer=self._committer)
             self.groups = Groups(self)
             self.groups.start()
         except BaseException:
@@ -192,20 +222,35 @@ class Broker:
     def send_soon(self, connection: Connection) -> None:
         """Lets a connection send when everything that has come in has been looked at."""
         if not self._sending:
-            self.loop.call_soon(self.send_now)
+            # Measured by itself: every request makes this call.
+            self._call_soon(self.send_now)
         self._sending.append(connection)
 
     def send_now(self) -> None:
         """Let the connections send that wait for the end of the turn."""
+        if self.unsent_bytes:
+            # Records may have to be read from their files.
+            self.unsent_bytes = 0
+            self.watchdog.measure(SENDING, self.send_now)
+            return
         sending, self._sending = self._sending, []
-        self.unsent_bytes = 0
         for connection in sending:
             connection.send()
 
     @property
+    def write_failure(self) -> LogFailed | None:
+        """Why no log takes records any more until a restart; None while they do."""
+        return self._committer.failure
+
+    @property
+    def has_wal(self) -> bool:
+        """Whether there is a write-ahead log: it comes with the first record of a run."""
+        return self._committer.has_wal
+
+    @property
     def chunk_bytes(self) -> int:
         """How much of a response a connection hands to its socket at once: less if many clients are slow."""
-        return max(CHUNK_BYTES_MIN, min(CHUNK_BYTES, self._memory_max // 8 // (len(self.blocked) + 1)))
+        return max(CHUNK_BYTES_MIN, min(CHUNK_BYTES, self.memory_max // 8 // (len(self.blocked) + 1)))
 
     async def checkpoint(self) -> None:
         """Writes where every log starts and how far it is durable; returns when that is on disk."""
@@ -217,6 +262,9 @@ class Broker:
             if not task.cancelled() and task.exception() is not None:
                 log.error("the offset checkpoints could not be written", exc_info=task.exception())
 
+        if self.liveness.is_directory_gone():
+            # Else the directory that took its place would get our checkpoints.
+            return
         self._checkpointing = self.loop.create_task(self.checkpoint())
         self._checkpointing.add_done_callback(done)
 
@@ -240,6 +288,11 @@ class Broker:
                     log.exception("a log could not be recovered")
         finally:
             self._recovering = None
+
+    def _check_liveness(self) -> None:
+        was_useful = not self.liveness.is_over
+        if not self.liveness.check() and was_useful:
+            self.on_useless()
 
     def _look_after(self) -> None:
         self._turns = self.logs.look_after_in_turns()
@@ -312,8 +365,10 @@ class Broker:
         if self._recovering is not None:
             # A thread writes files of a log, which must not go on when the directory is given to others.
             await self._recovering
-        is_clean = self._directory.close()
+        # Nothing is written to a directory that took the place of ours.
+        is_clean = self._directory.close(clean=not self.liveness.is_directory_gone())
         self._committer.close()
+        self._stop_watching()
         return is_clean
 
     def advance(self, *, seconds: float) -> None:

@@ -7,6 +7,7 @@ the disk was too full for a commit is that commit refused and nothing else.
 """
 
 import asyncio
+import enum
 import itertools
 import logging
 import uuid
@@ -22,6 +23,7 @@ from logmark.coordination.rebalance import GroupSettings
 from logmark.errors import ErrorCode, LogFailed, LogmarkError, Malformed, Refused
 from logmark.log import disk_full
 from logmark.log.waiters import Callback
+from logmark.log.write_recovery import Backoff
 from logmark.names import OFFSETS_TOPIC
 from logmark.wire import batches, columns
 
@@ -40,6 +42,23 @@ Answered = Callable[[Any], None]
 LOAD_BYTES = 128 * 1024  # read at once while loading: some milliseconds of the event loop
 
 
+class CoordinatorState(enum.Enum):
+    """What the coordinator of an internal partition can do now."""
+
+    # Groups can commit and rebalance.
+    READY = "ready"
+    # It reads its log, or will when the disk lets it: clients are told to ask again.
+    LOADING = "loading"
+    # Its log takes no records: groups can be looked at only.
+    READ_ONLY = "read-only"
+    # Its log is damaged: nobody knows what its groups have committed.
+    UNREADABLE = "unreadable"
+
+    @property
+    def is_ready(self) -> bool:
+        return self is CoordinatorState.READY
+
+
 class Timer(Protocol):
     """A deadline that can be called off."""
 
@@ -56,7 +75,7 @@ class OffsetsJournal(Protocol):
     """One internal partition as its coordinator sees it."""
 
     @property
-    def has_failed(self) -> bool: ...
+    def failure(self) -> LogFailed | None: ...
     @property
     def size_bytes(self) -> int: ...
     def append(self, entries: Sequence[Record], *, now_ms: int) -> int: ...
@@ -71,9 +90,9 @@ class PartitionJournal:
         self._partition = partition
 
     @property
-    def has_failed(self) -> bool:
-        """Whether the disk failed this log or the write-ahead log: it takes no more facts."""
-        return self._partition.write_failure is not None
+    def failure(self) -> LogFailed | None:
+        """Why this log takes no more facts: the disk failed it or the write-ahead log; None while it does."""
+        return self._partition.write_failure
 
     @property
     def size_bytes(self) -> int:
@@ -134,6 +153,9 @@ class Shard:
         self._coordinator: Coordinator | None = None  # None while it loads
         self._loading: asyncio.Task[None] | None = None
         self._is_unreadable = False
+        # Why the last load ended early, and when the next one may begin if the disk has failed it.
+        self._load_failure: str | None = None
+        self._load_backoff = Backoff(clock)
         self._is_closed = False
         self._is_asleep = False  # loaded while its log took no facts: its groups can be looked at only
         self._written_to = 0  # the next offset after the last fact written
@@ -147,9 +169,24 @@ class Shard:
     # Asking
 
     @property
+    def _has_failed(self) -> bool:
+        return self._journal.failure is not None
+
+    @property
     def is_available(self) -> bool:
         """Groups of this shard can be worked with, now or after the load."""
-        return not (self._is_unreadable or self._is_closed or self._journal.has_failed)
+        return not (self._is_unreadable or self._is_closed or self._has_failed)
+
+    @property
+    def state(self) -> tuple[CoordinatorState, str]:
+        """What can be done with its groups now, and why not more."""
+        if self._is_unreadable:
+            return CoordinatorState.UNREADABLE, self._load_failure or ""
+        if self._coordinator is None:
+            return CoordinatorState.LOADING, self._load_failure or ""
+        if self._journal.failure is not None:
+            return CoordinatorState.READ_ONLY, str(self._journal.failure)
+        return CoordinatorState.READY, ""
 
     @property
     def is_loaded(self) -> bool:
@@ -168,7 +205,7 @@ class Shard:
         Raises Refused if the command cannot even be decided here.
         """
         coordinator = self._at_work()
-        if self._journal.has_failed:
+        if self._has_failed:
             raise Refused(ErrorCode.NOT_COORDINATOR)
         if self._is_asleep:
             self._wake(coordinator)
@@ -194,7 +231,7 @@ class Shard:
         coordinator = self._coordinator
         if coordinator is None:
             self._topics_gone |= topics
-        elif not self._journal.has_failed and coordinator.has_offsets:
+        elif not self._has_failed and coordinator.has_offsets:
             self._run(lambda now_ms: coordinator.forget_topics(topics.__contains__))
             return True
         return False
@@ -202,7 +239,7 @@ class Shard:
     def expire_offsets(self) -> None:
         """Forgets offsets that were kept for longer than the retention."""
         coordinator = self._coordinator
-        if coordinator is not None and not self._journal.has_failed:
+        if coordinator is not None and not self._has_failed:
             self._run(lambda now_ms: coordinator.expire_offsets(now_ms=now_ms))
 
     def _at_work(self) -> Coordinator:
@@ -211,7 +248,8 @@ class Shard:
         if self._is_unreadable:
             raise Refused(ErrorCode.NOT_COORDINATOR)
         if self._coordinator is None:
-            self.load()
+            if self._load_backoff.is_over:
+                self.load()
             raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return self._coordinator
 
@@ -230,20 +268,22 @@ class Shard:
                 assert ticket is not None
                 outcome = Outcome(replies=[Reply(ticket, refused)])
             except _NotWritten as error:
-                if self._journal.has_failed or any(isinstance(fact, GroupRecorded) for fact in error.facts):
-                    self._stop(error)
+                if self._has_failed or any(isinstance(fact, GroupRecorded) for fact in error.facts):
+                    # The log has said what happened, once for all who wrote to it.
+                    self._stop()
                     return
                 # The disk was full. Offsets are decided without a trace, so it is as if nobody had asked.
                 if ticket is None:
                     return
                 outcome = Outcome(replies=[Reply(ticket, Refused(ErrorCode.NOT_COORDINATOR))])
-            except (LogFailed, Malformed, OSError) as error:
-                self._stop(error)
-                return
-            except Exception as error:
+            except Exception:
                 # Deciding may have got half way, so nothing here can be trusted any more.
-                log.exception("a group command failed", extra={"partition": self.index})
-                self._stop(error)
+                log.exception(
+                    "A group command failed. Nothing of it was kept; the groups of this partition are loaded again, "
+                    "and their clients ask again.",
+                    extra={"topic": OFFSETS_TOPIC, "partition": self.index},
+                )
+                self._stop()
                 return
             for fact in outcome.facts:
                 coordinator.apply(fact)
@@ -262,7 +302,7 @@ class Shard:
             raise _NotWritten(facts, failed) from failed
         except Refused as refused:
             # The log's refusal is not the client's fault, and the decision behind it cannot stand.
-            raise LogFailed(str(refused)) from refused
+            raise Malformed(str(refused)) from refused
 
     def _reply(self, outcome: Outcome) -> None:
         answers = []
@@ -280,7 +320,7 @@ class Shard:
             if failure is None:
                 self._answer(answers)
             elif self._coordinator is coordinator:
-                self._stop(failure)
+                self._stop()
 
         if not self._journal.when_durable(self._written_to, told):
             self._answer(answers)
@@ -352,27 +392,41 @@ class Shard:
                 if self._is_closed:
                     return
         except (LogmarkError, OSError) as error:
-            if self._journal.has_failed or disk_full.is_passing(error.__cause__ or error):
-                # The log may be written or read again when its disk allows it. The next request loads it again.
-                log.warning(
-                    "the groups of one internal partition cannot be loaded now and are tried again",
-                    extra={"topic": OFFSETS_TOPIC, "partition": self.index, "error": str(error)},
-                )
-                self._loading = None
-                return
-            log.exception(
-                "the groups of one internal partition cannot be loaded and stay unavailable",
-                extra={"topic": OFFSETS_TOPIC, "partition": self.index},
-            )
-            self._is_unreadable = True
+            self._end_failed_load(error)
             return
         self._begin(coordinator)
+
+    def _end_failed_load(self, error: LogmarkError | OSError) -> None:
+        """Let a later request load again if the disk may allow it then; if the log is damaged, none can."""
+        cause = error.__cause__ or error
+        is_first, self._load_failure = self._load_failure is None, str(error)
+        self._loading = None
+        place = {"topic": OFFSETS_TOPIC, "partition": self.index}
+        if not self._has_failed and not isinstance(cause, OSError):
+            self._is_unreadable = True
+            log.exception(
+                "The groups of one internal partition cannot be loaded, because its log is damaged. They stay "
+                "unavailable; all others are served. Stop the broker and run `logmark verify`.",
+                extra=place,
+            )
+            return
+        if not self._has_failed and not disk_full.is_passing(cause):
+            # Reading what cannot be read takes long on a broken disk.
+            self._load_backoff.begin_attempt()
+        if is_first:
+            log.warning(
+                "The groups of one internal partition cannot be loaded now: its log could not be read. Nothing is "
+                "lost; they are loaded when the disk works again.",
+                extra={**place, "error": str(error)},
+            )
 
     def _begin(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
         self._loading = None
+        self._load_failure = None
+        self._load_backoff.reset()
         self._written_to = 0
-        self._is_asleep = self._journal.has_failed
+        self._is_asleep = self._has_failed
         if not self._is_asleep:
             self._wake(coordinator)
 
@@ -385,14 +439,8 @@ class Shard:
         if self._coordinator is coordinator:
             self._run(lambda now_ms: coordinator.resume(now_ms=now_ms))
 
-    def _stop(self, error: BaseException) -> None:
+    def _stop(self) -> None:
         """Nobody is answered from a state that did not reach the disk; it is loaded again from what did."""
-        if self._coordinator is not None:
-            # The log reports its failure to the waiting commands, and again to the one that met it.
-            log.error(
-                "an internal partition could not be written, its groups are loaded again",
-                extra={"topic": OFFSETS_TOPIC, "partition": self.index, "error": str(error)},
-            )
         self._coordinator = None
         self._refuse_everybody(ErrorCode.NOT_COORDINATOR)
         if not self._is_closed:

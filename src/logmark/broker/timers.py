@@ -1,6 +1,7 @@
 """Deadlines on the broker's clock: they come due when that clock says so, also when a test turns it."""
 
 import asyncio
+import functools
 import heapq
 import itertools
 from collections.abc import Callable
@@ -25,9 +26,17 @@ class Timer:
 class Timers:
     """Calls back once the clock reaches a deadline; one loop timer serves them all."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        *,
+        run: Callable[[Callable[[], None]], None] = lambda callback: callback(),
+    ) -> None:
+        """Take the loop and the clock; `run` makes each call, and may measure it."""
         self._loop = loop
         self._clock = clock
+        self._run = run
         self._heap: list[tuple[int, int, Timer]] = []
         self._order = itertools.count()
         self._armed: asyncio.TimerHandle | None = None
@@ -47,6 +56,7 @@ class Timers:
             self.at(self._clock.now_ms() + interval_ms, tick)
             callback()
 
+        functools.update_wrapper(tick, callback)
         self.at(self._clock.now_ms() + (interval_ms if first_ms is None else first_ms), tick)
 
     def wake(self) -> None:
@@ -56,7 +66,7 @@ class Timers:
             timer = heapq.heappop(self._heap)[2]
             callback, timer.callback = timer.callback, None
             if callback is not None:
-                callback()
+                self._run(callback)
         self._arm()
 
     def close(self) -> None:

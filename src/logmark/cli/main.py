@@ -14,6 +14,7 @@ from logmark.cli import (
     consume,
     contexts,
     groups,
+    health,
     kafka_tools,
     lag,
     log,
@@ -33,8 +34,8 @@ from logmark.errors import LogmarkError, UserError
 
 _SERVE_HELP = "Run a broker in the foreground until it is told to stop."
 _ORDER = (
-    "tour", "topics", "produce", "consume", "groups", "lag", "monitor", "offsets", "replay", "pipelines", "verify",
-    "recover", "log", "backup", "restore", "contexts", "kafka-consumer-groups",
+    "tour", "topics", "produce", "consume", "groups", "lag", "monitor", "offsets", "replay", "pipelines", "health",
+    "verify", "recover", "log", "backup", "restore", "contexts", "kafka-consumer-groups",
 )  # fmt: skip
 INTERRUPTED = 130
 
@@ -103,6 +104,7 @@ app.command("replay", epilog=example("logmark replay orders --from @-2h --key OR
     replay.replay
 )
 app.add_typer(pipelines.app, name="pipelines")
+app.command("health", epilog=example("logmark health --bootstrap-servers 127.0.0.1:9092"))(health.health)
 app.command("verify", epilog=example("logmark verify ./logmark-data"))(verify.verify)
 app.command("recover", epilog=example("logmark recover ./logmark-data --dry-run"))(recover.recover)
 app.add_typer(log.app, name="log")

@@ -28,6 +28,7 @@ log = logging.getLogger("logmark")
 DEFAULT_DATA_DIR = "logmark-data"
 DEFAULT_PORT = 9092
 SWITCH_SECONDS = 0.0005
+USELESS = 3
 
 
 class Durability(StrEnum):
@@ -130,8 +131,12 @@ async def _serve(broker: Broker, where: str, signals: StopSignals) -> None:
     print(
         f"Logmark {__version__} listening on {places}, data in {where}, durability {broker.durability}", flush=True
     )
+    broker.on_useless = stopping.set
     await stopping.wait()
-    if not await broker.stop():
+    is_clean = await broker.stop()
+    if broker.liveness.is_over:
+        raise UserError("The broker has ended itself: the lines above say why.", exit_code=USELESS)
+    if not is_clean:
         raise UserError(
             f"The broker has stopped, but could not close {where} cleanly: the lines above say why. "
             "What was acknowledged is kept. The next start recovers the directory."

@@ -44,8 +44,8 @@ class Appender:
 
     __slots__ = (
         "_advance", "_clock", "_committer", "_files", "_flush_state", "_folder", "_high_watermark", "_index_bytes_max",
-        "_is_log_append_time", "_is_prepared", "_is_refusal_reported", "_is_sync", "_log", "_segment_bytes",
-        "_segment_ms", "_segments", "_state", "_time_index_bytes_max", "is_changed",
+        "_is_log_append_time", "_is_prepared", "_is_sync", "_log", "_segment_bytes", "_segment_ms", "_segments",
+        "_state", "_time_index_bytes_max", "is_changed", "refusal",
     )  # fmt: skip
 
     def __init__(
@@ -74,8 +74,8 @@ class Appender:
         self._clock = clock
         # Whether the active segment knows what an append needs to know of it.
         self._is_prepared = False
-        # Whether the last write was refused for a reason that passes, which is logged once.
-        self._is_refusal_reported = False
+        # Why the last write was refused, for a reason that passes; it is logged once.
+        self.refusal: LogFailed | None = None
         # Whether a clean stop has to complete the files of the active segment.
         self.is_changed = False
         self.configure(state.settings)
@@ -188,8 +188,8 @@ class Appender:
         except OSError as error:
             raise self._undo(error) from error
         state.log_end_offset = last + 1
-        if self._is_refusal_reported:
-            self._is_refusal_reported = False
+        if self.refusal is not None:
+            self.refusal = None
         if self._is_sync:
             self._committer.add(self._log, segment.base_offset, position, base, last + 1, batch.data, size)
         else:
@@ -232,9 +232,9 @@ class Appender:
         if not disk_full.is_passing(error):
             return self._state.fail(error)
         refused = disk_full.describe_refused_write(self._state.name, error)
-        if not self._is_refusal_reported:
-            self._is_refusal_reported = True
+        if self.refusal is None:
             logger.warning("%s", refused)
+        self.refusal = refused
         return refused
 
     # Rolling

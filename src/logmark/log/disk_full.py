@@ -14,6 +14,7 @@ from logmark.disk.descriptors import OUT_OF_DESCRIPTORS
 from logmark.disk.files import FileSystem
 from logmark.errors import LogFailed
 from logmark.log.segment import LOG, file_name
+from logmark.names import OFFSETS_TOPIC
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 SHORT = (*OUT_OF_DESCRIPTORS, errno.ENOMEM)
@@ -83,10 +84,40 @@ def describe_failed_log(name: str, error: BaseException) -> LogFailed:
             f"{_describe_shortage(error)}: the log of {name} takes no records now, and comes back by itself after "
             "that, without what was not acknowledged. Nothing that was acknowledged is lost."
         )
+    groups = " Its consumer groups cannot commit until then." if name.startswith(OFFSETS_TOPIC) else ""
     return LogFailed(
         f"The disk failed the log of {name} ({error}). It takes no more records; what was acknowledged is kept. The "
-        "broker tries to write it again; if the disk stays broken, repair it and restart the broker."
+        f"broker tries to write it again; if the disk stays broken, repair it and restart the broker.{groups}"
     )
+
+
+def describe_failed_round(count: int, error: BaseException) -> LogFailed:
+    """Return the event of an entry of the WAL that could not be written for a reason that passes."""
+    logs = "one log" if count == 1 else f"{count} logs"
+    if isinstance(error, WalFull):
+        reason = (
+            "The write-ahead log is full: the disk fails the files of a partition, or those of the write-ahead log, "
+            "and what only the write-ahead log holds could not be saved elsewhere. Earlier lines name the file. Repair "
+            "the disk"
+        )
+    elif is_full(error):
+        reason = f"The disk was too full for the write-ahead log ({error}). Free some space"
+    else:
+        reason = _describe_shortage(error)
+    return LogFailed(
+        f"{reason}: {logs} had to stop, and take records again by themselves after that, without what was not "
+        "acknowledged. Nothing that was acknowledged is lost, and it can be read."
+    )
+
+
+def mark_reported(error: BaseException) -> None:
+    """Note that an event was logged for a failed operation: everything else that it stops logs none."""
+    error.__dict__["is_reported"] = True
+
+
+def is_reported(error: BaseException) -> bool:
+    """Return whether an event was logged for the failed operation."""
+    return bool(error.__dict__.get("is_reported"))
 
 
 def describe_failed_wal(error: BaseException) -> LogFailed:

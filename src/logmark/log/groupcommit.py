@@ -260,11 +260,16 @@ class GroupCommit:
         self._is_short = False
         self._flush_count = 0
         self.flusher.give_up_entry()
-        if not disk_full.is_passing(error):
+        logs = {log: None for each in lost for log in each.logs}
+        if disk_full.is_passing(error):
+            logger.error("%s", disk_full.describe_failed_round(len(logs), error))
+        else:
             self.failure = disk_full.describe_failed_wal(error)
             self.is_ready = False
             logger.error("%s", self.failure)
-        for log in {log: None for each in lost for log in each.logs}:
+        # It is one failed operation, and so one event, whatever it stops.
+        disk_full.mark_reported(error)
+        for log in logs:
             log.commit_failed(error)
 
     # Files

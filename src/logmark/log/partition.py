@@ -38,7 +38,7 @@ from logmark.log.reader import Reader
 from logmark.log.recent_reads import RecentReads
 from logmark.log.segment import Segment
 from logmark.log.settings import TopicSettings
-from logmark.log.state import LogState
+from logmark.log.state import LogState, LogStatus
 from logmark.log.swap import Incoming
 from logmark.log.timestamps import Found
 from logmark.log.write_recovery import WriteRecovery
@@ -410,6 +410,15 @@ class Partition:
     def failure(self) -> LogFailed | None:
         """Why the log takes no records now; None while it does."""
         return self._state.failure
+
+    @property
+    def refusal(self) -> LogFailed | None:
+        """Why the last append was refused, for a reason that passes; None after one that was taken."""
+        return self._appender.refusal
+
+    @property
+    def status(self) -> LogStatus:
+        return self._state.status
 
     @property
     def write_failure(self) -> LogFailed | None:

@@ -205,5 +205,8 @@ class Partitions:
     def close(self, *, clean: bool) -> bool:
         """Close every partition, and return whether the next start can trust the files of all folders as they are."""
         closed = [partition.close(clean=clean) for partition in self.by_key.values()]
+        if not clean or not all(closed):
+            # The directory may be gone, so nothing more is looked for.
+            return False
         # After a crash a folder that nobody opened was not checked: the next start has to.
-        return all(closed) and (self._was_clean or all(key in self.by_key for key in self._folders.list_partitions()))
+        return self._was_clean or all(key in self.by_key for key in self._folders.list_partitions())

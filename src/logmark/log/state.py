@@ -134,7 +134,8 @@ class LogState:
         """
         failure = disk_full.describe_failed_log(self.name, error)
         if self.status is LogStatus.OPEN:
-            logger.error("%s", failure)
+            if not disk_full.is_reported(error):
+                logger.error("%s", failure)
             self._change_status(LogStatus.STOPPED)
             self.failure = failure
             self._on_stop(failure, error)

@@ -32,7 +32,7 @@ class ThreadWorker:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self._loop = loop
-        self._name = name
+        self.name = name
         self._thread: threading.Thread | None = None
         self._jobs: SimpleQueue[tuple[Job, Done] | None] = SimpleQueue()
         self._reports: SimpleQueue[tuple[Done, Exception | None]] = SimpleQueue()
@@ -41,7 +41,7 @@ class ThreadWorker:
 
     def run(self, job: Job, done: Done) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run_jobs, name=self._name, daemon=True)
+            self._thread = threading.Thread(target=self._run_jobs, name=self.name, daemon=True)
             self._thread.start()
         self._under_way += 1
         self._jobs.put((job, done))

@@ -18,7 +18,7 @@ from logmark.errors import LogmarkError
 from logmark.log import disk_full
 from logmark.log.deletion import SegmentDeleter
 from logmark.log.flush_state import FlushState
-from logmark.log.folder import PartitionFolder
+from logmark.log.folder import PartitionFolder, complete_folder
 from logmark.log.groupcommit import CommittedLog, GroupCommit
 from logmark.log.loader import Loaded, Loader
 from logmark.log.state import LogState, LogStatus
@@ -131,8 +131,12 @@ class WriteRecovery:
         sizes = self._durable_sizes()
         point, end = self._flush_state.recovery_point, state.high_watermark
         is_in_wal = is_suspect and committer.has_wal
+        has_folder = self._folder.exists
 
         def load() -> Loaded:
+            if not has_folder:
+                # The disk has failed the first record of the log, before there was anything of it.
+                complete_folder(state.folder, state.topic_id, self._files)
             if is_in_wal:
                 committer.rewrite(self._log, state.folder, point, end)
             else:
@@ -174,6 +178,7 @@ class WriteRecovery:
         # The failed round may not have synced the folder, and nothing may be acknowledged that a crash could take.
         changes = [partial(self._committer.remove_saved, self._log)] if is_suspect else []
         self._flush_state.replace_pending(self._folder.syncs(), list(changes))
+        self._folder.exists = True
         log_start_offset = state.log_start_offset
         self._log.load(loaded, loader)
         self._deleter.move_log_start(log_start_offset)

@@ -1,0 +1,65 @@
+"""DescribeLogDirs tells how large partitions are and how the data directory is; and on request how the broker is.
+
+v2  flexible     v3  an error of the whole answer     v4  the size of the volume (KIP-827)
+The directory has an error if the broker takes no records until a restart; what it holds can be read all the same.
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from logmark.broker.health import describe_health
+from logmark.broker.pace import Pace
+from logmark.errors import ErrorCode
+from logmark.wire import log_dirs as schema
+
+if TYPE_CHECKING:
+    from logmark.broker.dispatch import Request
+    from logmark.broker.logs import Logs
+
+KEY = schema.KEY
+VERSIONS = range(1, 5)
+
+
+async def handle(request: schema.Request, at: "Request") -> schema.Response:
+    """The one data directory with the partitions that were asked for, or with all."""
+    broker, pace = at.broker, Pace()
+    result = schema.ResponseResult(log_dir=broker.data_dir)
+    try:
+        volume = os.statvfs(broker.data_dir)
+    except OSError:
+        result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+    else:
+        result.total_bytes = volume.f_blocks * volume.f_frsize
+        result.usable_bytes = volume.f_bavail * volume.f_frsize
+        if broker.write_failure is not None:
+            result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+    for name, indexes in _wanted(request, broker.logs):
+        topic = schema.ResponseTopic(name=name)
+        for index in indexes:
+            partition = broker.logs.partition(name, index)
+            if partition is not None:
+                size = partition.size_bytes
+                topic.partitions.append(schema.ResponsePartition(partition_index=index, partition_size=size))
+            await pace.step()
+        if topic.partitions:
+            result.topics.append(topic)
+    health = None
+    if request.wants_health:
+        health = json.dumps(await describe_health(broker), separators=(",", ":")).encode()
+    return schema.Response(results=[result], health=health)
+
+
+def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
+    """No directory, and the error where the version has a place for it."""
+    return schema.Response(error_code=code)
+
+
+def _wanted(request: schema.Request, logs: "Logs") -> Iterable[tuple[str, Iterable[int]]]:
+    if request.topics is None:
+        return [(topic.name, range(topic.partition_count)) for topic in logs.topics()]
+    merged: dict[str, dict[int, None]] = {}
+    for topic in request.topics:
+        merged.setdefault(topic.topic, {}).update(dict.fromkeys(topic.partitions))
+    return merged.items()

@@ -1,0 +1,141 @@
+"""The health of a cluster, by what any Kafka answers and by what a Logmark broker adds to it.
+
+| asked                       | of                  | a problem is                                                  |
+|-----------------------------|---------------------|---------------------------------------------------------------|
+| Metadata                    | any broker          | a partition without a leader or with an error                 |
+| DescribeLogDirs             | each broker         | a broker that does not answer; a directory with an error      |
+| its field for health        | brokers of Logmark  | refused writes, logs, coordinators, memory, connections       |
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from logmark.client.errors import ClientError, RefusedByBroker
+from logmark.client.metadata import ClusterMetadata
+from logmark.errors import ErrorCode
+from logmark.names import OFFSETS_TOPIC, TopicPartition
+
+if TYPE_CHECKING:
+    from logmark.client.client import Client
+    from logmark.client.log_dirs import BrokerDescription
+
+# Problems of one kind that are named one by one.
+NAMED_MAX = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerHealth:
+    """One broker: what it says of itself, or why it says nothing."""
+
+    id: int
+    address: str
+    description: "BrokerDescription | None"
+    failure: str | None = None
+    is_up: bool = True
+
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """What only a Logmark broker tells; empty for any other."""
+        found = self.description.health if self.description is not None else None
+        return found if found is not None else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterHealth:
+    """A cluster that answered, and everything that is not as it should be."""
+
+    cluster_id: str
+    brokers: Sequence[BrokerHealth]
+    partition_count: int
+    coordinator_count: int
+    # Partitions that no broker leads, or that have an error, by the name of the error.
+    partition_errors: Mapping[TopicPartition, str]
+    problems: Sequence[str]
+
+    @property
+    def is_healthy(self) -> bool:
+        return not self.problems
+
+
+def check_health(client: "Client") -> ClusterHealth:
+    """Ask a cluster how it is. Raises BrokerUnreachable if no broker answers."""
+    metadata = client.metadata()
+    errors = dict(_partition_errors(metadata))
+    brokers = [_ask(client, node, str(address)) for node, address in sorted(metadata.brokers.items())]
+    return ClusterHealth(
+        cluster_id=metadata.cluster_id,
+        brokers=brokers,
+        partition_count=sum(len(topic.partitions) for topic in metadata.topics.values()),
+        coordinator_count=len(metadata.partitions(OFFSETS_TOPIC)),
+        partition_errors=errors,
+        problems=list(_problems(brokers, errors)),
+    )
+
+
+def _ask(client: "Client", node: int, address: str) -> BrokerHealth:
+    try:
+        return BrokerHealth(id=node, address=address, description=client.describe_broker(node))
+    except RefusedByBroker as error:
+        # An administrator may have forbidden it, which says nothing of the broker.
+        return BrokerHealth(id=node, address=address, description=None, failure=str(error))
+    except ClientError as error:
+        return BrokerHealth(id=node, address=address, description=None, failure=str(error), is_up=False)
+
+
+def _partition_errors(metadata: ClusterMetadata) -> Iterator[tuple[TopicPartition, str]]:
+    for name, topic in sorted(metadata.topics.items()):
+        for index, partition in sorted(topic.partitions.items()):
+            if partition.error is not ErrorCode.NONE:
+                yield TopicPartition(name, index), partition.error.name
+            elif partition.leader not in metadata.brokers:
+                yield TopicPartition(name, index), ErrorCode.LEADER_NOT_AVAILABLE.name
+
+
+def _problems(brokers: Sequence[BrokerHealth], errors: Mapping[TopicPartition, str]) -> Iterator[str]:
+    explained: set[TopicPartition] = set()
+    for broker in brokers:
+        if not broker.is_up:
+            yield f"Broker {broker.id} does not answer: {broker.failure}"
+            continue
+        yield from _broker_problems(broker)
+        explained |= {TopicPartition(one["topic"], one["partition"]) for one in _troubled(broker, "partitions")}
+    left = [partition for partition in errors if partition not in explained]
+    # A broker of ours says why; where it named as many as it could, the rest have the same reasons.
+    if not any(broker.details.get("partitions", {}).get("left_out") for broker in brokers):
+        for partition in left[:NAMED_MAX]:
+            yield f"Partition {partition}: {errors[partition]}."
+        if len(left) > NAMED_MAX:
+            yield f"{len(left) - NAMED_MAX} more partitions have an error."
+
+
+def _broker_problems(broker: BrokerHealth) -> Iterator[str]:
+    details, name = broker.details, f"Broker {broker.id}"
+    if details.get("accepts_writes") is False:
+        yield f"{name} takes no records until it is restarted: {details.get('wal', {}).get('reason')}"
+    elif broker.description is not None:
+        for log_dir in broker.description.log_dirs:
+            if log_dir.error is not ErrorCode.NONE:
+                yield f"{name}: log directory {log_dir.path} has failed ({log_dir.error.name})."
+    partitions = _troubled(broker, "partitions")
+    for one in partitions[:NAMED_MAX]:
+        yield f"Partition {one['topic']}-{one['partition']} is {one['state']}: {one['reason']}"
+    left_out = details.get("partitions", {}).get("left_out", 0) + max(0, len(partitions) - NAMED_MAX)
+    if left_out:
+        yield f"{left_out} more partitions of broker {broker.id} are not open."
+    coordinators = _troubled(broker, "coordinators")
+    for one in coordinators[:NAMED_MAX]:
+        reason = f": {one['reason']}" if one["reason"] else "."
+        yield f"The coordinator of {OFFSETS_TOPIC}-{one['partition']} is {one['state']}{reason}"
+    if len(coordinators) > NAMED_MAX:
+        yield f"{len(coordinators) - NAMED_MAX} more coordinators of broker {broker.id} are not ready."
+    if details.get("memory", {}).get("has_waiting"):
+        yield f"{name}: requests wait for memory (client.memory.max.bytes)."
+    connections = details.get("connections", {})
+    if connections and connections["used"] >= connections["max"]:
+        yield f"{name} has no connection left ({connections['used']} of {connections['max']}, max.connections)."
+
+
+def _troubled(broker: BrokerHealth, kind: str) -> Sequence[Mapping[str, Any]]:
+    found: Sequence[Mapping[str, Any]] = broker.details.get(kind, {}).get("troubled", ())
+    return found

@@ -1,0 +1,165 @@
+"""`logmark health`: what a script learns by the exit code, and a person by the table, of any Kafka."""
+
+import errno
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from logmark.cli.health import WIDTH
+from logmark.disk.files import RealFileSystem
+from logmark.errors import ErrorCode
+from logmark.testing import Broker
+from logmark.testing.files import FaultyFileSystem
+from tests.cli.conftest import Ran, run
+from tests.harness import wire
+from tests.harness.brokers import BrokerUnderTest
+
+HEALTHY, DEGRADED, USAGE, UNREACHABLE = 0, 1, 2, 4
+
+
+@pytest.fixture
+def files() -> FaultyFileSystem:
+    return FaultyFileSystem(RealFileSystem(sync=False))
+
+
+@pytest.fixture
+def own(files: FaultyFileSystem) -> Iterator[Broker]:
+    """A broker whose disk a test breaks."""
+    with Broker(durability="sync", files=files) as broker:
+        broker.create_topic("orders", 3)
+        assert 0 == write(broker, 0)
+        yield broker
+        files.heal()
+
+
+def write(broker: Broker, partition: int) -> int:
+    batch = wire.batch([b"value"])
+    return wire.produce(broker.bootstrap_servers, "orders", batch, partition=partition).error_code
+
+
+def health(broker: Broker, *options: str) -> Ran:
+    return run("health", *options, servers=broker.bootstrap_servers)
+
+
+def state_of(done: Ran) -> dict[str, str]:
+    """The first table, by check."""
+    rows = [line.split("  ", 1) for line in done.lines if "  " in line]
+    return {row[0]: row[1].strip() for row in rows[1:]}
+
+
+def test_a_healthy_broker_is_exit_code_0_and_every_check_in_a_table(own: Broker) -> None:
+    done = health(own)
+
+    found = state_of(done)
+    assert HEALTHY == done.exit_code
+    assert "Healthy." == done.lines[-1]
+    assert found["broker 1"].startswith(f"up at {own.bootstrap_servers}, Logmark ")
+    assert ("accepted", "open", "3 of 3 open") == (found["writes"], found["write-ahead log"], found["partitions"])
+    assert " free of " in found["disk"]
+    assert found["memory of clients"].endswith(" of 256.0 MiB")
+    assert " of " in found["connections"]
+
+
+def test_partitions_that_do_not_take_records_are_exit_code_1_and_named_with_their_reasons(
+    own: Broker, files: FaultyFileSystem
+) -> None:
+    files.fail_writes("orders-0/", errno.ENOSPC)
+    files.fail_writes("orders-2/", errno.EIO)
+    for partition in (0, 2):
+        assert ErrorCode.KAFKA_STORAGE_ERROR == write(own, partition)
+
+    done, told = health(own), health(own, "--output", "json")
+
+    assert (DEGRADED, DEGRADED) == (done.exit_code, told.exit_code)
+    assert "1 of 3 open" == state_of(done)["partitions"]
+    assert "Degraded: 2 problems." == done.lines[-1]
+    text = " ".join(done.out.split())
+    assert "! Partition orders-0 is full: The disk is full, so the log of orders-0 did not take" in text
+    assert "! Partition orders-2 is suspect: The disk failed the log of orders-2" in text
+    assert "LAST FAILURES" in done.lines
+    assert "degraded" == told.json["state"]
+    assert 2 == len(told.json["problems"])
+    troubled = told.json["brokers"][0]["details"]["partitions"]["troubled"]
+    assert [("orders", 0, "full"), ("orders", 2, "suspect")] == [
+        (one["topic"], one["partition"], one["state"]) for one in troubled
+    ]
+
+    files.heal()
+    assert 0 == write(own, 0)
+    assert 1 == len(health(own, "-o", "json").json["problems"])
+
+
+def test_a_broker_that_takes_no_records_until_a_restart_is_exit_code_1_with_one_problem(
+    own: Broker, files: FaultyFileSystem
+) -> None:
+    files.fail_syncs("logmark.wal/0", errno.EIO)
+    assert ErrorCode.KAFKA_STORAGE_ERROR == write(own, 1)
+
+    done = health(own)
+
+    assert DEGRADED == done.exit_code
+    found = state_of(done)
+    assert ("refused until a restart", "failed") == (found["writes"], found["write-ahead log"])
+    assert "! Broker 1 takes no records until it is restarted: The disk failed the" in " ".join(done.out.split())
+
+
+def test_every_line_fits_a_terminal_of_80_columns(own: Broker, files: FaultyFileSystem) -> None:
+    files.fail_writes("orders-0/", errno.ENOSPC)
+    files.fail_writes("orders-2/", errno.EIO)
+    for partition in (0, 2):
+        assert ErrorCode.KAFKA_STORAGE_ERROR == write(own, partition)
+
+    assert not [line for line in health(own).lines if len(line) > WIDTH]
+
+
+def test_the_longest_turns_of_the_event_loop_are_shown_by_api(own: Broker) -> None:
+    from logmark.broker.server import Broker as Served
+
+    broker = own._runner._broker  # type: ignore[union-attr]
+    assert isinstance(broker, Served)
+    broker.watchdog.turns.clear()
+    broker.watchdog.note("DescribeConfigs", 10.0, 19.083)
+
+    done = health(own)
+
+    assert HEALTHY == done.exit_code, "a long turn is past"
+    (row,) = [line.split() for line in done.lines if line.startswith("DescribeConfigs")]
+    assert ["9083", "1"] == [row[1], row[3]]
+
+
+def test_nobody_there_is_exit_code_4_with_a_sentence_or_json() -> None:
+    with closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+
+        done, told = run("health", "-b", address), run("health", "-b", address, "-o", "json")
+
+    assert (UNREACHABLE, UNREACHABLE) == (done.exit_code, told.exit_code)
+    assert "" == done.out
+    assert address in done.error
+    assert "unreachable" == told.json["state"]
+    assert address in told.json["problems"][0]
+
+
+def test_a_mistake_in_the_options_is_exit_code_2() -> None:
+    assert USAGE == run("health", "--nonsense").exit_code
+
+
+def test_health_works_with_any_kafka(broker: BrokerUnderTest) -> None:
+    topic = broker.unique("orders")
+    assert 0 == run("topics", "create", topic, servers=broker.bootstrap_servers).exit_code
+
+    told = run("health", "-o", "json", servers=broker.bootstrap_servers).json
+    done = run("health", servers=broker.bootstrap_servers)
+
+    assert ("healthy", []) == (told["state"], told["problems"])
+    (one,) = told["brokers"]
+    (log_dir,) = one["log_dirs"]
+    assert one["is_up"]
+    assert log_dir["error"] is None
+    assert 0 < log_dir["usable_bytes"] <= log_dir["total_bytes"]
+    assert (one["details"] is not None) is (broker.kind == "logmark")
+    assert HEALTHY == done.exit_code
+    assert "partitions" in state_of(done)
