@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from logmark.broker.pace import Pace
 from logmark.broker.shards import Answered, Decide, PartitionJournal, Shard, Timer
 from logmark.coordination.commands import (
     Beaten,
@@ -141,13 +142,15 @@ class Groups:
         shard = await self._shard(group)
         return await shard.read(lambda at: at.describe(group))
 
-    async def list_groups(self) -> list[GroupListing]:
+    async def list_groups(self, pace: Pace) -> list[GroupListing]:
         """Every group, once everything is loaded."""
         listed: list[GroupListing] = []
         for shard in self._shards:
             if not shard.is_loaded:
                 await asyncio.shield(shard.load())
-            listed += await shard.read(Coordinator.list_groups)
+            found = await shard.read(Coordinator.list_groups)
+            listed += found
+            await pace.step(1 + len(found))
         return listed
 
     async def check_available(self, group: str) -> None:
