@@ -7,6 +7,9 @@ clients are served while they come in:
     up to 1 MiB        seven eighths of it
     larger             a half of it, together; one alone is always let in, or it could never be served
 
+Groups and their committed offsets may take a half of it. They are kept longer than any request: what a start finds
+above their half is served, and does not take from the others' half.
+
 What is held beside requests (connections, responses, waiting fetches, groups) counts too, and cannot be refused
 afterwards. Work that may take much more memory than its request (the objects of a large request, the records of a
 compressed batch) begins when there is room for it; one alone always begins, unless the budget is used up.
@@ -62,6 +65,8 @@ class MemoryBudget:
         self._requests = 0  # bytes that requests have reserved
         self._large = 0  # those of large ones among them
         self._waiting: dict[Size, deque[tuple[int, Granted]]] = {size: deque() for size in Size}
+        self._groups = 0  # bytes of groups, also those above their share
+        self._groups_max = bytes_max // 2
         self._works = 0  # how many are under way
         self._waiting_works: deque[tuple[int, Granted]] = deque()
 
@@ -99,6 +104,23 @@ class MemoryBudget:
         for size, line in self._waiting.items():
             self._waiting[size] = deque(entry for entry in line if entry[1] != granted)
         self._grant()
+
+    # Groups
+
+    @property
+    def groups(self) -> int:
+        """How many bytes groups take."""
+        return self._groups
+
+    def has_room_for_groups(self, size_bytes: int) -> bool:
+        """Return whether groups may take more memory."""
+        return self._groups + size_bytes <= self._groups_max
+
+    def hold_groups(self, size_bytes: int) -> None:
+        """Count what groups take more than before, or less."""
+        counted = min(self._groups, self._groups_max)
+        self._groups += size_bytes
+        self.hold(min(self._groups, self._groups_max) - counted)
 
     # Work
 
