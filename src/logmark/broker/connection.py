@@ -75,7 +75,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_long_work_for_client_only = False
         self._has_ended = False
         self._is_counted = False
-        self._held_bytes = 0
+        # What the responses take that the client has not taken.
+        self.held_bytes = 0
         self.frame_began_at: float | None = None
         self._rate_since: tuple[float, int] = (0.0, 0)
         self.active_at = 0.0
@@ -250,6 +251,7 @@ class Connection(asyncio.BufferedProtocol):
             self.refuse("the request could not be handled")
             return
         if isinstance(answer, list):
+            self._turn_cost += len(answer[0]) * RESPONSE_BYTE_COST
             if not self._pending:
                 self._send(answer)
                 return
@@ -298,8 +300,6 @@ class Connection(asyncio.BufferedProtocol):
             self._broker.unsent_bytes += size
             if self._broker.unsent_bytes > UNSENT_BYTES_MAX:
                 self._broker.send_now()
-        else:
-            self._turn_cost += len(buffers[0]) * RESPONSE_BYTE_COST
 
     def send(self) -> None:
         """Hand over to the socket what it takes of the responses."""
@@ -332,9 +332,9 @@ class Connection(asyncio.BufferedProtocol):
     def _count_held(self) -> None:
         """Count what the responses that wait take of the memory budget."""
         held = 0 if self._outbox is None else self._outbox.memory_bytes
-        if held != self._held_bytes:
-            self._broker.budget.hold(held - self._held_bytes)
-            self._held_bytes = held
+        if held != self.held_bytes:
+            self._broker.budget.hold(held - self.held_bytes)
+            self.held_bytes = held
 
     def _end_turn(self) -> None:
         """Send what there is, and let the others have their turn before the next request is handled."""

@@ -120,10 +120,12 @@ class Dispatcher:
             written = produce.handle_usual(asked, frame, connection, self._broker)
             if isinstance(written, bytes):
                 return [written]
+            # A late answer to this request is whole already.
+            if isinstance(written, LateAnswer):
+                return written
             if isinstance(written, LongWork):
                 return self._whole(asked[1], True, self._work_on_frame(written, connection))
-            # A late answer to this request is whole already.
-            return written if isinstance(written, LateAnswer) else self._whole(asked[1], True, written)
+            return self._whole(asked[1], True, written)
         header = frames.read_request_header(frame, self._flexible_from)
         entry = self.apis.get(header.api_key)
         if entry is None:

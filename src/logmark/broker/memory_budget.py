@@ -142,6 +142,11 @@ class MemoryBudget:
         self._waiting_works = deque(entry for entry in self._waiting_works if entry[1] != granted)
         self._grant()
 
+    @property
+    def excess(self) -> int:
+        """How many bytes have to be given up before work can begin that waits and would be the only one."""
+        return max(self._used - self._limits[Size.SMALL] + 1, 0) if self._waiting_works and not self._works else 0
+
     def _has_room_for_work(self, size_bytes: int) -> bool:
         return self.has_room(size_bytes) or (not self._works and self._used < self._limits[Size.SMALL])
 

@@ -239,32 +239,39 @@ def _answer(
 def _append(
     name: str, index: int, records: memoryview | None, broker: "Broker", version: int
 ) -> tuple[Partition, Appended]:
-    topic = _find_topic(name, index, broker)
+    topic = broker.logs.topic(name)
+    if topic is None or topic.is_internal or not 0 <= index < len(topic.partitions):
+        topic = _find_topic(name, index, broker)
     if records is None:
         raise Refused(ErrorCode.INVALID_RECORD, "Request contains no record batch")
-    if len(records) > _ATTRIBUTES_AT and records[_MAGIC_AT] == 2 and records[_ATTRIBUTES_AT] & _TRANSACTIONAL:
+    attributes = records[_ATTRIBUTES_AT] if len(records) > _ATTRIBUTES_AT else 0
+    if attributes & _TRANSACTIONAL and records[_MAGIC_AT] == 2:
         # Transactions are not served yet: InitProducerId told the producer so, and nothing half-done is kept.
         raise Refused(
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "Transactions are not supported by this broker"
         )
     now_ms = broker.clock.now_ms()
-    rules = topic.rules
-    if len(records) <= _ATTRIBUTES_AT or not records[_ATTRIBUTES_AT] & _CODEC:
-        batch = batches.check_produced(records, rules, now_ms=now_ms, produce_version=version)
+    if attributes & _CODEC:
+        batch = _check_compressed(records, topic.rules, now_ms, version)
     else:
-        try:
-            batch = batches.check_produced(records, _on_loop(rules), now_ms=now_ms, produce_version=version)
-        except Refused as refused:
-            is_for_thread = (
-                refused.code is ErrorCode.MESSAGE_TOO_LARGE
-                and len(records) <= rules.max_message_bytes
-                and rules.decompressed_bytes_max > DECOMPRESSED_BYTES_ON_LOOP_MAX
-            )
-            if is_for_thread:
-                raise _TooLargeForLoop from None
-            raise
+        batch = batches.check_produced(records, topic.rules, now_ms=now_ms, produce_version=version)
     partition = topic.partitions[index]
     return partition, partition.append(batch, now_ms=now_ms)
+
+
+def _check_compressed(records: memoryview, rules: BatchRules, now_ms: int, version: int) -> ProducedBatch:
+    """Return the batch, checked; raises _TooLargeForLoop if it unpacks to more than can be checked at once."""
+    try:
+        return batches.check_produced(records, _on_loop(rules), now_ms=now_ms, produce_version=version)
+    except Refused as refused:
+        is_for_thread = (
+            refused.code is ErrorCode.MESSAGE_TOO_LARGE
+            and len(records) <= rules.max_message_bytes
+            and rules.decompressed_bytes_max > DECOMPRESSED_BYTES_ON_LOOP_MAX
+        )
+        if is_for_thread:
+            raise _TooLargeForLoop from None
+        raise
 
 
 def _append_checked(name: str, index: int, batch: ProducedBatch, broker: "Broker") -> tuple[Partition, Appended]:
