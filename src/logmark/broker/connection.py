@@ -72,7 +72,6 @@ class Connection(asyncio.BufferedProtocol):
         self._is_held = False
         self._has_had_its_turn = False
         self._long_work: asyncio.Task[Any] | None = None
-        self._is_long_work_for_client_only = False
         self._has_ended = False
         self._is_counted = False
         # What the responses take that the client has not taken.
@@ -117,8 +116,6 @@ class Connection(asyncio.BufferedProtocol):
         pending, self._pending = self._pending, deque()
         for answer in pending:
             answer.cancel()
-        if self._long_work is not None and self._is_long_work_for_client_only:
-            self._long_work.cancel()
 
     @property
     def is_lost(self) -> bool:
@@ -134,7 +131,8 @@ class Connection(asyncio.BufferedProtocol):
         self.active_at = self._broker.loop.time()
         if self._frame is None:
             self._have += size
-            self._take_from_scratch()
+            # The event loop goes on reading in the same turn as long as there is more than fits.
+            self._take_from_scratch(is_followed=self._have == SCRATCH_BYTES)
             return
         self._filled += size
         if self._filled == len(self._frame):
@@ -169,14 +167,10 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- frames --------------------------------------------------------------------------------
 
-    def _take_from_scratch(self) -> None:
-        """Handle the requests that have come whole, until this connection is held."""
+    def _take_from_scratch(self, *, is_followed: bool) -> None:
+        """Handle the requests that have come whole, until this connection is held; more may follow in this turn."""
         scratch = self._scratch
         at = 0
-        # The event loop goes on reading in the same turn as long as there is more than fits here.
-        is_followed = self._have == SCRATCH_BYTES
-        if not is_followed:
-            self._turn_cost = 0
         while self._have - at >= 4 and not self._is_held:
             size = int.from_bytes(scratch[at : at + 4], "big", signed=True)
             if not 0 < size <= self._broker.request_bytes_max:
@@ -202,6 +196,8 @@ class Connection(asyncio.BufferedProtocol):
             self.frame_began_at = self.frame_began_at or self.active_at
         else:
             self.frame_began_at = None
+        if not is_followed:
+            self._turn_cost = 0
 
     def _begin_frame(self, size: int, head: memoryview) -> None:
         self._announced = size
@@ -348,10 +344,9 @@ class Connection(asyncio.BufferedProtocol):
         self._has_had_its_turn = False
         self._hold_or_go_on()
 
-    def hold_during(self, work: "asyncio.Task[Any]", *, is_for_client_only: bool) -> None:
-        """Handle no further request until a task is done that answers one; one for the client only ends with it."""
+    def hold_during(self, work: "asyncio.Task[Any]") -> None:
+        """Handle no further request until a task is done that answers one."""
         self._long_work = work
-        self._is_long_work_for_client_only = is_for_client_only
         work.add_done_callback(self._end_long_work)
         self._hold_or_go_on()
 
@@ -381,7 +376,7 @@ class Connection(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         """Handle the requests that have come already, and read further ones, unless this is held again."""
         if self._transport is not None and not self._is_held and self._have and self._frame is None:
-            self._take_from_scratch()
+            self._take_from_scratch(is_followed=True)
         if self._transport is not None and not self._is_held:
             self._transport.resume_reading()
 

@@ -69,8 +69,6 @@ class Api:
     schema: ModuleType
     handler: ModuleType
     reads_frames: bool
-    # It changes nothing, so that a long answer need not be finished for a client that has gone.
-    is_read_only: bool
     flexible_headers_from: int
 
 
@@ -87,7 +85,6 @@ def table() -> dict[int, Api]:
             schema=schema,
             handler=handler,
             reads_frames=hasattr(handler, "handle_frame"),
-            is_read_only=getattr(handler, "IS_READ_ONLY", False),
             # The header of the answer to ApiVersions is plain in every version: who asks knows nothing yet.
             flexible_headers_from=NEVER if handler.KEY == API_VERSIONS_KEY or flexible is None else flexible,
         )
@@ -162,7 +159,7 @@ class Dispatcher:
             answer: Body | LongWork = entry.handler.handle_frame(frame, body_at, request, refuse_with=refuse_with)
             return self._work_on_frame(answer, request.connection) if isinstance(answer, LongWork) else answer
         if len(frame) > LARGE_REQUEST_BYTES:
-            return self._start_long(entry, self._answer_large(entry, frame, body_at, request, refuse_with), request)
+            return self._start_long(self._answer_large(entry, frame, body_at, request, refuse_with), request)
         message = messages.decode_request(entry.schema, request.version, frame[body_at:])
         result = self._handle(entry, message, request, refuse_with)
         if isinstance(result, messages.Message):
@@ -170,7 +167,7 @@ class Dispatcher:
         if isinstance(result, LateReply):
             return self._encoded_later(entry, message, request, result)
         if isinstance(result, LongWork):
-            return self._start_long(entry, self._finish(entry, message, result.work, request, is_long=True), request)
+            return self._start_long(self._finish(entry, message, result.work, request, is_long=True), request)
         assert inspect.isawaitable(result)
         return self._start(self._finish(entry, message, result, request))
 
@@ -193,7 +190,7 @@ class Dispatcher:
             elif not answered.done():
                 answered.set_result(body)
 
-        connection.hold_during(self._start(work()), is_for_client_only=False)
+        connection.hold_during(self._start(work()))
         return answered
 
     def _handle(
@@ -217,10 +214,10 @@ class Dispatcher:
         return task
 
     def _start_long(
-        self, entry: Api, work: Coroutine[Any, Any, Buffers | None], request: Request
+        self, work: Coroutine[Any, Any, Buffers | None], request: Request
     ) -> "asyncio.Task[Buffers | None]":
         task = self._start(work)
-        request.connection.hold_during(task, is_for_client_only=entry.is_read_only)
+        request.connection.hold_during(task)
         return task
 
     async def _answer_large(

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 KEY = schema.KEY
 VERSIONS = range(0, 7)
-IS_READ_ONLY = True
 
 NOT_FOUND_FROM = 6
 GROUP_STEPS = 5

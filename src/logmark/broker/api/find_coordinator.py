@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 KEY = schema.KEY
 VERSIONS = range(0, 7)
-IS_READ_ONLY = True
 
 GROUP, TRANSACTION = 0, 1
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 KEY = schema.KEY
 VERSIONS = range(0, 6)
-IS_READ_ONLY = True
 
 CLASSIC = "classic"
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 KEY = schema.KEY
 VERSIONS = range(1, 12)
-IS_READ_ONLY = True
 
 LATEST = -1
 EARLIEST = -2

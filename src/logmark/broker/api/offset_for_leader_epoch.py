@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 KEY = schema.KEY
 VERSIONS = range(2, 5)
-IS_READ_ONLY = True
 
 
 def handle(request: schema.Request, at: "Request") -> Message | LongWork:
