@@ -319,6 +319,56 @@ def test_a_large_request_that_cannot_be_read_costs_its_connection(tmp_path: Path
     serve(tmp_path, work)
 
 
+def test_work_that_is_cancelled_gives_its_memory_back(tmp_path: Path) -> None:
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        used = broker.budget.used
+
+        async def hold() -> None:
+            async with broker.dispatcher.working(1 << 40):
+                await asyncio.Event().wait()
+
+        first, waiting, granted, never = (asyncio.create_task(hold()) for _ in range(4))
+        while not broker.budget.has_waiting:
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        first.cancel()
+        await asyncio.wait([first])
+        # It was granted the memory, and does not know it yet.
+        granted.cancel()
+        never.cancel()
+        await asyncio.wait([granted, never])
+        assert used == broker.budget.used
+        assert not broker.budget.has_waiting
+        async with broker.dispatcher.working(1 << 40):
+            pass
+
+    serve(tmp_path, work)
+
+
+def test_a_large_request_that_is_refused_is_answered_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    refuse = delete_records.refuse
+
+    def noted(*arguments: Any) -> Any:
+        threads.append(threading.get_ident())
+        return refuse(*arguments)
+
+    async def fail() -> None:
+        raise OSError("the disk failed")
+
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        monkeypatch.setattr(delete_records, "refuse", noted)
+        monkeypatch.setattr(broker, "checkpoint", fail)
+        (topic,) = (await client.ask(delete_records, 2, topics=wanted(delete_records, offset=0))).topics
+        assert {ErrorCode.KAFKA_STORAGE_ERROR} == {each.error_code for each in topic.partitions}
+        assert len(threads) == 1 and threading.get_ident() not in threads
+
+    serve(tmp_path, work)
+
+
 # In order
 
 

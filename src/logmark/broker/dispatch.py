@@ -251,24 +251,18 @@ class Dispatcher:
     async def working(self, memory_bytes: int) -> AsyncIterator[None]:
         """Hold memory for long work, which waits for it if others have taken too much."""
         budget = self._broker.budget
-        begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def granted() -> None:
-            if not begun.done():
-                begun.set_result(None)
-
-        if not budget.begin_work(memory_bytes, granted):
-            try:
-                await begun
-            except asyncio.CancelledError:
-                if not begun.cancelled():
-                    budget.end_work(memory_bytes)
-                budget.withdraw_work(granted)
-                raise
+        begun = asyncio.Event()
+        if budget.begin_work(memory_bytes, begun.set):
+            begun.set()
         try:
+            await begun.wait()
             yield
         finally:
-            budget.end_work(memory_bytes)
+            # Who is cancelled while it waits may have been granted the memory in the same turn.
+            if begun.is_set():
+                budget.end_work(memory_bytes)
+            else:
+                budget.withdraw_work(begun.set)
 
     async def _finish(
         self, entry: Api, message: messages.Message, result: Awaitable[Any], request: Request, *, is_long: bool = False
@@ -276,15 +270,21 @@ class Dispatcher:
         try:
             reply = await result
         except Refused as refused:
-            reply = refusal(entry, message, refused.code, request.version, refused.message)
+            encode = partial(self._refused, entry, message, request, refused.code, refused.message)
         except Exception:
             log.exception("a handler failed", extra={"api": entry.name, "version": request.version})
-            reply = refusal(entry, message, ErrorCode.UNKNOWN_SERVER_ERROR, request.version)
-        # A handler may encode a long answer itself, so that others have their turn meanwhile.
-        if isinstance(reply, list):
-            return reply
-        encode = partial(self._encoded, entry, request, reply)
+            encode = partial(self._refused, entry, message, request, ErrorCode.UNKNOWN_SERVER_ERROR)
+        else:
+            # A handler may encode a long answer itself, so that others have their turn meanwhile.
+            if isinstance(reply, list):
+                return reply
+            encode = partial(self._encoded, entry, request, reply)
         return await self.in_thread(encode) if is_long else encode()
+
+    def _refused(
+        self, entry: Api, message: messages.Message, request: Request, code: ErrorCode, sentence: str | None = None
+    ) -> Buffers:
+        return self._encoded(entry, request, refusal(entry, message, code, request.version, sentence))
 
     def _encoded_later(self, entry: Api, message: messages.Message, request: Request, reply: LateReply) -> LateAnswer:
         late = LateAnswer()

@@ -57,7 +57,7 @@ def _is_large(wanted: Collection[Topic | Key], at: "Request") -> bool:
     """Return whether there are many topics, or many partitions in them."""
     if len(wanted) > LARGE:
         return True
-    found = (each if isinstance(each, Topic) else at.broker.logs.topic(each[0] or "") for each in wanted)
+    found = (_find(each, at) for each in wanted)
     return sum(topic.partition_count for topic in found if topic is not None) > LARGE
 
 
