@@ -1,10 +1,13 @@
 """What the process does with memory that it has freed."""
 
+import gc
 import platform
 import subprocess
 import sys
 
 import pytest
+
+from logmark.memory import DROPPED_MAX, garbage
 
 FAULTS_OF_A_LOOP = """
 import resource
@@ -45,3 +48,49 @@ def test_a_collection_of_garbage_walks_over_nothing_that_was_there_at_the_first_
     before, after = map(int, ran.stdout.split())
     assert before < 100, f"{before} objects of the modules are still walked over"
     assert after > 1000, "what came later was spared too, and would never be collected"
+
+
+MANAGED = """
+import gc
+from logmark import memory
+
+now = 0.0
+garbage = memory.GarbageCollection(clock=lambda: now)
+gc.disable()
+garbage.manage()
+gc.collect()  # of what this made itself
+
+def collect(seconds, generation=2):
+    global now
+    began = lambda phase, info: globals().update(now=now + seconds) if phase == "start" else None
+    gc.callbacks.append(began)
+    gc.collect(generation)
+    gc.callbacks.remove(began)
+
+kept = [[one] for one in range(1000)]
+frozen = gc.get_freeze_count()
+collect(memory.COLLECTION_SECONDS_MAX / 2)
+print(gc.get_freeze_count() - frozen < 1000)
+collect(1, generation=1)
+print(gc.get_freeze_count() - frozen < 1000)
+collect(1)
+print(gc.get_freeze_count() - frozen >= 1000)
+garbage.note_dropped(memory.DROPPED_MAX - 1)
+print(gc.get_freeze_count() > 0)
+garbage.note_dropped(1)
+print(gc.get_freeze_count() == 0)
+"""
+
+
+def test_what_a_long_collection_has_found_alive_is_frozen_until_much_of_it_is_dropped() -> None:
+    ran = subprocess.run([sys.executable, "-c", MANAGED], capture_output=True, text=True, check=True)
+    assert ["True"] * 5 == ran.stdout.split()
+
+
+def test_a_process_that_is_not_ours_keeps_its_collections() -> None:
+    gc.freeze()
+    try:
+        garbage.note_dropped(10 * DROPPED_MAX)
+        assert gc.get_freeze_count()
+    finally:
+        gc.unfreeze()

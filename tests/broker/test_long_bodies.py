@@ -3,9 +3,8 @@
 import pytest
 
 from logmark.broker.answers import LongBody
-from logmark.broker.api.metadata import CLUSTER_OPERATIONS_IN, VERSIONS
 from logmark.wire import messages
-from logmark.wire.schema import create_topics, metadata
+from logmark.wire.schema import create_topics, join_group
 
 
 @pytest.mark.parametrize("count", [0, 1, 50, 130])
@@ -25,17 +24,14 @@ def test_an_answer_to_create_topics_is_the_same_in_pieces(version: int, count: i
 
 
 @pytest.mark.parametrize("count", [0, 1, 50, 130])
-@pytest.mark.parametrize("version", VERSIONS)
-def test_an_answer_to_metadata_is_the_same_in_pieces(version: int, count: int) -> None:
-    def response(topics: list[metadata.ResponseTopic]) -> metadata.Response:
-        brokers = [metadata.ResponseBroker(node_id=1, host="here", port=9092)]
-        return metadata.Response(brokers=brokers, cluster_id="c", topics=topics, cluster_authorized_operations=77)
+@pytest.mark.parametrize("version", join_group.VERSIONS)
+def test_an_answer_to_a_leader_is_the_same_in_pieces(version: int, count: int) -> None:
+    def response(members: list[join_group.ResponseMember]) -> join_group.Response:
+        return join_group.Response(generation_id=7, protocol_name="range", leader="m0", member_id="m0", members=members)
 
-    partitions = [metadata.ResponsePartition(partition_index=3, leader_id=1, replica_nodes=[1], isr_nodes=[1])]
-    topics = [metadata.ResponseTopic(name=f"t{number}", partitions=partitions) for number in range(count)]
-    body = LongBody(metadata, version)
-    for topic in topics:
-        body.add(topic)
+    members = [join_group.ResponseMember(member_id=f"m{number}", metadata=b"topics") for number in range(count)]
+    body = LongBody(join_group, version)
+    for member in members:
+        body.add(member)
 
-    pieces = body.finish(response([]), bytes_behind=4 if version in CLUSTER_OPERATIONS_IN else 0)
-    assert messages.encode_response(metadata, version, response(topics)) == b"".join(pieces)
+    assert messages.encode_response(join_group, version, response(members)) == b"".join(body.finish(response([])))

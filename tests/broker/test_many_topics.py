@@ -24,9 +24,9 @@ from logmark.broker.api import (
     offset_commit,
     offset_fetch,
 )
-from logmark.broker.groups import TOPICS_FORGOTTEN_AT_ONCE
 from logmark.broker.logs import NewTopic, Topic
 from logmark.broker.pace import STEPS_IN_A_TURN
+from logmark.broker.shards import FORGOTTEN_AT_ONCE
 from logmark.coordination.coordinator import Coordinator
 from logmark.disk.files import RealFileSystem
 from logmark.errors import ErrorCode, Refused
@@ -555,9 +555,9 @@ def test_groups_forget_a_thousand_topics_by_a_few_looks_at_their_offsets(
     looks: list[Coordinator] = []
     forget = Coordinator.forget_topics
 
-    def counted(coordinator: Coordinator, is_gone: Callable[[str], bool]) -> Any:
+    def counted(coordinator: Coordinator, *arguments: Any, **options: Any) -> Any:
         looks.append(coordinator)
-        return forget(coordinator, is_gone)
+        return forget(coordinator, *arguments, **options)
 
     served.create(["kept", *NAMES])
     commit(served, "group", ["kept", *NAMES])
@@ -565,6 +565,6 @@ def test_groups_forget_a_thousand_topics_by_a_few_looks_at_their_offsets(
 
     served.delete(NAMES)
 
-    assert COUNT // TOPICS_FORGOTTEN_AT_ONCE == len(looks), "only a shard with offsets looks, once for each portion"
+    assert 1 + COUNT // FORGOTTEN_AT_ONCE == len(looks), "only a shard with offsets looks, once for each portion"
     answer = served.wire.ask(offset_fetch, 5, group_id="group", topics=None)
     assert ["kept"] == [topic.name for topic in answer.topics]

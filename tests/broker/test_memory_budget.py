@@ -114,3 +114,67 @@ def test_a_container_with_little_memory_has_a_smaller_budget(tmp_path: Path, lim
     (tmp_path / "memory.max").write_text(limit)
 
     assert expected == default_bytes_max((str(tmp_path / "missing"), str(tmp_path / "memory.max")))
+
+
+# Work
+
+
+def test_work_begins_when_there_is_room_for_it_and_one_alone_always_begins() -> None:
+    budget = MemoryBudget(100 * MIB)
+    begun: list[str] = []
+    assert budget.begin_work(500 * MIB, lambda: begun.append("never called"))
+    assert not budget.begin_work(MIB, lambda: begun.append("first"))
+    assert not budget.begin_work(MIB, lambda: begun.append("second"))
+    assert budget.has_waiting
+
+    budget.end_work(500 * MIB)
+
+    assert ["first", "second"] == begun
+    assert 2 * MIB == budget.used
+    assert not budget.has_waiting
+
+
+def test_work_that_leaves_the_line_does_not_begin() -> None:
+    budget = MemoryBudget(100 * MIB)
+    begun: list[str] = []
+
+    def leave() -> None:
+        begun.append("left")
+
+    budget.begin_work(500 * MIB, leave)
+    budget.begin_work(MIB, leave)
+    budget.begin_work(MIB, lambda: begun.append("stayed"))
+    budget.withdraw_work(leave)
+    budget.end_work(500 * MIB)
+
+    assert ["stayed"] == begun
+
+
+def test_not_even_one_alone_begins_when_the_budget_is_used_up() -> None:
+    budget = MemoryBudget(100 * MIB)
+    budget.hold(100 * MIB)
+    begun: list[str] = []
+
+    assert not budget.begin_work(MIB, lambda: begun.append("begun"))
+    assert 1 == budget.excess
+    budget.hold(-1)
+
+    assert ["begun"] == begun
+    assert 0 == budget.excess
+
+
+# Groups
+
+
+def test_groups_have_a_half_and_what_a_start_finds_above_it_takes_nothing_from_the_others() -> None:
+    budget = MemoryBudget(100 * MIB)
+    assert budget.has_room_for_groups(50 * MIB)
+    assert not budget.has_room_for_groups(50 * MIB + 1)
+
+    budget.hold_groups(300 * MIB)
+    assert (300 * MIB, 50 * MIB) == (budget.groups, budget.used)
+    assert budget.reserve(20 * MIB, lambda: None)
+
+    budget.hold_groups(-260 * MIB)
+    assert (40 * MIB, 60 * MIB) == (budget.groups, budget.used)
+    assert budget.has_room_for_groups(10 * MIB)

@@ -6,6 +6,7 @@ alone, must know the same offsets and the same groups.
 
 import itertools
 import struct
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from logmark.clock import ManualClock
@@ -28,7 +29,7 @@ from logmark.coordination.commands import (
 )
 from logmark.coordination.coordinator import Coordinator, GroupDescription
 from logmark.coordination.facts import Fact
-from logmark.coordination.group import GroupState
+from logmark.coordination.group import GroupState, protocols_bytes
 from logmark.coordination.offsets import CommittedOffset
 from logmark.coordination.rebalance import GroupSettings
 from logmark.errors import ErrorCode, Refused
@@ -53,10 +54,16 @@ class Desk:
         self.answers: dict[Ticket, Answer | Refused] = {}
         self._ids = itertools.count(1)
         self._tickets = itertools.count(1)
+        # What the groups of the broker may take, and whether every command is followed by checks of everything.
+        self.memory_max: int | None = None
+        self.checks = True
         self.coordinator = self._new()
 
     def _new(self) -> Coordinator:
-        return Coordinator(self.settings, new_id=lambda: f"id{next(self._ids)}")
+        return Coordinator(self.settings, new_id=lambda: f"id{next(self._ids)}", has_room=self._has_room)
+
+    def _has_room(self, size_bytes: int) -> bool:
+        return self.memory_max is None or self.coordinator.memory_bytes + size_bytes <= self.memory_max
 
     # Commands
 
@@ -207,7 +214,22 @@ class Desk:
         for reply in outcome.replies:
             assert reply.ticket not in self.answers, "a ticket is answered once"
             self.answers[reply.ticket] = reply.answer
-        self._check_a_load_agrees()
+        if self.checks:
+            self._check_a_load_agrees()
+            self._check_sums()
+
+    def _check_sums(self) -> None:
+        """What is kept as a sum is the sum of what it is kept for."""
+        total = 0
+        for group in self.coordinator._groups.values():
+            members = group.members.values()
+            assert group.joined_count == sum(member.joining is not None for member in members)
+            assert group.protocols_bytes == sum(protocols_bytes(member.protocols) for member in members)
+            assert group.assignments_bytes == sum(len(member.assignment) for member in members)
+            assert group.supporters == Counter(name for member in members for name in member.protocol_names)
+            total += group.memory_bytes
+            total += sum(place.memory_bytes for place in self.coordinator.committed_offsets(group.id).values())
+        assert total == self.coordinator.memory_bytes
 
     def _loaded(self, records: Iterable[tuple[bytes, bytes | None]]) -> Coordinator:
         coordinator = self._new()

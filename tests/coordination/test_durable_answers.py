@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from logmark.broker.pace import run_at_once
 from logmark.broker.shards import Shard
 from logmark.clock import ManualClock
 from logmark.coordination.commands import CommitOffsets, Heartbeat, Join, Joined, Place, Protocol, Sync
@@ -221,7 +222,7 @@ async def test_groups_that_were_loaded_while_their_log_was_stopped_change_again_
     assert ErrorCode.NOT_COORDINATOR == code_of(lost)
     assert {("clicks", 0): 5, ("orders", 0): 3} == await bench.offsets(), "it was loaded again from what is durable"
     bench.topics.remove("orders")
-    bench.shard.forget_topics({"orders"})
+    run_at_once(bench.shard.forget_topics({"orders"}))
 
     bench.journal.heal()
 
@@ -373,7 +374,7 @@ async def test_a_topic_deleted_and_made_again_during_a_load_starts_without_offse
     bench = Bench(FakeJournal(before.journal.entries))
     loading = bench.shard.load()
 
-    bench.shard.forget_topics({"clicks"})
+    run_at_once(bench.shard.forget_topics({"clicks"}))
     await loading
 
     assert {} == await bench.offsets()

@@ -5,10 +5,11 @@ that only waits for the disk needs neither: it is completed on the loop, and the
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import ModuleType
 from typing import Any
 
+from logmark.broker.pace import Steps, run_at_once, run_in_turns
 from logmark.log.file_range import FileRange
 from logmark.wire.messages import Message, encode, encode_response, is_flexible
 from logmark.wire.primitives import write_varint
@@ -97,14 +98,11 @@ class LongBody:
         self._buffers.append(b"".join(self._pieces))
         self._pieces.clear()
 
-    def finish(self, response: Message, *, bytes_behind: int = 0) -> Buffers:
-        """Return the body of a response whose array is empty, with the elements in it.
-
-        Behind the array the response has so many bytes, without its tagged fields, of which it has none.
-        """
+    def finish(self, response: Message) -> Buffers:
+        """Return the body of a response whose array is empty and its last field, with the elements in it."""
         self._join()
         body = encode_response(self._schema, self._version, response)
-        end = len(body) - bytes_behind - self._is_flexible
+        end = len(body) - self._is_flexible
         if self._is_flexible:
             head = body[: end - 1] + write_varint(self._count + 1)
         else:
@@ -132,3 +130,25 @@ class LateReply:
         self._callback = callback
         if self._message is not None:
             callback(self._message)
+
+
+class LongWork:
+    """A handler's answer that takes many turns of the event loop to find, or to encode.
+
+    Its connection is held until the work is done, so that no later request of it is handled before. The dispatcher
+    encodes the message that the work returns in a thread.
+    """
+
+    __slots__ = ("work",)
+
+    def __init__(self, work: "Coroutine[Any, Any, Message | Body]") -> None:
+        self.work = work
+
+
+# So many topics or partitions take a fraction of a millisecond; more are looked at in turns.
+LARGE = 100
+
+
+def answer_in_turns(steps: Steps[Message], count: int) -> Message | LongWork:
+    """Return the answer that takes so many steps, one for each topic or partition: at once if they are few."""
+    return LongWork(run_in_turns(steps)) if count > LARGE else run_at_once(steps)

@@ -3,8 +3,8 @@
 Small requests are read many at a time through a scratch buffer. A request that does not fit in what has come gets a
 buffer of its announced size, is received straight into it and is not copied again.
 
-A client that does not take its responses, has many requests under way or has had its share of this turn of the event
-loop is held: the broker neither reads nor handles further requests of it.
+A client that does not take its responses, has many requests under way, has asked for something that takes many turns of
+the event loop or has had its share of this turn is held: the broker neither reads nor handles further requests of it.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import logging
 import mmap
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from logmark.broker.answers import Buffers, LateAnswer
 from logmark.broker.loop_watchdog import NOTED_SECONDS, SENDING
@@ -30,8 +30,11 @@ log = logging.getLogger(__name__)
 SCRATCH_BYTES = 8192
 LARGE_FRAME_BYTES = 1 << 20
 PIPELINE_MAX = 128
-# A connection whose responses of one turn of the event loop are larger goes on in the next turn.
-TURN_BYTES = CHUNK_BYTES
+# A connection that has cost more in one turn of the event loop goes on in the next turn. The unit is a byte of records,
+# sent or received; a byte of any other response takes as long as many of them, and every request takes a while.
+TURN_COST_MAX = CHUNK_BYTES
+REQUEST_COST = TURN_COST_MAX // 64
+RESPONSE_BYTE_COST = 32
 # Responses of all connections that wait for the end of the turn; more are sent at once.
 UNSENT_BYTES_MAX = 4 << 20
 # Ready responses that wait for the one before them.
@@ -65,14 +68,16 @@ class Connection(asyncio.BufferedProtocol):
         self._ready_bytes = 0
         self._unsent: Buffers = []
         self._outbox: Outbox | None = None
-        # Bytes of records that were answered in this turn of the event loop.
-        self._turn_bytes = 0
+        # What the requests of this turn of the event loop have cost.
+        self._turn_cost = 0
         self._is_sending_soon = False
         self._is_held = False
         self._has_had_its_turn = False
+        self._long_work: asyncio.Task[Any] | None = None
         self._has_ended = False
         self._is_counted = False
-        self._held_bytes = 0
+        # What the responses take that the client has not taken.
+        self.held_bytes = 0
         self.frame_began_at: float | None = None
         self._rate_since: tuple[float, int] = (0.0, 0)
         self.active_at = 0.0
@@ -114,6 +119,11 @@ class Connection(asyncio.BufferedProtocol):
         for answer in pending:
             answer.cancel()
 
+    @property
+    def is_lost(self) -> bool:
+        """The client has gone, or was closed."""
+        return self._transport is None
+
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:
             return self._frame[self._filled :]
@@ -123,7 +133,8 @@ class Connection(asyncio.BufferedProtocol):
         self.active_at = began = self._now()
         if self._frame is None:
             self._have += size
-            self._take_from_scratch(began)
+            # The event loop goes on reading in the same turn as long as there is more than fits.
+            self._take_from_scratch(began, is_followed=self._have == SCRATCH_BYTES)
             return
         self._filled += size
         if self._filled == len(self._frame):
@@ -136,6 +147,9 @@ class Connection(asyncio.BufferedProtocol):
             ended = self._now()
             if ended - began > NOTED_SECONDS:
                 self._broker.watchdog.note_requests([frame], began, ended)
+            self._turn_cost += REQUEST_COST + len(frame)
+            if self._turn_cost >= TURN_COST_MAX:
+                self._end_turn()
 
     def eof_received(self) -> bool:
         """Keep the connection until the client has taken the responses that are ready."""
@@ -161,10 +175,13 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- frames --------------------------------------------------------------------------------
 
-    def _take_from_scratch(self, began: float) -> None:
-        """Handle the requests that have come whole, until this connection is held; `began` is now."""
+    def _take_from_scratch(self, began: float, *, is_followed: bool) -> None:
+        """Handle the requests that have come whole, until this connection is held.
+
+        `began` is now; more may follow in this turn.
+        """
         scratch = self._scratch
-        at = self._turn_bytes = 0
+        at = 0
         while self._have - at >= 4 and not self._is_held:
             size = int.from_bytes(scratch[at : at + 4], "big", signed=True)
             if not 0 < size <= self._broker.request_bytes_max:
@@ -179,7 +196,8 @@ class Connection(asyncio.BufferedProtocol):
             if self._transport is None:
                 return
             at += 4 + size
-            if self._turn_bytes >= TURN_BYTES and self._have > at:
+            self._turn_cost += REQUEST_COST + size
+            if self._turn_cost >= TURN_COST_MAX and (is_followed or self._have > at):
                 self._end_turn()
         # Once for all of them: a look at the clock for each would cost more than it tells.
         ended = self._now()
@@ -193,6 +211,8 @@ class Connection(asyncio.BufferedProtocol):
             self.frame_began_at = self.frame_began_at or self.active_at
         else:
             self.frame_began_at = None
+        if not is_followed:
+            self._turn_cost = 0
 
     def _begin_frame(self, size: int, head: memoryview) -> None:
         self._announced = size
@@ -242,6 +262,7 @@ class Connection(asyncio.BufferedProtocol):
             self.refuse("the request could not be handled")
             return
         if isinstance(answer, list):
+            self._turn_cost += len(answer[0]) * RESPONSE_BYTE_COST
             if not self._pending:
                 self._send(answer)
                 return
@@ -286,7 +307,7 @@ class Connection(asyncio.BufferedProtocol):
             self._broker.send_soon(self)
         if len(buffers) > 1:
             size = sum(map(len, buffers))
-            self._turn_bytes += size
+            self._turn_cost += size
             self._broker.unsent_bytes += size
             if self._broker.unsent_bytes > UNSENT_BYTES_MAX:
                 self._broker.send_now()
@@ -322,13 +343,14 @@ class Connection(asyncio.BufferedProtocol):
     def _count_held(self) -> None:
         """Count what the responses that wait take of the memory budget."""
         held = 0 if self._outbox is None else self._outbox.memory_bytes
-        if held != self._held_bytes:
-            self._broker.budget.hold(held - self._held_bytes)
-            self._held_bytes = held
+        if held != self.held_bytes:
+            self._broker.budget.hold(held - self.held_bytes)
+            self.held_bytes = held
 
     def _end_turn(self) -> None:
         """Send what there is, and let the others have their turn before the next request is handled."""
         self._has_had_its_turn = True
+        self._turn_cost = 0
         self._hold_or_go_on()
         self.send()
         self._broker.loop.call_soon(self._begin_turn)
@@ -337,12 +359,23 @@ class Connection(asyncio.BufferedProtocol):
         self._has_had_its_turn = False
         self._hold_or_go_on()
 
+    def hold_during(self, work: "asyncio.Task[Any]") -> None:
+        """Handle no further request until a task is done that answers one."""
+        self._long_work = work
+        work.add_done_callback(self._end_long_work)
+        self._hold_or_go_on()
+
+    def _end_long_work(self, _: object) -> None:
+        self._long_work = None
+        self._hold_or_go_on()
+
     def _hold_or_go_on(self) -> None:
         """Read and handle no more while this connection is held, and go on when it is not."""
         hold = (
             self._has_had_its_turn
             or (self._outbox is not None and self._outbox.is_blocked)
             or self._is_waiting_for_budget
+            or self._long_work is not None
             or len(self._pending) >= PIPELINE_MAX
             or self._ready_bytes >= READY_BYTES_MAX
         )
@@ -358,7 +391,7 @@ class Connection(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         """Handle the requests that have come already, and read further ones, unless this is held again."""
         if self._transport is not None and not self._is_held and self._have and self._frame is None:
-            self._take_from_scratch(self._now())
+            self._take_from_scratch(self._now(), is_followed=True)
         if self._transport is not None and not self._is_held:
             self._transport.resume_reading()
 

@@ -2,18 +2,24 @@
 
 A handler answers at once with a message, or later with an awaitable. What it refuses with `Refused` becomes the
 answer's error code here, once for every API. A request that cannot be read costs its connection, nothing else.
+
+A large request is decoded in a thread, and the answer to it encoded in one: each takes the time of thousands of small
+requests. Its connection is held meanwhile, so that its requests take effect in order.
 """
 
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from logmark.broker import api
-from logmark.broker.answers import Body, Buffers, LateAnswer, LateReply
+from logmark.broker.answers import Body, Buffers, LateAnswer, LateReply, LongWork
 from logmark.broker.api import produce
 from logmark.broker.loop_watchdog import TimedCoroutine
 from logmark.errors import ErrorCode, Malformed, Refused
@@ -26,8 +32,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 API_VERSIONS_KEY = 18
 NEVER = 1 << 15
+
+# Requests above this size are decoded in a thread; one of this size takes a millisecond or two.
+LARGE_REQUEST_BYTES = 16 * 1024
+# What the objects of a request and of its answer take in memory, at most, for each byte of the request and in all.
+MEMORY_PER_BYTE, MEMORY_OF_OBJECTS_MAX = 30, 600 * messages.REQUEST_OBJECTS_MAX
 
 
 class Request:
@@ -88,7 +101,9 @@ class Dispatcher:
         self._flexible_from: Callable[[int], int | None] = {
             key: entry.schema.FLEXIBLE_FROM for key, entry in self.apis.items()
         }.get
-        self._tasks: set[asyncio.Task[Buffers | None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        # The first one starts with the first large request.
+        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="logmark-large-requests")
 
     def name_of(self, key: int) -> str:
         """Return the name of an API by its key; the key for one that is not served."""
@@ -99,6 +114,7 @@ class Dispatcher:
         """Abandon the requests that are not answered yet: every connection is closed."""
         for task in self._tasks:
             task.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def answer(self, frame: memoryview, connection: "Connection") -> Body:
         """The answer to one request, ready, later or never (acks=0); Malformed when it cannot be read."""
@@ -108,7 +124,11 @@ class Dispatcher:
             if isinstance(written, bytes):
                 return [written]
             # A late answer to this request is whole already.
-            return written if isinstance(written, LateAnswer) else self._whole(asked[1], True, written)
+            if isinstance(written, LateAnswer):
+                return written
+            if isinstance(written, LongWork):
+                return self._whole(asked[1], True, self._work_on_frame("Produce", written, connection))
+            return self._whole(asked[1], True, written)
         header = frames.read_request_header(frame, self._flexible_from)
         entry = self.apis.get(header.api_key)
         if entry is None:
@@ -142,41 +162,141 @@ class Dispatcher:
         self, entry: Api, frame: memoryview, body_at: int, request: Request, refuse_with: ErrorCode | None
     ) -> Body:
         if entry.reads_frames:
-            answer: Body = entry.handler.handle_frame(frame, body_at, request, refuse_with=refuse_with)
+            answer: Body | LongWork = entry.handler.handle_frame(frame, body_at, request, refuse_with=refuse_with)
+            if isinstance(answer, LongWork):
+                return self._work_on_frame(entry.name, answer, request.connection)
             return answer
+        if len(frame) > LARGE_REQUEST_BYTES:
+            work = self._answer_large(entry, frame, body_at, request, refuse_with)
+            return self._start_long(entry.name, work, request)
         message = messages.decode_request(entry.schema, request.version, frame[body_at:])
-        if refuse_with is not None:
-            return self._encoded(entry, request, refusal(entry, message, refuse_with, request.version))
-        try:
-            result = entry.handler.handle(message, request)
-        except Refused as refused:
-            result = refusal(entry, message, refused.code, request.version, refused.message)
-        except Exception:
-            log.exception("a handler failed", extra={"api": entry.name, "version": request.version})
-            result = refusal(entry, message, ErrorCode.UNKNOWN_SERVER_ERROR, request.version)
+        result = self._handle(entry, message, request, refuse_with)
         if isinstance(result, messages.Message):
             return self._encoded(entry, request, result)
         if isinstance(result, LateReply):
             return self._encoded_later(entry, message, request, result)
+        if isinstance(result, LongWork):
+            work = self._finish(entry, message, result.work, request, is_long=True)
+            return self._start_long(entry.name, work, request)
         assert inspect.isawaitable(result)
-        finishing = TimedCoroutine(self._broker.watchdog, entry.name, self._finish(entry, message, result, request))
-        task = asyncio.ensure_future(finishing)
+        return self._start(entry.name, self._finish(entry, message, result, request))
+
+    def _work_on_frame(
+        self, api: str, long: LongWork, connection: "Connection"
+    ) -> "asyncio.Future[Buffers | None]":
+        """Hold the connection while the handler works; what it then waits for, the disk say, does not hold it."""
+        answered: asyncio.Future[Buffers | None] = asyncio.get_running_loop().create_future()
+
+        async def work() -> None:
+            try:
+                body: Any = await long.work
+            except Malformed as error:
+                connection.refuse(str(error))
+                body = None
+            except Exception as error:  # noqa: BLE001 - the connection logs it and is closed
+                if not answered.done():
+                    answered.set_exception(error)
+                return
+            if isinstance(body, asyncio.Future):
+                body.add_done_callback(lambda body: _copy(body, answered))
+            elif not answered.done():
+                answered.set_result(body)
+
+        connection.hold_during(self._start(api, work()))
+        return answered
+
+    def _handle(
+        self, entry: Api, message: messages.Message, request: Request, refuse_with: ErrorCode | None
+    ) -> "messages.Message | LateReply | LongWork | Awaitable[Any]":
+        if refuse_with is not None:
+            return refusal(entry, message, refuse_with, request.version)
+        try:
+            result: messages.Message | LateReply | LongWork | Awaitable[Any] = entry.handler.handle(message, request)
+        except Refused as refused:
+            return refusal(entry, message, refused.code, request.version, refused.message)
+        except Exception:
+            log.exception("a handler failed", extra={"api": entry.name, "version": request.version})
+            return refusal(entry, message, ErrorCode.UNKNOWN_SERVER_ERROR, request.version)
+        return result
+
+    def _start(self, api: str, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        task = asyncio.ensure_future(TimedCoroutine(self._broker.watchdog, api, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
+    def _start_long(
+        self, api: str, work: Coroutine[Any, Any, Buffers | None], request: Request
+    ) -> "asyncio.Task[Buffers | None]":
+        task = self._start(api, work)
+        request.connection.hold_during(task)
+        return task
+
+    async def _answer_large(
+        self, entry: Api, frame: memoryview, body_at: int, request: Request, refuse_with: ErrorCode | None
+    ) -> Buffers | None:
+        objects = min(MEMORY_PER_BYTE * len(frame), MEMORY_OF_OBJECTS_MAX)
+        async with self.working(2 * len(frame) + objects):
+            try:
+                message = await self.in_thread(
+                    partial(messages.decode_request, entry.schema, request.version, frame[body_at:])
+                )
+            except Malformed as error:
+                request.connection.refuse(str(error))
+                return None
+            if request.connection.is_lost:
+                # As if the request had never come: nobody will know the answer.
+                return None
+            result = self._handle(entry, message, request, refuse_with)
+            if isinstance(result, LateReply):
+                result = _as_future(result)
+            work = _completed(result) if isinstance(result, messages.Message) else result
+            return await self._finish(
+                entry, message, work.work if isinstance(work, LongWork) else work, request, is_long=True
+            )
+
+    async def in_thread(self, call: Callable[[], T]) -> T:
+        """Return what a call returns that takes long; not in the threads that wait for the disk."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    @asynccontextmanager
+    async def working(self, memory_bytes: int) -> AsyncIterator[None]:
+        """Hold memory for long work, which waits for it if others have taken too much."""
+        budget = self._broker.budget
+        begun = asyncio.Event()
+        if budget.begin_work(memory_bytes, begun.set):
+            begun.set()
+        try:
+            await begun.wait()
+            yield
+        finally:
+            # Who is cancelled while it waits may have been granted the memory in the same turn.
+            if begun.is_set():
+                budget.end_work(memory_bytes)
+            else:
+                budget.withdraw_work(begun.set)
+
     async def _finish(
-        self, entry: Api, message: messages.Message, result: Awaitable[Any], request: Request
+        self, entry: Api, message: messages.Message, result: Awaitable[Any], request: Request, *, is_long: bool = False
     ) -> Buffers | None:
         try:
             reply = await result
         except Refused as refused:
-            reply = refusal(entry, message, refused.code, request.version, refused.message)
+            encode = partial(self._refused, entry, message, request, refused.code, refused.message)
         except Exception:
             log.exception("a handler failed", extra={"api": entry.name, "version": request.version})
-            reply = refusal(entry, message, ErrorCode.UNKNOWN_SERVER_ERROR, request.version)
-        # A handler encodes a long answer itself, so that others have their turn meanwhile.
-        return reply if isinstance(reply, list) else self._encoded(entry, request, reply)
+            encode = partial(self._refused, entry, message, request, ErrorCode.UNKNOWN_SERVER_ERROR)
+        else:
+            # A handler may encode a long answer itself, so that others have their turn meanwhile.
+            if isinstance(reply, list):
+                return reply
+            encode = partial(self._encoded, entry, request, reply)
+        return await self.in_thread(encode) if is_long else encode()
+
+    def _refused(
+        self, entry: Api, message: messages.Message, request: Request, code: ErrorCode, sentence: str | None = None
+    ) -> Buffers:
+        return self._encoded(entry, request, refusal(entry, message, code, request.version, sentence))
 
     def _encoded_later(self, entry: Api, message: messages.Message, request: Request, reply: LateReply) -> LateAnswer:
         late = LateAnswer()
@@ -225,6 +345,32 @@ class Dispatcher:
         if not isinstance(body, asyncio.Task):
             framed.add_done_callback(lambda framed: body.cancel() if framed.cancelled() else None)
         return framed
+
+
+def _as_future(late: LateReply) -> "asyncio.Future[messages.Message]":
+    future: asyncio.Future[messages.Message] = asyncio.get_running_loop().create_future()
+
+    def complete(reply: messages.Message) -> None:
+        if not future.done():
+            future.set_result(reply)
+
+    late.when_complete(complete)
+    return future
+
+
+def _copy(done: "asyncio.Future[Buffers | None]", to: "asyncio.Future[Buffers | None]") -> None:
+    if to.done():
+        return
+    if done.cancelled():
+        to.cancel()
+    elif (error := done.exception()) is not None:
+        to.set_exception(error)
+    else:
+        to.set_result(done.result())
+
+
+async def _completed(reply: messages.Message) -> messages.Message:
+    return reply
 
 
 def refusal(

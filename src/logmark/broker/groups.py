@@ -1,9 +1,11 @@
 """Every group of the broker: which internal partition keeps it, and what can be asked of it."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from logmark.broker.pace import Pace, run_in_turns
 from logmark.broker.shards import Answered, CoordinatorState, Decide, PartitionJournal, Shard, Timer
 from logmark.coordination.commands import (
     Beaten,
@@ -28,10 +30,12 @@ from logmark.names import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from logmark.broker.config import BrokerConfig
+    from logmark.broker.memory_budget import MemoryBudget
     from logmark.clock import Clock
 
 LOAD_AT_START_BYTES = 256 * 1024  # loaded before the first client is served; the rest follows in the background
-TOPICS_FORGOTTEN_AT_ONCE = 500
+
+log = logging.getLogger(__name__)
 
 
 class Host(Protocol):
@@ -45,6 +49,8 @@ class Host(Protocol):
     def timers(self) -> Any: ...
     @property
     def logs(self) -> Any: ...
+    @property
+    def budget(self) -> "MemoryBudget": ...
 
 
 class Groups:
@@ -55,6 +61,8 @@ class Groups:
         self._shards: list[Shard] = []
         self._expiry: Timer | None = None
         self._rest: asyncio.Task[None] | None = None
+        self._expiring: asyncio.Task[None] | None = None
+        self._is_memory_reported = False
         # Commits that came before there was a topic for them.
         self._first_commits: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -71,8 +79,9 @@ class Groups:
         self._is_closed = True
         if self._expiry is not None:
             self._expiry.cancel()
-        if self._rest is not None:
-            self._rest.cancel()
+        for task in (self._rest, self._expiring):
+            if task is not None:
+                task.cancel()
         for shard in self._shards:
             shard.close()
 
@@ -141,13 +150,15 @@ class Groups:
         shard = await self._shard(group)
         return await shard.read(lambda at: at.describe(group))
 
-    async def list_groups(self) -> list[GroupListing]:
+    async def list_groups(self, pace: Pace) -> list[GroupListing]:
         """Every group, once everything is loaded."""
         listed: list[GroupListing] = []
         for shard in self._shards:
             if not shard.is_loaded:
                 await asyncio.shield(shard.load())
-            listed += await shard.read(Coordinator.list_groups)
+            found = await shard.read(Coordinator.list_groups)
+            listed += found
+            await pace.step(1 + len(found))
         return listed
 
     def coordinator_states(self) -> list[tuple[CoordinatorState, str]]:
@@ -193,6 +204,8 @@ class Groups:
                     clock=broker.clock,
                     timers=broker.timers,
                     has_topic=lambda name: broker.logs.topic(name) is not None,
+                    has_room=self._has_room,
+                    hold_memory=broker.budget.hold_groups,
                 )
             )
         budget = LOAD_AT_START_BYTES
@@ -206,18 +219,29 @@ class Groups:
         if later:
             self._rest = asyncio.get_running_loop().create_task(self._load_rest(later))
 
+    def _has_room(self, size_bytes: int) -> bool:
+        """Return whether groups may take more memory; the log says once when they may not."""
+        has_room = self._broker.budget.has_room_for_groups(size_bytes)
+        if has_room:
+            self._is_memory_reported = False
+        elif not self._is_memory_reported:
+            self._is_memory_reported = True
+            log.warning(
+                "groups and their committed offsets take %d bytes, half of client.memory.max.bytes: new members and "
+                "new offsets are refused, and clients try again. Delete groups that nobody needs, or raise it.",
+                self._broker.budget.groups,
+            )
+        return has_room
+
     async def _load_rest(self, shards: Sequence[Shard]) -> None:
         for shard in shards:
             await shard.load()
 
     async def _forget_topics(self, topics: Sequence[str]) -> None:
         """Forget what groups committed for deleted topics."""
-        # In portions: each shard looks at all of its offsets once for a portion, and writes one batch of what is gone.
-        for begin in range(0, len(topics), TOPICS_FORGOTTEN_AT_ONCE):
-            portion = frozenset(topics[begin : begin + TOPICS_FORGOTTEN_AT_ONCE])
-            for shard in self._shards:
-                if shard.forget_topics(portion):
-                    await asyncio.sleep(0)
+        pace, gone = Pace(), frozenset(topics)
+        for shard in self._shards:
+            await run_in_turns(shard.forget_topics(gone), pace)
 
     def _expire_later(self) -> None:
         interval_ms = self._broker.config.int("offsets.retention.check.interval.ms")
@@ -225,8 +249,13 @@ class Groups:
 
     def _expire_offsets(self) -> None:
         self._expire_later()
+        if self._expiring is None or self._expiring.done():
+            self._expiring = asyncio.get_running_loop().create_task(self._expire_in_turns())
+
+    async def _expire_in_turns(self) -> None:
+        pace = Pace()
         for shard in self._shards:
-            shard.expire_offsets()
+            await run_in_turns(shard.expire_offsets(), pace)
 
 
 def settings_of(config: "BrokerConfig") -> GroupSettings:

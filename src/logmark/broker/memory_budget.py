@@ -7,7 +7,12 @@ clients are served while they come in:
     up to 1 MiB        seven eighths of it
     larger             a half of it, together; one alone is always let in, or it could never be served
 
-What is held beside requests (connections, responses, waiting fetches) counts too, and cannot be refused afterwards.
+Groups and their committed offsets may take a half of it. They are kept longer than any request: what a start finds
+above their half is served, and does not take from the others' half.
+
+What is held beside requests (connections, responses, waiting fetches, groups) counts too, and cannot be refused
+afterwards. Work that may take much more memory than its request (the objects of a large request, the records of a
+compressed batch) begins when there is room for it; one alone always begins, unless the budget is used up.
 """
 
 import os
@@ -60,6 +65,10 @@ class MemoryBudget:
         self._requests = 0  # bytes that requests have reserved
         self._large = 0  # those of large ones among them
         self._waiting: dict[Size, deque[tuple[int, Granted]]] = {size: deque() for size in Size}
+        self._groups = 0  # bytes of groups, also those above their share
+        self._groups_max = bytes_max // 2
+        self._works = 0  # how many are under way
+        self._waiting_works: deque[tuple[int, Granted]] = deque()
 
     @property
     def used(self) -> int:
@@ -69,7 +78,7 @@ class MemoryBudget:
     @property
     def has_waiting(self) -> bool:
         """Whether a request waits for memory."""
-        return any(self._waiting.values())
+        return any(self._waiting.values()) or bool(self._waiting_works)
 
     # Requests
 
@@ -95,6 +104,55 @@ class MemoryBudget:
         for size, line in self._waiting.items():
             self._waiting[size] = deque(entry for entry in line if entry[1] != granted)
         self._grant()
+
+    # Groups
+
+    @property
+    def groups(self) -> int:
+        """How many bytes groups take."""
+        return self._groups
+
+    def has_room_for_groups(self, size_bytes: int) -> bool:
+        """Return whether groups may take more memory."""
+        return self._groups + size_bytes <= self._groups_max
+
+    def hold_groups(self, size_bytes: int) -> None:
+        """Count what groups take more than before, or less."""
+        counted = min(self._groups, self._groups_max)
+        self._groups += size_bytes
+        self.hold(min(self._groups, self._groups_max) - counted)
+
+    # Work
+
+    def begin_work(self, size_bytes: int, granted: Granted) -> bool:
+        """Hold memory for work that begins now, or call back as soon as it can begin."""
+        if not self._waiting_works and self._has_room_for_work(size_bytes):
+            self._take_work(size_bytes)
+            return True
+        self._waiting_works.append((size_bytes, granted))
+        return False
+
+    def end_work(self, size_bytes: int) -> None:
+        """Give back what the work has held."""
+        self._works -= 1
+        self.hold(-size_bytes)
+
+    def withdraw_work(self, granted: Granted) -> None:
+        """Leave the line before the work has begun."""
+        self._waiting_works = deque(entry for entry in self._waiting_works if entry[1] != granted)
+        self._grant()
+
+    @property
+    def excess(self) -> int:
+        """How many bytes have to be given up before work can begin that waits and would be the only one."""
+        return max(self._used - self._limits[Size.SMALL] + 1, 0) if self._waiting_works and not self._works else 0
+
+    def _has_room_for_work(self, size_bytes: int) -> bool:
+        return self.has_room(size_bytes) or (not self._works and self._used < self._limits[Size.SMALL])
+
+    def _take_work(self, size_bytes: int) -> None:
+        self._works += 1
+        self._used += size_bytes
 
     # Everything else
 
@@ -130,3 +188,8 @@ class MemoryBudget:
                 request_bytes, granted = line.popleft()
                 self._take(request_bytes)
                 granted()
+        works = self._waiting_works
+        while works and self._has_room_for_work(works[0][0]):
+            size_bytes, granted = works.popleft()
+            self._take_work(size_bytes)
+            granted()

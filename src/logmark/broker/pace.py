@@ -1,14 +1,60 @@
-"""The pace of long work on the event loop: others have their turn after a bounded piece of it."""
+"""The pace of long work on the event loop: others have their turn after a bounded piece of it.
+
+In one turn of the event loop one piece of long work is done, however many requests have such work: they do their pieces
+one after another. So the length of a turn does not grow with the number of long requests.
+"""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 from logmark.errors import Refused
 
 T = TypeVar("T")
+# Work that yields the number of steps it has taken, each of some microseconds, and returns its result.
+Steps = Generator[int, None, T]
 
 STEPS_IN_A_TURN = 50
+
+
+class _Line:
+    """The long work of one event loop, in the order in which the next pieces are done."""
+
+    __slots__ = ("_loop", "_waiting")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def wait(self) -> None:
+        """Wait for the next turn in which nobody who came before does a piece of work."""
+        turn = self._loop.create_future()
+        if not self._waiting:
+            self._loop.call_soon(self._next)
+        self._waiting.append(turn)
+        await turn
+
+    def _next(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():  # else it was cancelled
+                turn.set_result(None)
+                break
+        if self._waiting:
+            self._loop.call_soon(self._next)
+
+
+_lines: WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = WeakKeyDictionary()
+
+
+def _line() -> _Line:
+    loop = asyncio.get_running_loop()
+    line = _lines.get(loop)
+    if line is None:
+        line = _lines[loop] = _Line(loop)
+    return line
 
 
 class Pace:
@@ -24,7 +70,28 @@ class Pace:
         self._steps += count
         if self._steps >= STEPS_IN_A_TURN:
             self._steps = 0
-            await asyncio.sleep(0)
+            await _line().wait()
+
+
+def run_at_once(steps: Steps[T]) -> T:
+    """Return the result of work that is short."""
+    try:
+        while True:
+            next(steps)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+async def run_in_turns(steps: Steps[T], pace: Pace | None = None) -> T:
+    """Return the result of work that is long."""
+    pace = pace or Pace()
+    try:
+        while True:
+            await pace.step(next(steps))
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
 
 
 async def decide_each(decisions: Iterable[Callable[[], T]], pace: Pace) -> list[T | Refused]:

@@ -393,7 +393,17 @@ class Broker:
                 connection.refuse("its request came more slowly than 64 KB a second while others waited for memory")
             elif now - connection.active_at > idle_s and not connection.is_busy:
                 connection.abort()
+        self._close_readers_without_memory()
         self._close_slowest_readers()
+
+    def _close_readers_without_memory(self) -> None:
+        """Close the clients that have not taken their responses for longest, while these take all of the memory."""
+        excess = self.budget.excess
+        for connection in list(self.blocked):
+            if excess <= 0:
+                return
+            excess -= connection.held_bytes
+            connection.refuse("it does not take its responses, which take the memory that others wait for")
 
     def _close_slowest_readers(self) -> None:
         """Close the clients that have not taken their responses for longest, if they keep too many files open."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from logmark.broker.pace import STEPS_IN_A_TURN, Steps
 from logmark.coordination import journal as records
 from logmark.coordination.commands import Outcome, Reply, Ticket
 from logmark.coordination.coordinator import Coordinator
@@ -40,6 +41,9 @@ Decide = Callable[[Coordinator, Ticket, int], Outcome]
 Answered = Callable[[Any], None]
 
 LOAD_BYTES = 128 * 1024  # read at once while loading: some milliseconds of the event loop
+LOAD_RECORDS = 500  # applied at once while loading
+# How many committed offsets are looked at, and forgotten, at once.
+PLACES_AT_ONCE, FORGOTTEN_AT_ONCE = 5000, 1000
 
 
 class CoordinatorState(enum.Enum):
@@ -142,7 +146,10 @@ class Shard:
         timers: Timers,
         has_topic: Callable[[str], bool],
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+        has_room: Callable[[int], bool] = lambda size: True,
+        hold_memory: Callable[[int], None] = lambda size: None,
     ) -> None:
+        """Take what the groups need to act; the last two ask for memory, and tell how much more or less they take."""
         self.index = index
         self._journal = journal
         self._settings = settings
@@ -150,6 +157,9 @@ class Shard:
         self._timers = timers
         self._has_topic = has_topic
         self._new_id = new_id
+        self._has_room = has_room
+        self._hold_memory = hold_memory
+        self._memory_bytes = 0  # of which the holder knows
         self._coordinator: Coordinator | None = None  # None while it loads
         self._loading: asyncio.Task[None] | None = None
         self._is_unreadable = False
@@ -226,21 +236,47 @@ class Shard:
         self._unanswered[ticket] = answered
         return ticket
 
-    def forget_topics(self, topics: Set[str]) -> bool:
-        """Forget the offsets of groups in topics that were deleted; return whether there was something to look at."""
+    def forget_topics(self, topics: Set[str]) -> Steps[None]:
+        """Forget the offsets of groups in topics that were deleted, some at a time."""
         coordinator = self._coordinator
-        if coordinator is None:
+        if coordinator is not None and coordinator.has_offsets:
+            yield from self._change_portions(
+                lambda groups, now_ms: coordinator.forget_topics(
+                    topics.__contains__, groups, facts_max=FORGOTTEN_AT_ONCE
+                )
+            )
+        if self._coordinator is None:
+            # The load forgets them.
             self._topics_gone |= topics
-        elif not self._has_failed and coordinator.has_offsets:
-            self._run(lambda now_ms: coordinator.forget_topics(topics.__contains__))
-            return True
-        return False
 
-    def expire_offsets(self) -> None:
-        """Forgets offsets that were kept for longer than the retention."""
+    def expire_offsets(self) -> Steps[None]:
+        """Forget the offsets that were kept for longer than the retention, some at a time."""
         coordinator = self._coordinator
-        if coordinator is not None and not self._has_failed:
-            self._run(lambda now_ms: coordinator.expire_offsets(now_ms=now_ms))
+        if coordinator is not None:
+            yield from self._change_portions(
+                lambda groups, now_ms: coordinator.expire_offsets(
+                    now_ms=now_ms, groups=groups, facts_max=FORGOTTEN_AT_ONCE
+                )
+            )
+
+    def _change_portions(self, decide: Callable[[Sequence[str], int], Outcome]) -> Steps[None]:
+        """Change the offsets of all groups, as long as this coordinator is at work."""
+        coordinator = self._coordinator
+        assert coordinator is not None
+        for groups in coordinator.portions(PLACES_AT_ONCE):
+            count = FORGOTTEN_AT_ONCE
+
+            def counted(now_ms: int, groups: Sequence[str] = groups) -> Outcome:
+                nonlocal count
+                outcome = decide(groups, now_ms)
+                count = len(outcome.facts)
+                return outcome
+
+            while count >= FORGOTTEN_AT_ONCE:
+                if self._coordinator is not coordinator or self._has_failed:
+                    return
+                self._run(counted)
+                yield STEPS_IN_A_TURN
 
     def _at_work(self) -> Coordinator:
         if self._is_closed:
@@ -290,7 +326,15 @@ class Shard:
             self._reply(outcome)
             if not outcome.again:
                 break
+        self._count_memory()
         self._watch_deadlines()
+
+    def _count_memory(self) -> None:
+        """Tell how much memory the groups take now."""
+        now = 0 if self._coordinator is None else self._coordinator.memory_bytes
+        if now != self._memory_bytes:
+            self._hold_memory(now - self._memory_bytes)
+            self._memory_bytes = now
 
     def _write(self, facts: Sequence[Fact], *, now_ms: int) -> None:
         if not facts:
@@ -381,16 +425,18 @@ class Shard:
     def _portions(self) -> Generator[None, None, None]:
         if self._coordinator is not None:
             return
-        coordinator = Coordinator(self._settings, new_id=self._new_id)
+        coordinator = Coordinator(self._settings, new_id=self._new_id, has_room=self._has_room)
         try:
             for portion in self._journal.read():
-                for key, value in portion:
-                    fact = records.decode(key, value)
-                    if fact is not None:
-                        coordinator.apply(fact)
-                yield
-                if self._is_closed:
-                    return
+                # A batch of many records is read as a whole.
+                for begin in range(0, len(portion), LOAD_RECORDS):
+                    for key, value in portion[begin : begin + LOAD_RECORDS]:
+                        fact = records.decode(key, value)
+                        if fact is not None:
+                            coordinator.apply(fact)
+                    yield
+                    if self._is_closed:
+                        return
         except (LogmarkError, OSError) as error:
             self._end_failed_load(error)
             return
@@ -427,6 +473,7 @@ class Shard:
         self._load_backoff.reset()
         self._written_to = 0
         self._is_asleep = self._has_failed
+        self._count_memory()
         if not self._is_asleep:
             self._wake(coordinator)
 
@@ -442,6 +489,7 @@ class Shard:
     def _stop(self) -> None:
         """Nobody is answered from a state that did not reach the disk; it is loaded again from what did."""
         self._coordinator = None
+        self._count_memory()
         self._refuse_everybody(ErrorCode.NOT_COORDINATOR)
         if not self._is_closed:
             self.load()

@@ -1,7 +1,8 @@
 """The coordinator of one internal partition: its groups and their offsets, decided and applied without any I/O."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from logmark.coordination.commands import (
     CommitOffsets,
@@ -57,18 +58,43 @@ class GroupDescription:
 class Coordinator:
     """Decides commands against its groups, and makes facts true: `apply` serves both the live path and the load."""
 
-    def __init__(self, settings: GroupSettings, *, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self, settings: GroupSettings, *, new_id: Callable[[], str], has_room: Callable[[int], bool] = lambda size: True
+    ) -> None:
+        """Take the limits; `has_room` says whether all groups of the broker may take so much more memory."""
         self._groups: dict[str, Group] = {}
         self._offsets = Offsets(
-            metadata_chars_max=settings.metadata_chars_max, retention_ms=settings.offsets_retention_ms
+            metadata_chars_max=settings.metadata_chars_max,
+            retention_ms=settings.offsets_retention_ms,
+            has_room=has_room,
         )
-        self._rebalances = Rebalances(self._groups, settings, new_id)
+        self._rebalances = Rebalances(self._groups, settings, new_id, has_room)
+        # What each group takes without its offsets, and all of them.
+        self._group_bytes: dict[str, int] = {}
+        self._groups_bytes = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """How much memory the groups and their offsets take, about."""
+        return self._groups_bytes + self._offsets.memory_bytes
+
+    def _weigh(self, group_id: str) -> None:
+        """Count what a group takes that may have changed."""
+        group = self._groups.get(group_id)
+        before = self._group_bytes.pop(group_id, 0)
+        now = 0 if group is None else group.memory_bytes
+        if now:
+            self._group_bytes[group_id] = now
+        self._groups_bytes += now - before
 
     # Deciding
 
     def join(self, command: Join, ticket: Ticket, *, now_ms: int) -> Outcome:
         """Decides a JoinGroup."""
-        return self._rebalances.join(command, ticket, now_ms=now_ms)
+        try:
+            return self._rebalances.join(command, ticket, now_ms=now_ms)
+        finally:
+            self._weigh(command.group)
 
     def sync(self, command: Sync, ticket: Ticket, *, now_ms: int) -> Outcome:
         """Decides a SyncGroup."""
@@ -80,7 +106,10 @@ class Coordinator:
 
     def leave(self, command: Leave, ticket: Ticket, *, now_ms: int) -> Outcome:
         """Decides a LeaveGroup."""
-        return self._rebalances.leave(command, ticket, now_ms=now_ms)
+        try:
+            return self._rebalances.leave(command, ticket, now_ms=now_ms)
+        finally:
+            self._weigh(command.group)
 
     def commit_offsets(self, command: CommitOffsets, ticket: Ticket, *, now_ms: int) -> Outcome:
         """Decides an OffsetCommit; one without a generation makes a group that does not exist yet."""
@@ -118,20 +147,49 @@ class Coordinator:
         """Whether any group has committed anything."""
         return not self._offsets.is_empty
 
-    def forget_topics(self, is_gone: Callable[[str], bool]) -> Outcome:
-        """Topics were deleted: no group has a place in them any more."""
-        return Outcome(facts=self._offsets.forgetting_topics(is_gone))
+    def portions(self, places_max: int) -> Iterator[list[str]]:
+        """Yield the groups in portions with about so many committed offsets."""
+        portion: list[str] = []
+        count = 0
+        for group in list(self._groups):
+            portion.append(group)
+            count += 1 + len(self._offsets.of(group))
+            if count >= places_max:
+                yield portion
+                portion, count = [], 0
+        if portion:
+            yield portion
 
-    def expire_offsets(self, *, now_ms: int) -> Outcome:
-        """Forgets what was kept for longer than the retention, and empty groups with nothing left."""
-        outcome = Outcome()
-        for group in self._groups.values():
+    def forget_topics(
+        self, is_gone: Callable[[str], bool], groups: Iterable[str] | None = None, *, facts_max: int | None = None
+    ) -> Outcome:
+        """Topics were deleted: no group has a place in them any more.
+
+        All groups, or the ones that are given, forget their places, or as many as are allowed at once.
+        """
+        groups = list(self._groups) if groups is None else groups
+        return Outcome(facts=list(islice(self._offsets.forgetting_topics(is_gone, groups), facts_max)))
+
+    def expire_offsets(
+        self, *, now_ms: int, groups: Iterable[str] | None = None, facts_max: int | None = None
+    ) -> Outcome:
+        """Forgets what was kept for longer than the retention, and empty groups with nothing left.
+
+        All groups, or the ones that are given, forget their places, or as many as are allowed at once.
+        """
+        groups = list(self._groups) if groups is None else groups
+        return Outcome(facts=list(islice(self._expired(groups, now_ms), facts_max)))
+
+    def _expired(self, groups: Iterable[str], now_ms: int) -> Iterator[Fact]:
+        for group_id in groups:
+            group = self._groups.get(group_id)
+            if group is None:
+                continue
             expired = self._offsets.expired(group, now_ms=now_ms)
-            outcome.facts.extend(expired)
+            yield from expired
             is_idle = group.state is GroupState.EMPTY and not group.pending
             if is_idle and len(expired) == len(self._offsets.of(group.id)):
-                outcome.facts.append(GroupForgotten(group=group.id))
-        return outcome
+                yield GroupForgotten(group=group.id)
 
     def resume(self, *, now_ms: int) -> Outcome:
         """Decides what follows from a load: every member has a fresh session."""
@@ -151,7 +209,11 @@ class Coordinator:
     def expire(self, *, now_ms: int) -> Outcome:
         """Decides one deadline that has passed."""
         deadline = self._rebalances.deadlines.pop(now_ms)
-        return Outcome() if deadline is None else self._rebalances.expire(deadline, now_ms=now_ms)
+        if deadline is None:
+            return Outcome()
+        outcome = self._rebalances.expire(deadline, now_ms=now_ms)
+        self._weigh(deadline.group)
+        return outcome
 
     # Applying
 
@@ -161,6 +223,7 @@ class Coordinator:
             case OffsetCommitted():
                 if fact.group not in self._groups:
                     self._groups[fact.group] = Group(id=fact.group)
+                    self._weigh(fact.group)
                 self._offsets.apply(fact)
             case OffsetForgotten():
                 self._offsets.apply(fact)
@@ -169,6 +232,7 @@ class Coordinator:
                 if fact.group not in self._groups:
                     self._groups[fact.group] = Group(id=fact.group)
                 self._groups[fact.group].become(fact)
+                self._weigh(fact.group)
             case GroupForgotten():
                 self._forget_group(fact.group)
 
@@ -179,6 +243,7 @@ class Coordinator:
             return
         if group.state is GroupState.EMPTY and not group.pending:
             del self._groups[group_id]
+            self._weigh(group_id)
 
     def _forget_group(self, group_id: str) -> None:
         group = self._groups.pop(group_id, None)
@@ -186,6 +251,7 @@ class Coordinator:
             self._rebalances.forget(group)
         if self._offsets.of(group_id):
             self._groups[group_id] = Group(id=group_id)
+        self._weigh(group_id)
 
     # Reading
 

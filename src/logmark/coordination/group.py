@@ -37,6 +37,10 @@ NEXT = {
 }
 
 
+# What a group, a member and an id that was handed out take in memory, about, without what the member sends.
+GROUP_BYTES, MEMBER_BYTES, PENDING_BYTES = 1500, 1500, 500
+
+
 def protocols_bytes(protocols: Sequence[Protocol]) -> int:
     """Return how many bytes a member's protocols have."""
     return sum(len(each.name) + len(each.metadata) for each in protocols)
@@ -62,6 +66,11 @@ class Member:
     def is_waiting(self) -> bool:
         """A member that waits for its group needs no heartbeat."""
         return not self.is_new and (self.joining is not None or self.syncing is not None)
+
+    @property
+    def protocol_names(self) -> set[str]:
+        """The protocols that it supports."""
+        return {each.name for each in self.protocols}
 
     def metadata(self, protocol: str | None) -> bytes:
         """What this member says under one protocol."""
@@ -93,6 +102,11 @@ class Group:
     has_grown: bool = False  # somebody joined during the delay of the first rebalance
     delay_left_ms: int = 0
     delay_ms: int = 0
+    # Sums over the members, kept because a join must not look at all the others.
+    joined_count: int = 0  # how many wait for the next generation
+    protocols_bytes: int = 0
+    assignments_bytes: int = 0
+    supporters: Counter[str] = field(default_factory=Counter)  # how many support a protocol
 
     def become(self, fact: GroupRecorded) -> None:
         """Makes a recorded generation true; members that are already here keep what only they know."""
@@ -110,6 +124,20 @@ class Group:
         self.is_recorded = True
         self.is_first_rebalance = self.has_grown = False
         self.subscribed_topics = self._topics()
+        self._sum_up()
+
+    def _sum_up(self) -> None:
+        members = self.members.values()
+        self.joined_count = sum(member.joining is not None for member in members)
+        self.protocols_bytes = sum(protocols_bytes(member.protocols) for member in members)
+        self.assignments_bytes = sum(len(member.assignment) for member in members)
+        self.supporters = Counter(name for member in members for name in member.protocol_names)
+
+    @property
+    def memory_bytes(self) -> int:
+        """How much memory the group takes without its offsets, about."""
+        counted = GROUP_BYTES + MEMBER_BYTES * len(self.members) + PENDING_BYTES * len(self.pending)
+        return counted + self.protocols_bytes + self.assignments_bytes
 
     def record(self, *, now_ms: int, assignments: dict[str, bytes] | None = None) -> GroupRecorded:
         """The fact that this generation stands, with these assignments or those that members have."""
@@ -154,12 +182,43 @@ class Group:
             self.instances[member.instance_id] = member.id
         self.members[member.id] = member
         self.pending.discard(member.id)
+        self.joined_count += member.joining is not None
+        self.assignments_bytes += len(member.assignment)
+        self._count_protocols(member, 1)
+
+    def _count_protocols(self, member: Member, sign: int) -> None:
+        self.protocols_bytes += sign * protocols_bytes(member.protocols)
+        for name in member.protocol_names:
+            self.supporters[name] += sign
+            if not self.supporters[name]:
+                del self.supporters[name]
+
+    def set_protocols(self, member: Member, protocols: tuple[Protocol, ...]) -> None:
+        """The member says something else about itself."""
+        self._count_protocols(member, -1)
+        member.protocols = protocols
+        self._count_protocols(member, 1)
+
+    def set_joining(self, member: Member, ticket: Ticket | None) -> None:
+        """The member waits for the next generation, or does not any more."""
+        self.joined_count += (ticket is not None) - (member.joining is not None)
+        member.joining = ticket
+
+    def clear_assignments(self) -> None:
+        """Nobody owns anything: the leader has yet to assign."""
+        for member in self.members.values():
+            member.assignment = b""
+        self.assignments_bytes = 0
 
     def remove(self, member_id: str) -> None:
         """The member, or the id that was handed out, is gone."""
         member = self.members.pop(member_id, None)
-        if member is not None and member.instance_id is not None:
-            self.instances.pop(member.instance_id, None)
+        if member is not None:
+            self.joined_count -= member.joining is not None
+            self.assignments_bytes -= len(member.assignment)
+            self._count_protocols(member, -1)
+            if member.instance_id is not None:
+                self.instances.pop(member.instance_id, None)
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
         self.pending.discard(member_id)
@@ -192,11 +251,6 @@ class Group:
         if member is None:
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
         return member
-
-    @property
-    def joined_count(self) -> int:
-        """How many members wait for the next generation."""
-        return sum(member.joining is not None for member in self.members.values())
 
     @property
     def has_everybody_joined(self) -> bool:
@@ -233,7 +287,8 @@ class Group:
         names = {each.name for each in protocols}
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(names)
-        return self.protocol_type == protocol_type and bool(names & self._candidates() if self.members else names)
+        count = len(self.members)
+        return self.protocol_type == protocol_type and any(self.supporters[name] == count for name in names)
 
     def select_protocol(self) -> str:
         """The protocol with the most votes among those that everybody supports."""
@@ -250,9 +305,7 @@ class Group:
         self.unsynced = set(self.members)
 
     def _candidates(self) -> set[str]:
-        members = self.members.values()
-        supported = Counter(name for member in members for name in {each.name for each in member.protocols})
-        return {name for name, count in supported.items() if count == len(self.members)}
+        return {name for name, count in self.supporters.items() if count == len(self.members)}
 
     # Topics
 
@@ -272,8 +325,10 @@ class Group:
             return None
         if self.members and self.protocol is None:
             return None
+        # The members of most groups say the same.
+        subscriptions = {member.metadata(self.protocol) for member in self.members.values()}
         try:
-            return frozenset().union(*(topics_of(member.metadata(self.protocol)) for member in self.members.values()))
+            return frozenset().union(*map(topics_of, subscriptions))
         except Malformed:
             return None
 

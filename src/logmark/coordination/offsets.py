@@ -1,6 +1,6 @@
 """Committed offsets: each group's place in each partition, and when it is forgotten."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from logmark.coordination.commands import (
@@ -28,14 +28,26 @@ class CommittedOffset:
     committed_at_ms: int
     expires_at_ms: int | None
 
+    @property
+    def memory_bytes(self) -> int:
+        """How much memory it takes, about."""
+        return OFFSET_BYTES + len(self.metadata)
+
+
+# What a committed offset takes in memory, about, without its metadata.
+OFFSET_BYTES = 300
+
 
 class Offsets:
     """The committed offsets of the groups of one internal partition."""
 
-    def __init__(self, *, metadata_chars_max: int, retention_ms: int) -> None:
+    def __init__(self, *, metadata_chars_max: int, retention_ms: int, has_room: Callable[[int], bool]) -> None:
+        """Take the limits; `has_room` says whether all groups of the broker may take so much more memory."""
         self._metadata_chars_max = metadata_chars_max
         self._retention_ms = retention_ms
+        self._has_room = has_room
         self._by_group: dict[str, dict[tuple[str, int], CommittedOffset]] = {}
+        self.memory_bytes = 0
 
     def of(self, group: str) -> dict[tuple[str, int], CommittedOffset]:
         """Every place of the group, by topic and partition."""
@@ -44,9 +56,14 @@ class Offsets:
     # Deciding
 
     def commit(self, command: CommitOffsets, ticket: Ticket, *, now_ms: int) -> Outcome:
-        """The places become true, but for those whose metadata is too long."""
+        """The places become true, but for those whose metadata is too long, or for which there is no memory.
+
+        The others are those that a group has already, with metadata that is no longer than it was.
+        """
         expires_at_ms = None if command.retention_ms is None else now_ms + command.retention_ms
         errors = tuple(self._place_error(place) for place in command.places)
+        if not self._has_room(sum(OFFSET_BYTES + len(place.metadata) for place in command.places)):
+            errors = tuple(self._memory_errors(command, errors))
         facts: list[Fact] = [
             OffsetCommitted(
                 group=command.group,
@@ -69,6 +86,21 @@ class Offsets:
         if length * 2 > self._metadata_chars_max:
             length = len(place.metadata.encode("utf-16-be")) // 2
         return ErrorCode.OFFSET_METADATA_TOO_LARGE if length > self._metadata_chars_max else ErrorCode.NONE
+
+    def _memory_errors(self, command: CommitOffsets, errors: Iterable[ErrorCode]) -> Iterator[ErrorCode]:
+        """Yield the errors of places, of which those that need memory get as much as there is, in their order."""
+        known = self.of(command.group)
+        growth = 0
+        for place, error in zip(command.places, errors, strict=True):
+            if error is ErrorCode.NONE:
+                before = known.get((place.topic, place.partition))
+                more = len(place.metadata) + OFFSET_BYTES - (0 if before is None else before.memory_bytes)
+                if more > 0:
+                    if not self._has_room(growth + more):
+                        yield ErrorCode.COORDINATOR_NOT_AVAILABLE
+                        continue
+                    growth += more
+            yield error
 
     def delete(self, command: DeleteOffsets, group: Group, ticket: Ticket) -> Outcome:
         """The places are forgotten, but for those in topics that the group still reads."""
@@ -95,14 +127,14 @@ class Offsets:
         """Whether no group has a place anywhere."""
         return not self._by_group
 
-    def forgetting_topics(self, is_gone: Callable[[str], bool]) -> list[Fact]:
-        """The facts that forget every group's place in topics that are gone."""
-        return [
+    def forgetting_topics(self, is_gone: Callable[[str], bool], groups: Iterable[str]) -> Iterator[OffsetForgotten]:
+        """The facts that forget the places of groups in topics that are gone."""
+        return (
             OffsetForgotten(group=group, topic=topic, partition=partition)
-            for group, places in self._by_group.items()
-            for topic, partition in places
+            for group in groups
+            for topic, partition in self.of(group)
             if is_gone(topic)
-        ]
+        )
 
     def expired(self, group: Group, *, now_ms: int) -> list[OffsetForgotten]:
         """The facts that forget what the group kept for longer than the retention.
@@ -131,18 +163,23 @@ class Offsets:
         """The only place where committed offsets change: live and at load."""
         key = (fact.topic, fact.partition)
         if isinstance(fact, OffsetCommitted):
-            self._by_group.setdefault(fact.group, {})[key] = CommittedOffset(
+            places = self._by_group.setdefault(fact.group, {})
+            before = places.get(key)
+            places[key] = CommittedOffset(
                 offset=fact.offset,
                 leader_epoch=fact.leader_epoch,
                 metadata=fact.metadata,
                 committed_at_ms=fact.committed_at_ms,
                 expires_at_ms=fact.expires_at_ms,
             )
+            self.memory_bytes += OFFSET_BYTES + len(fact.metadata) - (0 if before is None else before.memory_bytes)
             return
-        places = self._by_group.get(fact.group)
-        if places is not None:
-            places.pop(key, None)
-            if not places:
+        known = self._by_group.get(fact.group)
+        if known is not None:
+            forgotten = known.pop(key, None)
+            if forgotten is not None:
+                self.memory_bytes -= forgotten.memory_bytes
+            if not known:
                 del self._by_group[fact.group]
 
 

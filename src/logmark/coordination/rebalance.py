@@ -25,7 +25,15 @@ from logmark.coordination.commands import (
 )
 from logmark.coordination.deadlines import Deadlines
 from logmark.coordination.facts import GroupRecorded
-from logmark.coordination.group import Group, GroupState, Member, protocols_bytes
+from logmark.coordination.group import (
+    GROUP_BYTES,
+    MEMBER_BYTES,
+    PENDING_BYTES,
+    Group,
+    GroupState,
+    Member,
+    protocols_bytes,
+)
 from logmark.errors import ErrorCode, Refused
 
 MEMBER_ID_BYTES_MAX = 2**15 - 1
@@ -73,10 +81,18 @@ Deadline = SessionOf | JoinPhaseOf | SyncPhaseOf
 class Rebalances:
     """Decides everything that concerns membership of the groups of one internal partition."""
 
-    def __init__(self, groups: dict[str, Group], settings: GroupSettings, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        groups: dict[str, Group],
+        settings: GroupSettings,
+        new_id: Callable[[], str],
+        has_room: Callable[[int], bool],
+    ) -> None:
+        """Take the groups; `has_room` says whether all groups of the broker may take so much more memory."""
         self._groups = groups
         self._settings = settings
         self._new_id = new_id
+        self._has_room = has_room
         self.deadlines: Deadlines[Deadline] = Deadlines()
 
     # Joining
@@ -111,9 +127,22 @@ class Rebalances:
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"A member may send {self._settings.member_bytes_max} bytes of metadata, and this one sent {size}.",
             )
-        others = () if group is None else (each for each in group.members.values() if each.id != command.member_id)
-        if size + sum(protocols_bytes(each.protocols) for each in others) > self._settings.group_bytes_max:
+        if group is None:
+            kept, growth = size, GROUP_BYTES + MEMBER_BYTES + size
+        else:
+            member = group.members.get(command.member_id or group.instances.get(command.instance_id or "", ""))
+            before = 0 if member is None else protocols_bytes(member.protocols)
+            kept, growth = size + group.protocols_bytes - before, size - before
+            if member is None:
+                growth += MEMBER_BYTES + PENDING_BYTES
+        if kept > self._settings.group_bytes_max:
             raise Refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        self._check_memory(growth)
+
+    def _check_memory(self, growth: int) -> None:
+        """Refuse what the memory for groups cannot hold now; whoever is refused so tries again."""
+        if growth > 0 and not self._has_room(growth):
+            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The groups take all of the memory that they may take.")
 
     def _has_room_for(self, group: Group, member_id: str) -> bool:
         member = group.members.get(member_id)
@@ -160,7 +189,7 @@ class Rebalances:
             self._expect(group, member, now_ms=now_ms)
             return Outcome(replies=[Reply(ticket, _joined(group, member))])
         outcome = Outcome()
-        self._update(member, command, ticket, outcome)
+        self._update(group, member, command, ticket, outcome)
         self._rebalance(group, outcome, now_ms=now_ms)
         return outcome
 
@@ -194,14 +223,15 @@ class Rebalances:
         for waiting in (member.joining, member.syncing):
             if waiting is not None:
                 outcome.replies.append(Reply(waiting, Refused(ErrorCode.FENCED_INSTANCE_ID)))
-        member.joining = member.syncing = None
+        group.set_joining(member, None)
+        member.syncing = None
         member.client_id, member.client_host = command.client_id, command.client_host
         self.deadlines.cancel(SessionOf(group.id, old_id))
-        self._update(member, command, ticket, outcome)
+        self._update(group, member, command, ticket, outcome)
         self._expect(group, member, now_ms=now_ms)
         if group.state is GroupState.STABLE and group.select_protocol() == group.protocol:
             # Nothing changes for the others, so nobody rebalances; the new id must outlive a restart.
-            member.joining = None
+            group.set_joining(member, None)
             outcome.facts.append(group.record(now_ms=now_ms))
             leads = group.leader == new_id
             answer = _joined(group, member)
@@ -215,15 +245,15 @@ class Rebalances:
             self._rebalance(group, outcome, now_ms=now_ms)
         return outcome
 
-    def _update(self, member: Member, command: Join, ticket: Ticket, outcome: Outcome) -> None:
+    def _update(self, group: Group, member: Member, command: Join, ticket: Ticket, outcome: Outcome) -> None:
         if member.joining is not None:
             # The same member asked twice. The connection of the first is most likely gone; were it not, "join again"
             # is an answer that does no harm.
             outcome.replies.append(Reply(member.joining, Refused(ErrorCode.REBALANCE_IN_PROGRESS)))
-        member.protocols = command.protocols
+        group.set_protocols(member, command.protocols)
         member.session_timeout_ms = command.session_timeout_ms
         member.rebalance_timeout_ms = command.rebalance_timeout_ms
-        member.joining = ticket
+        group.set_joining(member, ticket)
 
     # The join phase
 
@@ -266,14 +296,14 @@ class Rebalances:
         for member in group.members.values():
             if member.joining is not None:
                 outcome.replies.append(Reply(member.joining, _joined(group, member)))
-                member.joining = None
+                group.set_joining(member, None)
             member.is_new = False
             self._expect(group, member, now_ms=now_ms)
         self.deadlines.set(SyncPhaseOf(group.id, group.generation), now_ms + group.rebalance_timeout_ms)
 
     def _refuse_syncs(self, group: Group, code: ErrorCode, outcome: Outcome, *, now_ms: int) -> None:
+        group.clear_assignments()
         for member in group.members.values():
-            member.assignment = b""
             if member.syncing is not None:
                 outcome.replies.append(Reply(member.syncing, Refused(code)))
                 member.syncing = None
@@ -300,6 +330,8 @@ class Rebalances:
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"The assignment of one member may have {self._settings.member_bytes_max} bytes.",
             )
+        if group.state is GroupState.COMPLETING and group.leader == member.id:
+            self._check_memory(sum(map(len, command.assignments.values())) - group.assignments_bytes)
         self._has_synced(group, member)
         if group.state is GroupState.STABLE:
             self._expect(group, member, now_ms=now_ms)
@@ -457,7 +489,8 @@ class Rebalances:
         for waiting in (member.joining, member.syncing):
             if waiting is not None:
                 outcome.replies.append(Reply(waiting, Refused(ErrorCode.UNKNOWN_MEMBER_ID)))
-        member.joining = member.syncing = None
+        group.set_joining(member, None)
+        member.syncing = None
         self._drop(group, member.id)
 
     def _drop(self, group: Group, member_id: str) -> None:

@@ -5,7 +5,7 @@ v8  answers which records were wrong    v10  may name the new leader in tagged f
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 from logmark.errors import Malformed
@@ -17,6 +17,9 @@ FLEXIBLE_FROM = 9
 
 REQUEST_OBJECTS_MAX = 100_000
 RESPONSE_OBJECTS_MAX = 10_000_000
+
+# How many partitions are read between two pauses of a reading in steps: they take a fraction of a millisecond.
+PARTITIONS_AT_ONCE = 100
 
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _INT32 = struct.Struct(">i")
@@ -69,25 +72,47 @@ def _encoding(version: int) -> Encoding:
 
 def decode_request(version: int, frame: memoryview, at: int, *, budget: int = REQUEST_OBJECTS_MAX) -> ProduceRequest:
     """The request whose body begins at `at`; bytes after it are ignored, as Kafka ignores them."""
+    steps = decode_request_in_steps(version, frame, at, budget=budget)
+    try:
+        while True:
+            next(steps)
+    except StopIteration as stop:
+        request: ProduceRequest = stop.value
+        return request
+
+
+def decode_request_in_steps(
+    version: int, frame: memoryview, at: int, *, budget: int = REQUEST_OBJECTS_MAX
+) -> Generator[int, None, ProduceRequest]:
+    """Return the same, and yield the number of partitions after every hundred of them."""
     if version not in VERSIONS:
         raise Malformed(f"produce has no version {version}")
     try:
-        return _read_request(_encoding(version), frame, at, budget)
+        return (yield from _read_request(_encoding(version), frame, at, budget))
     except BROKEN as error:
         raise Malformed(f"a produce request is broken: {error}") from error
 
 
-def _read_request(read: Encoding, frame: memoryview, at: int, budget: int) -> ProduceRequest:
+def _read_request(
+    read: Encoding, frame: memoryview, at: int, budget: int
+) -> Generator[int, None, ProduceRequest]:
     topic_bytes, partition_bytes = (3, 6) if read is Compact else (6, 8)
     transactional_id, at = read.read_string(frame, at)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(frame, at)
     topic_count, at, budget = read.read_count(frame, at + 6, topic_bytes, budget)
     topics = []
+    left = PARTITIONS_AT_ONCE
     for _ in range(_present(topic_count)):
         name, at = read.read_string(frame, at)
         count, at, budget = read.read_count(frame, at, partition_bytes, budget)
         partitions = []
-        for _ in range(_present(count)):
+        left -= 1 + max(count, 0)
+        if left <= 0 and count <= PARTITIONS_AT_ONCE:
+            left = PARTITIONS_AT_ONCE
+            yield PARTITIONS_AT_ONCE
+        for number in range(_present(count)):
+            if number and not number % PARTITIONS_AT_ONCE:
+                yield PARTITIONS_AT_ONCE
             (partition,) = _INT32.unpack_from(frame, at)
             records, at = read.read_bytes(frame, at + 4)
             at, budget = read.skip_tags(frame, at, budget)

@@ -3,8 +3,12 @@
 v2  flexible
 """
 
+import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from logmark.broker.answers import LongWork
+from logmark.broker.pace import STEPS_IN_A_TURN, Pace
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import delete_groups as schema
 
@@ -14,10 +18,27 @@ if TYPE_CHECKING:
 KEY = schema.KEY
 VERSIONS = range(0, 3)
 
+GROUPS_AT_ONCE = 50
 
-async def handle(request: schema.Request, at: "Request") -> schema.Response:
+
+def handle(request: schema.Request, at: "Request") -> LongWork:
     """An error code for every group, once."""
-    return schema.Response(results=[await _deleted(group_id, at) for group_id in dict.fromkeys(request.groups_names)])
+    return LongWork(_answer(request, at))
+
+
+async def _answer(request: schema.Request, at: "Request") -> schema.Response:
+    pace = Pace()
+    results: list[schema.ResponseGroup] = []
+    # Those of a portion wait for the disk together.
+    for portion in _portions(dict.fromkeys(request.groups_names)):
+        results += await asyncio.gather(*(_deleted(group_id, at) for group_id in portion))
+        await pace.step(STEPS_IN_A_TURN)
+    return schema.Response(results=results)
+
+
+def _portions(groups: Iterable[str]) -> Iterable[list[str]]:
+    names = list(groups)
+    return (names[at : at + GROUPS_AT_ONCE] for at in range(0, len(names), GROUPS_AT_ONCE))
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:

@@ -6,6 +6,8 @@ It is answered when the new start is on disk: Kafka writes it within a minute, a
 
 from typing import TYPE_CHECKING
 
+from logmark.broker.answers import LongWork
+from logmark.broker.pace import Pace
 from logmark.errors import ErrorCode, LogFailed, Refused
 from logmark.wire.schema import delete_records as schema
 
@@ -16,25 +18,36 @@ KEY = schema.KEY
 VERSIONS = range(0, 3)
 
 TO_HIGH_WATERMARK = -1
+# A log may have segments to let go.
+DELETE_STEPS = 5
 
 
-async def handle(request: schema.Request, at: "Request") -> schema.Response:
+def handle(request: schema.Request, at: "Request") -> LongWork:
     """Moves each partition's start by itself and tells the new one."""
+    return LongWork(_answer(request, at))
+
+
+async def _answer(request: schema.Request, at: "Request") -> schema.Response:
+    pace = Pace()
     # Of what is named twice the last counts.
     wanted: dict[str, dict[int, schema.RequestPartition]] = {}
     for topic in request.topics:
-        wanted.setdefault(topic.name, {}).update({each.partition_index: each for each in topic.partitions})
-    response = schema.Response(
-        topics=[
-            schema.ResponseTopic(name=name, partitions=[_delete(name, each, at) for each in partitions.values()])
-            for name, partitions in wanted.items()
-        ]
-    )
+        partitions = wanted.setdefault(topic.name, {})
+        for each in topic.partitions:
+            partitions[each.partition_index] = each
+            await pace.step()
+    topics = []
+    for name, partitions in wanted.items():
+        answers = []
+        for each in partitions.values():
+            answers.append(_delete(name, each, at))
+            await pace.step(DELETE_STEPS)
+        topics.append(schema.ResponseTopic(name=name, partitions=answers))
     try:
         await at.broker.checkpoint()
     except OSError:
         raise Refused(ErrorCode.KAFKA_STORAGE_ERROR) from None
-    return response
+    return schema.Response(topics=topics)
 
 
 def _delete(

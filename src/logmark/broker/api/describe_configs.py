@@ -68,7 +68,7 @@ def _describe(
             resource_name=resource.resource_name,
             configs=[],
         )
-    wanted = resource.configuration_keys
+    wanted = set(resource.configuration_keys or ())
     return schema.ResponseResource(
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,

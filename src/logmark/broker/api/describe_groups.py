@@ -6,6 +6,8 @@ v6  a group that does not exist is an error (KIP-1043); before, its state is Dea
 
 from typing import TYPE_CHECKING
 
+from logmark.broker.answers import LongWork
+from logmark.broker.pace import Pace
 from logmark.coordination.coordinator import GroupDescription
 from logmark.coordination.group import GroupState
 from logmark.errors import ErrorCode, Refused
@@ -18,16 +20,27 @@ KEY = schema.KEY
 VERSIONS = range(0, 7)
 
 NOT_FOUND_FROM = 6
+GROUP_STEPS = 5
 NO_OPERATIONS = -(2**31)  # "nobody asked"
 # Without authentication everybody may do everything that can be done to a group:
 # read (3), delete (6), describe (8), describe configs (10), alter configs (11).
 ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 
 
-async def handle(request: schema.Request, at: "Request") -> schema.Response:
-    """Every group that was asked for, as it stands."""
+def handle(request: schema.Request, at: "Request") -> LongWork:
+    """Every group that was asked for, as it stands, once."""
+    return LongWork(_answer(request, at))
+
+
+async def _answer(request: schema.Request, at: "Request") -> schema.Response:
     operations = ALL_OPERATIONS if request.include_authorized_operations else NO_OPERATIONS
-    return schema.Response(groups=[await _group(group_id, operations, at) for group_id in request.groups])
+    pace = Pace()
+    groups = []
+    for group_id in dict.fromkeys(request.groups):
+        group = await _group(group_id, operations, at)
+        groups.append(group)
+        await pace.step(GROUP_STEPS + len(group.members))
+    return schema.Response(groups=groups)
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:

@@ -3,8 +3,11 @@
 v1  key types     v3  flexible     v4  several keys at once (KIP-699)     v6  share groups (KIP-932), not served
 """
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
+from logmark.broker.answers import LARGE, LongWork
+from logmark.broker.pace import Pace
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import find_coordinator as schema
 
@@ -20,10 +23,18 @@ NO_TRANSACTIONS = "Transactions are not served here: produce without transaction
 BATCHED_FROM = 4
 
 
-async def handle(request: schema.Request, at: "Request") -> schema.Response:
-    """This broker's address for every key that it can serve."""
-    keys = request.coordinator_keys if at.version >= BATCHED_FROM else [request.key]
-    found = [await _coordinator(key, request.key_type, at) for key in keys]
+def handle(request: schema.Request, at: "Request") -> Awaitable[schema.Response] | LongWork:
+    """This broker's address for every key that it can serve; a key that is repeated is answered once."""
+    answer = _answer(request, at)
+    return LongWork(answer) if len(request.coordinator_keys) > LARGE else answer
+
+
+async def _answer(request: schema.Request, at: "Request") -> schema.Response:
+    pace = Pace()
+    found = []
+    for key in dict.fromkeys(request.coordinator_keys if at.version >= BATCHED_FROM else [request.key]):
+        found.append(await _coordinator(key, request.key_type, at))
+        await pace.step()
     if at.version >= BATCHED_FROM:
         return schema.Response(coordinators=found)
     (one,) = found

@@ -6,7 +6,9 @@ v6  flexible              v7  protocol type     v8  reason     v9  skip assignme
 
 from typing import TYPE_CHECKING
 
-from logmark.coordination.commands import Join, Protocol
+from logmark.broker.answers import LARGE, Buffers, LongBody
+from logmark.broker.pace import Pace
+from logmark.coordination.commands import Join, Joined, JoinedMember, Protocol
 from logmark.errors import ErrorCode
 from logmark.wire.schema import join_group as schema
 
@@ -19,7 +21,7 @@ VERSIONS = range(0, 10)
 NULLABLE_PROTOCOL_FROM = 7
 
 
-async def handle(request: schema.Request, at: "Request") -> schema.Response:
+async def handle(request: schema.Request, at: "Request") -> schema.Response | Buffers:
     """The member's generation; the leader also learns who the others are."""
     joined = await at.broker.groups.join(
         Join(
@@ -36,6 +38,27 @@ async def handle(request: schema.Request, at: "Request") -> schema.Response:
             can_skip_assignment=at.version >= 9,
         )
     )
+    if len(joined.members) > LARGE:
+        return await _long_body(joined, at)
+    return _response(joined, [_member(each) for each in joined.members], at)
+
+
+async def _long_body(joined: Joined, at: "Request") -> Buffers:
+    pace = Pace()
+    body = LongBody(schema, at.version)
+    for each in joined.members:
+        body.add(_member(each))
+        await pace.step()
+    return body.finish(_response(joined, [], at))
+
+
+def _member(member: JoinedMember) -> schema.ResponseMember:
+    return schema.ResponseMember(
+        member_id=member.id, group_instance_id=member.instance_id, metadata=member.metadata
+    )
+
+
+def _response(joined: Joined, members: list[schema.ResponseMember], at: "Request") -> schema.Response:
     return schema.Response(
         error_code=joined.error,
         generation_id=joined.generation,
@@ -44,10 +67,7 @@ async def handle(request: schema.Request, at: "Request") -> schema.Response:
         leader=joined.leader,
         skip_assignment=joined.skip_assignment,
         member_id=joined.member_id,
-        members=[
-            schema.ResponseMember(member_id=each.id, group_instance_id=each.instance_id, metadata=each.metadata)
-            for each in joined.members
-        ],
+        members=members,
     )
 
 

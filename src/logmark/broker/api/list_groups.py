@@ -5,6 +5,8 @@ v3  flexible     v4  by state (KIP-518)     v5  by type (KIP-848): all groups he
 
 from typing import TYPE_CHECKING
 
+from logmark.broker.answers import LongWork
+from logmark.broker.pace import Pace
 from logmark.wire.schema import list_groups as schema
 
 if TYPE_CHECKING:
@@ -16,17 +18,22 @@ VERSIONS = range(0, 6)
 CLASSIC = "classic"
 
 
-async def handle(request: schema.Request, at: "Request") -> schema.Response:
+def handle(request: schema.Request, at: "Request") -> LongWork:
     """The groups in the states and of the types that were asked for; no filter means all."""
+    return LongWork(_answer(request, at))
+
+
+async def _answer(request: schema.Request, at: "Request") -> schema.Response:
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
-    groups = [] if types and CLASSIC not in types else await at.broker.groups.list_groups()
-    return schema.Response(
-        groups=[
-            schema.ResponseGroup(
-                group_id=group.id, protocol_type=group.protocol_type, group_state=group.state, group_type=CLASSIC
+    pace = Pace()
+    listed = []
+    for group in [] if types and CLASSIC not in types else await at.broker.groups.list_groups(pace):
+        if not states or group.state.lower() in states:
+            listed.append(
+                schema.ResponseGroup(
+                    group_id=group.id, protocol_type=group.protocol_type, group_state=group.state, group_type=CLASSIC
+                )
             )
-            for group in groups
-            if not states or group.state.lower() in states
-        ]
-    )
+        await pace.step()
+    return schema.Response(groups=listed)

@@ -6,9 +6,12 @@ Nothing is tiered here: -4 is the log start, -5 and -6 find nothing.
 A look-up by time may have to decompress a batch: others are served meanwhile.
 """
 
+from collections import Counter
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
+from logmark.broker.answers import LARGE, LongWork
+from logmark.broker.pace import Pace, Steps, run_at_once, run_in_turns
 from logmark.errors import ErrorCode, Refused
 from logmark.log.partition import Partition
 from logmark.wire.schema import list_offsets as schema
@@ -28,26 +31,51 @@ EARLIEST_PENDING_UPLOAD = -6
 _SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 
 READ_COMMITTED = 1
+LOOK_UP_STEPS = 10
+
+# Look-ups by time that are still to be made: where the answer goes, the partition, the time or None for the largest.
+Times = list[tuple[schema.ResponsePartition, Partition, int | None]]
 
 
-def handle(request: schema.Request, at: "Request") -> schema.Response | Awaitable[schema.Response]:
+def handle(request: schema.Request, at: "Request") -> schema.Response | Awaitable[schema.Response] | LongWork:
     """Looks up each partition by itself; an error is that partition's alone."""
-    asked = [(topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions]
-    repeated = {where for where in asked if asked.count(where) > 1} if len(asked) != len(set(asked)) else set()
-    is_committed = request.isolation_level == READ_COMMITTED
-    times: list[tuple[schema.ResponsePartition, Partition, int | None]] = []
-    topics = []
+    if sum(len(topic.partitions) for topic in request.topics) > LARGE:
+        return LongWork(_answer_later(request, at))
+    response, times = run_at_once(_look_up(request, at))
+    return _with_times(response, times, request, Pace()) if times else response
+
+
+async def _answer_later(request: schema.Request, at: "Request") -> schema.Response:
+    pace = Pace()
+    response, times = await run_in_turns(_look_up(request, at), pace)
+    return await _with_times(response, times, request, pace)
+
+
+def _look_up(request: schema.Request, at: "Request") -> Steps[tuple[schema.Response, Times]]:
+    # A partition that is asked for several times is answered once, with an error.
+    asked: Counter[tuple[str, int]] = Counter()
+    wanted: dict[str, dict[int, schema.RequestPartition]] = {}
     for topic in request.topics:
+        partitions = wanted.setdefault(topic.name, {})
+        for each in topic.partitions:
+            asked[topic.name, each.partition_index] += 1
+            partitions[each.partition_index] = each
+            yield 1
+    is_committed = request.isolation_level == READ_COMMITTED
+    times: Times = []
+    topics = []
+    for name, partitions in wanted.items():
         answers = []
-        for wanted in {each.partition_index: each for each in topic.partitions}.values():
-            is_repeated = (topic.name, wanted.partition_index) in repeated
-            partition, answer = _answer(topic.name, wanted, at, is_repeated=is_repeated, is_committed=is_committed)
+        for index, each in partitions.items():
+            partition, answer = _answer(
+                name, each, at, is_repeated=asked[name, index] > 1, is_committed=is_committed
+            )
             if partition is not None:
-                times.append((answer, partition, None if wanted.timestamp == MAX_TIMESTAMP else wanted.timestamp))
+                times.append((answer, partition, None if each.timestamp == MAX_TIMESTAMP else each.timestamp))
             answers.append(answer)
-        topics.append(schema.ResponseTopic(name=topic.name, partitions=answers))
-    response = schema.Response(topics=topics)
-    return _with_times(response, times, is_committed=is_committed) if times else response
+            yield 1
+        topics.append(schema.ResponseTopic(name=name, partitions=answers))
+    return schema.Response(topics=topics), times
 
 
 def _answer(
@@ -76,13 +104,11 @@ def _place(partition: Partition, which: int, *, is_committed: bool) -> int:
     return partition.log_start_offset if which in (EARLIEST, EARLIEST_LOCAL) else -1
 
 
-async def _with_times(
-    response: schema.Response,
-    times: list[tuple[schema.ResponsePartition, Partition, int | None]],
-    *,
-    is_committed: bool,
-) -> schema.Response:
+async def _with_times(response: schema.Response, times: Times, request: schema.Request, pace: Pace) -> schema.Response:
+    is_committed = request.isolation_level == READ_COMMITTED
     for answer, partition, timestamp in times:
+        # A look-up reads an index and a batch from the disk, but for an empty log.
+        await pace.step(LOOK_UP_STEPS if partition.size_bytes else 1)
         try:
             found = await partition.look_up(timestamp)
         except Refused as refused:

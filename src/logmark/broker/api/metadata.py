@@ -4,15 +4,16 @@ v1  controller, racks, internal topics    v4  the client may forbid auto-creatio
 v9  flexible                              v10 topic ids                              v12 topics by id alone
 """
 
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from logmark.broker.answers import Buffers, LongBody
+from logmark.broker.answers import LARGE, LongWork
 from logmark.broker.logs import NewTopic, Topic
-from logmark.broker.pace import Pace
+from logmark.broker.pace import Steps, run_at_once, run_in_turns
 from logmark.errors import ErrorCode, Refused
 from logmark.log import catalog
+from logmark.log.partition import Partition
 from logmark.wire.schema import metadata as schema
 
 if TYPE_CHECKING:
@@ -28,19 +29,13 @@ NO_OPERATIONS = -(2**31)
 # describe (8), cluster action (9), describe configs (10), alter configs (11), idempotent write (12).
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
-CLUSTER_OPERATIONS_IN = range(8, 11)
 IDS_FROM = 12
-# So many topics take a millisecond, if each has a partition or two.
-LARGE = 100
-
 
 Key = tuple[str | None, bytes]
 Missing = Mapping[str, Callable[[], NewTopic]]
 
 
-def handle(
-    request: schema.Request, at: "Request"
-) -> schema.Response | Coroutine[Any, Any, Buffers]:
+def handle(request: schema.Request, at: "Request") -> schema.Response | LongWork:
     """The one broker, and every topic that was asked for; later if there are many, or if some are to be created."""
     if at.version < IDS_FROM and any(topic.name is None or topic.topic_id != NO_ID for topic in request.topics or ()):
         # Versions 10 and 11 have a place for ids, but they are not looked up by them.
@@ -53,26 +48,44 @@ def handle(
     else:
         keys = {(topic.name, topic.topic_id): None for topic in request.topics}
         wanted, missing = list(keys), _to_be_created(keys, request, at)
-    if missing or len(wanted) > LARGE:
-        return _answer_later(wanted, missing, request, at)
-    return _response([_answer(each, {}, request, at) for each in wanted], request, at)
+    if missing or _is_large(wanted, at):
+        return LongWork(_answer_later(wanted, missing, request, at))
+    return _response(run_at_once(_answers(wanted, {}, request, at)), request, at)
+
+
+def _is_large(wanted: Collection[Topic | Key], at: "Request") -> bool:
+    """Return whether there are many topics, or many partitions in them."""
+    if len(wanted) > LARGE:
+        return True
+    found = (_find(each, at) for each in wanted)
+    return sum(topic.partition_count for topic in found if topic is not None) > LARGE
 
 
 async def _answer_later(
     wanted: Collection[Topic | Key], missing: Missing, request: schema.Request, at: "Request"
-) -> Buffers:
+) -> schema.Response:
     refused: dict[str, ErrorCode] = {}
     if missing:
         outcomes = await at.broker.logs.create_topics(list(missing.values()))
         refused = {
             name: outcome.code for name, outcome in zip(missing, outcomes, strict=True) if isinstance(outcome, Refused)
         }
-    pace = Pace()
-    body = LongBody(schema, at.version)
+    return _response(await run_in_turns(_answers(wanted, refused, request, at)), request, at)
+
+
+def _answers(
+    wanted: Collection[Topic | Key], refused: Mapping[str, ErrorCode], request: schema.Request, at: "Request"
+) -> Steps[list[schema.ResponseTopic]]:
+    topics = []
     for each in wanted:
-        body.add(_answer(each, refused, request, at))
-        await pace.step()
-    return body.finish(_response([], request, at), bytes_behind=4 if at.version in CLUSTER_OPERATIONS_IN else 0)
+        found = _find(each, at)
+        answer = _answer(each, found, refused, request)
+        topics.append(answer)
+        yield 1
+        for partition in found.partitions if found is not None else ():
+            answer.partitions.append(_described(partition, at.broker.node_id))
+            yield 1
+    return topics
 
 
 def _response(topics: list[schema.ResponseTopic], request: schema.Request, at: "Request") -> schema.Response:
@@ -102,20 +115,31 @@ def _to_be_created(wanted: Iterable[Key], request: schema.Request, at: "Request"
     }
 
 
-def _answer(
-    wanted: Topic | Key, refused: Mapping[str, ErrorCode], request: schema.Request, at: "Request"
-) -> schema.ResponseTopic:
+def _find(wanted: Topic | Key, at: "Request") -> Topic | None:
     if isinstance(wanted, Topic):
-        return _described(wanted, request, at)
-    logs = at.broker.logs
+        return wanted
+    name, topic_id = wanted
+    return at.broker.logs.topic_by_id(topic_id) if name is None or topic_id != NO_ID else at.broker.logs.topic(name)
+
+
+def _answer(
+    wanted: Topic | Key, found: Topic | None, refused: Mapping[str, ErrorCode], request: schema.Request
+) -> schema.ResponseTopic:
+    """Return the answer for a topic without its partitions."""
+    if found is not None:
+        return schema.ResponseTopic(
+            name=found.name,
+            topic_id=found.id,
+            is_internal=found.is_internal,
+            topic_authorized_operations=(
+                TOPIC_OPERATIONS if request.include_topic_authorized_operations else NO_OPERATIONS
+            ),
+        )
+    assert not isinstance(wanted, Topic)
     name, topic_id = wanted
     if name is None or topic_id != NO_ID:
-        found = logs.topic_by_id(topic_id)
-        missing = schema.ResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
-    else:
-        found = logs.topic(name)
-        missing = schema.ResponseTopic(error_code=refused.get(name) or _problem(name), name=name)
-    return missing if found is None else _described(found, request, at)
+        return schema.ResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
+    return schema.ResponseTopic(error_code=refused.get(name) or _problem(name), name=name)
 
 
 def _problem(name: str) -> ErrorCode:
@@ -127,25 +151,15 @@ def _problem(name: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _described(topic: Topic, request: schema.Request, at: "Request") -> schema.ResponseTopic:
-    node = at.broker.node_id
-    return schema.ResponseTopic(
-        name=topic.name,
-        topic_id=topic.id,
-        is_internal=topic.is_internal,
-        partitions=[
-            schema.ResponsePartition(
-                error_code=ErrorCode.NONE if partition.failure is None else ErrorCode.KAFKA_STORAGE_ERROR,
-                partition_index=partition.index,
-                leader_id=node,
-                leader_epoch=0,
-                replica_nodes=[node],
-                isr_nodes=[node],
-                offline_replicas=[],
-            )
-            for partition in topic.partitions
-        ],
-        topic_authorized_operations=TOPIC_OPERATIONS if request.include_topic_authorized_operations else NO_OPERATIONS,
+def _described(partition: Partition, node: int) -> schema.ResponsePartition:
+    return schema.ResponsePartition(
+        error_code=ErrorCode.NONE if partition.failure is None else ErrorCode.KAFKA_STORAGE_ERROR,
+        partition_index=partition.index,
+        leader_id=node,
+        leader_epoch=0,
+        replica_nodes=[node],
+        isr_nodes=[node],
+        offline_replicas=[],
     )
 
 

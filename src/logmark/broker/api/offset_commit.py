@@ -4,12 +4,15 @@ v2-4  a retention of its own     v6  leader epoch     v7  static members (KIP-34
 v9    member epochs of the new protocol (KIP-848), which is not served here     v10  topic ids, not served here
 """
 
+import asyncio
 import itertools
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
-from logmark.broker.answers import LateReply
+from logmark.broker.answers import LARGE, LateReply, LongWork
+from logmark.broker.pace import Pace, Steps, run_at_once, run_in_turns
 from logmark.coordination.commands import CommitOffsets, OffsetsCommitted, Place
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import offset_commit as schema
@@ -20,70 +23,126 @@ if TYPE_CHECKING:
 KEY = schema.KEY
 VERSIONS = range(2, 10)
 
+# A commit of more is decided and written in portions: as one batch it would hold up everybody, now and at each load.
+PLACES_AT_ONCE, METADATA_CHARS_AT_ONCE = 500, 128 * 1024
 
-def handle(request: schema.Request, at: "Request") -> schema.Response | LateReply:
-    """Commit the offsets of partitions that exist; the response has an error code for every partition."""
-    logs = at.broker.logs
-    errors: dict[tuple[str, int], ErrorCode] = {}
-    known: list[Place] = []
-    for topic in request.topics:
-        for each in topic.partitions:
-            if logs.partition(topic.name, each.partition_index) is None:
-                errors[topic.name, each.partition_index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            else:
-                known.append(
-                    Place(
-                        topic.name,
-                        each.partition_index,
-                        each.committed_offset,
-                        each.committed_leader_epoch,
-                        each.committed_metadata or "",
-                    )
-                )
+Errors = dict[tuple[str, int], ErrorCode]
+
+
+def handle(request: schema.Request, at: "Request") -> schema.Response | LateReply | LongWork:
+    """Commit the offsets of partitions that exist; the response has an error code for every partition.
+
+    Of a partition that is named several times the last offset counts.
+    """
+    if sum(len(topic.partitions) for topic in request.topics) > LARGE:
+        return LongWork(_commit_in_portions(request, at))
+    errors, known = run_at_once(_known_places(request, at))
     if errors and not known:
         # A request of unknown partitions only is answered as such, whatever the group.
-        return _response(request, errors)
+        return run_at_once(_response(request, errors))
     reply = LateReply()
 
     def answered(outcome: OffsetsCommitted | Refused) -> None:
-        codes = itertools.repeat(outcome.code) if isinstance(outcome, Refused) else outcome.errors
-        for place, code in zip(known, codes, strict=False):
-            errors[place.topic, place.partition] = code
-        reply.complete(_response(request, errors))
+        _note(outcome, known, errors)
+        reply.complete(run_at_once(_response(request, errors)))
 
-    command = CommitOffsets(
-        group=request.group_id,
-        generation=request.generation_id_or_member_epoch,
-        member_id=request.member_id,
-        instance_id=request.group_instance_id,
-        retention_ms=None if request.retention_time_ms == -1 else request.retention_time_ms,
-        places=tuple(known),
-        unknown_group_error=ErrorCode.GROUP_ID_NOT_FOUND if at.version >= 9 else ErrorCode.ILLEGAL_GENERATION,
-    )
     try:
-        at.broker.groups.commit_offsets(command, answered)
+        at.broker.groups.commit_offsets(_command(request, at, known), answered)
     except Refused as refused:
         answered(refused)
     return reply
 
 
+async def _commit_in_portions(request: schema.Request, at: "Request") -> schema.Response:
+    pace = Pace()
+    errors, known = await run_in_turns(_known_places(request, at), pace)
+    waiting: list[tuple[list[Place], asyncio.Future[OffsetsCommitted | Refused]]] = []
+    # Without a known partition the group is not looked at, as above.
+    for portion in _portions(known):
+        answer: asyncio.Future[OffsetsCommitted | Refused] = asyncio.get_running_loop().create_future()
+        waiting.append((portion, answer))
+        try:
+            at.broker.groups.commit_offsets(_command(request, at, portion), partial(_settle, answer))
+        except Refused as refused:
+            answer.set_result(refused)
+        # Deciding, writing and applying it took about that many steps.
+        await pace.step(2 * len(portion))
+    for portion, answer in waiting:
+        _note(await answer, portion, errors)
+        await pace.step(len(portion))
+    return await run_in_turns(_response(request, errors), pace)
+
+
+def _settle(
+    answer: "asyncio.Future[OffsetsCommitted | Refused]", outcome: OffsetsCommitted | Refused
+) -> None:
+    if not answer.done():
+        answer.set_result(outcome)
+
+
+def _known_places(request: schema.Request, at: "Request") -> Steps[tuple[Errors, list[Place]]]:
+    """Return the errors of unknown partitions, and what is to be committed for the others."""
+    logs = at.broker.logs
+    errors: Errors = {}
+    known: dict[tuple[str, int], Place] = {}
+    for topic in request.topics:
+        for each in topic.partitions:
+            where = topic.name, each.partition_index
+            if logs.partition(*where) is None:
+                errors[where] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                metadata = each.committed_metadata or ""
+                known[where] = Place(*where, each.committed_offset, each.committed_leader_epoch, metadata)
+            yield 1
+    return errors, list(known.values())
+
+
+def _portions(places: list[Place]) -> Iterator[list[Place]]:
+    portion: list[Place] = []
+    chars = 0
+    for place in places:
+        portion.append(place)
+        chars += len(place.metadata)
+        if len(portion) == PLACES_AT_ONCE or chars >= METADATA_CHARS_AT_ONCE:
+            yield portion
+            portion, chars = [], 0
+    if portion:
+        yield portion
+
+
+def _command(request: schema.Request, at: "Request", places: list[Place]) -> CommitOffsets:
+    return CommitOffsets(
+        group=request.group_id,
+        generation=request.generation_id_or_member_epoch,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        retention_ms=None if request.retention_time_ms == -1 else request.retention_time_ms,
+        places=tuple(places),
+        unknown_group_error=ErrorCode.GROUP_ID_NOT_FOUND if at.version >= 9 else ErrorCode.ILLEGAL_GENERATION,
+    )
+
+
+def _note(outcome: OffsetsCommitted | Refused, places: list[Place], errors: Errors) -> None:
+    codes = itertools.repeat(outcome.code) if isinstance(outcome, Refused) else outcome.errors
+    for place, code in zip(places, codes, strict=False):
+        errors[place.topic, place.partition] = code
+
+
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
     """Return the same error for every partition: the response has no other place for it."""
-    return _response(request, defaultdict(lambda: code))
+    return run_at_once(_response(request, defaultdict(lambda: code)))
 
 
-def _response(request: schema.Request, errors: Mapping[tuple[str, int], ErrorCode]) -> schema.Response:
+def _response(request: schema.Request, errors: Mapping[tuple[str, int], ErrorCode]) -> Steps[schema.Response]:
+    found: dict[str, dict[int, schema.ResponsePartition]] = {}
+    for topic in request.topics:
+        answers = found.setdefault(topic.name, {})
+        for each in topic.partitions:
+            index = each.partition_index
+            answers[index] = schema.ResponsePartition(partition_index=index, error_code=errors[topic.name, index])
+            yield 1
     return schema.Response(
         topics=[
-            schema.ResponseTopic(
-                name=topic.name,
-                partitions=[
-                    schema.ResponsePartition(
-                        partition_index=each.partition_index, error_code=errors[topic.name, each.partition_index]
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
+            schema.ResponseTopic(name=topic, partitions=list(answers.values())) for topic, answers in found.items()
         ]
     )

@@ -1,7 +1,10 @@
 """OffsetDelete removes committed offsets of a group, but for topics that its members still read (KIP-496)."""
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
+from logmark.broker.answers import LongWork
+from logmark.broker.pace import Pace
 from logmark.coordination.commands import DeleteOffsets
 from logmark.errors import ErrorCode
 from logmark.wire.schema import offset_delete as schema
@@ -12,28 +15,38 @@ if TYPE_CHECKING:
 KEY = schema.KEY
 VERSIONS = range(0, 1)
 
+# More are deleted in portions, each of which is one batch of the journal.
+PLACES_AT_ONCE = 500
 
-async def handle(request: schema.Request, at: "Request") -> schema.Response:
-    """An error code for every partition."""
-    wanted = [(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
-    errors = {
-        key: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for key in wanted if at.broker.logs.partition(*key) is None
-    }
-    known = tuple(key for key in wanted if key not in errors)
+
+def handle(request: schema.Request, at: "Request") -> LongWork:
+    """An error code for every partition, once."""
+    return LongWork(_answer(request, at))
+
+
+async def _answer(request: schema.Request, at: "Request") -> schema.Response:
+    pace = Pace()
+    errors: dict[tuple[str, int], ErrorCode] = {}
+    for topic in request.topics:
+        for each in topic.partitions:
+            key = topic.name, each.partition_index
+            is_known = at.broker.logs.partition(*key) is not None
+            errors[key] = ErrorCode.NONE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            await pace.step()
+    known = (key for key, error in list(errors.items()) if error is ErrorCode.NONE)
     # The group is looked at first, also where no partition is known.
-    deleted = await at.broker.groups.delete_offsets(DeleteOffsets(group=request.group_id, partitions=known))
-    errors |= dict(zip(known, deleted.errors, strict=True))
+    portion = tuple(islice(known, PLACES_AT_ONCE))
+    while True:
+        deleted = await at.broker.groups.delete_offsets(DeleteOffsets(group=request.group_id, partitions=portion))
+        errors.update(zip(portion, deleted.errors, strict=True))
+        await pace.step(2 * len(portion))
+        portion = tuple(islice(known, PLACES_AT_ONCE))
+        if not portion:
+            break
+    topics: dict[str, list[schema.ResponsePartition]] = {}
+    for (name, index), error in errors.items():
+        topics.setdefault(name, []).append(schema.ResponsePartition(partition_index=index, error_code=error))
+        await pace.step()
     return schema.Response(
-        topics=[
-            schema.ResponseTopic(
-                name=topic.name,
-                partitions=[
-                    schema.ResponsePartition(
-                        partition_index=each.partition_index, error_code=errors[topic.name, each.partition_index]
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
+        topics=[schema.ResponseTopic(name=name, partitions=partitions) for name, partitions in topics.items()]
     )

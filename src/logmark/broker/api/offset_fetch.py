@@ -4,9 +4,11 @@ v2  all topics by null     v5  leader epoch     v6  flexible     v7  only stable
 v8  several groups at once (KIP-709)     v9  member epochs of KIP-848, which a classic group does not look at
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from logmark.broker.answers import LARGE, LongWork
+from logmark.broker.pace import Pace
 from logmark.coordination.offsets import CommittedOffset
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import offset_fetch as schema
@@ -19,33 +21,64 @@ VERSIONS = range(1, 10)
 
 GROUPS_FROM = 8
 GROUP_ERROR_FROM = 2
+GROUP_STEPS = 5
 
 Places = Mapping[tuple[str, int], CommittedOffset]
-Wanted = list[tuple[str, list[int]]]
+# The partitions of topics, each once; None is all that the group has.
+Wanted = dict[str, dict[int, None]] | None
 
 
-async def handle(request: schema.Request, at: "Request") -> schema.Response:
-    """Each group's places; -1 where it has none."""
-    if at.version >= GROUPS_FROM:
-        return schema.Response(groups=[await _group(group, at) for group in request.groups])
+def handle(request: schema.Request, at: "Request") -> Awaitable[schema.Response] | LongWork:
+    """Each group's places; -1 where it has none.
+
+    All places of a group are answered once, and a partition that is repeated for a group once.
+    """
+    answer = _answer_groups(request, at) if at.version >= GROUPS_FROM else _answer_group(request, at)
+    return answer if _is_small(request) else LongWork(answer)
+
+
+def _is_small(request: schema.Request) -> bool:
+    """Return whether a few partitions are asked for; all those of a group may be many."""
+    count = 0
+    for topics in (request.topics, *(group.topics for group in request.groups[: LARGE + 1])):
+        if topics is None:
+            return False
+        count += 1 + sum(len(topic.partition_indexes) for topic in topics)
+    return count <= LARGE
+
+
+async def _answer_group(request: schema.Request, at: "Request") -> schema.Response:
+    pace = Pace()
+    wanted = await _wanted(request.topics, pace)
     places = await at.broker.groups.committed_offsets(request.group_id)
-    return schema.Response(
-        topics=[
-            schema.ResponseTopic(
-                name=topic,
-                partitions=[
-                    schema.ResponsePartition(
-                        partition_index=partition,
-                        committed_offset=place.offset,
-                        committed_leader_epoch=place.leader_epoch,
-                        metadata=place.metadata,
-                    )
-                    for partition, place in found
-                ],
+    topics: dict[str, list[schema.ResponsePartition]] = {}
+    for name, partition, place in _found(wanted, places):
+        topics.setdefault(name, []).append(
+            schema.ResponsePartition(
+                partition_index=partition,
+                committed_offset=place.offset,
+                committed_leader_epoch=place.leader_epoch,
+                metadata=place.metadata,
             )
-            for topic, found in _found(_wanted(request.topics), places)
-        ]
+        )
+        await pace.step()
+    return schema.Response(
+        topics=[schema.ResponseTopic(name=name, partitions=partitions) for name, partitions in topics.items()]
     )
+
+
+async def _answer_groups(request: schema.Request, at: "Request") -> schema.Response:
+    pace = Pace()
+    everything: set[str] = set()
+    groups = []
+    for group in request.groups:
+        await pace.step()
+        if group.topics is None:
+            if group.group_id in everything:
+                continue
+            everything.add(group.group_id)
+        groups.append(await _group(group.group_id, await _wanted(group.topics, pace), at, pace))
+    return schema.Response(groups=groups)
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
@@ -70,28 +103,26 @@ def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Res
     )
 
 
-async def _group(group: schema.RequestGroup, at: "Request") -> schema.ResponseGroup:
+async def _group(group_id: str, wanted: Wanted, at: "Request", pace: Pace) -> schema.ResponseGroup:
+    await pace.step(GROUP_STEPS)
     try:
-        places = await at.broker.groups.committed_offsets(group.group_id)
+        places = await at.broker.groups.committed_offsets(group_id)
     except Refused as refused:
-        return _refused(group.group_id, refused.code)
-    return schema.ResponseGroup(
-        group_id=group.group_id,
-        topics=[
-            schema.ResponseGroupTopic(
-                name=topic,
-                partitions=[
-                    schema.ResponseGroupPartition(
-                        partition_index=partition,
-                        committed_offset=place.offset,
-                        committed_leader_epoch=place.leader_epoch,
-                        metadata=place.metadata,
-                    )
-                    for partition, place in found
-                ],
+        return _refused(group_id, refused.code)
+    topics: dict[str, list[schema.ResponseGroupPartition]] = {}
+    for name, partition, place in _found(wanted, places):
+        topics.setdefault(name, []).append(
+            schema.ResponseGroupPartition(
+                partition_index=partition,
+                committed_offset=place.offset,
+                committed_leader_epoch=place.leader_epoch,
+                metadata=place.metadata,
             )
-            for topic, found in _found(_wanted(group.topics), places)
-        ],
+        )
+        await pace.step()
+    return schema.ResponseGroup(
+        group_id=group_id,
+        topics=[schema.ResponseGroupTopic(name=name, partitions=partitions) for name, partitions in topics.items()],
     )
 
 
@@ -102,18 +133,22 @@ def _refused(group_id: str, code: ErrorCode) -> schema.ResponseGroup:
 NO_PLACE = CommittedOffset(offset=-1, leader_epoch=-1, metadata="", committed_at_ms=-1, expires_at_ms=None)
 
 
-def _wanted(topics: list[schema.RequestTopic] | list[schema.RequestGroupTopic] | None) -> Wanted | None:
-    return None if topics is None else [(topic.name, topic.partition_indexes) for topic in topics]
+async def _wanted(topics: list[schema.RequestTopic] | list[schema.RequestGroupTopic] | None, pace: Pace) -> Wanted:
+    if topics is None:
+        return None
+    wanted: dict[str, dict[int, None]] = {}
+    for topic in topics:
+        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+        await pace.step()
+    return wanted
 
 
-def _found(wanted: Wanted | None, places: Places) -> list[tuple[str, list[tuple[int, CommittedOffset]]]]:
+def _found(wanted: Wanted, places: Places) -> Iterable[tuple[str, int, CommittedOffset]]:
     """The places of the partitions that were asked for, or all of them in order."""
     if wanted is None:
-        by_topic: dict[str, list[tuple[int, CommittedOffset]]] = {}
-        for (topic, partition), place in sorted(places.items(), key=lambda item: item[0]):
-            by_topic.setdefault(topic, []).append((partition, place))
-        return list(by_topic.items())
-    return [
-        (topic, [(partition, places.get((topic, partition), NO_PLACE)) for partition in partitions])
-        for topic, partitions in wanted
-    ]
+        return ((*where, places[where]) for where in sorted(places))
+    return (
+        (topic, partition, places.get((topic, partition), NO_PLACE))
+        for topic, partitions in wanted.items()
+        for partition in partitions
+    )

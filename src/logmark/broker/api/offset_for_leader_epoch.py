@@ -6,8 +6,11 @@ There is one epoch here, 0, and it never ends.
 
 from typing import TYPE_CHECKING
 
+from logmark.broker.answers import LongWork, answer_in_turns
 from logmark.broker.api.list_offsets import check_leader_epoch
+from logmark.broker.pace import Steps
 from logmark.errors import ErrorCode, Refused
+from logmark.wire.messages import Message
 from logmark.wire.schema import offset_for_leader_epoch as schema
 
 if TYPE_CHECKING:
@@ -17,14 +20,21 @@ KEY = schema.KEY
 VERSIONS = range(2, 5)
 
 
-def handle(request: schema.Request, at: "Request") -> schema.Response:
-    """The end of each asked epoch."""
+def handle(request: schema.Request, at: "Request") -> Message | LongWork:
+    """The end of each asked epoch; of a partition that is asked for several times the last one counts."""
+    return answer_in_turns(_answers(request, at), sum(len(topic.partitions) for topic in request.topics))
+
+
+def _answers(request: schema.Request, at: "Request") -> Steps[Message]:
+    found: dict[str, dict[int, schema.ResponsePartition]] = {}
+    for topic in request.topics:
+        answers = found.setdefault(topic.topic, {})
+        for partition in topic.partitions:
+            answers[partition.partition] = _answer(topic.topic, partition, at)
+            yield 1
     return schema.Response(
         topics=[
-            schema.ResponseTopic(
-                topic=topic.topic, partitions=[_answer(topic.topic, partition, at) for partition in topic.partitions]
-            )
-            for topic in request.topics
+            schema.ResponseTopic(topic=topic, partitions=list(answers.values())) for topic, answers in found.items()
         ]
     )
 

@@ -3,21 +3,29 @@
 v5  log start offset in the answer     v7  zstd allowed     v8  errors of single records     v9  flexible
 v12 the highest version before topic ids replace names
 acks=0 gets no answer; acks=1 and acks=all are answered alike: after the sync.
+A request for many partitions is worked off in turns. A batch that unpacks to much is unpacked in a thread.
 """
 
 import asyncio
+import dataclasses
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from collections import deque
+from collections.abc import Callable, Coroutine
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from logmark.broker.answers import Buffers, LateAnswer
+from logmark.broker.answers import Buffers, LateAnswer, LongWork
+from logmark.broker.pace import STEPS_IN_A_TURN, Pace, run_in_turns
 from logmark.errors import ErrorCode, LogFailed, Refused
 from logmark.log.partition import Appended, Partition
 from logmark.wire import batches, usual
 from logmark.wire import produce as wire
+from logmark.wire.batches import BatchRules, ProducedBatch
 
 if TYPE_CHECKING:
     from logmark.broker.connection import Connection
     from logmark.broker.dispatch import Request
+    from logmark.broker.logs import Topic
     from logmark.broker.server import Broker
     from logmark.wire.usual import Usual
 
@@ -31,9 +39,19 @@ _LEGAL_ACKS = (-1, 0, 1)
 _MAGIC_AT = 16
 _ATTRIBUTES_AT = 22
 _TRANSACTIONAL = 0x10
+_CODEC = 0x07
 
+
+# A batch that unpacks to more is unpacked in a thread: this much takes a millisecond or two.
+DECOMPRESSED_BYTES_ON_LOOP_MAX = 1024 * 1024
+# Checking and writing so many bytes takes as long as a step.
+STEP_BYTES = 32 * 1024
 
 Topics = list[tuple[str, list[wire.PartitionAnswer]]]
+
+
+class _TooLargeForLoop(Exception):
+    """A batch that unpacks to more than can be checked in one turn of the event loop."""
 
 
 class _Waiting(NamedTuple):
@@ -46,40 +64,136 @@ class _Waiting(NamedTuple):
 
 def handle_frame(
     frame: memoryview, body_at: int, at: "Request", *, refuse_with: ErrorCode | None
-) -> "Buffers | asyncio.Future[Buffers | None] | None":
+) -> "Buffers | asyncio.Future[Buffers | None] | LongWork | None":
     """Appends every batch of the request, then waits for the disk."""
-    request = wire.decode_request(at.version, frame, body_at)
-    if request.acks not in _LEGAL_ACKS:
-        refuse_with = ErrorCode.INVALID_REQUIRED_ACKS
-    topics: Topics = []
-    waiting: list[_Waiting] = []
-    for name, partitions in request.topics:
-        answers: list[wire.PartitionAnswer] = []
-        topics.append((name, answers))
-        if len(partitions) > 1:
-            # Of what is sent twice to one partition the last counts, as in Kafka.
-            partitions = list({each.partition: each for each in partitions}.values())
-        for index, records in partitions:
+    steps = wire.decode_request_in_steps(at.version, frame, body_at)
+    try:
+        next(steps)
+    except StopIteration as stop:
+        request: wire.ProduceRequest = stop.value
+    else:
+        return LongWork(_work(run_in_turns(steps), at, refuse_with))
+    return _handle(request, at, refuse_with)
+
+
+def _handle(
+    request: wire.ProduceRequest, at: "Request", refuse_with: ErrorCode | None
+) -> "Buffers | asyncio.Future[Buffers | None] | LongWork | None":
+    """Append all batches at once if they are few, small, and for partitions that have a folder."""
+    appends = _Appends(request, at.broker, at.connection, at.version, refuse_with)
+    if appends.cost > STEPS_IN_A_TURN:
+        return LongWork(appends.run_in_turns())
+    while appends.left:
+        try:
+            appends.append_next()
+        except _TooLargeForLoop:
+            return LongWork(appends.run_in_turns())
+    return appends.answer()
+
+
+async def _work(
+    decoding: "Coroutine[Any, Any, wire.ProduceRequest]", at: "Request", refuse_with: ErrorCode | None
+) -> "Buffers | asyncio.Future[Buffers | None] | None":
+    appends = _Appends(await decoding, at.broker, at.connection, at.version, refuse_with)
+    return await appends.run_in_turns()
+
+
+class _Appends:
+    """The batches of one request, appended one after another."""
+
+    def __init__(
+        self,
+        request: wire.ProduceRequest,
+        broker: "Broker",
+        connection: "Connection",
+        version: int,
+        refuse_with: ErrorCode | None = None,
+    ) -> None:
+        self._broker = broker
+        self._connection = connection
+        self._version = version
+        self._acks = request.acks
+        self._refuse_with = refuse_with if request.acks in _LEGAL_ACKS else ErrorCode.INVALID_REQUIRED_ACKS
+        self._topics: dict[str, list[wire.PartitionAnswer]] = {}
+        self._waiting: list[_Waiting] = []
+        # Of what is sent twice to one partition the last counts, as in Kafka.
+        wanted = {(name, each.partition): each.records for name, partitions in request.topics for each in partitions}
+        for name, _ in request.topics:
+            self._topics.setdefault(name, [])
+        self.left = deque(wanted.items())
+
+    @property
+    def cost(self) -> int:
+        """How many steps the appends take, about."""
+        return sum(self._cost(*where, records) for where, records in self.left)
+
+    def _cost(self, name: str, index: int, records: memoryview | None) -> int:
+        partition = self._broker.logs.partition(name, index)
+        if partition is not None and not partition.has_folder:
+            return STEPS_IN_A_TURN  # its folder and its files are made first
+        return 1 + (len(records) // STEP_BYTES if records is not None else 0)
+
+    def append_next(self) -> None:
+        """Append the next batch; raises _TooLargeForLoop if it cannot be checked at once."""
+        (name, index), records = self.left[0]
+        self._note(name, index, partial(_append, name, index, records, self._broker, self._version))
+        self.left.popleft()
+
+    async def run_in_turns(self) -> "Buffers | asyncio.Future[Buffers | None] | None":
+        """Append what is left, with turns for others in between, and answer."""
+        pace = Pace()
+        while self.left:
+            (name, index), records = self.left[0]
+            cost = self._cost(name, index, records)
             try:
-                if refuse_with is not None:
-                    raise Refused(refuse_with)
-                partition, appended = _append(name, index, records, at.broker, at.version)
-            except Refused as refused:
-                answers.append(_refused(index, refused))
-                continue
-            except LogFailed as failed:
-                answers.append(_refused_by_disk(index, failed))
-                continue
-            durable = partition.durable(appended.last_offset + 1)
-            if durable is not None:
-                waiting.append(_Waiting(answers, len(answers), durable))
-            answers.append(_written(index, appended))
-    return _answer(request.acks, topics, waiting, at.version, at.connection)
+                self.append_next()
+            except _TooLargeForLoop:
+                await self._append_beside(name, index, records)
+                self.left.popleft()
+            await pace.step(cost)
+        return self.answer()
+
+    async def _append_beside(self, name: str, index: int, records: memoryview | None) -> None:
+        """Append a batch that is checked in a thread."""
+        broker = self._broker
+        try:
+            topic = _find_topic(name, index, broker)
+            check = partial(
+                batches.check_produced, records, topic.rules, now_ms=broker.clock.now_ms(),
+                produce_version=self._version,
+            )  # fmt: skip
+            async with broker.dispatcher.working(topic.rules.decompressed_bytes_max):
+                batch = await broker.dispatcher.in_thread(check)
+        except Refused as refused:
+            self._topics[name].append(_refused(index, refused))
+            return
+        self._note(name, index, partial(_append_checked, name, index, batch, broker))
+
+    def _note(self, name: str, index: int, append: "Callable[[], tuple[Partition, Appended]]") -> None:
+        answers = self._topics[name]
+        try:
+            if self._refuse_with is not None:
+                raise Refused(self._refuse_with)
+            partition, appended = append()
+        except Refused as refused:
+            answers.append(_refused(index, refused))
+            return
+        except LogFailed as failed:
+            answers.append(_refused_by_disk(index, failed))
+            return
+        durable = partition.durable(appended.last_offset + 1)
+        if durable is not None:
+            self._waiting.append(_Waiting(answers, len(answers), durable))
+        answers.append(_written(index, appended))
+
+    def answer(self) -> "Buffers | asyncio.Future[Buffers | None] | None":
+        """Return the answer, which waits for the disk."""
+        return _answer(self._acks, list(self._topics.items()), self._waiting, self._version, self._connection)
 
 
 def handle_usual(
     asked: "Usual", frame: memoryview, connection: "Connection", broker: "Broker"
-) -> "bytes | LateAnswer | Buffers | asyncio.Future[Buffers | None] | None":
+) -> "bytes | LateAnswer | Buffers | asyncio.Future[Buffers | None] | LongWork | None":
     """Handle the usual request: return the whole answer, now or later, or the body of an answer."""
     version, correlation_id, acks, name_at, name_size, index, records_at, records_size = asked
     name = str(frame[name_at : name_at + name_size], "ascii")
@@ -89,6 +203,10 @@ def handle_usual(
         return _answer(acks, [(name, [_refused(index, refused)])], [], version, connection)
     except LogFailed as failed:
         return _answer(acks, [(name, [_refused_by_disk(index, failed)])], [], version, connection)
+    except _TooLargeForLoop:
+        records = frame[records_at : records_at + records_size]
+        request = wire.ProduceRequest(None, acks, 0, [(name, [wire.PartitionData(index, records)])])
+        return LongWork(_Appends(request, broker, connection, version).run_in_turns())
     if acks == 0:
         return None
     base, last, append_time_ms, log_start, _ = appended
@@ -122,21 +240,61 @@ def _append(
     name: str, index: int, records: memoryview | None, broker: "Broker", version: int
 ) -> tuple[Partition, Appended]:
     topic = broker.logs.topic(name)
-    if topic is None or not 0 <= index < len(topic.partitions):
-        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    if topic.is_internal:
-        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {name}")
+    if topic is None or topic.is_internal or not 0 <= index < len(topic.partitions):
+        topic = _find_topic(name, index, broker)
     if records is None:
         raise Refused(ErrorCode.INVALID_RECORD, "Request contains no record batch")
-    if len(records) > _ATTRIBUTES_AT and records[_MAGIC_AT] == 2 and records[_ATTRIBUTES_AT] & _TRANSACTIONAL:
+    attributes = records[_ATTRIBUTES_AT] if len(records) > _ATTRIBUTES_AT else 0
+    if attributes & _TRANSACTIONAL and records[_MAGIC_AT] == 2:
         # Transactions are not served yet: InitProducerId told the producer so, and nothing half-done is kept.
         raise Refused(
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "Transactions are not supported by this broker"
         )
     now_ms = broker.clock.now_ms()
-    batch = batches.check_produced(records, topic.rules, now_ms=now_ms, produce_version=version)
+    if attributes & _CODEC:
+        batch = _check_compressed(records, topic.rules, now_ms, version)
+    else:
+        batch = batches.check_produced(records, topic.rules, now_ms=now_ms, produce_version=version)
     partition = topic.partitions[index]
     return partition, partition.append(batch, now_ms=now_ms)
+
+
+def _check_compressed(records: memoryview, rules: BatchRules, now_ms: int, version: int) -> ProducedBatch:
+    """Return the batch, checked; raises _TooLargeForLoop if it unpacks to more than can be checked at once."""
+    try:
+        return batches.check_produced(records, _on_loop(rules), now_ms=now_ms, produce_version=version)
+    except Refused as refused:
+        is_for_thread = (
+            refused.code is ErrorCode.MESSAGE_TOO_LARGE
+            and len(records) <= rules.max_message_bytes
+            and rules.decompressed_bytes_max > DECOMPRESSED_BYTES_ON_LOOP_MAX
+        )
+        if is_for_thread:
+            raise _TooLargeForLoop from None
+        raise
+
+
+def _append_checked(name: str, index: int, batch: ProducedBatch, broker: "Broker") -> tuple[Partition, Appended]:
+    partition = _find_topic(name, index, broker).partitions[index]
+    return partition, partition.append(batch, now_ms=broker.clock.now_ms())
+
+
+def _find_topic(name: str, index: int, broker: "Broker") -> "Topic":
+    """Return the topic of a partition to which a client may append."""
+    topic = broker.logs.topic(name)
+    if topic is None or not 0 <= index < len(topic.partitions):
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if topic.is_internal:
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {name}")
+    return topic
+
+
+@lru_cache(maxsize=256)
+def _on_loop(rules: BatchRules) -> BatchRules:
+    """Return the rules under which a batch can be checked in one turn of the event loop."""
+    return dataclasses.replace(
+        rules, decompressed_bytes_max=min(rules.decompressed_bytes_max, DECOMPRESSED_BYTES_ON_LOOP_MAX)
+    )
 
 
 def _written(index: int, appended: Appended) -> wire.PartitionAnswer:

@@ -1,0 +1,656 @@
+"""Requests with thousands of names: their work is done in turns, in order, and no client's turn is longer for it."""
+
+import asyncio
+import itertools
+import struct
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from logmark.broker import connection, dispatch
+from logmark.broker.api import (
+    api_versions,
+    delete_groups,
+    delete_records,
+    describe_groups,
+    find_coordinator,
+    leave_group,
+    list_groups,
+    list_offsets,
+    metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    offset_for_leader_epoch,
+)
+from logmark.broker.api import produce as produce_api
+from logmark.broker.config import BrokerConfig
+from logmark.broker.loops import new_event_loop
+from logmark.broker.pace import STEPS_IN_A_TURN
+from logmark.broker.server import Broker
+from logmark.broker.shards import FORGOTTEN_AT_ONCE, LOAD_RECORDS, PartitionJournal
+from logmark.coordination.coordinator import Coordinator, GroupListing
+from logmark.errors import ErrorCode
+from logmark.log.partition import Partition
+from logmark.wire import batches, codecs, frames, messages, produce
+
+PARTITIONS = 2000
+TIMESTAMP_MS = 1_700_000_000_000
+
+
+class Client:
+    """A connection to a broker in the same event loop."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+
+    async def ask(self, api: ModuleType, version: int, **fields: Any) -> Any:
+        self.send(api, version, **fields)
+        return await self.receive(api, version)
+
+    def send(self, api: ModuleType, version: int, **fields: Any) -> None:
+        self.writer.write(frame_of(api, version, **fields))
+
+    async def receive(self, api: ModuleType, version: int) -> Any:
+        frame = memoryview(await self.receive_frame())
+        _, at = frames.read_response_header(frame, flexible=messages.is_flexible(api.schema, version))
+        return messages.decode_response(api.schema, version, frame[at:])
+
+    async def receive_frame(self) -> bytes:
+        size = struct.unpack(">i", await asyncio.wait_for(self._reader.readexactly(4), 60))[0]
+        return await asyncio.wait_for(self._reader.readexactly(size), 60)
+
+    async def produce(self, *topics: tuple[str, list[int]], value: bytes = b"v", codec: int = codecs.NONE) -> Any:
+        self.send_produce(*topics, value=value, codec=codec)
+        return await self.receive_produced()
+
+    def send_produce(self, *topics: tuple[str, list[int]], value: bytes = b"v", codec: int = codecs.NONE) -> None:
+        batch = memoryview(batches.build([(None, value)], timestamp_ms=TIMESTAMP_MS, codec=codec))
+        wanted = [(name, [produce.PartitionData(index, batch) for index in indexes]) for name, indexes in topics]
+        body = produce.encode_request(7, produce.ProduceRequest(None, -1, 1000, wanted))
+        self.writer.write(frames.request_frame(0, 7, 1, "test", flexible=False, body=body))
+
+    async def receive_produced(self) -> Any:
+        return produce.decode_response(7, (await self.receive_frame())[4:]).topics
+
+
+def frame_of(api: ModuleType, version: int, **fields: Any) -> bytes:
+    body = messages.encode_request(api.schema, version, api.schema.Request(**fields))
+    return frames.request_frame(
+        api.KEY, version, 1, "test", flexible=messages.is_flexible(api.schema, version), body=body
+    )
+
+
+@asynccontextmanager
+async def client_of(broker: Broker) -> AsyncIterator[Client]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", broker.listeners[0].port)
+    try:
+        yield Client(reader, writer)
+    finally:
+        writer.close()
+
+
+class Turns:
+    """Counts calls in each turn of the event loop."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[int] = Counter()
+        self._turn = 0
+
+    async def run(self) -> None:
+        for self._turn in itertools.count():
+            await asyncio.sleep(0)
+
+    def count(self, monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+        called = getattr(owner, name)
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            self.calls[self._turn] += 1
+            return called(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    @property
+    def most(self) -> int:
+        return max(self.calls.values())
+
+
+Work = Callable[[Broker, Client, Turns], Awaitable[None]]
+
+
+def serve(folder: Path, work: Work, **settings: str) -> None:
+    """Run something beside a broker with a wide topic, in one event loop, and a client of it."""
+
+    async def run() -> None:
+        broker = Broker(data_dir=str(folder), durability="os", config=BrokerConfig(settings))
+        await broker.start()
+        turns = Turns()
+        turning = asyncio.create_task(turns.run())
+        try:
+            await broker.logs.create_topic("wide", PARTITIONS, {})
+            async with client_of(broker) as client:
+                await client.ask(find_coordinator, 3, key="group", key_type=0)
+                await work(broker, client, turns)
+        finally:
+            turning.cancel()
+            await broker.stop()
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(run())
+
+
+def commit_of(indexes: Iterator[int] | range | list[int], offset: int = 5, topic: str = "wide") -> list[Any]:
+    schema = offset_commit.schema
+    partitions = [
+        schema.RequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
+        for index in indexes
+    ]
+    return [schema.RequestTopic(name=topic, partitions=partitions)]
+
+
+def commit_fields(topics: list[Any], group: str = "group") -> dict[str, Any]:
+    return {"group_id": group, "generation_id_or_member_epoch": -1, "member_id": "", "topics": topics}
+
+
+def wanted(api: ModuleType, name: str = "name", **more: Any) -> list[Any]:
+    field = "partition" if api is offset_for_leader_epoch else "partition_index"
+    partitions = [api.schema.RequestPartition(**{field: index}, **more) for index in range(PARTITIONS)]
+    return [api.schema.RequestTopic(**{name: "wide"}, partitions=partitions)]
+
+
+LONG = {
+    "ListOffsets": (list_offsets, 7, list_offsets, "_answer", lambda: {"topics": wanted(list_offsets, timestamp=-1)}),
+    "OffsetForLeaderEpoch": (
+        offset_for_leader_epoch, 4, offset_for_leader_epoch, "_answer",
+        lambda: {"topics": wanted(offset_for_leader_epoch, "topic")},
+    ),
+    "DeleteRecords": (
+        delete_records, 2, delete_records, "_delete", lambda: {"topics": wanted(delete_records, offset=0)}
+    ),
+    "Metadata": (metadata, 9, metadata, "_described", lambda: {"topics": [metadata.schema.RequestTopic(name="wide")]}),
+    "FindCoordinator": (
+        find_coordinator, 4, find_coordinator, "_coordinator",
+        lambda: {"key_type": 0, "coordinator_keys": [f"group-{number}" for number in range(PARTITIONS)]},
+    ),
+    "DescribeGroups": (
+        describe_groups, 5, describe_groups, "_group",
+        lambda: {"groups": [f"group-{number}" for number in range(PARTITIONS)]},
+    ),
+    "DeleteGroups": (
+        delete_groups, 2, delete_groups, "_deleted",
+        lambda: {"groups_names": [f"group-{number}" for number in range(PARTITIONS)]},
+    ),
+    "OffsetFetch of partitions": (
+        offset_fetch, 5, offset_fetch.schema, "ResponsePartition",
+        lambda: {
+            "group_id": "group",
+            "topics": [offset_fetch.schema.RequestTopic(name="wide", partition_indexes=list(range(PARTITIONS)))],
+        },
+    ),
+    "OffsetFetch of all": (
+        offset_fetch, 8, offset_fetch.schema, "ResponseGroupPartition",
+        lambda: {"groups": [offset_fetch.schema.RequestGroup(group_id="group", topics=None)]},
+    ),
+    "OffsetCommit": (
+        offset_commit, 8, offset_commit.schema, "ResponsePartition",
+        lambda: commit_fields(commit_of(range(PARTITIONS))),
+    ),
+    "OffsetDelete": (
+        offset_delete, 0, offset_delete.schema, "ResponsePartition",
+        lambda: {"group_id": "group", "topics": wanted(offset_delete)},
+    ),
+    "LeaveGroup": (
+        leave_group, 4, leave_group.schema, "ResponseMember",
+        lambda: {
+            "group_id": "group",
+            "members": [
+                leave_group.schema.RequestMember(member_id=f"m{number}", group_instance_id=None)
+                for number in range(PARTITIONS)
+            ],
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_the_loop_turns_while_a_request_of_thousands_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    api, version, owner, step, fields = LONG[name]
+
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        await client.ask(offset_commit, 8, **commit_fields(commit_of(range(PARTITIONS))))
+        request = fields()
+        # The client decodes the answer with the same classes.
+        turns.count(monkeypatch, owner, step)
+        client.send(api, version, **request)
+        await client.receive_frame()
+        monkeypatch.undo()
+        assert PARTITIONS <= sum(turns.calls.values())
+        assert turns.most <= STEPS_IN_A_TURN
+
+    serve(tmp_path, work)
+
+
+def test_the_loop_turns_while_thousands_of_groups_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 20 * STEPS_IN_A_TURN
+
+    def list_many(coordinator: Coordinator) -> list[GroupListing]:
+        return [GroupListing(id=f"g{number}", protocol_type="", state="Empty") for number in range(count // 50)]  # type: ignore[arg-type]
+
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        monkeypatch.setattr(Coordinator, "list_groups", list_many)
+        turns.count(monkeypatch, list_groups.schema, "ResponseGroup")
+        client.send(list_groups, 4, states_filter=[])
+        await client.receive_frame()
+        monkeypatch.undo()
+        assert count == sum(turns.calls.values())
+        assert turns.most <= STEPS_IN_A_TURN
+
+    serve(tmp_path, work)
+
+
+def test_many_long_requests_make_no_turn_longer_than_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        async def ask() -> None:
+            async with client_of(broker) as another:
+                another.send(list_offsets, 7, topics=wanted(list_offsets, timestamp=-1))
+                await another.receive_frame()
+
+        turns.count(monkeypatch, list_offsets, "_answer")
+        await asyncio.gather(*(ask() for _ in range(10)))
+        assert 10 * PARTITIONS == sum(turns.calls.values())
+        assert turns.most <= STEPS_IN_A_TURN
+
+    serve(tmp_path, work)
+
+
+def test_a_large_request_is_decoded_and_its_answer_encoded_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: dict[str, set[int]] = {"decode_request": set(), "encode_response": set()}
+
+    def note(name: str) -> None:
+        called = getattr(messages, name)
+
+        def noted(*arguments: Any, **options: Any) -> Any:
+            threads[name].add(threading.get_ident())
+            return called(*arguments, **options)
+
+        monkeypatch.setattr(messages, name, noted)
+
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        for name in threads:
+            note(name)
+        await client.ask(api_versions, 0)
+        assert {threading.get_ident()} == threads["decode_request"] == threads["encode_response"]
+        for seen in threads.values():
+            seen.clear()
+        request = frame_of(list_offsets, 7, topics=wanted(list_offsets, timestamp=-1))
+        assert len(request) > dispatch.LARGE_REQUEST_BYTES
+        client.writer.write(request)
+        await client.receive_frame()
+        for name, seen in threads.items():
+            assert seen and threading.get_ident() not in seen, name
+
+    serve(tmp_path, work)
+
+
+def test_a_large_request_that_cannot_be_read_costs_its_connection(tmp_path: Path) -> None:
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        used = broker.budget.used
+        body = b"\xff" * 100_000
+        client.writer.write(frames.request_frame(list_offsets.KEY, 7, 1, "test", flexible=True, body=body))
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+            await client.receive_frame()
+        while broker.connections:
+            await asyncio.sleep(0)
+        assert used > broker.budget.used, "nothing is held for it any more"
+        async with client_of(broker) as another:
+            await another.ask(api_versions, 0)
+
+    serve(tmp_path, work)
+
+
+def test_work_that_is_cancelled_gives_its_memory_back(tmp_path: Path) -> None:
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        used = broker.budget.used
+
+        async def hold() -> None:
+            async with broker.dispatcher.working(1 << 40):
+                await asyncio.Event().wait()
+
+        first, waiting, granted, never = (asyncio.create_task(hold()) for _ in range(4))
+        while not broker.budget.has_waiting:
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        first.cancel()
+        await asyncio.wait([first])
+        # It was granted the memory, and does not know it yet.
+        granted.cancel()
+        never.cancel()
+        await asyncio.wait([granted, never])
+        assert used == broker.budget.used
+        assert not broker.budget.has_waiting
+        async with broker.dispatcher.working(1 << 40):
+            pass
+
+    serve(tmp_path, work)
+
+
+def test_a_large_request_that_is_refused_is_answered_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    refuse = delete_records.refuse
+
+    def noted(*arguments: Any) -> Any:
+        threads.append(threading.get_ident())
+        return refuse(*arguments)
+
+    async def fail() -> None:
+        raise OSError("the disk failed")
+
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        monkeypatch.setattr(delete_records, "refuse", noted)
+        monkeypatch.setattr(broker, "checkpoint", fail)
+        (topic,) = (await client.ask(delete_records, 2, topics=wanted(delete_records, offset=0))).topics
+        assert {ErrorCode.KAFKA_STORAGE_ERROR} == {each.error_code for each in topic.partitions}
+        assert len(threads) == 1 and threading.get_ident() not in threads
+
+    serve(tmp_path, work)
+
+
+# In order
+
+
+def test_requests_behind_a_large_one_take_effect_after_it(tmp_path: Path) -> None:
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        client.send(offset_commit, 8, **commit_fields(commit_of(range(PARTITIONS), offset=5)))
+        client.send(offset_commit, 8, **commit_fields(commit_of([PARTITIONS - 1], offset=9)))
+        client.send(offset_fetch, 8, groups=[offset_fetch.schema.RequestGroup(group_id="group", topics=None)])
+        client.send(offset_delete, 0, group_id="group", topics=wanted(offset_delete))
+        client.send(offset_commit, 8, **commit_fields(commit_of([1], offset=11)))
+        client.send(offset_fetch, 5, group_id="group", topics=None)
+        for _ in range(2):
+            answer = await client.receive(offset_commit, 8)
+            assert {ErrorCode.NONE} == {each.error_code for topic in answer.topics for each in topic.partitions}
+        (group,) = (await client.receive(offset_fetch, 8)).groups
+        assert [5] * (PARTITIONS - 1) + [9] == [each.committed_offset for each in group.topics[0].partitions]
+        await client.receive(offset_delete, 0)
+        await client.receive(offset_commit, 8)
+        (topic,) = (await client.receive(offset_fetch, 5)).topics
+        assert [(1, 11)] == [(each.partition_index, each.committed_offset) for each in topic.partitions]
+
+    serve(tmp_path, work)
+
+
+def test_a_record_behind_a_request_for_many_partitions_is_appended_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        turns.count(monkeypatch, Partition, "durable")
+        client.send_produce(("wide", list(range(300))))
+        client.send_produce(("wide", [299]))
+        ((_, many),) = await client.receive_produced()
+        ((_, (one,)),) = await client.receive_produced()
+        assert [0] * 300 == [answer.base_offset for answer in many]
+        assert 1 == one.base_offset
+        # Each of them made a folder and files, which takes a turn.
+        assert 1 == turns.most
+        turns.calls.clear()
+        await client.produce(("wide", list(range(300))))
+        assert 300 == sum(turns.calls.values())
+        assert turns.most <= STEPS_IN_A_TURN
+
+    serve(tmp_path, work)
+
+
+def test_of_what_is_produced_twice_to_a_partition_the_last_counts(tmp_path: Path) -> None:
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        answers = await client.produce(*[("wide", [0])] * 3000, ("wide", [0, 0, 1]))
+        assert [("wide", [0, 1])] == [(name, [each.partition for each in found]) for name, found in answers]
+        assert [0, 0] == [each.base_offset for _, found in answers for each in found]
+
+    serve(tmp_path, work)
+
+
+def test_a_batch_that_unpacks_to_much_is_unpacked_beside_the_loop_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = batches.check_produced
+    checked: list[tuple[bool, int]] = []
+
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        loop_thread, used = threading.get_ident(), broker.budget.used
+
+        def noted(*arguments: Any, **options: Any) -> Any:
+            batch = check(*arguments, **options)
+            checked.append((threading.get_ident() == loop_thread, broker.budget.used - used))
+            return batch
+
+        monkeypatch.setattr(batches, "check_produced", noted)
+        large = bytes(2 * produce_api.DECOMPRESSED_BYTES_ON_LOOP_MAX)
+        client.send_produce(("wide", [0]), value=large, codec=codecs.ZSTD)
+        client.send_produce(("wide", [0]), value=b"small", codec=codecs.ZSTD)
+        for offset in (0, 1):
+            ((_, (answer,)),) = await client.receive_produced()
+            assert (ErrorCode.NONE, offset) == (answer.error_code, answer.base_offset)
+        limit = broker.config.int("max.decompressed.message.bytes")
+        assert [(False, limit), (True, 0)] == checked
+        assert used == broker.budget.used
+
+    serve(tmp_path, work)
+
+
+# One connection
+
+
+@pytest.mark.parametrize("padding", [0, 60])
+def test_a_deep_pipeline_has_its_share_of_each_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, padding: int
+) -> None:
+    requests = 5000
+
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        turns.count(monkeypatch, dispatch.Dispatcher, "answer")
+        client.writer.write(frames.request_frame(18, 0, 1, "c" * padding, flexible=False, body=b"") * requests)
+        for _ in range(requests):
+            await client.receive_frame()
+        assert requests == sum(turns.calls.values())
+        assert turns.most <= connection.TURN_COST_MAX // connection.REQUEST_COST
+
+    serve(tmp_path, work)
+
+
+def test_what_a_client_has_asked_to_change_is_changed_though_it_goes(tmp_path: Path) -> None:
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        async with client_of(broker) as going:
+            going.send_produce(("wide", list(range(100))))
+            partition = broker.logs.partition("wide", 99)
+            first = broker.logs.partition("wide", 0)
+            assert partition is not None and first is not None
+            while not first.log_end_offset:
+                await asyncio.sleep(0)
+            assert not partition.log_end_offset
+        while not partition.log_end_offset:
+            await asyncio.sleep(0)
+
+    serve(tmp_path, work)
+
+
+# What is named several times
+
+
+@pytest.mark.parametrize("count", [2, 5000])
+def test_what_a_request_repeats_is_answered_once(tmp_path: Path, count: int) -> None:
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        schema = list_offsets.schema
+        asked = schema.RequestTopic(name="wide", partitions=[schema.RequestPartition(partition_index=0, timestamp=-1)])
+        (topic,) = (await client.ask(list_offsets, 7, topics=[asked] * count)).topics
+        assert [ErrorCode.INVALID_REQUEST] == [each.error_code for each in topic.partitions]
+
+        epochs = offset_for_leader_epoch.schema
+        of = epochs.RequestTopic(topic="wide", partitions=[epochs.RequestPartition(partition=0, leader_epoch=0)])
+        (topic,) = (await client.ask(offset_for_leader_epoch, 4, topics=[of] * count)).topics
+        assert [0] == [each.end_offset for each in topic.partitions]
+
+        answer = await client.ask(offset_commit, 8, **commit_fields(commit_of([0] * count)))
+        assert [1] == [len(topic.partitions) for topic in answer.topics]
+
+        fetched = offset_fetch.schema.RequestTopic(name="wide", partition_indexes=[0] * count)
+        (topic,) = (await client.ask(offset_fetch, 5, group_id="group", topics=[fetched] * 2)).topics
+        assert [5] == [each.committed_offset for each in topic.partitions]
+        everything = offset_fetch.schema.RequestGroup(group_id="group", topics=None)
+        assert 1 == len((await client.ask(offset_fetch, 8, groups=[everything] * count)).groups)
+
+        assert 1 == len((await client.ask(describe_groups, 5, groups=["group"] * count)).groups)
+        answer = await client.ask(find_coordinator, 4, key_type=0, coordinator_keys=["group"] * count)
+        assert ["group"] == [each.key for each in answer.coordinators]
+
+        forgotten = offset_delete.schema.RequestTopic(
+            name="wide", partitions=[offset_delete.schema.RequestPartition(partition_index=0)] * count
+        )
+        (topic,) = (await client.ask(offset_delete, 0, group_id="group", topics=[forgotten])).topics
+        assert [ErrorCode.NONE] == [each.error_code for each in topic.partitions]
+
+    serve(tmp_path, work)
+
+
+def test_the_last_of_repeated_offsets_is_committed(tmp_path: Path) -> None:
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        await client.ask(offset_commit, 8, **commit_fields(commit_of([0], offset=1) + commit_of([0], offset=2)))
+        (topic,) = (await client.ask(offset_fetch, 5, group_id="group", topics=None)).topics
+        assert [2] == [each.committed_offset for each in topic.partitions]
+
+    serve(tmp_path, work)
+
+
+# Groups
+
+
+def test_a_large_commit_is_written_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    portions: list[int] = []
+    append = PartitionJournal.append
+
+    def noted(journal: PartitionJournal, entries: Any, *, now_ms: int) -> int:
+        portions.append(len(entries))
+        return append(journal, entries, now_ms=now_ms)
+
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        monkeypatch.setattr(PartitionJournal, "append", noted)
+        await client.ask(offset_commit, 8, **commit_fields(commit_of(range(PARTITIONS))))
+        assert [offset_commit.PLACES_AT_ONCE] * (PARTITIONS // offset_commit.PLACES_AT_ONCE) == portions
+        portions.clear()
+        (topic,) = commit_of(range(PARTITIONS))
+        for each in topic.partitions:
+            each.committed_metadata = "x" * 1024
+        await client.ask(offset_commit, 8, **commit_fields([topic]))
+        assert [offset_commit.METADATA_CHARS_AT_ONCE // 1024] == sorted(set(portions))[-1:]
+
+    serve(tmp_path, work)
+
+
+def test_offsets_of_thousands_of_partitions_expire_and_are_forgotten_in_portions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        applied, expire = Turns(), Coordinator.expire_offsets
+        turning = asyncio.create_task(applied.run())
+        for how in ("expire", "delete"):
+            await client.ask(offset_commit, 8, **commit_fields(commit_of(range(PARTITIONS))))
+            applied.count(monkeypatch, Coordinator, "apply")
+            if how == "expire":
+                monkeypatch.setattr(
+                    Coordinator,
+                    "expire_offsets",
+                    lambda at, *, now_ms, **options: expire(at, now_ms=now_ms + 10**12, **options),
+                )
+                broker.groups._expire_offsets()
+            else:
+                await broker.logs.delete_topics([lambda: broker.logs.find("wide")])
+            while sum(applied.calls.values()) < PARTITIONS:
+                await asyncio.sleep(0)
+            monkeypatch.undo()
+            assert applied.most == FORGOTTEN_AT_ONCE
+            applied.calls.clear()
+            answer = await client.ask(offset_fetch, 5, group_id="group", topics=None)
+            assert not answer.topics
+        turning.cancel()
+
+    serve(tmp_path, work)
+
+
+def test_a_load_applies_some_records_in_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        monkeypatch.setattr(offset_commit, "PLACES_AT_ONCE", PARTITIONS)  # one batch, as Apache Kafka writes it
+        await client.ask(offset_commit, 8, **commit_fields(commit_of(range(PARTITIONS))))
+        (shard,) = (shard for shard in broker.groups._shards if shard.size_bytes)
+        shard._stop(OSError("the disk failed"))
+        turns.count(monkeypatch, Coordinator, "apply")
+        await shard.load()
+        assert PARTITIONS <= sum(turns.calls.values())
+        assert turns.most == LOAD_RECORDS
+
+    serve(tmp_path, work)
+
+
+# Memory
+
+
+def test_groups_take_no_more_than_half_of_the_memory_of_clients(tmp_path: Path) -> None:
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        used = broker.budget.used
+        answer = await client.ask(offset_commit, 8, **commit_fields(commit_of(range(PARTITIONS))))
+        codes = [each.error_code for topic in answer.topics for each in topic.partitions]
+        taken = codes.count(ErrorCode.NONE)
+        assert 0 < taken < PARTITIONS
+        assert [ErrorCode.COORDINATOR_NOT_AVAILABLE] * (PARTITIONS - taken) == codes[taken:]
+        assert 200_000 - 500 < broker.budget.groups <= 200_000
+        assert broker.budget.groups == broker.budget.used - used
+
+        # What a group has it keeps, and moves.
+        answer = await client.ask(offset_commit, 8, **commit_fields(commit_of(range(taken), offset=6)))
+        assert {ErrorCode.NONE} == {each.error_code for topic in answer.topics for each in topic.partitions}
+        answer = await client.ask(offset_commit, 8, **commit_fields(commit_of([0]), group="another"))
+        assert ErrorCode.COORDINATOR_NOT_AVAILABLE == answer.topics[0].partitions[0].error_code
+
+        await client.ask(delete_groups, 2, groups_names=["group"])
+        assert 0 == broker.budget.groups
+        assert used == broker.budget.used
+        answer = await client.ask(offset_commit, 8, **commit_fields(commit_of([0]), group="another"))
+        assert ErrorCode.NONE == answer.topics[0].partitions[0].error_code
+
+    serve(tmp_path, work, **{"client.memory.max.bytes": "400000"})
+
+
+def test_the_reader_that_is_blocked_for_longest_is_closed_when_large_requests_wait_for_its_memory(
+    tmp_path: Path,
+) -> None:
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        broker.budget.hold(1 << 40)
+        client.send(list_offsets, 7, topics=wanted(list_offsets, timestamp=-1))
+        while not broker.budget.has_waiting:
+            await asyncio.sleep(0)
+        async with client_of(broker) as slow:
+            await slow.ask(api_versions, 0)
+            (blocked,) = (each for each in broker.connections if not each.is_busy)
+            blocked.pause_writing()
+            blocked.held_bytes = 1 << 40
+            broker.sweep(broker.loop.time())
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+                await slow.receive_frame()
+        while len(broker.connections) > 1:
+            await asyncio.sleep(0)
+        # Its memory was given back: the waiting request begins.
+        await client.receive_frame()
+
+    serve(tmp_path, work)
