@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from logmark.disk import files
@@ -334,10 +334,19 @@ def test_committing_for_years_keeps_the_start_short() -> None:
         broker.restart()
         assert stored(folder) < before / 3
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, **QUIET})
-        answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions("payments")])["payments"].result(60)
-        assert {index: times - 1 + index for index in range(partitions)} == {
-            place.partition: place.offset for place in answer.topic_partitions
-        }
+        committed: dict[int, int] = {}
+
+        def is_loaded() -> bool:
+            answered = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions("payments")])["payments"]
+            try:
+                committed.update({each.partition: each.offset for each in answered.result(60).topic_partitions})
+            except KafkaException as error:
+                assert "COORDINATOR_LOAD_IN_PROGRESS" == error.args[0].name()
+                return False
+            return True
+
+        wait_until(is_loaded, "the group is loaded")
+        assert {index: times - 1 + index for index in range(partitions)} == committed
 
 
 def stored(folder: Path) -> int:

@@ -594,7 +594,7 @@ def test_a_load_applies_some_records_in_a_turn(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(offset_commit, "PLACES_AT_ONCE", PARTITIONS)  # one batch, as Apache Kafka writes it
         await client.ask(offset_commit, 8, **commit_fields(commit_of(range(PARTITIONS))))
         (shard,) = (shard for shard in broker.groups._shards if shard.size_bytes)
-        shard._stop(OSError("the disk failed"))
+        shard._stop()
         turns.count(monkeypatch, Coordinator, "apply")
         await shard.load()
         assert PARTITIONS <= sum(turns.calls.values())

@@ -261,7 +261,7 @@ def test_a_write_that_the_disk_fails_is_one_event_which_says_what_it_means_and_w
     ("error", "meaning", "remedy"),
     [
         (errno.EIO, "what was acknowledged is kept and readable", "Repair the disk, then restart the broker."),
-        (errno.ENOSPC, "3 logs had to stop, and take records again by themselves", "Free some space"),
+        (errno.ENOSPC, "Until then these logs take no records: __consumer_offsets-", "Free some space"),
     ],
 )
 def test_a_round_of_many_partitions_that_the_disk_fails_is_one_event(

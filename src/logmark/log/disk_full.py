@@ -8,7 +8,7 @@ The write-ahead log itself is full when a broken disk keeps its files from being
 """
 
 import errno
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from logmark.disk.descriptors import OUT_OF_DESCRIPTORS
 from logmark.disk.files import FileSystem
@@ -17,6 +17,8 @@ from logmark.log.segment import LOG, file_name
 from logmark.names import OFFSETS_TOPIC
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+# How many logs an event names.
+NAMED_MAX = 5
 SHORT = (*OUT_OF_DESCRIPTORS, errno.ENOMEM)
 PAGE_BYTES = 4096
 
@@ -91,9 +93,9 @@ def describe_failed_log(name: str, error: BaseException) -> LogFailed:
     )
 
 
-def describe_failed_round(count: int, error: BaseException) -> LogFailed:
-    """Return the event of an entry of the WAL that could not be written for a reason that passes."""
-    logs = "one log" if count == 1 else f"{count} logs"
+def describe_failed_round(names: Sequence[str], error: BaseException) -> LogFailed:
+    """Return the event of an entry of the WAL, for these logs, that could not be written for a reason that passes."""
+    logs = ", ".join(names[:NAMED_MAX]) + (f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else "")
     if isinstance(error, WalFull):
         reason = (
             "The write-ahead log is full: the disk fails the files of a partition, or those of the write-ahead log, "
@@ -105,8 +107,8 @@ def describe_failed_round(count: int, error: BaseException) -> LogFailed:
     else:
         reason = _describe_shortage(error)
     return LogFailed(
-        f"{reason}: {logs} had to stop, and take records again by themselves after that, without what was not "
-        "acknowledged. Nothing that was acknowledged is lost, and it can be read."
+        f"{reason}. Until then these logs take no records: {logs}. What was not acknowledged is dropped; everything "
+        "else is kept and can be read."
     )
 
 

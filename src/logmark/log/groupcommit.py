@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 class CommittedLog(FlushedLog, Protocol):
     """A partition's log as group commit sees it; every call is on the event loop."""
 
+    name: str
+
     def commit_point(self) -> object:
         """Return what a sync of all that was appended so far makes durable."""
 
@@ -262,7 +264,7 @@ class GroupCommit:
         self.flusher.give_up_entry()
         logs = {log: None for each in lost for log in each.logs}
         if disk_full.is_passing(error):
-            logger.error("%s", disk_full.describe_failed_round(len(logs), error))
+            logger.error("%s", disk_full.describe_failed_round([log.name for log in logs], error))
         else:
             self.failure = disk_full.describe_failed_wal(error)
             self.is_ready = False

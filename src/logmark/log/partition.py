@@ -108,6 +108,7 @@ class Partition:
         self.index = index
         self.topic_id = topic_id
         self.key = state.key
+        self.name = state.name
         self.watchers = state.watchers
         # Of the transaction indexes by base offset, when the log is closed: without them aborted records would be seen.
         self.aborted_checksums: Mapping[int, int] = {}
