@@ -34,6 +34,15 @@ FIXTURES = {"logmark": "logmark.testing", "mock": "librdkafka's mock"}
 GOAL, GOAL_CONNECTIONS = 1.0, 16
 SINGLE_CONNECTION_GOAL = 0.8
 SIZES = {100: "100 B", 1024: "1 KiB"}
+READERS = 3
+# The loads of clients: further arguments, and how often the records pass.
+CLIENT_WORKS: dict[str, tuple[dict[str, int], int]] = {
+    "produce": ({}, 1),
+    "consume": ({}, 1),
+    "fetch_batches": ({}, load.FETCH_PASSES),
+    "fetch_by_readers": ({"readers": READERS}, load.FETCH_PASSES * READERS),
+}
+FETCH_GOAL, READERS_GOAL, CPU_GOAL = 1.0, 1.2, 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +130,7 @@ def measure(plan: Plan, folder: Path, say: Callable[[str], None]) -> tuple[list[
                 )
                 _sample_memory("memory", contenders, samples)
     rows = _rows(plan, samples)
-    return rows, [report.goals(rows), _processors(plan, samples)] if plan.matrix else []
+    return rows, [report.goals(rows), *([_processors(plan, samples)] if plan.matrix else [])]
 
 
 def _sample_memory(work: str, contenders: list[Contender], samples: Samples) -> None:
@@ -160,10 +169,11 @@ def _client_round(contender: Contender, topic: str, records: int, value_bytes: i
     broker, figures = contender.broker, dict[str, float]()
     sides.create_topic(broker.address, topic, CLIENT_PARTITIONS, contender.topic_config)
     where: dict[str, object] = {"address": broker.address, "topic": topic, "partitions": CLIENT_PARTITIONS}
-    for work in ("produce", "consume", "fetch_batches"):
+    for work, (arguments, passes) in CLIENT_WORKS.items():
         before = broker.cpu_seconds()
-        figures[work] = load.run(work, **where, records=records, value_bytes=value_bytes)["records_per_s"]
-        figures[f"cpu {work}"] = (broker.cpu_seconds() - before) / (records * value_bytes / 1e9)
+        measured = load.run(work, **where, **arguments, records=records, value_bytes=value_bytes)
+        figures[work] = measured["records_per_s"]
+        figures[f"cpu {work}"] = (broker.cpu_seconds() - before) / (passes * records * value_bytes / 1e9)
     sides.delete_topic(broker.address, topic)
     return figures
 
@@ -213,16 +223,22 @@ def _rows(plan: Plan, samples: Samples) -> list[Row]:
     title = f"most memory resident, after all loads, topics of up to {max(plan.partitions):,} partitions"
     compare("memory", title, "MB", "memory", is_higher_better=False)
     for value_bytes, size in SIZES.items():
-        for work, title in (("produce", "produced"), ("consume", "consumed")):
+        for work, title, goal in (
+            ("produce", "produced", None),
+            ("consume", "consumed", CPU_GOAL),
+            ("fetch_batches", "fetched", CPU_GOAL),
+            ("fetch_by_readers", f"fetched by {READERS} readers", CPU_GOAL),
+        ):
             name = f"processor time per GB {title}, {size}"
-            compare(f"cpu {work} {value_bytes}", name, "s", "cpu", is_higher_better=False)
-    for work, title in (
-        ("produce", "produce, librdkafka"),
-        ("consume", "consume, librdkafka"),
-        ("fetch_batches", "fetch, bytes only"),
+            compare(f"cpu {work} {value_bytes}", name, "s", "cpu", is_higher_better=False, goal=goal)
+    for work, title, goal in (
+        ("produce", "produce, librdkafka", None),
+        ("consume", "consume, librdkafka", FETCH_GOAL),
+        ("fetch_batches", "fetch, bytes only", FETCH_GOAL),
+        ("fetch_by_readers", f"fetch by {READERS} readers, bytes only", READERS_GOAL),
     ):
         for value_bytes, size in SIZES.items():
-            compare(f"{work} {value_bytes}", f"{title}, {size}", "records/s", "throughput")
+            compare(f"{work} {value_bytes}", f"{title}, {size}", "records/s", "throughput", goal=goal)
     for each in plan.matrix:
         _compare_work(made, each)
     pairs = ((FIXTURES["logmark"], FIXTURES["mock"]),)

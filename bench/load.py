@@ -361,7 +361,18 @@ def fetch_batches(address: str, topic: str, partitions: int, records: int, value
     return {"records_per_s": read / seconds, "mb_per_s": read * value_bytes / seconds / 1e6, "seconds": seconds}
 
 
-LOADS = {load.__name__: load for load in (requests, commits, produce, consume, send_batches, fetch_batches)}
+def fetch_by_readers(readers: int, **arguments: Any) -> Result:
+    """Do the raw fetches of several readers of one log at once, each in a process of its own; return their sum."""
+    command = [sys.executable, "-m", "bench.load", fetch_batches.__name__, json.dumps(arguments)]
+    running = [subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE) for _ in range(readers)]
+    measured = [json.loads(process.communicate()[0]) for process in running]
+    return {name: sum(each[name] for each in measured) for name in ("records_per_s", "mb_per_s")}
+
+
+LOADS = {
+    load.__name__: load
+    for load in (requests, commits, produce, consume, send_batches, fetch_batches, fetch_by_readers)
+}
 
 if __name__ == "__main__":
     print(json.dumps(LOADS[sys.argv[1]](**json.loads(sys.argv[2]))))

@@ -29,7 +29,7 @@ class Row:
     other: float
     kind: str
     is_higher_better: bool = True
-    goal: float | None = None  # the least ratio
+    goal: float | None = None  # the least ratio, or the largest where lower is better
 
     @property
     def ratio(self) -> float:
@@ -79,9 +79,9 @@ def goals(rows: Iterable[Row]) -> Shares:
         (
             row.work,
             row.logmark_as,
-            f"at least {row.goal:g} times {row.against}",
+            f"at {'least' if row.is_higher_better else 'most'} {row.goal:g} times {row.against}",
             f"{row.ratio:.2f}",
-            "met" if row.ratio >= row.goal else "MISSED",
+            "met" if (row.ratio >= row.goal if row.is_higher_better else row.ratio <= row.goal) else "MISSED",
         )
         for row in rows
         if row.goal is not None

@@ -3,7 +3,10 @@
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +14,12 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
+from logmark.disk import files
 from logmark.disk.files import RealFileSystem
+from logmark.disk.reading import ReadingFileSystem
+from logmark.errors import UserError
+from logmark.log import verification
+from logmark.log.cleaning import Plan
 from logmark.testing import Broker
 from logmark.testing.files import FaultyFileSystem
 from logmark.wire import batches
@@ -165,6 +173,62 @@ def test_the_cleaning_process_is_of_low_priority_and_ends_with_the_broker(end: s
         wait_until(lambda: is_gone(cleaner), "the cleaning process has ended with its broker")
         broker.start()
         assert EXPECTED == newest(broker)
+
+
+def test_no_broker_gets_the_directory_while_the_cleaning_process_of_a_killed_one_may_write_into_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Broker(SETTINGS, subprocess=True) as broker:
+        broker.create_topic("places", config=COMPACT)
+        fill(broker)
+        broker.compact()
+        assert broker.pid is not None
+        (cleaner,) = cleaners(broker.pid)
+        os.kill(cleaner, signal.SIGSTOP)  # as long as it sleeps it does not notice that the broker is gone
+        broker.kill()
+        try:
+            with monkeypatch.context() as patch:
+                patch.setattr(files, "CHILD_WAIT_S", 0)
+                with pytest.raises(UserError, match=r"has not ended: kill it"):
+                    Broker(SETTINGS, data_dir=broker.data_dir).start()
+                with pytest.raises(UserError, match="in use"):
+                    verification.hold(broker.data_dir, ReadingFileSystem())
+
+            def resume_and_sleep(seconds: float) -> None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(cleaner, signal.SIGCONT)
+                time.sleep(seconds)
+
+            # The next broker waits for it, and then has the directory for itself.
+            with monkeypatch.context() as patch:
+                patch.setattr(files, "CHILD_WAIT_S", 600)
+                patch.setattr(files, "sleep", resume_and_sleep)
+                with Broker(SETTINGS, data_dir=broker.data_dir) as following:
+                    wait_until(lambda: is_gone(cleaner), "the cleaning process has ended")
+                    assert EXPECTED == newest(following)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(cleaner, signal.SIGKILL)
+
+
+def test_a_cleaning_process_ends_silently_when_nobody_reads_its_answers(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "logmark.log.cleaning"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+
+    # The first segment is missing, so the process answers at once, into the broken pipe.
+    plan = Plan(
+        folder=str(tmp_path), bases=[0], sizes=[100], first_dirty_offset=0, end_offset=10, now_ms=0,
+        delete_retention_ms=0,
+    )  # fmt: skip
+    process.stdin.write(plan.encode().encode() + b"\n")
+    process.stdin.flush()
+
+    assert 0 == process.wait(60)
+    assert b"" == process.stderr.read()
 
 
 def test_a_cleaning_process_that_was_killed_is_replaced() -> None:

@@ -74,7 +74,7 @@ def test_the_broker_bench_runs() -> None:
     assert ("sync", "os + one sync of a recycled file") in pairs
     goals, processors = report["shares"]
     assert {"met", "MISSED"} >= {line["verdict"] for line in goals["lines"]}
-    assert len(goals["lines"]) == sum("goal" in row for row in rows) == 2 * 5, "each has a verdict"
+    assert len(goals["lines"]) == sum("goal" in row for row in rows) == 2 * 5 + 12, "each has a verdict"
     assert all(line["sync"] for line in processors["lines"]), "the load generator's share is shown for every work"
 
 

@@ -1,20 +1,25 @@
 """A record may hold what looks like batches: a start after a crash takes none of it for the log's own."""
 
+import multiprocessing
+import os
+import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
 from logmark.client.client import Client
 from logmark.client.errors import RefusedByBroker
-from logmark.disk.files import RealFile, RealFileSystem
+from logmark.disk.files import Bytes, RealFile, RealFileSystem
 from logmark.errors import ErrorCode
 from logmark.log.groupcommit import Durability
 from logmark.names import TopicPartition
 from logmark.testing import Broker
 from logmark.wire import batches
+from tests.cli.conftest import run
 from tests.harness import wire
 from tests.harness.node import wait_until
 
@@ -101,6 +106,94 @@ def test_no_batch_inside_a_record_is_served_after_kill_9_in_the_middle_of_writes
             assert len(found) <= attempted
             assert all(value == value_of(int(value[:8])) for _, value in found if value), "a forged record is served"
             assert acknowledged.items() <= dict(found).items(), "an acknowledged record is lost"
+
+
+TORN_BYTES_MIN = 50_000
+
+
+class TornFile(RealFile):
+    """A file whose process is killed when half of a large batch is written to a segment."""
+
+    __slots__ = ()
+
+    def pwrite(self, data: Bytes, at: int) -> None:
+        if self.path.endswith(".log") and len(data) >= TORN_BYTES_MIN:
+            super().pwrite(data[: len(data) // 2], at)
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().pwrite(data, at)
+
+
+class TornFileSystem(RealFileSystem):
+    """Opens files whose large writes kill the process."""
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        file = super().open(path, create=create)
+        file.__class__ = TornFile
+        return file
+
+
+def serve_until_torn(data_dir: str, durability: Durability, parent: Connection) -> None:
+    """Run a broker that a large batch kills; it ends with its parent at the latest."""
+    with Broker(data_dir=data_dir, durability=durability, files=TornFileSystem()) as broker:
+        broker.create_topic(TOPIC)
+        parent.send(broker.bootstrap_servers)
+        with suppress(EOFError):
+            parent.recv()
+
+
+def kill_in_the_middle_of_a_batch(data: Path, durability: Durability, value: bytes) -> None:
+    """Have a broker acknowledge two records, and kill it when half of a third one is in the segment."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=serve_until_torn, args=(str(data), durability, there))
+    process.start()
+    there.close()
+    with here:
+        bootstrap_servers = here.recv()
+        for number in range(2):
+            assert (0, number) == wire.produce(bootstrap_servers, TOPIC, wire.batch([b"%d" % number]))[:2]
+        with pytest.raises((OSError, AssertionError)):
+            wire.produce(bootstrap_servers, TOPIC, wire.batch([value]))
+    process.join()
+    assert -signal.SIGKILL == process.exitcode
+    assert stored([value], 2)[100:20_000] in (data / f"{TOPIC}-0" / LOG).read_bytes(), "nothing of it was written"
+
+
+@pytest.mark.parametrize("durability", ["sync", "os"])
+@pytest.mark.parametrize("offset", [2, 3, FORGED_OFFSET])
+def test_no_batch_inside_a_record_is_served_after_kill_9_when_half_of_the_record_is_written(
+    tmp_path: Path, durability: Durability, offset: int
+) -> None:
+    forged = stored([b"forged"], offset)
+    kill_in_the_middle_of_a_batch(tmp_path / "data", durability, b"x" * 1000 + forged + b"x" * 100_000)
+
+    with Broker(data_dir=str(tmp_path / "data"), durability=durability) as broker:
+        with Client(broker.bootstrap_servers) as client:
+            assert {FIRST: 2} == client.latest([FIRST])
+        assert [(0, b"0"), (1, b"1")] == read_log(broker.bootstrap_servers)
+        answer = wire.produce(broker.bootstrap_servers, TOPIC, wire.batch([b"next"]))
+        assert (ErrorCode.NONE, 2) == answer[:2]
+        broker.restart()
+        assert [(0, b"0"), (1, b"1"), (2, b"next")] == read_log(broker.bootstrap_servers)
+    # Whoever knows from the write-ahead log where the log ends cuts the rest; whoever does not keeps what was cut.
+    kept = list((tmp_path / "data" / f"{TOPIC}-0").glob("*.cut"))
+    assert len(kept) == (0 if durability == "sync" else 1)
+
+
+@pytest.mark.parametrize("durability", ["sync", "os"])
+def test_no_repair_makes_a_batch_of_the_log_from_a_record_that_is_half_written(
+    tmp_path: Path, durability: Durability
+) -> None:
+    data = tmp_path / "data"
+    kill_in_the_middle_of_a_batch(data, durability, b"x" * 1000 + FORGED + b"x" * 100_000)
+    if durability == "sync":
+        assert 0 == run("recover", str(data)).exit_code
+
+    repaired = run("verify", str(data), "--repair", "--yes")
+
+    assert 0 == repaired.exit_code, repaired.error
+    with Broker(data_dir=str(data)) as broker:
+        assert [(0, b"0"), (1, b"1")] == read_log(broker.bootstrap_servers)
 
 
 @pytest.mark.parametrize("durability", ["sync", "os"])
@@ -304,3 +397,20 @@ def test_a_start_reads_a_cut_batch_of_fake_headers_a_bounded_number_of_times(
             assert {FIRST: 2 if durability == "sync" else 1} == client.latest([FIRST])
 
     assert len(payload) <= read_bytes <= 10 * len(payload)
+
+
+@pytest.mark.parametrize("durability", ["sync", "os"])
+def test_a_start_reads_what_kill_9_has_left_of_fake_headers_a_bounded_number_of_times(
+    tmp_path: Path, durability: Durability
+) -> None:
+    payload = fake_headers(400_000)
+    # The half that is written ends behind what the headers promise.
+    kill_in_the_middle_of_a_batch(tmp_path / "data", durability, payload + b"x" * 500_000)
+    CountingFile.read_bytes = 0
+
+    with Broker(data_dir=str(tmp_path / "data"), files=CountingFileSystem(sync=False)) as broker:
+        read_bytes = CountingFile.read_bytes
+        with Client(broker.bootstrap_servers) as client:
+            assert {FIRST: 2} == client.latest([FIRST])
+
+    assert read_bytes <= 10 * len(payload)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from logmark.disk import files
 from logmark.disk.files import Bytes, RealFileSystem
 from logmark.errors import ErrorCode, UserError
 from logmark.testing import Broker
@@ -61,7 +62,10 @@ def test_no_record_is_acknowledged_after_the_data_directory_was_taken_away(
         assert ErrorCode.KAFKA_STORAGE_ERROR == produce(broker, partition), "what was acknowledged would not be found"
 
 
-def test_a_second_broker_is_refused_also_when_the_lock_file_was_deleted(broker: Broker, tmp_path: Path) -> None:
+def test_a_second_broker_is_refused_also_when_the_lock_file_was_deleted(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "CHILD_WAIT_S", 0)
     (tmp_path / "data" / ".lock").unlink()
 
     with pytest.raises(UserError, match="in use by another broker"), Broker(data_dir=str(tmp_path / "data")):

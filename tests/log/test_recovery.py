@@ -117,6 +117,27 @@ def test_a_record_that_was_written_but_never_reached_the_wal_is_cut(lab: Lab) ->
     assert 30 == lab.append(again, b"next", producer=(PRODUCER_ID, 0, 30)).base_offset
 
 
+def test_a_sector_that_a_crash_took_out_of_records_that_were_never_acknowledged_is_no_damage(lab: Lab) -> None:
+    partition = lab.create()
+    lab.append(partition, b"acknowledged")
+    sizes = [partition.size_bytes]
+    for number in range(4):
+        partition.append(batch(b"%d" % number * 2000), now_ms=NOW_MS)
+        sizes.append(partition.size_bytes)
+    lab.stop(clean=False)
+    with (lab.folder() / "00000000000000000000.log").open("r+b") as file:
+        # It is no page, and what lies behind it is sound.
+        file.seek(sizes[1] + 512)
+        file.write(bytes(512))
+
+    again = lab.reopen()
+
+    assert ([], {0: b"acknowledged"}) == (again.damage, values(again))
+    assert 1 == lab.append(again, b"next").base_offset
+    for clean in (True, False):
+        assert {0: b"acknowledged", 1: b"next"} == values(lab.reopen(clean=clean))
+
+
 def test_a_record_that_reached_the_wal_stays_although_it_was_the_last(lab: Lab) -> None:
     partition = fill(lab)
     partition.append(batch(b"in the WAL"), now_ms=NOW_MS)

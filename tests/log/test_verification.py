@@ -108,6 +108,18 @@ def all_bytes(path: Path) -> list[tuple[Path, int]]:
     return [(file, at) for file in files for at in range(file.stat().st_size) if not is_undetectable(file, at)]
 
 
+def test_files_that_wait_for_their_removal_are_nothing_to_report(written: Path, tmp_path: Path) -> None:
+    shutil.copytree(written, tmp_path / "data")
+    folder = tmp_path / "data" / "clicks-0"
+    oldest = min(folder.glob("*.log"))
+    shutil.copy(oldest, f"{oldest}.deleted")
+    assert [] == verified(tmp_path / "data").found
+
+    shutil.copy(oldest, f"{oldest}.cleaned")
+
+    assert [Kind.NOTE] == [finding.kind for finding in verified(tmp_path / "data").found]
+
+
 def test_the_directory_is_found_to_be_whole(written: Path) -> None:
     found = verified(written)
 

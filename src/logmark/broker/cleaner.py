@@ -16,7 +16,7 @@ from logmark.broker.config import BrokerConfig
 from logmark.broker.logs import Logs
 from logmark.broker.timers import Timers
 from logmark.clock import Clock
-from logmark.disk.files import FileSystem, RealFileSystem
+from logmark.disk.files import FileSystem, Lock, RealFileSystem
 from logmark.errors import LogFailed, Malformed
 from logmark.log import cleaning, swap
 from logmark.log.cleaning import Cleaned, Done, Limits, Plan
@@ -55,7 +55,8 @@ class BesideWorker:
 class ProcessWorker:
     """Rewrites in a process that is started with the first plan, kept, and ends with this one."""
 
-    def __init__(self, *, is_syncing: bool) -> None:
+    def __init__(self, *, is_syncing: bool, lock: Lock) -> None:
+        self._lock = lock
         self._command = [sys.executable, "-m", "logmark.log.cleaning", *(["--sync"] if is_syncing else [])]
         self._process: subprocess.Popen[str] | None = None
         self._is_stopped = False
@@ -87,8 +88,10 @@ class ProcessWorker:
             raise ChildProcessError("the cleaner was stopped")
         if self._process is None:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
-            )
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8",
+                # As long as this process can write, no other broker gets the directory, even if this one is killed.
+                pass_fds=self._lock.inheritable,
+            )  # fmt: skip
         assert self._process.stdin is not None and self._process.stdout is not None
         return self._process.stdin, self._process.stdout
 
@@ -132,7 +135,7 @@ class Cleaner:
             decompressed_bytes_max=config.int("max.decompressed.message.bytes"),
         )
         if worker is None and isinstance(files, RealFileSystem):
-            worker = ProcessWorker(is_syncing=files.is_syncing)
+            worker = ProcessWorker(is_syncing=files.is_syncing, lock=directory.lock)
         self._worker: Worker = worker or BesideWorker(files)
         # One thread: a cleaning is a conversation, and there is one at a time.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="logmark-cleaner")

@@ -8,6 +8,7 @@ import fcntl
 import os
 import sys
 from collections.abc import Callable, Sequence
+from time import monotonic, sleep
 from typing import Protocol
 
 from logmark import private_files
@@ -51,6 +52,11 @@ class File(Protocol):
 
 class Lock(Protocol):
     """A lock that is held until it is released."""
+
+    @property
+    def inheritable(self) -> Sequence[int]:
+        """The descriptors through which a child process holds the lock, too, until it ends."""
+        ...
 
     def release(self) -> None: ...
 
@@ -242,6 +248,10 @@ class RealFile:
             self._among = None
 
 
+# The process that compacts ends with its broker, within milliseconds even on a busy machine.
+CHILD_WAIT_S = 10.0
+CHILD_WAIT_STEP_S = 0.01
+
 # The kernel's lock belongs to the process, so a second broker in the same process would be let in without this.
 _locked_here: set[str] = set()
 
@@ -254,9 +264,15 @@ def is_locked_here(path: str) -> bool:
 class RealLock:
     """The operating system's lock on a file, the kind that Apache Kafka takes, and one on the folder it lies in."""
 
-    def __init__(self, path: str, descriptors: Sequence[int]) -> None:
+    def __init__(self, path: str, file: int, folder: int) -> None:
         self._path = path
-        self._descriptors = descriptors
+        self._descriptors: Sequence[int] = (file, folder)
+
+    @property
+    def inheritable(self) -> Sequence[int]:
+        """The descriptor of the folder's lock."""
+        # The lock on a file belongs to one process; the lock on the folder to all that have its open descriptor.
+        return self._descriptors[1:]
 
     def release(self) -> None:
         if self._descriptors:
@@ -266,23 +282,42 @@ class RealLock:
             _locked_here.discard(self._path)
 
 
+def lock_file(descriptor: int, *, is_shared: bool = False) -> bool:
+    """Take the lock on an open file; return False if another process holds it."""
+    try:
+        fcntl.lockf(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            return False
+        raise
+    return True
+
+
 def lock_folder(path: str, *, is_shared: bool = False) -> int | None:
     """Return a descriptor that holds the lock on a folder, or None if another holds it.
 
-    A file can be deleted and made again under the holder of its lock; the folder with the data in it cannot.
+    A file can be deleted and made again under the holder of its lock; the folder with the data in it cannot. Take the
+    lock on the file first: whoever holds only the folder is a child of a broker that was killed, and about to end.
+    That is worth a wait.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.EBADF):
-            # Some network file systems have no such lock; the lock on the file remains.
+    deadline = monotonic() + CHILD_WAIT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.EBADF):
+                # Some network file systems have no such lock; the lock on the file remains.
+                return descriptor
+            if error.errno not in (errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK):
+                os.close(descriptor)
+                raise
+        else:
             return descriptor
-        os.close(descriptor)
-        if error.errno in (errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK):
+        if monotonic() > deadline:
+            os.close(descriptor)
             return None
-        raise
-    return descriptor
+        sleep(CHILD_WAIT_STEP_S)
 
 
 class RealFileSystem:
@@ -402,17 +437,14 @@ class RealFileSystem:
         # Checked before the file is opened: closing any descriptor of it would drop this process's own lock.
         if real in _locked_here:
             return None
-        folder = lock_folder(os.path.dirname(real))
-        if folder is None:
-            return None
         descriptor = private_files.open_descriptor(real, os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            folder = lock_folder(os.path.dirname(real)) if lock_file(descriptor) else None
+        except BaseException:
             os.close(descriptor)
-            os.close(folder)
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                return None
             raise
+        if folder is None:
+            os.close(descriptor)
+            return None
         _locked_here.add(real)
-        return RealLock(real, (descriptor, folder))
+        return RealLock(real, descriptor, folder)

@@ -1,11 +1,11 @@
 """The disk for programs that only look: nothing can be written through it, and a read-only directory is enough."""
 
 import errno
-import fcntl
 import os
+from collections.abc import Sequence
 from typing import NoReturn
 
-from logmark.disk.files import Bytes, RealFile, RealFileSystem, is_locked_here, lock_folder, no_sync
+from logmark.disk.files import Bytes, RealFile, RealFileSystem, is_locked_here, lock_file, lock_folder, no_sync
 
 
 class SharedLock:
@@ -13,6 +13,10 @@ class SharedLock:
 
     def __init__(self, *descriptors: int) -> None:
         self._descriptors = descriptors
+
+    @property
+    def inheritable(self) -> Sequence[int]:
+        return ()
 
     def release(self) -> None:
         for descriptor in self._descriptors:
@@ -35,21 +39,20 @@ class ReadingFileSystem(RealFileSystem):
         """The right to read while no broker runs; a directory without the file has no broker."""
         if is_locked_here(path):
             return None
-        folder = lock_folder(os.path.dirname(os.path.realpath(path)), is_shared=True)
-        if folder is None:
-            return None
+        folder_path = os.path.dirname(os.path.realpath(path))
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return SharedLock(folder)
+            folder = lock_folder(folder_path, is_shared=True)
+            return None if folder is None else SharedLock(folder)
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:
+            folder = lock_folder(folder_path, is_shared=True) if lock_file(descriptor, is_shared=True) else None
+        except BaseException:
             os.close(descriptor)
-            os.close(folder)
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                return None
             raise
+        if folder is None:
+            os.close(descriptor)
+            return None
         return SharedLock(descriptor, folder)
 
     def write(self, path: str, data: Bytes, *, sync: bool = True) -> None:

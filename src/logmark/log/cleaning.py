@@ -442,15 +442,21 @@ def serve(plans: TextIO, answers: TextIO, *, is_syncing: bool) -> None:
                 if isinstance(found, Cleaned):
                     _keep_time(plan.folder, found)
                 _answer(answers, _DONE if isinstance(found, Done) else _CLEANED, dataclasses.asdict(found))
+        except BrokenPipeError:
+            raise
         except (Malformed, OSError) as error:
             _answer(answers, _FAILED, {"errno": getattr(error, "errno", None), "text": str(error)})
 
 
 def main() -> None:
-    """The process: low in priority, deaf to the terminal's Ctrl-C, and gone with the broker."""
+    """Run the process: low in priority, deaf to the terminal's Ctrl-C, and gone with the broker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(NICENESS)
-    serve(sys.stdin, sys.stdout, is_syncing="--sync" in sys.argv[1:])
+    try:
+        serve(sys.stdin, sys.stdout, is_syncing="--sync" in sys.argv[1:])
+    except BrokenPipeError:
+        # The broker was killed. Python would flush what is left to the broken pipe, and complain.
+        os._exit(0)
 
 
 if __name__ == "__main__":

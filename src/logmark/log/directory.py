@@ -29,6 +29,7 @@ from logmark.log.identity import Identity
 from logmark.log.partition import Partition
 from logmark.log.partitions import DeletedPartition, Partitions
 from logmark.log.prefetch import ReadAhead
+from logmark.log.recent_reads import RecentReads
 from logmark.log.settings import TopicSettings
 from logmark.log.wal.log import WalLimits, WriteAheadLog
 from logmark.log.wal_recovery import WalRecovery
@@ -54,6 +55,7 @@ class DataDirectory:
         owner: Identity,
         names: Sequence[str],
         wal_limits: WalLimits | None,
+        recent_reads: RecentReads,
     ) -> None:
         """Take what `open` has locked and found; `open` then recovers and begins."""
         self.path = path
@@ -62,14 +64,14 @@ class DataDirectory:
         committer.open_wal = self._open_wal
         self._files = files
         self._committer = committer
-        self._lock = lock
+        self.lock = lock
         self._wal_limits = wal_limits
         self._folders = PartitionFolders(path, files, names)
         self._checkpoints = CheckpointFiles(path, files)
         self._recovery = WalRecovery(path, self.directory_id, files)
         self._partitions = Partitions(
             path, files=files, committer=committer, clock=clock, folders=self._folders, checkpoints=self._checkpoints,
-            recovery=self._recovery, was_clean=self.was_clean,
+            recovery=self._recovery, was_clean=self.was_clean, recent_reads=recent_reads,
         )  # fmt: skip
 
     # Opening and closing
@@ -83,6 +85,7 @@ class DataDirectory:
         committer: GroupCommit,
         clock: Clock,
         wal_limits: WalLimits | None = None,
+        recent_reads: RecentReads | None = None,
     ) -> "DataDirectory":
         """Lock a directory, create it if it is new, and recover what a crash has left in its WAL.
 
@@ -95,14 +98,15 @@ class DataDirectory:
             if lock is None:
                 raise UserError(
                     f"The data directory {path} is in use by another broker. Nothing was changed. "
-                    "Stop that broker, or choose another directory with --data-dir."
+                    "Stop that broker, or choose another directory with --data-dir. If none runs, a broker was killed "
+                    "and its child process that compacts (logmark.log.cleaning) has not ended: kill it."
                 )
             try:
                 names = files.listdir(path)
                 owner = identity.read_or_create(path, files, names)
                 self = cls(
                     path, files=files, committer=committer, clock=clock, lock=lock, owner=owner, names=names,
-                    wal_limits=wal_limits,
+                    wal_limits=wal_limits, recent_reads=recent_reads or RecentReads(),
                 )  # fmt: skip
                 self._recovery.run(names, was_clean=self.was_clean, complete_folder=self._folders.complete)
                 self._begin()
@@ -163,7 +167,7 @@ class DataDirectory:
             is_complete = False
         finally:
             self._committer.close_wal(remove=False)
-            self._lock.release()
+            self.lock.release()
         return clean and is_complete
 
     # Files of the top level

@@ -165,6 +165,10 @@ class CrashLock:
         self._disk = disk
         self._path = path
 
+    @property
+    def inheritable(self) -> Sequence[int]:
+        return ()
+
     def release(self) -> None:
         self._disk._locked.discard(self._path)
 
