@@ -214,6 +214,26 @@ def test_a_late_heartbeat_that_noted_work_explains_is_no_event_of_its_own(
     assert [("Fetch", 90)] == events(caplog)
 
 
+def test_the_heartbeat_slows_down_while_the_loop_has_nothing_to_do_and_is_quick_again_when_it_works(
+    watchdog: LoopWatchdog, fake: FakeTime
+) -> None:
+    intervals: list[float] = []
+
+    async def run() -> None:
+        watchdog.watch_loop(asyncio.get_running_loop())
+        for seconds in (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.03, 0.03):
+            fake.processor_seconds += seconds
+            fake.seconds = watchdog._due
+            watchdog.beat()
+            intervals.append(round(watchdog._due - fake.now(), 3))
+        watchdog.stop()
+
+    asyncio.run(run())
+
+    assert [0.05, 0.1, 0.2, 0.4, 0.4, 0.4, 0.025, 0.025] == intervals
+    assert {} == watchdog.turns
+
+
 def test_a_heartbeat_in_time_is_no_event(watchdog: LoopWatchdog, fake: FakeTime) -> None:
     beat_after(watchdog, lambda: fake.wait(0.025))
 

@@ -21,6 +21,8 @@ HERE, ELSEWHERE = "billing", "fraud"
 LOG = f"__consumer_offsets-{partition_of(HERE)}/"
 # The files of the write-ahead log that hold entries, not the recovery points beside them.
 WAL = "logmark.wal/0"
+# Without the next one, which is made in the background and may fail by itself.
+FIRST_WAL_FILE = "logmark.wal/0001"
 
 
 @pytest.fixture
@@ -270,7 +272,7 @@ def test_a_round_of_many_partitions_that_the_disk_fails_is_one_event(
 ) -> None:  # fmt: skip
     others = [Wire(broker), Wire(broker)]
     with caplog.at_level(logging.WARNING, "logmark"):
-        with files.hold_syncs(WAL):
+        with files.hold_syncs(FIRST_WAL_FILE):
             wire.send(offset_commit, 8, **commit("any", 1))
             files.wait_for_held_sync()
             for other, group in zip(others, (HERE, ELSEWHERE), strict=True):
@@ -278,7 +280,7 @@ def test_a_round_of_many_partitions_that_the_disk_fails_is_one_event(
             third = Wire(broker)
             assert 0 == third.ask(find_coordinator, 2, key=ELSEWHERE).error_code
             third.close()
-            files.fail_syncs(WAL, error)
+            files.fail_syncs(FIRST_WAL_FILE, error)
         for each in (wire, *others):
             assert ErrorCode.NOT_COORDINATOR == error_of(each.receive(offset_commit, 8))
 

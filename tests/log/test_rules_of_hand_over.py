@@ -53,6 +53,7 @@ def test_a_lazy_partition_has_its_topic_id_synced_before_its_log(lab: Lab) -> No
     (partition,) = lab.open().create_partitions("clicks", [0], TOPIC_ID, settings(), lazily=True)
     lab.files.syncs_done.clear()
     lab.append(partition, b"x")
+    lab.finish(partition)
 
     names = [path.rsplit("/", 1)[1] for path in lab.files.syncs_done]
     assert names.index("partition.metadata") < names.index("00000000000000000000.log")

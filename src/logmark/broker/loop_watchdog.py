@@ -33,7 +33,10 @@ T = TypeVar("T")
 NOTED_SECONDS = 0.005
 # Turns above this are logged.
 LONG_SECONDS = 0.050
-BEAT_SECONDS = 0.025
+# The heartbeat is quick while the loop works, and slow while it has nothing to do: that wakes the processor.
+BEAT_SECONDS, IDLE_BEAT_SECONDS = 0.025, 0.4
+# A loop that works for less than this share of the time has nothing to do.
+IDLE_SHARE = 0.05
 EVENT_SECONDS = 10.0
 # A client that sends many requests at once may mix them.
 _NAMES_MAX = 3
@@ -86,6 +89,7 @@ class LoopWatchdog:
         # Collections that are not counted yet: they may end in any thread, and inside anything.
         self._collections: deque[float] = deque(maxlen=_INNER_MAX)
         self._due = 0.0
+        self._interval = BEAT_SECONDS
         self._processor_at_beat = 0.0
         self._beat: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -168,6 +172,7 @@ class LoopWatchdog:
         self._task_factory = loop.get_task_factory()
         loop.set_task_factory(self._new_task)
         gc.callbacks.append(self._on_collection)
+        self._processor_at_beat = -BEAT_SECONDS
         self._begin_beat()
         return cast(asyncio.AbstractEventLoop, WatchedLoop(loop, self))
 
@@ -190,9 +195,11 @@ class LoopWatchdog:
 
     def _begin_beat(self) -> None:
         assert self._loop is not None
-        self._processor_at_beat = self._processor()
-        self._due = self.now() + BEAT_SECONDS
-        self._beat = self._loop.call_later(BEAT_SECONDS, self.beat)
+        before, self._processor_at_beat = self._processor_at_beat, self._processor()
+        is_idle = self._processor_at_beat - before < self._interval * IDLE_SHARE
+        self._interval = min(self._interval * 2, IDLE_BEAT_SECONDS) if is_idle else BEAT_SECONDS
+        self._due = self.now() + self._interval
+        self._beat = self._loop.call_later(self._interval, self.beat)
 
     def beat(self) -> None:
         """Count what has kept the loop from coming here in time, and come again."""
