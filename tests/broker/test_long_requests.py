@@ -498,11 +498,6 @@ def test_what_a_request_repeats_is_answered_once(tmp_path: Path, count: int) -> 
         (topic,) = (await client.ask(list_offsets, 7, topics=[asked] * count)).topics
         assert [ErrorCode.INVALID_REQUEST] == [each.error_code for each in topic.partitions]
 
-        epochs = offset_for_leader_epoch.schema
-        of = epochs.RequestTopic(topic="wide", partitions=[epochs.RequestPartition(partition=0, leader_epoch=0)])
-        (topic,) = (await client.ask(offset_for_leader_epoch, 4, topics=[of] * count)).topics
-        assert [0] == [each.end_offset for each in topic.partitions]
-
         answer = await client.ask(offset_commit, 8, **commit_fields(commit_of([0] * count)))
         assert [1] == [len(topic.partitions) for topic in answer.topics]
 

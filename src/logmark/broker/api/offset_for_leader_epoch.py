@@ -21,22 +21,20 @@ VERSIONS = range(2, 5)
 
 
 def handle(request: schema.Request, at: "Request") -> Message | LongWork:
-    """The end of each asked epoch; of a partition that is asked for several times the last one counts."""
+    """The end of each asked epoch, also of several in one partition, as in Kafka."""
     return answer_in_turns(_answers(request, at), sum(len(topic.partitions) for topic in request.topics))
 
 
 def _answers(request: schema.Request, at: "Request") -> Steps[Message]:
-    found: dict[str, dict[int, schema.ResponsePartition]] = {}
+    topics = []
     for topic in request.topics:
-        answers = found.setdefault(topic.topic, {})
+        answers: list[schema.ResponsePartition] = []
+        topics.append(schema.ResponseTopic(topic=topic.topic, partitions=answers))
+        yield 1
         for partition in topic.partitions:
-            answers[partition.partition] = _answer(topic.topic, partition, at)
+            answers.append(_answer(topic.topic, partition, at))
             yield 1
-    return schema.Response(
-        topics=[
-            schema.ResponseTopic(topic=topic, partitions=list(answers.values())) for topic, answers in found.items()
-        ]
-    )
+    return schema.Response(topics=topics)
 
 
 def _answer(topic: str, wanted: schema.RequestPartition, at: "Request") -> schema.ResponsePartition:
