@@ -146,16 +146,21 @@ def test_the_lag_bench_runs() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.kafka
-@pytest.mark.timeout(1200)
-def test_the_attacks_bench_runs() -> None:
-    rows = run_tiny("attacks", timeout_s=1100)["rows"]
+@pytest.mark.timeout(900)
+def test_every_attack_of_the_attacks_bench_runs() -> None:
+    rows = run_tiny("attacks", "--no-kafka", timeout_s=880)["rows"]
 
-    ours = {row["attack"] for row in rows if row["broker"] == "Logmark"}
-    kafkas = {row["attack"] for row in rows if row["broker"] == "Apache Kafka"}
-    assert {"bombs", "deep-pipeline", "members", "slow-readers"} <= kafkas
-    assert {"churn-256"} == ours - kafkas
+    assert {"bombs", "churn-256", "deep-pipeline", "members", "slow-readers"} <= {row["attack"] for row in rows}
     for row in rows:
-        assert 0 < row["idle_mb"] <= row["most_mb"] * 1.1, row["attack"]
-        assert (row["limit_mb"] is None) == (row["broker"] == "Apache Kafka")
+        assert 0 < row["most_mb"] and 0 < row["idle_mb"] < row["limit_mb"], row["attack"]
         assert {"producer", "consumer", "member"} == row["latencies"].keys()
+
+
+@pytest.mark.soak
+@pytest.mark.kafka
+def test_the_attacks_bench_runs_on_apache_kafka() -> None:
+    rows = run_tiny("attacks", "--works", "bombs,churn-256,members", timeout_s=280)["rows"]
+
+    assert {("bombs", "Logmark"), ("bombs", "Apache Kafka"), ("churn-256", "Logmark"), ("members", "Logmark"),
+            ("members", "Apache Kafka")} == {(row["attack"], row["broker"]) for row in rows}  # fmt: skip
+    assert all((row["limit_mb"] is None) == (row["broker"] == "Apache Kafka") for row in rows), "only ours has goals"
