@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import resource
 import socket
@@ -13,13 +14,17 @@ from typing import Any
 import pytest
 
 from logmark.broker import server
+from logmark.broker.api import find_coordinator, join_group
 from logmark.broker.config import BrokerConfig
 from logmark.broker.server import Broker as RealBroker
+from logmark.coordination.commands import Join
+from logmark.errors import ErrorCode
 from logmark.log.reader import Reader
 from logmark.testing import Broker
 from logmark.wire import batches, fetch, frames, messages
 from logmark.wire.schema import metadata
 from tests.broker.test_connection import answer, asks_produce, connected, is_served
+from tests.coordination.wire import Wire
 
 VALUE_BYTES = 900_000
 RECORDS = 20
@@ -314,3 +319,22 @@ def test_a_fetch_does_not_wait_where_memory_is_short(tmp_path: Path) -> None:
         broker.budget.hold(-(1 << 40))
 
     run_broker(tmp_path, check)
+
+
+def test_a_refused_join_is_freed_without_the_garbage_collector() -> None:
+    with Broker() as broker:
+        wire = Wire(broker)
+        wire.ask(find_coordinator, 2, key="group")
+        protocols = [join_group.schema.RequestProtocol(name="range", metadata=bytes(2_000_000))]
+        join = {"group_id": "group", "protocol_type": "consumer", "session_timeout_ms": 10_000, "protocols": protocols}
+        gc.collect()
+        gc.disable()
+        try:
+            refused = wire.ask(join_group, 5, rebalance_timeout_ms=10_000, **join)
+
+            assert ErrorCode.MESSAGE_TOO_LARGE == refused.error_code
+            assert wire.ask(find_coordinator, 2, key="group"), "the broker is done with the request"
+            assert not any(isinstance(each, Join) for each in gc.get_objects()), "the refused request is still held"
+        finally:
+            gc.enable()
+            wire.close()

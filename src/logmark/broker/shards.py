@@ -302,7 +302,8 @@ class Shard:
                 self._write(outcome.facts, now_ms=now_ms)
             except Refused as refused:
                 assert ticket is not None
-                outcome = Outcome(replies=[Reply(ticket, refused)])
+                # Its traceback holds this frame, and so itself and the whole request, until the garbage is collected.
+                outcome = Outcome(replies=[Reply(ticket, refused.with_traceback(None))])
             except _NotWritten as error:
                 if self._has_failed or any(isinstance(fact, GroupRecorded) for fact in error.facts):
                     # The log has said what happened, once for all who wrote to it.
