@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 
 from logmark.broker import server
+from logmark.broker.answers import Body
 from logmark.broker.api import find_coordinator, join_group
 from logmark.broker.config import BrokerConfig
 from logmark.broker.server import Broker as RealBroker
 from logmark.coordination.commands import Join
 from logmark.errors import ErrorCode
+from logmark.log.file_range import FileRange
 from logmark.log.reader import Reader
 from logmark.testing import Broker
 from logmark.wire import batches, fetch, frames, messages
@@ -321,20 +323,60 @@ def test_a_fetch_does_not_wait_where_memory_is_short(tmp_path: Path) -> None:
     run_broker(tmp_path, check)
 
 
+def test_of_many_fetches_that_come_at_once_some_are_read_in_each_turn_of_the_loop(tmp_path: Path) -> None:
+    async def check(broker: RealBroker) -> None:
+        async with connection_to(broker) as (reader, writer):
+            writer.write(asks_metadata_of("t"))
+            await read_answer(reader)
+            (connection,) = broker.connections
+
+            def ask(**wanted: int) -> Body:
+                return broker.dispatcher.answer(memoryview(bytearray(asks_fetch(1, **wanted)[4:])), connection)
+
+            # Each is answered with more bytes than may be read in one turn.
+            answers = [ask(), *(ask() for _ in range(3)), ask(offset=RECORDS, max_wait_ms=60_000)]
+            assert isinstance(answers[0], list)
+            late = [each for each in answers if isinstance(each, asyncio.Future)]
+            assert [False] * 4 == [each.done() for each in late]
+            read_at = dict.fromkeys(range(3), 0)
+            for turn in range(1, 50):
+                await asyncio.sleep(0)
+                read_at |= {number: turn for number, at in read_at.items() if not at and late[number].done()}
+            assert 0 < read_at[0] < read_at[1] < read_at[2], "several were read in one turn"
+            for each in late[:3]:
+                assert len(buffers_of(answers[0])) == len(buffers_of(each.result()))
+
+            # The last one has had its turn, and waits for records.
+            assert not late[3].done()
+            async with connection_to(broker) as (other, producer):
+                producer.write(asks_produce(1, b"news"))
+                await read_answer(other)
+            await asyncio.wait_for(late[3], 60)
+
+    run_broker(tmp_path, check)
+
+
+def buffers_of(body: Any) -> bytes:
+    """The bytes of a response."""
+    pieces = (piece.take(len(piece)) if isinstance(piece, FileRange) else piece for piece in body)
+    return b"".join(bytes(piece) for piece in pieces)
+
+
 def test_a_refused_join_is_freed_without_the_garbage_collector() -> None:
     with Broker() as broker:
         wire = Wire(broker)
-        wire.ask(find_coordinator, 2, key="group")
+        wire.ask(find_coordinator, 2, key="refused")
         protocols = [join_group.schema.RequestProtocol(name="range", metadata=bytes(2_000_000))]
-        join = {"group_id": "group", "protocol_type": "consumer", "session_timeout_ms": 10_000, "protocols": protocols}
+        join = {"group_id": "refused", "protocol_type": "consumer", "protocols": protocols}
         gc.collect()
         gc.disable()
         try:
-            refused = wire.ask(join_group, 5, rebalance_timeout_ms=10_000, **join)
+            refused = wire.ask(join_group, 5, session_timeout_ms=10_000, rebalance_timeout_ms=10_000, **join)
 
             assert ErrorCode.MESSAGE_TOO_LARGE == refused.error_code
-            assert wire.ask(find_coordinator, 2, key="group"), "the broker is done with the request"
-            assert not any(isinstance(each, Join) for each in gc.get_objects()), "the refused request is still held"
+            assert wire.ask(find_coordinator, 2, key="refused"), "the broker is done with the request"
+            joins = [each for each in gc.get_objects() if isinstance(each, Join) and each.group == "refused"]
+            assert not joins, "the refused request is still held"
         finally:
             gc.enable()
             wire.close()

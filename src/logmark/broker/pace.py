@@ -73,6 +73,50 @@ class Pace:
             await _line().wait()
 
 
+class ReadTurns:
+    """The records that are read in one turn of the event loop, over all connections; what comes later waits.
+
+    Connections are not limited by each other elsewhere: hundreds of them may send a fetch in the same moment.
+    """
+
+    BYTES_IN_A_TURN = 4 * 1024 * 1024
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._bytes = 0
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._is_next_turn_due = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a read has to wait for a later turn."""
+        return self._bytes >= self.BYTES_IN_A_TURN or bool(self._waiting)
+
+    def count(self, size_bytes: int) -> None:
+        """Count records that were read."""
+        self._bytes += size_bytes
+        if size_bytes:
+            self._begin_next_turn()
+
+    def wait(self, read: Callable[[], None]) -> None:
+        """Read in a later turn, in the order of the calls."""
+        self._waiting.append(read)
+        self._begin_next_turn()
+
+    def _begin_next_turn(self) -> None:
+        if not self._is_next_turn_due:
+            self._is_next_turn_due = True
+            self._loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._is_next_turn_due = False
+        self._bytes = 0
+        while self._waiting and self._bytes < self.BYTES_IN_A_TURN:
+            self._waiting.popleft()()
+        if self._waiting:
+            self._begin_next_turn()
+
+
 def run_at_once(steps: Steps[T]) -> T:
     """Return the result of work that is short."""
     try:

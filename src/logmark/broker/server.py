@@ -24,6 +24,7 @@ from logmark.broker.logs import Logs
 from logmark.broker.loop_watchdog import SENDING, LoopWatchdog
 from logmark.broker.memory_budget import MemoryBudget, default_bytes_max
 from logmark.broker.outbox import CHUNK_BYTES
+from logmark.broker.pace import ReadTurns
 from logmark.broker.recovery import recover
 from logmark.broker.sessions import FetchSessions
 from logmark.broker.timers import Timers
@@ -144,6 +145,7 @@ class Broker:
         """Opens the logs and listens; when this returns, clients are served."""
         loop = asyncio.get_running_loop()
         self.loop = self.watchdog.watch_loop(loop)
+        self.read_turns = ReadTurns(self.loop)
         self._call_soon = loop.call_soon
         self.recent_failures.start()
         try:

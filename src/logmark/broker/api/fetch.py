@@ -10,6 +10,7 @@ Who asks for committed records only gets batches below the last stable offset, a
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from logmark.broker import unreadable
@@ -131,14 +132,42 @@ class _Fetch:
         self._memory_bytes = FETCH_BYTES + PARTITION_BYTES * len(self._wanted)
 
     def begin(self) -> "Buffers | asyncio.Future[Buffers | None]":
+        """Return the answer, or a future if it has to wait for records, or for its turn to read them."""
+        if self._at.broker.read_turns.is_over:
+            answered = self._answer_later()
+            self._at.broker.read_turns.wait(self._begin_late)
+            return answered
         collected, is_enough = self._collect()
-        broker = self._at.broker
-        # Where memory is short nobody waits: the client asks again.
-        if is_enough or self._request.max_wait_ms <= 0 or not broker.budget.has_room(self._memory_bytes):
+        if self._is_answered_now(is_enough):
             return self._encoded(collected)
+        answered = self._answer_later()
+        self._watch()
+        return answered
+
+    def _begin_late(self) -> None:
+        assert self._answered is not None
+        if self._answered.done():
+            return
+        collected, is_enough = self._collect()
+        if self._is_answered_now(is_enough):
+            self._answered.set_result(self._encoded(collected))
+        else:
+            self._watch()
+
+    def _is_answered_now(self, is_enough: bool) -> bool:
+        # Where memory is short nobody waits: the client asks again.
+        return is_enough or self._request.max_wait_ms <= 0 or not self._at.broker.budget.has_room(self._memory_bytes)
+
+    def _answer_later(self) -> "asyncio.Future[Buffers | None]":
+        broker = self._at.broker
         broker.budget.hold(self._memory_bytes)
         self._answered = broker.loop.create_future()
         self._answered.add_done_callback(self._end)
+        return self._answered
+
+    def _watch(self) -> None:
+        """Wait for records, as long as the client does."""
+        broker = self._at.broker
         wait_s = min(self._request.max_wait_ms, MAX_WAIT_MS_MAX) / 1000
         self._timer = broker.loop.call_later(wait_s, self._look_again, True)
         is_committed = self._request.isolation_level == READ_COMMITTED
@@ -148,7 +177,6 @@ class _Fetch:
                 watch = _Watch(self, partition, is_committed=is_committed)
                 partition.watchers.add(watch)
                 self._watches.append(watch)
-        return self._answered
 
     def count(self, grown: int | None) -> None:
         """Count what became visible, and look if it is enough; None is a change that the client may have to know of."""
@@ -159,6 +187,15 @@ class _Fetch:
             self._at.broker.loop.call_soon(self._look_again, False)
 
     def _look_again(self, time_is_over: bool) -> None:
+        if self._answered is None or self._answered.done():
+            return
+        read_turns = self._at.broker.read_turns
+        if read_turns.is_over:
+            read_turns.wait(partial(self._read_again, time_is_over))
+        else:
+            self._read_again(time_is_over)
+
+    def _read_again(self, time_is_over: bool) -> None:
         self._is_due = False
         if self._answered is None or self._answered.done():
             return
@@ -200,6 +237,7 @@ class _Fetch:
         # deleted meanwhile ends the wait.
         is_urgent = is_urgent or not known or known < len(self._watches)
         self._bytes = total
+        self._at.broker.read_turns.count(total)
         return collected, is_urgent or total >= self._request.min_bytes
 
     def _complain(self, where: TopicPartition, offset: int, partition: Partition, answer: Answer) -> Answer:
