@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from logmark.broker import connection, dispatch
+from logmark.broker import connection, dispatch, shards
 from logmark.broker.api import (
     api_versions,
     delete_groups,
@@ -34,7 +34,7 @@ from logmark.broker.config import BrokerConfig
 from logmark.broker.loops import new_event_loop
 from logmark.broker.pace import STEPS_IN_A_TURN
 from logmark.broker.server import Broker
-from logmark.broker.shards import FORGOTTEN_AT_ONCE, LOAD_RECORDS, PartitionJournal
+from logmark.broker.shards import FORGOTTEN_AT_ONCE, PartitionJournal
 from logmark.coordination.coordinator import Coordinator, GroupListing
 from logmark.errors import ErrorCode
 from logmark.log.partition import Partition
@@ -590,10 +590,11 @@ def test_a_load_applies_some_records_in_a_turn(tmp_path: Path, monkeypatch: pyte
         await client.ask(offset_commit, 8, **commit_fields(commit_of(range(PARTITIONS))))
         (shard,) = (shard for shard in broker.groups._shards if shard.size_bytes)
         shard._stop()
+        monkeypatch.setattr(shards, "LOAD_RECORDS", 300)
         turns.count(monkeypatch, Coordinator, "apply")
         await shard.load()
         assert PARTITIONS <= sum(turns.calls.values())
-        assert turns.most == LOAD_RECORDS
+        assert 300 == turns.most
 
     serve(tmp_path, work)
 

@@ -41,7 +41,9 @@ Decide = Callable[[Coordinator, Ticket, int], Outcome]
 Answered = Callable[[Any], None]
 
 LOAD_BYTES = 128 * 1024  # read at once while loading: some milliseconds of the event loop
-LOAD_RECORDS = 500  # applied at once while loading
+# Applied at once while loading: as many as the usual read has, because groups are refused until all is loaded and every
+# turn may have to wait for the interpreter. Only larger batches are applied in several turns.
+LOAD_RECORDS = 4000
 # How many committed offsets are looked at, and forgotten, at once.
 PLACES_AT_ONCE, FORGOTTEN_AT_ONCE = 5000, 1000
 

@@ -211,6 +211,8 @@ class _Fetch:
             self._timer.cancel()
         for watch in self._watches:
             watch.partition.watchers.discard(watch)
+        # Each knows this fetch: as a cycle they would wait for the garbage collector.
+        self._watches = []
         self._at.broker.budget.hold(-self._memory_bytes)
 
     def _collect(self) -> tuple[Collected, bool]:
