@@ -109,6 +109,12 @@ KEPT = (
         step="an array of a negative length|a name that is no text|a client with a negative name",
         reason="Broken bytes cost the connection; there every negative length is null and broken text is guessed.",
     ),
+    Kept(
+        dialogue="coordinators_are_found|offsets_of_groups_with_members|groups_are_looked_at",
+        step="of the same group twice|a partition twice|the same twice",
+        path=r"coordinators|groups|(groups\[0\]\.)?topics\[.*\]\.partitions",
+        reason="What a request repeats is answered once: a large group named often would make an endless answer.",
+    ),
     # Settings.
     Kept(
         dialogue="topics_(are_created|that_.*)|settings_of_topics|changes_of_settings_that_are_refused",
