@@ -91,7 +91,7 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.peer_host = peer[0] if peer else ""
         if not self._broker.connection_limit.enter(self.peer_host):
-            log.warning("connection refused: too many", extra={"peer": self.peer_host})
+            self._log_end("connection refused: too many")
             transport.abort()
             return
         self._is_counted = True
@@ -396,9 +396,14 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def refuse(self, reason: str) -> None:
-        """Closes this connection and says why in the log."""
-        log.warning("connection closed: %s", reason, extra={"peer": self.peer_host})
+        """Close this connection and say why in the log."""
+        self._log_end(f"connection closed: {reason}")
         self.abort()
+
+    def _log_end(self, event: str) -> None:
+        left_out = self._broker.ended_connections.take()
+        if left_out is not None:
+            log.warning("%s", event, extra={"peer": self.peer_host, "left_out": left_out})
 
     def abort(self) -> None:
         """Closes this connection; what was answered before is handed over first."""

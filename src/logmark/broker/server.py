@@ -15,6 +15,7 @@ from logmark.broker.cleaner import Cleaner
 from logmark.broker.config import BrokerConfig
 from logmark.broker.connection import Connection
 from logmark.broker.dispatch import Dispatcher
+from logmark.broker.event_limit import EventLimit
 from logmark.broker.faults import Faults
 from logmark.broker.groups import Groups
 from logmark.broker.health import RecentFailures
@@ -101,6 +102,8 @@ class Broker:
         self.config = config or BrokerConfig()
         self.clock: Clock = clock or SystemClock()
         self.watchdog = watchdog or LoopWatchdog(clock=self.clock)
+        # The log events of connections that the broker refused or closed.
+        self.ended_connections = EventLimit(self.watchdog.now)
         self.request_bytes_max = self.config.int("socket.request.max.bytes")
         self.fetch_bytes_max = self.config.int("fetch.max.bytes")
         self.durability = durability
