@@ -199,6 +199,8 @@ class Dispatcher:
                 return
             if isinstance(body, asyncio.Future):
                 body.add_done_callback(lambda body: _copy(body, answered))
+                # A lost connection takes its waiting fetches with it.
+                answered.add_done_callback(lambda answered: body.cancel() if answered.cancelled() else None)
             elif not answered.done():
                 answered.set_result(body)
 

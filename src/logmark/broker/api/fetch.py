@@ -14,6 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from logmark.broker import unreadable
+from logmark.broker.answers import LongWork
+from logmark.broker.pace import Steps, run_at_once, run_in_turns
 from logmark.broker.sessions import FetchSession
 from logmark.errors import ErrorCode, Refused
 from logmark.log.file_range import FileRange
@@ -38,6 +40,9 @@ READ_COMMITTED = 1
 RECORDS_BYTES_MAX = 8 * 1024 * 1024
 # Records below this size are sent as the bytes that were read.
 RANGE_BYTES_MIN = 4 * 1024
+# So many partitions are looked at in some milliseconds; more in turns. A longer request is decoded in a thread.
+LARGE = 500
+LARGE_BYTES = 16 * 1024
 # What a waiting fetch takes in memory, about, and each of its partitions.
 FETCH_BYTES, PARTITION_BYTES = 2000, 600
 
@@ -47,9 +52,24 @@ Collected = list[tuple[TopicPartition, Answer]]
 
 def handle_frame(
     frame: memoryview, body_at: int, at: "Request", *, refuse_with: ErrorCode | None
-) -> "Buffers | asyncio.Future[Buffers | None]":
+) -> "Buffers | asyncio.Future[Buffers | None] | LongWork":
     """Answers with what there is, or when there is enough."""
-    request = wire.decode_request(at.version, frame, body_at)
+    decode = partial(wire.decode_request, at.version, frame, body_at)
+    if len(frame) > LARGE_BYTES:
+        return LongWork(_handle_large(decode, at, refuse_with))
+    return _handle(decode(), at, refuse_with)
+
+
+async def _handle_large(
+    decode: Callable[[], wire.FetchRequest], at: "Request", refuse_with: ErrorCode | None
+) -> "Buffers | asyncio.Future[Buffers | None]":
+    answer = _handle(await at.broker.dispatcher.in_thread(decode), at, refuse_with)
+    return await answer.work if isinstance(answer, LongWork) else answer  # type: ignore[return-value]
+
+
+def _handle(
+    request: wire.FetchRequest, at: "Request", refuse_with: ErrorCode | None
+) -> "Buffers | asyncio.Future[Buffers | None] | LongWork":
     try:
         if request.replica_id not in (CONSUMER, DEBUG_CONSUMER):
             # Replicas are brokers, and there is no other broker (CVE-2018-1288).
@@ -107,8 +127,8 @@ class _Fetch:
     """One fetch from its arrival to its answer."""
 
     __slots__ = (
-        "_answered", "_at", "_bytes", "_is_due", "_memory_bytes", "_only_news", "_request", "_session", "_timer",
-        "_wanted", "_watches",
+        "_answered", "_at", "_bytes", "_grown", "_is_changed", "_is_due", "_is_over", "_memory_bytes", "_only_news",
+        "_reading", "_request", "_session", "_timer", "_wanted", "_watches",
     )  # fmt: skip
 
     def __init__(
@@ -127,28 +147,44 @@ class _Fetch:
         self._timer: asyncio.TimerHandle | None = None
         self._watches: list[_Watch] = []
         self._is_due = False
+        # Whether the client waits no more.
+        self._is_over = request.max_wait_ms <= 0
         # How many bytes there are for it, at most.
         self._bytes = 0
+        # The read of many partitions that is under way; what became visible meanwhile, and whether more changed.
+        self._reading: asyncio.Task[None] | None = None
+        self._grown = 0
+        self._is_changed = False
         self._memory_bytes = FETCH_BYTES + PARTITION_BYTES * len(self._wanted)
 
-    def begin(self) -> "Buffers | asyncio.Future[Buffers | None]":
+    def begin(self) -> "Buffers | asyncio.Future[Buffers | None] | LongWork":
         """Return the answer, or a future if it has to wait for records, or for its turn to read them."""
+        if len(self._wanted) > LARGE:
+            return LongWork(self._begin_large())
         if self._at.broker.read_turns.is_over:
             answered = self._answer_later()
             self._at.broker.read_turns.wait(self._begin_late)
             return answered
-        collected, is_enough = self._collect()
+        collected, is_enough = run_at_once(self._collect())
         if self._is_answered_now(is_enough):
             return self._encoded(collected)
         answered = self._answer_later()
         self._watch()
         return answered
 
+    async def _begin_large(self) -> "asyncio.Future[Buffers | None]":
+        # It watches before it reads: others have their turns meanwhile, and may append.
+        answered = self._answer_later()
+        self._watch()
+        self._is_over = self._is_answered_now(False)
+        await self._read_large()
+        return answered
+
     def _begin_late(self) -> None:
         assert self._answered is not None
         if self._answered.done():
             return
-        collected, is_enough = self._collect()
+        collected, is_enough = run_at_once(self._collect())
         if self._is_answered_now(is_enough):
             self._answered.set_result(self._encoded(collected))
         else:
@@ -156,7 +192,7 @@ class _Fetch:
 
     def _is_answered_now(self, is_enough: bool) -> bool:
         # Where memory is short nobody waits: the client asks again.
-        return is_enough or self._request.max_wait_ms <= 0 or not self._at.broker.budget.has_room(self._memory_bytes)
+        return is_enough or self._is_over or not self._at.broker.budget.has_room(self._memory_bytes)
 
     def _answer_later(self) -> "asyncio.Future[Buffers | None]":
         broker = self._at.broker
@@ -169,7 +205,7 @@ class _Fetch:
         """Wait for records, as long as the client does."""
         broker = self._at.broker
         wait_s = min(self._request.max_wait_ms, MAX_WAIT_MS_MAX) / 1000
-        self._timer = broker.loop.call_later(wait_s, self._look_again, True)
+        self._timer = broker.loop.call_later(wait_s, self._end_wait)
         is_committed = self._request.isolation_level == READ_COMMITTED
         for where, _ in self._wanted:
             partition = broker.logs.partition(where.topic, where.partition)
@@ -180,31 +216,65 @@ class _Fetch:
 
     def count(self, grown: int | None) -> None:
         """Count what became visible, and look if it is enough; None is a change that the client may have to know of."""
+        if self._reading is not None:
+            self._grown += grown or 0
+            self._is_changed = self._is_changed or grown is None
+            return
         self._bytes += grown or 0
         # Many changes in one turn of the loop are one reason to look.
         if not self._is_due and (grown is None or self._bytes >= self._request.min_bytes):
             self._is_due = True
-            self._at.broker.loop.call_soon(self._look_again, False)
+            self._at.broker.loop.call_soon(self._look_again)
 
-    def _look_again(self, time_is_over: bool) -> None:
-        if self._answered is None or self._answered.done():
+    def _end_wait(self) -> None:
+        self._is_over = True
+        self._look_again()
+
+    def _look_again(self) -> None:
+        if self._answered is None or self._answered.done() or self._reading is not None:
             return
-        read_turns = self._at.broker.read_turns
-        if read_turns.is_over:
-            read_turns.wait(partial(self._read_again, time_is_over))
+        if len(self._wanted) > LARGE:
+            self._reading = asyncio.ensure_future(self._read_large())
+        elif self._at.broker.read_turns.is_over:
+            self._at.broker.read_turns.wait(self._read_again)
         else:
-            self._read_again(time_is_over)
+            self._read_again()
 
-    def _read_again(self, time_is_over: bool) -> None:
+    def _read_again(self) -> None:
         self._is_due = False
         if self._answered is None or self._answered.done():
             return
-        collected, is_enough = self._collect()
-        if is_enough or time_is_over:
+        collected, is_enough = run_at_once(self._collect())
+        if is_enough or self._is_over:
             self._answered.set_result(self._encoded(collected))
             return
         for watch in self._watches:
             watch.begin()
+
+    async def _read_large(self) -> None:
+        """Read many partitions while others have their turns, and answer if there is enough."""
+        assert self._answered is not None
+        self._reading = asyncio.current_task()
+        try:
+            while not self._answered.done():
+                self._grown, self._is_changed = 0, False
+                for watch in self._watches:
+                    watch.begin()
+                collected, is_enough = await run_in_turns(self._collect())
+                if self._answered.done():
+                    return
+                if is_enough or self._is_over:
+                    self._answered.set_result(self._encoded(collected))
+                # What became visible meanwhile may have been read or not.
+                self._bytes += self._grown
+                if not self._is_changed and self._bytes < self._request.min_bytes:
+                    return
+        except Exception as error:  # noqa: BLE001 - the connection logs it and is closed
+            if not self._answered.done():
+                self._answered.set_exception(error)
+        finally:
+            self._reading = None
+            self._is_due = False
 
     def _end(self, _: object) -> None:
         if self._timer is not None:
@@ -215,8 +285,8 @@ class _Fetch:
         self._watches = []
         self._at.broker.budget.hold(-self._memory_bytes)
 
-    def _collect(self) -> tuple[Collected, bool]:
-        """What can be sent now, and whether it is worth sending."""
+    def _collect(self) -> "Steps[tuple[Collected, bool]]":
+        """Find what can be sent now, and whether it is worth sending."""
         left = min(self._request.max_bytes, self._at.broker.fetch_bytes_max, RECORDS_BYTES_MAX)
         total = known = 0
         is_urgent = False
@@ -235,6 +305,7 @@ class _Fetch:
             total += len(answer.records)
             left = max(left - len(answer.records), 0)
             collected.append((where, answer))
+            yield 1
         # A partition that nobody knows waits with the others, or its reader would ask without a pause; one that is
         # deleted meanwhile ends the wait.
         is_urgent = is_urgent or not known or known < len(self._watches)
