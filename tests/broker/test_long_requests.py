@@ -129,7 +129,9 @@ def serve(folder: Path, work: Work, **settings: str) -> None:
     """Run something beside a broker with a wide topic, in one event loop, and a client of it."""
 
     async def run() -> None:
-        broker = Broker(data_dir=str(folder), durability="os", config=BrokerConfig(settings))
+        # The records have old timestamps, and must not be deleted if this takes long.
+        config = BrokerConfig({"log.retention.ms": "-1", **settings})
+        broker = Broker(data_dir=str(folder), durability="os", config=config)
         await broker.start()
         turns = Turns()
         turning = asyncio.create_task(turns.run())
