@@ -20,6 +20,7 @@ from logmark.broker.api import (
     delete_records,
     describe_groups,
     find_coordinator,
+    join_group,
     leave_group,
     list_groups,
     list_offsets,
@@ -652,3 +653,28 @@ def test_the_reader_that_is_blocked_for_longest_is_closed_when_large_requests_wa
         await client.receive_frame()
 
     serve(tmp_path, work)
+
+
+def test_a_large_join_that_waits_for_its_group_holds_neither_memory_of_work_nor_its_connection(tmp_path: Path) -> None:
+    async def check(broker: Broker, client: Client, turns: Turns) -> None:
+        before = broker.budget.used
+        protocols = [join_group.schema.RequestProtocol(name="range", metadata=bytes(200_000))]
+        async with client_of(broker) as joining:
+            joining.send(
+                join_group, 1, group_id="group", session_timeout_ms=60_000, rebalance_timeout_ms=60_000, member_id="",
+                protocol_type="consumer", protocols=protocols,
+            )  # fmt: skip
+            group = 200_000
+            await wait_for(lambda: broker.budget.used >= before + group)
+            # The member's metadata, and what its group and its connection take; the request took three times as much.
+            await wait_for(lambda: broker.budget.used < before + 1.5 * group)
+        await wait_for(lambda: len(broker.connections) == 1, "nobody noticed that the client has gone")
+
+    serve(tmp_path, check, **{"group.initial.rebalance.delay.ms": "600000"})
+
+
+async def wait_for(is_true: Callable[[], bool], what: str = "it never came true") -> None:
+    deadline = asyncio.get_running_loop().time() + 60
+    while not is_true():
+        assert asyncio.get_running_loop().time() < deadline, what
+        await asyncio.sleep(0)

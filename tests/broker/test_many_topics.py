@@ -32,6 +32,7 @@ from logmark.disk.files import RealFileSystem
 from logmark.errors import ErrorCode, Refused
 from logmark.log import checkpoints
 from logmark.log.catalog import FILE_NAME as CATALOG
+from logmark.log.catalog import PARTITIONS_MAX
 from logmark.log.partition import Partition
 from logmark.testing import Broker, FaultyFileSystem
 from logmark.wire.schema import create_partitions as partitions_schema
@@ -568,3 +569,35 @@ def test_groups_forget_a_thousand_topics_by_a_few_looks_at_their_offsets(
     assert 1 + COUNT // FORGOTTEN_AT_ONCE == len(looks), "only a shard with offsets looks, once for each portion"
     answer = served.wire.ask(offset_fetch, 5, group_id="group", topics=None)
     assert ["kept"] == [topic.name for topic in answer.topics]
+
+
+def ask_for_partitions(wire: Wire, topic: str, count: int, **more: Any) -> tuple[ErrorCode, str]:
+    wanted = partitions_schema.RequestTopic(name=topic, count=count, assignments=None)
+    (answer,) = wire.ask(create_partitions, 3, topics=[wanted], timeout_ms=60_000, **more).results
+    return ErrorCode(answer.error_code), answer.error_message or ""
+
+
+@pytest.mark.parametrize("validate_only", [True, False])
+def test_a_topic_does_not_grow_beyond_what_a_new_one_may_have(validate_only: bool) -> None:
+    with Broker() as broker, closing(Wire(broker)) as wire:
+        broker.create_topic("t")
+
+        code, text = ask_for_partitions(wire, "t", PARTITIONS_MAX + 1, validate_only=validate_only)
+
+        assert (ErrorCode.INVALID_PARTITIONS, True) == (code, str(PARTITIONS_MAX) in text)
+        broker.restart()  # a catalogue with more would be refused
+
+
+def test_all_topics_together_have_a_limit_of_partitions_that_leaves_room_for_groups() -> None:
+    with Broker({"partitions.max": "10"}) as broker, closing(Wire(broker)) as wire:
+        topics = [new_topic("a", 6), new_topic("b", 5), new_topic("c", 4)]
+        answered = wire.ask(create_topics, 7, topics=topics).topics
+        assert [ErrorCode.NONE, ErrorCode.POLICY_VIOLATION, ErrorCode.NONE] == [each.error_code for each in answered]
+        assert "partitions.max" in answered[1].error_message
+
+        code, text = ask_for_partitions(wire, "a", 7)
+
+        assert (ErrorCode.POLICY_VIOLATION, True) == (code, "partitions.max" in text)
+        assert ErrorCode.NONE == wire.ask(find_coordinator, 3, key="group", key_type=0).error_code
+        assert ErrorCode.NONE == wire.ask(delete_topics, 5, topic_names=["c"]).responses[0].error_code
+        assert ErrorCode.NONE == ask_for_partitions(wire, "a", 10)[0]

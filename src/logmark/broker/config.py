@@ -54,6 +54,7 @@ BROKER_SETTINGS: Mapping[str, BrokerSetting] = {
         _list("listeners", "", "Where to listen: PLAINTEXT://HOST:PORT, several with commas."),
         _list("advertised.listeners", "", "What clients are told to connect to, one for each listener."),
         _int("num.partitions", 1, "Partitions of a topic created without a count.", low=1, high=10_000),
+        _int("partitions.max", 20_000, "Partitions of all topics together; each takes memory.", high=INT_MAX),
         _bool("auto.create.topics.enable", True, "Asking for a topic's metadata creates it."),
         _bool("delete.topic.enable", True, "Topics can be deleted."),
         _int("socket.request.max.bytes", 104_857_600, "The largest request.", low=1024, high=INT_MAX),

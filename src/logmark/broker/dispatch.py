@@ -167,8 +167,8 @@ class Dispatcher:
                 return self._work_on_frame(entry.name, answer, request.connection)
             return answer
         if len(frame) > LARGE_REQUEST_BYTES:
-            work = self._answer_large(entry, frame, body_at, request, refuse_with)
-            return self._start_long(entry.name, work, request)
+            large = LongWork(self._answer_large(entry, frame, body_at, request, refuse_with))
+            return self._work_on_frame(entry.name, large, request.connection)
         message = messages.decode_request(entry.schema, request.version, frame[body_at:])
         result = self._handle(entry, message, request, refuse_with)
         if isinstance(result, messages.Message):
@@ -199,8 +199,9 @@ class Dispatcher:
                 return
             if isinstance(body, asyncio.Future):
                 body.add_done_callback(lambda body: _copy(body, answered))
-                # A lost connection takes its waiting fetches with it.
-                answered.add_done_callback(lambda answered: body.cancel() if answered.cancelled() else None)
+                # A lost connection takes its waiting fetches with it; a join goes on, as its member does.
+                if not isinstance(body, asyncio.Task):
+                    answered.add_done_callback(lambda answered: body.cancel() if answered.cancelled() else None)
             elif not answered.done():
                 answered.set_result(body)
 
@@ -236,7 +237,11 @@ class Dispatcher:
 
     async def _answer_large(
         self, entry: Api, frame: memoryview, body_at: int, request: Request, refuse_with: ErrorCode | None
-    ) -> Buffers | None:
+    ) -> "Buffers | asyncio.Future[Buffers | None] | None":
+        """Return the answer, or a future if the request has taken effect and waits for others, as a join does.
+
+        Memory is held for the work and not for the wait: what a join says about its member counts as its group's.
+        """
         objects = min(MEMORY_PER_BYTE * len(frame), MEMORY_OF_OBJECTS_MAX)
         async with self.working(2 * len(frame) + objects):
             try:
@@ -250,12 +255,12 @@ class Dispatcher:
                 # As if the request had never come: nobody will know the answer.
                 return None
             result = self._handle(entry, message, request, refuse_with)
-            if isinstance(result, LateReply):
-                result = _as_future(result)
-            work = _completed(result) if isinstance(result, messages.Message) else result
-            return await self._finish(
-                entry, message, work.work if isinstance(work, LongWork) else work, request, is_long=True
-            )
+            if isinstance(result, messages.Message):
+                return await self.in_thread(partial(self._encoded, entry, request, result))
+            if isinstance(result, LongWork):
+                return await self._finish(entry, message, result.work, request, is_long=True)
+        waiting = _as_future(result) if isinstance(result, LateReply) else result
+        return self._start(entry.name, self._finish(entry, message, waiting, request, is_long=True))
 
     async def in_thread(self, call: Callable[[], T]) -> T:
         """Return what a call returns that takes long; not in the threads that wait for the disk."""
@@ -369,10 +374,6 @@ def _copy(done: "asyncio.Future[Buffers | None]", to: "asyncio.Future[Buffers | 
         to.set_exception(error)
     else:
         to.set_result(done.result())
-
-
-async def _completed(reply: messages.Message) -> messages.Message:
-    return reply
 
 
 def refusal(

@@ -20,7 +20,7 @@ from logmark.broker.pace import Pace, decide_each
 from logmark.clock import Clock
 from logmark.errors import ErrorCode, Refused
 from logmark.log import catalog
-from logmark.log.catalog import Catalog, Entry
+from logmark.log.catalog import Catalog, Entry, check_partition_count
 from logmark.log.directory import DataDirectory
 from logmark.log.partition import Partition, batch_rules
 from logmark.log.partitions import DeletedPartition
@@ -89,6 +89,31 @@ class _SettingsInForce:
             rules = batch_rules(settings, decompressed_bytes_max=self._decompressed_bytes_max)
             found = self._known[key] = settings, rules
         return found
+
+
+class _Room:
+    """How many partitions may still be created: each takes some 4 KB of memory, also without a record.
+
+    The internal topic does not count: whoever uses up all partitions must not keep others from having groups.
+    """
+
+    def __init__(self, catalog: Catalog, partitions_max: int) -> None:
+        self._partitions_max = partitions_max
+        self._left = partitions_max - sum(
+            entry.partitions for entry in catalog.entries() if entry.name != OFFSETS_TOPIC
+        )
+
+    def take(self, topic: str, partitions: int) -> None:
+        """Count new partitions; raises Refused if there would be too many."""
+        if topic == OFFSETS_TOPIC:
+            return
+        if partitions > self._left:
+            raise Refused(
+                ErrorCode.POLICY_VIOLATION,
+                f"The broker would have more than {self._partitions_max} partitions. Delete topics, or raise its "
+                "setting partitions.max.",
+            )
+        self._left -= partitions
 
 
 class Logs:
@@ -236,6 +261,7 @@ class Logs:
 
     async def _create_topics(self, wanted: Sequence[Callable[[], NewTopic]]) -> list[Topic | Refused]:
         draft, in_force, pace = self._changes.catalog.copy(), self._settings_in_force(), Pace()
+        room = _Room(draft, self._config.int("partitions.max"))
         successors: list[TopicPartition] = []
 
         def enter(decide: Callable[[], NewTopic]) -> Entry:
@@ -244,6 +270,7 @@ class Logs:
             if new.name == OFFSETS_TOPIC and new.partitions != OFFSETS_TOPIC_PARTITIONS:
                 raise Refused(ErrorCode.INVALID_PARTITIONS, f"{new.name} has {OFFSETS_TOPIC_PARTITIONS} partitions.")
             in_force.get(new.overrides)
+            room.take(new.name, new.partitions)
             successors.extend(self._find_successors(new.name, range(new.partitions)))
             return draft.create(new.name, new.partitions, new.overrides)
 
@@ -266,10 +293,13 @@ class Logs:
 
     async def _add_partitions(self, wanted: Sequence[Callable[[], tuple[Topic, int]]]) -> list[Topic | Refused]:
         draft, pace = self._changes.catalog.copy(), Pace()
+        room = _Room(draft, self._config.int("partitions.max"))
         successors: list[TopicPartition] = []
 
         def grow(decide: Callable[[], tuple[Topic, int]]) -> tuple[Topic, Entry]:
             topic, count = decide()
+            check_partition_count(count)
+            room.take(topic.name, count - topic.partition_count)
             successors.extend(self._find_successors(topic.name, range(topic.partition_count, count)))
             return topic, draft.grow(topic.name, count)
 

@@ -200,13 +200,7 @@ class Catalog:
     def check_new(self, name: str, partitions: int, overrides: Mapping[str, str]) -> None:
         """Refuses what could not become a topic; changes nothing."""
         self.check_new_name(name)
-        if not 1 <= partitions <= PARTITIONS_MAX:
-            raise Refused(
-                ErrorCode.INVALID_PARTITIONS,
-                "Number of partitions was set to an invalid non-positive value."
-                if partitions < 1
-                else f"Number of partitions must not exceed {PARTITIONS_MAX} on one node.",
-            )
+        check_partition_count(partitions)
         TopicSettings(overrides)
 
     # Changes
@@ -226,7 +220,8 @@ class Catalog:
         self._next_producer_id = next_producer_id
 
     def grow(self, name: str, partitions: int) -> Entry:
-        """Raise a topic's partition count."""
+        """Raise a topic's partition count; raises Refused if it would be too large."""
+        check_partition_count(partitions)
         return self._enter(replace(self._entries[name], partitions=partitions))
 
     def override(self, name: str, overrides: Mapping[str, str]) -> Entry:
@@ -255,6 +250,17 @@ class Catalog:
         self._lines.pop(entry.name, None)
         self._by_metric_name[_metric_name(entry.name)] = entry.name
         return entry
+
+
+def check_partition_count(count: int) -> None:
+    """Refuse a number of partitions that no topic can have."""
+    if not 1 <= count <= PARTITIONS_MAX:
+        raise Refused(
+            ErrorCode.INVALID_PARTITIONS,
+            "Number of partitions was set to an invalid non-positive value."
+            if count < 1
+            else f"Number of partitions must not exceed {PARTITIONS_MAX} on one node.",
+        )
 
 
 def _metric_name(topic: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from logmark.broker.pace import Pace, decide_each
 from logmark.errors import ErrorCode, Refused
+from logmark.log.catalog import check_partition_count
 from logmark.wire.schema import create_partitions as schema
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def _growth(wanted: schema.RequestTopic, at: "Request", *, is_repeated: bool) ->
             ErrorCode.INVALID_PARTITIONS,
             f"The topic {wanted.name} currently has {have} partition(s); {wanted.count} would not be an increase.",
         )
+    check_partition_count(wanted.count)
     if wanted.assignments is not None:
         more = wanted.count - have
         if len(wanted.assignments) != more or any(
