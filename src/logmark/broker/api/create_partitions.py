@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from logmark.broker.answers import LongWork
 from logmark.broker.pace import Pace, decide_each
 from logmark.errors import ErrorCode, Refused
 from logmark.log.catalog import check_partition_count
@@ -21,8 +22,13 @@ KEY = schema.KEY
 VERSIONS = range(0, 4)
 
 
-async def handle(request: schema.Request, at: "Request") -> schema.Response:
+def handle(request: schema.Request, at: "Request") -> LongWork:
     """Grow topics, all that can grow by one change."""
+    # The requests behind it on the same connection take effect after it.
+    return LongWork(_answer(request, at))
+
+
+async def _answer(request: schema.Request, at: "Request") -> schema.Response:
     named = Counter(topic.name for topic in request.topics)
     decisions = {topic.name: partial(_growth, topic, at, is_repeated=named[topic.name] > 1) for topic in request.topics}
     pace = Pace()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from logmark.broker.answers import Buffers, LongBody
+from logmark.broker.answers import Buffers, LongBody, LongWork
 from logmark.broker.api.describe_configs import TOPIC_CONFIG_SOURCES
 from logmark.broker.logs import NewTopic, Topic
 from logmark.broker.pace import Pace, decide_each
@@ -28,8 +28,13 @@ DEFAULT = -1
 CONFIGS_FROM = 5
 
 
-async def handle(request: schema.Request, at: "Request") -> Buffers:
+def handle(request: schema.Request, at: "Request") -> LongWork:
     """Create what can be created, by one change; with validate_only it only says what would happen."""
+    # The requests behind it on the same connection take effect after it.
+    return LongWork(_create(request, at))
+
+
+async def _create(request: schema.Request, at: "Request") -> Buffers:
     named = Counter(topic.name for topic in request.topics)
     # Of topics that are named twice the last one is answered, in the place of the first.
     decisions = {

@@ -7,6 +7,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
+from logmark.broker.answers import LongWork
 from logmark.broker.pace import Pace
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import delete_topics as schema
@@ -21,8 +22,13 @@ VERSIONS = range(1, 7)
 NO_ID = bytes(16)
 
 
-async def handle(request: schema.Request, at: "Request") -> schema.Response:
+def handle(request: schema.Request, at: "Request") -> LongWork:
     """Delete topics, all that can be deleted by one change."""
+    # The requests behind it on the same connection take effect after it.
+    return LongWork(_answer(request, at))
+
+
+async def _answer(request: schema.Request, at: "Request") -> schema.Response:
     wanted: list[tuple[str | None, bytes]] = (
         [(topic.name, topic.topic_id) for topic in request.topics]
         if at.version >= 6

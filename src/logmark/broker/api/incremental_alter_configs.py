@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from logmark.broker.answers import LongWork
 from logmark.broker.api.describe_configs import BROKER, TOPIC
 from logmark.broker.pace import Pace, decide_each
 from logmark.errors import ErrorCode, Refused
@@ -24,8 +25,13 @@ VERSIONS = range(0, 2)
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
-async def handle(request: schema.Request, at: "Request") -> schema.Response:
+def handle(request: schema.Request, at: "Request") -> LongWork:
     """Change settings of topics by one change, of each topic all or none."""
+    # The requests behind it on the same connection take effect after it.
+    return LongWork(_answer(request, at))
+
+
+async def _answer(request: schema.Request, at: "Request") -> schema.Response:
     named = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     decisions = [
         partial(_overrides, each, at, is_repeated=named[each.resource_type, each.resource_name] > 1)

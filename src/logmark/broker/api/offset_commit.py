@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 KEY = schema.KEY
 VERSIONS = range(2, 10)
 
-# A commit of more is decided and written in portions: as one batch it would hold up everybody, now and at each load.
-PLACES_AT_ONCE, METADATA_CHARS_AT_ONCE = 500, 128 * 1024
+# A commit is one step, however many partitions it has: nobody sees half of it, and a crash or a rebalance takes all of
+# it or nothing. Only one with more metadata than this is decided and written in portions.
+METADATA_CHARS_AT_ONCE = 8 * 1024 * 1024
 
 Errors = dict[tuple[str, int], ErrorCode]
 
@@ -35,7 +36,7 @@ def handle(request: schema.Request, at: "Request") -> schema.Response | LateRepl
     Of a partition that is named several times the last offset counts.
     """
     if sum(len(topic.partitions) for topic in request.topics) > LARGE:
-        return LongWork(_commit_in_portions(request, at))
+        return LongWork(_commit_many(request, at))
     errors, known = run_at_once(_known_places(request, at))
     if errors and not known:
         # A request of unknown partitions only is answered as such, whatever the group.
@@ -53,9 +54,12 @@ def handle(request: schema.Request, at: "Request") -> schema.Response | LateRepl
     return reply
 
 
-async def _commit_in_portions(request: schema.Request, at: "Request") -> schema.Response:
+async def _commit_many(request: schema.Request, at: "Request") -> schema.Response:
     pace = Pace()
     errors, known = await run_in_turns(_known_places(request, at), pace)
+    if at.connection.is_lost:
+        # As if it had never come: its client may have committed something later on another connection.
+        known = []
     waiting: list[tuple[list[Place], asyncio.Future[OffsetsCommitted | Refused]]] = []
     # Without a known partition the group is not looked at, as above.
     for portion in _portions(known):
@@ -103,7 +107,7 @@ def _portions(places: list[Place]) -> Iterator[list[Place]]:
     for place in places:
         portion.append(place)
         chars += len(place.metadata)
-        if len(portion) == PLACES_AT_ONCE or chars >= METADATA_CHARS_AT_ONCE:
+        if chars >= METADATA_CHARS_AT_ONCE:
             yield portion
             portion, chars = [], 0
     if portion:
