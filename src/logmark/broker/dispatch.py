@@ -39,6 +39,9 @@ NEVER = 1 << 15
 
 # Requests above this size are decoded in a thread; one of this size takes a millisecond or two.
 LARGE_REQUEST_BYTES = 16 * 1024
+# Long work that is under way at one time, and the memory that each takes beside its request, about.
+LONG_WORKS_AT_ONCE = 4
+LONG_WORK_BYTES = 1024 * 1024
 # What the objects of a request and of its answer take in memory, at most, for each byte of the request and in all.
 MEMORY_PER_BYTE, MEMORY_OF_OBJECTS_MAX = 30, 600 * messages.REQUEST_OBJECTS_MAX
 
@@ -102,6 +105,7 @@ class Dispatcher:
             key: entry.schema.FLEXIBLE_FROM for key, entry in self.apis.items()
         }.get
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._long_works = asyncio.Semaphore(LONG_WORKS_AT_ONCE)
         # The first one starts with the first large request.
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="logmark-large-requests")
 
@@ -168,7 +172,8 @@ class Dispatcher:
             return answer
         if len(frame) > LARGE_REQUEST_BYTES:
             large = LongWork(self._answer_large(entry, frame, body_at, request, refuse_with))
-            return self._work_on_frame(entry.name, large, request.connection)
+            memory_bytes = 2 * len(frame) + min(MEMORY_PER_BYTE * len(frame), MEMORY_OF_OBJECTS_MAX)
+            return self._work_on_frame(entry.name, large, request.connection, memory_bytes)
         message = messages.decode_request(entry.schema, request.version, frame[body_at:])
         result = self._handle(entry, message, request, refuse_with)
         if isinstance(result, messages.Message):
@@ -182,14 +187,14 @@ class Dispatcher:
         return self._start(entry.name, self._finish(entry, message, result, request))
 
     def _work_on_frame(
-        self, api: str, long: LongWork, connection: "Connection"
+        self, api: str, long: LongWork, connection: "Connection", memory_bytes: int = 0
     ) -> "asyncio.Future[Buffers | None]":
         """Hold the connection while the handler works; what it then waits for, the disk say, does not hold it."""
         answered: asyncio.Future[Buffers | None] = asyncio.get_running_loop().create_future()
 
         async def work() -> None:
             try:
-                body: Any = await long.work
+                body: Any = await self._in_line(long.work, memory_bytes)
             except Malformed as error:
                 connection.refuse(str(error))
                 body = None
@@ -231,9 +236,24 @@ class Dispatcher:
     def _start_long(
         self, api: str, work: Coroutine[Any, Any, Buffers | None], request: Request
     ) -> "asyncio.Task[Buffers | None]":
-        task = self._start(api, work)
+        task = self._start(api, self._in_line(work, LONG_WORK_BYTES))
         request.connection.hold_during(task)
         return task
+
+    async def _in_line(self, work: Coroutine[Any, Any, T], memory_bytes: int) -> T:
+        """Do long work when few others are at work and there is memory for it.
+
+        Thousands of connections may ask for all topics at once, and read none of the answers.
+        """
+        try:
+            async with self._long_works:
+                if not memory_bytes:
+                    return await work
+                async with self.working(memory_bytes):
+                    return await work
+        finally:
+            # It was never begun if this was cancelled in the line.
+            work.close()
 
     async def _answer_large(
         self, entry: Api, frame: memoryview, body_at: int, request: Request, refuse_with: ErrorCode | None
@@ -242,23 +262,21 @@ class Dispatcher:
 
         Memory is held for the work and not for the wait: what a join says about its member counts as its group's.
         """
-        objects = min(MEMORY_PER_BYTE * len(frame), MEMORY_OF_OBJECTS_MAX)
-        async with self.working(2 * len(frame) + objects):
-            try:
-                message = await self.in_thread(
-                    partial(messages.decode_request, entry.schema, request.version, frame[body_at:])
-                )
-            except Malformed as error:
-                request.connection.refuse(str(error))
-                return None
-            if request.connection.is_lost:
-                # As if the request had never come: nobody will know the answer.
-                return None
-            result = self._handle(entry, message, request, refuse_with)
-            if isinstance(result, messages.Message):
-                return await self.in_thread(partial(self._encoded, entry, request, result))
-            if isinstance(result, LongWork):
-                return await self._finish(entry, message, result.work, request, is_long=True)
+        try:
+            message = await self.in_thread(
+                partial(messages.decode_request, entry.schema, request.version, frame[body_at:])
+            )
+        except Malformed as error:
+            request.connection.refuse(str(error))
+            return None
+        if request.connection.is_lost:
+            # As if the request had never come: nobody will know the answer.
+            return None
+        result = self._handle(entry, message, request, refuse_with)
+        if isinstance(result, messages.Message):
+            return await self.in_thread(partial(self._encoded, entry, request, result))
+        if isinstance(result, LongWork):
+            return await self._finish(entry, message, result.work, request, is_long=True)
         waiting = _as_future(result) if isinstance(result, LateReply) else result
         return self._start(entry.name, self._finish(entry, message, waiting, request, is_long=True))
 

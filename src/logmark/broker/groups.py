@@ -223,7 +223,10 @@ class Groups:
         """Return whether groups may take more memory; the log says once when they may not."""
         has_room = self._broker.budget.has_room_for_groups(size_bytes)
         if has_room:
-            self._is_memory_reported = False
+            # Not at each group that comes and goes.
+            budget = self._broker.budget
+            if self._is_memory_reported and budget.has_room_for_groups(budget.groups_max // 10):
+                self._is_memory_reported = False
         elif not self._is_memory_reported:
             self._is_memory_reported = True
             log.warning(

@@ -66,7 +66,7 @@ class MemoryBudget:
         self._large = 0  # those of large ones among them
         self._waiting: dict[Size, deque[tuple[int, Granted]]] = {size: deque() for size in Size}
         self._groups = 0  # bytes of groups, also those above their share
-        self._groups_max = bytes_max // 2
+        self.groups_max = bytes_max // 2
         self._works = 0  # how many are under way
         self._waiting_works: deque[tuple[int, Granted]] = deque()
 
@@ -114,13 +114,13 @@ class MemoryBudget:
 
     def has_room_for_groups(self, size_bytes: int) -> bool:
         """Return whether groups may take more memory."""
-        return self._groups + size_bytes <= self._groups_max
+        return self._groups + size_bytes <= self.groups_max
 
     def hold_groups(self, size_bytes: int) -> None:
         """Count what groups take more than before, or less."""
-        counted = min(self._groups, self._groups_max)
+        counted = min(self._groups, self.groups_max)
         self._groups += size_bytes
-        self.hold(min(self._groups, self._groups_max) - counted)
+        self.hold(min(self._groups, self.groups_max) - counted)
 
     # Work
 

@@ -41,9 +41,13 @@ NEXT = {
 GROUP_BYTES, MEMBER_BYTES, PENDING_BYTES = 1500, 1500, 500
 
 
+# Every protocol is compared with those of the other members: thousands of empty ones would take as long as large ones.
+PROTOCOL_BYTES = 100
+
+
 def protocols_bytes(protocols: Sequence[Protocol]) -> int:
-    """Return how many bytes a member's protocols have."""
-    return sum(len(each.name) + len(each.metadata) for each in protocols)
+    """Return how many bytes a member's protocols take, about."""
+    return sum(PROTOCOL_BYTES + len(each.name) + len(each.metadata) for each in protocols)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -43,6 +43,8 @@ RANGE_BYTES_MIN = 4 * 1024
 # So many partitions are looked at in some milliseconds; more in turns. A longer request is decoded in a thread.
 LARGE = 500
 LARGE_BYTES = 16 * 1024
+# To look at a partition takes as long as to read so many bytes.
+PARTITION_COST = 16 * 1024
 # What a waiting fetch takes in memory, about, and each of its partitions.
 FETCH_BYTES, PARTITION_BYTES = 2000, 600
 
@@ -310,7 +312,7 @@ class _Fetch:
         # deleted meanwhile ends the wait.
         is_urgent = is_urgent or not known or known < len(self._watches)
         self._bytes = total
-        self._at.broker.read_turns.count(total)
+        self._at.broker.read_turns.count(total + PARTITION_COST * len(collected))
         return collected, is_urgent or total >= self._request.min_bytes
 
     def _complain(self, where: TopicPartition, offset: int, partition: Partition, answer: Answer) -> Answer:
