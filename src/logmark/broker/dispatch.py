@@ -10,7 +10,7 @@ requests. Its connection is held meanwhile, so that its requests take effect in 
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -39,6 +39,8 @@ NEVER = 1 << 15
 
 # Requests above this size are decoded in a thread; one of this size takes a millisecond or two.
 LARGE_REQUEST_BYTES = 16 * 1024
+# A larger answer is sent in two pieces.
+COPIED_BYTES_MAX = 16 * 1024
 # Long work that is under way at one time, and the memory that each takes beside its request, about.
 LONG_WORKS_AT_ONCE = 4
 LONG_WORK_BYTES = 1024 * 1024
@@ -105,6 +107,7 @@ class Dispatcher:
             key: entry.schema.FLEXIBLE_FROM for key, entry in self.apis.items()
         }.get
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._shared: dict[Hashable, asyncio.Future[Any]] = {}
         self._long_works = asyncio.Semaphore(LONG_WORKS_AT_ONCE)
         # The first one starts with the first large request.
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="logmark-large-requests")
@@ -255,6 +258,32 @@ class Dispatcher:
             # It was never begun if this was cancelled in the line.
             work.close()
 
+    def share(self, api: str, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> "asyncio.Future[T]":
+        """Return the result of long work that all share who ask for the same before it begins.
+
+        Thousands of connections may ask for all topics at once. Whoever asks while it is under way gets a later one.
+        """
+        shared = self._shared.get(key)
+        if shared is not None:
+            return shared
+        shared = self._shared[key] = asyncio.get_running_loop().create_future()
+
+        async def work() -> None:
+            try:
+                async with self._long_works, self.working(LONG_WORK_BYTES):
+                    del self._shared[key]
+                    shared.set_result(await make())
+            except BaseException as error:
+                if self._shared.get(key) is shared:
+                    del self._shared[key]
+                if isinstance(error, asyncio.CancelledError):
+                    shared.cancel()
+                    raise
+                shared.set_exception(error)
+
+        self._start(api, work())
+        return shared
+
     async def _answer_large(
         self, entry: Api, frame: memoryview, body_at: int, request: Request, refuse_with: ErrorCode | None
     ) -> "Buffers | asyncio.Future[Buffers | None] | None":
@@ -343,7 +372,7 @@ class Dispatcher:
     def framed(self, correlation_id: int, flexible: bool, body: Buffers) -> Buffers:
         """Return a response with its length and header."""
         header = frames.response_header(correlation_id, flexible=flexible)
-        if len(body) == 1 and not isinstance(only := body[0], FileRange):
+        if len(body) == 1 and not isinstance(only := body[0], FileRange) and len(only) <= COPIED_BYTES_MAX:
             # One piece is one call of the transport, and a copy of a small answer is cheaper than a second piece.
             return [(len(header) + len(only)).to_bytes(4, "big") + header + only]
         size = len(header) + sum(map(len, body))

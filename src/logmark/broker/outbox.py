@@ -61,6 +61,10 @@ class Outbox:
                 taken = piece.take(self.chunk_bytes)
                 if not len(piece):
                     pieces.popleft()
+            elif len(piece) > self.chunk_bytes:
+                # The transport may copy what it is given, and others may share the rest.
+                piece = memoryview(piece)
+                taken, pieces[0] = piece[: self.chunk_bytes], piece[self.chunk_bytes :]
             else:
                 taken = piece
                 pieces.popleft()

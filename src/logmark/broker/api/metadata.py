@@ -4,16 +4,18 @@ v1  controller, racks, internal topics    v4  the client may forbid auto-creatio
 v9  flexible                              v10 topic ids                              v12 topics by id alone
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from logmark.broker.answers import LARGE, LongWork
+from logmark.broker.answers import LARGE, Buffers, LongWork
 from logmark.broker.logs import NewTopic, Topic
 from logmark.broker.pace import Steps, run_at_once, run_in_turns
 from logmark.errors import ErrorCode, Refused
 from logmark.log import catalog
 from logmark.log.partition import Partition
+from logmark.wire.messages import encode_response
 from logmark.wire.schema import metadata as schema
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ Key = tuple[str | None, bytes]
 Missing = Mapping[str, Callable[[], NewTopic]]
 
 
-def handle(request: schema.Request, at: "Request") -> schema.Response | LongWork:
+def handle(request: schema.Request, at: "Request") -> schema.Response | LongWork | Awaitable[Buffers]:
     """The one broker, and every topic that was asked for; later if there are many, or if some are to be created."""
     if at.version < IDS_FROM and any(topic.name is None or topic.topic_id != NO_ID for topic in request.topics or ()):
         # Versions 10 and 11 have a place for ids, but they are not looked up by them.
@@ -45,12 +47,28 @@ def handle(request: schema.Request, at: "Request") -> schema.Response | LongWork
     # Version 0 has no null array: an empty one means all topics.
     if request.topics is None or (at.version == 0 and not request.topics):
         wanted, missing = at.broker.logs.topics(), {}
+        if _is_large(wanted, at):
+            return _share_all(request, at)
     else:
         keys = {(topic.name, topic.topic_id): None for topic in request.topics}
         wanted, missing = list(keys), _to_be_created(keys, request, at)
     if missing or _is_large(wanted, at):
         return LongWork(_answer_later(wanted, missing, request, at))
     return _response(run_at_once(_answers(wanted, {}, request, at)), request, at)
+
+
+async def _share_all(request: schema.Request, at: "Request") -> Buffers:
+    """Return the answer with all topics, which others share who ask for it at the same time."""
+    operations = request.include_cluster_authorized_operations, request.include_topic_authorized_operations
+    key = (KEY, at.version, at.connection.listener.advertised, *operations)
+    dispatcher = at.broker.dispatcher
+    return await asyncio.shield(dispatcher.share("Metadata", key, partial(_encode_all, request, at)))
+
+
+async def _encode_all(request: schema.Request, at: "Request") -> Buffers:
+    topics = await run_in_turns(_answers(at.broker.logs.topics(), {}, request, at))
+    response = _response(topics, request, at)
+    return [await at.broker.dispatcher.in_thread(partial(encode_response, schema, at.version, response))]
 
 
 def _is_large(wanted: Collection[Topic | Key], at: "Request") -> bool:
