@@ -15,7 +15,6 @@ from logmark.log.cleaning import Done, Limits
 from logmark.log.directory import DataDirectory
 from logmark.log.groupcommit import ENTRY_BYTES_MAX, Durability, GroupCommit
 from logmark.log.partition import Appended, Partition
-from logmark.log.recent_reads import RecentReads
 from logmark.log.settings import TopicSettings
 from logmark.log.wal import log as wal
 from logmark.log.wal import points, replay
@@ -86,7 +85,6 @@ class Lab:
         # How often each topic was deleted: one that is made again is another topic.
         self._deleted: Counter[str] = Counter()
         self._wal_limits: WalLimits | None = None
-        self.recent_reads: RecentReads | None = None
         self.directory: DataDirectory | None = None
         self.committer: GroupCommit | None = None
 
@@ -95,9 +93,8 @@ class Lab:
             self.loop, durability=self.durability, worker=self._worker, entry_bytes_max=self._entry_bytes_max
         )
         self.directory = DataDirectory.open(
-            self.path, files=self.files, committer=self.committer, clock=self.clock, wal_limits=self._wal_limits,
-            recent_reads=self.recent_reads,
-        )  # fmt: skip
+            self.path, files=self.files, committer=self.committer, clock=self.clock, wal_limits=self._wal_limits
+        )
         if self.directory.read(CATALOG) is None:
             self.enter("clicks")
         return self.directory

@@ -37,7 +37,6 @@ from logmark.log.directory import DataDirectory, unusable
 from logmark.log.flusher import FlushedLog
 from logmark.log.groupcommit import Durability, GroupCommit
 from logmark.log.preview import has_wal
-from logmark.log.recent_reads import RecentReads
 from logmark.log.wal.log import WalLimits
 
 log = logging.getLogger(__name__)
@@ -114,9 +113,6 @@ class Broker:
         self.faults = Faults()
         self.memory_max = self.config.int("client.memory.max.bytes") or default_bytes_max()
         self.budget = MemoryBudget(self.memory_max)
-        self._recent_reads = RecentReads(
-            self.memory_max // 4, hold=self.budget.hold, has_room=self.budget.has_room
-        )  # fmt: skip
         # The connections whose clients do not take their responses, the longest first.
         self.blocked: dict[Connection, None] = {}
         self.connection_limit = ConnectionLimit(
@@ -206,7 +202,6 @@ class Broker:
             committer=self._committer,
             clock=self.clock,
             wal_limits=WalLimits(bytes_max=self.config.int("wal.max.bytes")),
-            recent_reads=self._recent_reads,
         )
         try:
             self.node_id = self._directory.node_id
@@ -428,7 +423,6 @@ class Broker:
 
     def _sweep_for_ever(self) -> None:
         self.sweep(self.loop.time())
-        self._recent_reads.drop_idle()
         self._sweeper = self.loop.call_later(SWEEP_SECONDS, self._sweep_for_ever)
 
 

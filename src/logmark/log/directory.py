@@ -29,7 +29,6 @@ from logmark.log.identity import Identity
 from logmark.log.partition import Partition
 from logmark.log.partitions import DeletedPartition, Partitions
 from logmark.log.prefetch import ReadAhead
-from logmark.log.recent_reads import RecentReads
 from logmark.log.settings import TopicSettings
 from logmark.log.wal.log import WalLimits, WriteAheadLog
 from logmark.log.wal_recovery import WalRecovery
@@ -55,7 +54,6 @@ class DataDirectory:
         owner: Identity,
         names: Sequence[str],
         wal_limits: WalLimits | None,
-        recent_reads: RecentReads,
     ) -> None:
         """Take what `open` has locked and found; `open` then recovers and begins."""
         self.path = path
@@ -71,7 +69,7 @@ class DataDirectory:
         self._recovery = WalRecovery(path, self.directory_id, files)
         self._partitions = Partitions(
             path, files=files, committer=committer, clock=clock, folders=self._folders, checkpoints=self._checkpoints,
-            recovery=self._recovery, was_clean=self.was_clean, recent_reads=recent_reads,
+            recovery=self._recovery, was_clean=self.was_clean,
         )  # fmt: skip
 
     # Opening and closing
@@ -85,7 +83,6 @@ class DataDirectory:
         committer: GroupCommit,
         clock: Clock,
         wal_limits: WalLimits | None = None,
-        recent_reads: RecentReads | None = None,
     ) -> "DataDirectory":
         """Lock a directory, create it if it is new, and recover what a crash has left in its WAL.
 
@@ -106,7 +103,7 @@ class DataDirectory:
                 owner = identity.read_or_create(path, files, names)
                 self = cls(
                     path, files=files, committer=committer, clock=clock, lock=lock, owner=owner, names=names,
-                    wal_limits=wal_limits, recent_reads=recent_reads or RecentReads(),
+                    wal_limits=wal_limits,
                 )  # fmt: skip
                 self._recovery.run(names, was_clean=self.was_clean, complete_folder=self._folders.complete)
                 self._begin()

@@ -35,7 +35,6 @@ from logmark.log.loader import Loaded, Loader
 from logmark.log.log_to_clean import LogToClean
 from logmark.log.producers import Producers
 from logmark.log.reader import Reader
-from logmark.log.recent_reads import RecentReads
 from logmark.log.segment import Segment
 from logmark.log.settings import TopicSettings
 from logmark.log.state import LogState, LogStatus
@@ -74,7 +73,6 @@ class Partition:
         files: FileSystem,
         committer: GroupCommit,
         clock: Clock,
-        recent_reads: RecentReads | None,
         leader_epoch: int = LEADER_EPOCH,
     ) -> None:
         """Make the parts of a log that has nothing yet; `create` and `open` return one that can be used."""
@@ -86,7 +84,7 @@ class Partition:
         self._folder = PartitionFolder(state, files)
         self._flush_state = FlushState(self, state, committer.flusher, is_sync=committer.is_sync)
         self._high_watermark = HighWatermark(state, committer.loop)
-        self._reader = Reader(state, recent_reads or RecentReads(), leader_epoch=leader_epoch)
+        self._reader = Reader(state, leader_epoch=leader_epoch)
         self._appender = Appender(
             self, state, folder=self._folder, flush_state=self._flush_state, high_watermark=self._high_watermark,
             files=files, committer=committer, clock=clock,
@@ -135,7 +133,6 @@ class Partition:
         files: FileSystem,
         committer: GroupCommit,
         clock: Clock,
-        recent_reads: RecentReads | None = None,
         first_offset: int = 0,
         lazily: bool = False,
     ) -> "Partition":
@@ -144,10 +141,7 @@ class Partition:
         The first segment's files come with the first record: until then the folder's name and the topic id say all
         there is to know, and Kafka opens such a folder as an empty log. A lazy partition has no folder either.
         """
-        self = cls(
-            folder, topic, index, topic_id, settings, files=files, committer=committer, clock=clock,
-            recent_reads=recent_reads,
-        )  # fmt: skip
+        self = cls(folder, topic, index, topic_id, settings, files=files, committer=committer, clock=clock)
         self._state.load(first_offset, first_offset)
         self._flush_state.load()
         if first_offset or not lazily:
@@ -171,7 +165,6 @@ class Partition:
         committer: GroupCommit,
         clock: Clock,
         clean: bool,
-        recent_reads: RecentReads | None = None,
         recovery_point: int = 0,
         durable_end: int = 0,
         is_replayed: bool = False,
@@ -189,7 +182,7 @@ class Partition:
         """
         self = cls(
             folder, topic, index, topic_id, settings, files=files, committer=committer, clock=clock,
-            recent_reads=recent_reads, leader_epoch=leader_epoch,
+            leader_epoch=leader_epoch,
         )  # fmt: skip
         self._folder.exists = True
         self._log_to_clean.cleaned_to = cleaned_to
@@ -255,7 +248,6 @@ class Partition:
             except OSError as error:
                 state.fail(error)
                 is_complete = False
-        self._reader.forget()
         state.close()
         state.segments.close()
         return is_complete and clean

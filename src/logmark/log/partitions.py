@@ -14,7 +14,6 @@ from logmark.log.checkpoint_files import CheckpointFiles
 from logmark.log.folders import PartitionFolders
 from logmark.log.groupcommit import GroupCommit
 from logmark.log.partition import Partition
-from logmark.log.recent_reads import RecentReads
 from logmark.log.settings import TopicSettings
 from logmark.log.wal.replay import Recovered
 from logmark.log.wal_recovery import WalRecovery
@@ -44,7 +43,6 @@ class Partitions:
         checkpoints: CheckpointFiles,
         recovery: WalRecovery,
         was_clean: bool,
-        recent_reads: RecentReads,
     ) -> None:
         self.by_key: dict[TopicPartition, Partition] = {}
         # Whether any partition was created, opened or deleted, so that the checkpoints need to be written.
@@ -57,7 +55,6 @@ class Partitions:
         self._checkpoints = checkpoints
         self._recovery = recovery
         self._was_clean = was_clean
-        self._recent_reads = recent_reads
 
     # Creating
 
@@ -77,8 +74,8 @@ class Partitions:
         for key in keys:
             partition = Partition.create(
                 self._folders.path_of(key), key.topic, key.partition, topic_id, settings,
-                files=self._files, committer=self._committer, clock=self._clock,
-                recent_reads=self._recent_reads, first_offset=first_offset, lazily=lazily,
+                files=self._files, committer=self._committer, clock=self._clock, first_offset=first_offset,
+                lazily=lazily,
             )  # fmt: skip
             self.by_key[key] = partition
             created.append(partition)
@@ -138,7 +135,6 @@ class Partitions:
         partition = Partition.open(
             folder, key.topic, key.partition, topic_id, settings,
             files=self._files, committer=self._committer, clock=self._clock, clean=self._was_clean,
-            recent_reads=self._recent_reads,
             recovery_point=recovery_point if recovered is None else recovered.recovery_point,
             durable_end=0 if recovered is None else recovered.end,
             is_replayed=recovered is not None and recovered.is_whole and recovered.end > 0,

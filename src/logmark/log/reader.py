@@ -12,7 +12,6 @@ from logmark.errors import ErrorCode, Malformed, Refused
 from logmark.log import timestamps
 from logmark.log.damage import BadBatch, Damage
 from logmark.log.file_range import FileRange
-from logmark.log.recent_reads import READ_BYTES_MIN, RecentRead, RecentReads
 from logmark.log.segment import Segment
 from logmark.log.state import LogState
 from logmark.wire import batches
@@ -44,11 +43,10 @@ NOTHING_COMMITTED = Fetched(b"", [])
 class Reader:
     """Reads one partition's log; remembers where each read stopped, because the next one begins there."""
 
-    __slots__ = ("_gaps", "_leader_epoch", "_positions", "_recent_reads", "_segments", "_state", "_stopped")
+    __slots__ = ("_gaps", "_leader_epoch", "_positions", "_segments", "_state", "_stopped")
 
-    def __init__(self, state: LogState, recent_reads: RecentReads, *, leader_epoch: int = LEADER_EPOCH) -> None:
+    def __init__(self, state: LogState, *, leader_epoch: int = LEADER_EPOCH) -> None:
         """Take the epoch that every batch must have; -1 is for a log of Apache Kafka, which may have several."""
-        self._recent_reads = recent_reads
         self._leader_epoch = leader_epoch
         self._state = state
         self._segments = state.segments
@@ -173,12 +171,6 @@ class Reader:
 
         The visible bytes of the segments end at `end`, unless that is a last stable offset.
         """
-        recent = self._recent_reads.find(self, offset, bytes_max=bytes_max, is_committed=is_committed, end=end)
-        if recent is not None:
-            fetched = recent.fetched
-            assert fetched.segment is not None
-            self._note_position(recent.next_offset, fetched.segment, fetched.position + len(fetched.records))
-            return fetched._replace(is_followed=fetched.segment is not self._segments.active)
         nothing = NOTHING_COMMITTED if is_committed else NOTHING
         known = self._positions.get(offset)
         if known is None or known[1] >= known[0].visible_bytes or self._begins_behind(known[0], offset):
@@ -205,20 +197,12 @@ class Reader:
             self._stopped = segment, position + (sound if next_offset == end else len(data)), next_offset
         if problem is not None or not self._follows(segment, position, data, sound, next_offset, end):
             sound, next_offset = self._served(segment, position, data, base, sound, problem)
-        self._note_position(next_offset, segment, position + sound)
-        records = data if sound == len(data) else memoryview(data)[:sound]
-        fetched = Fetched(records, nothing.aborted, segment, position, segment is not self._segments.active)
-        if READ_BYTES_MIN <= sound <= bytes_max and not (is_committed and self._state.has_aborted):
-            read = RecentRead(bytes_max, is_committed, end, left > bytes_max, fetched, next_offset)
-            self._recent_reads.add(self, offset, read)
-        return fetched
-
-    def _note_position(self, offset: int, segment: Segment, position: int) -> None:
-        """Remember where the batch of an offset begins, at which a read has stopped."""
         positions = self._positions
-        positions[offset] = segment, position
+        positions[next_offset] = segment, position + sound
         if len(positions) > POSITIONS_MAX:
             del positions[next(iter(positions))]
+        records = data if sound == len(data) else memoryview(data)[:sound]
+        return Fetched(records, nothing.aborted, segment, position, segment is not self._segments.active)
 
     def _begins_behind(self, segment: Segment, offset: int) -> bool:
         """Return whether another segment begins at an offset: what follows in this one is damage."""
@@ -241,7 +225,6 @@ class Reader:
         """Forget where reads have stopped: segments were deleted or replaced."""
         self._positions.clear()
         self._stopped = None
-        self._recent_reads.forget(self)
 
     def _read_one(self, segment: Segment, position: int, base: int) -> tuple[bytes, int, int, str | None]:
         """Return a batch that is larger than the read."""
