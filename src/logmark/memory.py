@@ -45,8 +45,8 @@ class GarbageCollection:
 
     A full collection looks at every object that is alive, which takes a second for a few million. So what a long one
     has found alive is frozen: no later one looks at it. What is frozen and dropped afterwards is freed as ever, but for
-    cycles of objects, which only a collection frees. Whoever drops such cycles says so: after many of them one more
-    collection looks at everything.
+    cycles of objects, which only a collection frees. The code that drops such cycles counts them: after many of them
+    one more collection looks at everything.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.thread_time) -> None:

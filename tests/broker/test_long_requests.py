@@ -714,21 +714,3 @@ def produced(topics: Any) -> tuple[int, int]:
     """The error code and the base offset of the one batch that was sent."""
     ((_, (answer,)),) = topics
     return answer.error_code, answer.base_offset
-
-
-def test_a_large_commit_of_a_client_that_has_gone_changes_nothing(tmp_path: Path) -> None:
-    async def check(broker: Broker, client: Client, turns: Turns) -> None:
-        await client.ask(offset_commit, 8, **commit_fields(commit_of([0], offset=20)))
-        for _ in range(5):
-            async with client_of(broker) as gone:
-                gone.send(offset_commit, 8, **commit_fields(commit_of(range(PARTITIONS), offset=10)))
-                await wait_for(lambda: len(broker.connections) == 2)
-            await wait_for(lambda: len(broker.connections) == 1)
-            await client.ask(offset_commit, 8, **commit_fields(commit_of([0], offset=20)))
-            for _ in range(200):
-                await asyncio.sleep(0)
-            answer = await client.ask(offset_fetch, 5, group_id="group", topics=None)
-            first = next(each for each in answer.topics[0].partitions if each.partition_index == 0)
-            assert 20 == first.committed_offset, "a commit of a closed connection came later"
-
-    serve(tmp_path, check)

@@ -259,9 +259,10 @@ class Dispatcher:
             work.close()
 
     def share(self, api: str, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> "asyncio.Future[T]":
-        """Return the result of long work that all share who ask for the same before it begins.
+        """Return the result of long work, which all requests share that ask for the same before it begins.
 
-        Thousands of connections may ask for all topics at once. Whoever asks while it is under way gets a later one.
+        Thousands of connections may ask for all topics at once. Requests that come while the work is under way share
+        the next one.
         """
         shared = self._shared.get(key)
         if shared is not None:

@@ -1,4 +1,4 @@
-"""The limit on log events that clients cause: whoever sends garbage must not fill the disk with lines about it."""
+"""The limit on log events that clients cause: a client that sends garbage must not fill the disk with lines."""
 
 from collections.abc import Callable
 

@@ -94,7 +94,7 @@ class _SettingsInForce:
 class _Room:
     """How many partitions may still be created: each takes some 4 KB of memory, also without a record.
 
-    The internal topic does not count: whoever uses up all partitions must not keep others from having groups.
+    The internal topic does not count: a client that uses up all partitions must not keep others from having groups.
     """
 
     def __init__(self, catalog: Catalog, partitions_max: int) -> None:

@@ -140,7 +140,7 @@ class Rebalances:
         self._check_memory(growth)
 
     def _check_memory(self, growth: int) -> None:
-        """Refuse what the memory for groups cannot hold now; whoever is refused so tries again."""
+        """Refuse what the memory for groups cannot hold now; clients retry this error."""
         if growth > 0 and not self._has_room(growth):
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The groups take all of the memory that they may take.")
 

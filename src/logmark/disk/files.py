@@ -297,7 +297,7 @@ def lock_folder(path: str, *, is_shared: bool = False) -> int | None:
     """Return a descriptor that holds the lock on a folder, or None if another holds it.
 
     A file can be deleted and made again under the holder of its lock; the folder with the data in it cannot. Take the
-    lock on the file first: whoever holds only the folder is a child of a broker that was killed, and about to end.
+    lock on the file first: a process that holds only the folder is a child of a killed broker, and about to end.
     That is worth a wait.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -18,7 +18,7 @@ KEY = schema.KEY
 VERSIONS = range(0, 3)
 
 TO_HIGH_WATERMARK = -1
-# A log may have segments to let go.
+# A log may have segments to delete.
 DELETE_STEPS = 5
 
 
