@@ -131,7 +131,7 @@ def test_a_clean_start_reads_only_the_ends_of_the_logs(house: House) -> None:
     assert [SEGMENTS * 12] * PARTITIONS == [partition.log_end_offset for partition in found]
     # The last batch or two of each log and its small files: not a fourteenth of what lies there.
     assert files.read_bytes < size / 14, f"{files.read_bytes} of {size} bytes were read"
-    assert files.opened <= 4 * PARTITIONS + 5, "more than the id, an index, the producers and the end of each log"
+    assert files.opened <= 4 * PARTITIONS + 7, "more than the id, an index, the producers and the end of each log"
     assert files.listed <= PARTITIONS + 1
     assert files.asked <= (SEGMENTS + 1) * PARTITIONS + 6, "more than the length of each segment"
     assert 0 == files.written

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from logmark.errors import ErrorCode, Refused
 from logmark.log import checkpoints
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import text_of_id
+from logmark.log.directory import CLEAN
 from logmark.log.epochs import FILE_NAME as EPOCHS
 from logmark.log.partition import Partition
+from logmark.wire import batches
 from tests.cli.conftest import Ran, run
 from tests.harness.crashed import tree
 from tests.log.lab import NOW_MS, TOPIC_ID, Lab, settings
@@ -104,7 +107,7 @@ def test_programs_get_what_is_missing_as_damage(lab: Lab) -> None:
 
     (damage,) = found["damage"]
     assert found["was_clean"]
-    assert f"{FOLDER}/{following:020d}.log: offsets {first} to {following - 1} are missing" in damage
+    assert f"{FOLDER}: offsets {first} to {following - 1} are missing" in damage
 
 
 def test_the_end_of_a_log_and_a_whole_log_that_are_missing_after_a_clean_stop_are_told(lab: Lab) -> None:
@@ -121,13 +124,25 @@ def test_the_end_of_a_log_and_a_whole_log_that_are_missing_after_a_clean_stop_ar
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_a_log_that_was_compacted_may_lack_segments(lab: Lab, command: tuple[str, ...]) -> None:
-    data = leave(lab, fill(lab), "stopped")
+    data = leave(lab, fill(lab), "crashed")
     take_away(data, 2)
     (data / checkpoints.CLEANED).write_text("0\n1\nclicks 0 15\n")
 
     done = look(data, command)
 
     assert 0 == done.exit_code, done.out + done.error
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_after_a_clean_stop_a_segment_of_a_compacted_log_is_missed_too(lab: Lab, command: tuple[str, ...]) -> None:
+    data = leave(lab, fill(lab), "stopped")
+    first, following = take_away(data, 2)
+    (data / checkpoints.CLEANED).write_text("0\n1\nclicks 0 15\n")
+
+    done = look(data, command)
+
+    assert 1 == done.exit_code
+    assert f"offsets {first} to {following - 1}" in done.out + done.error
 
 
 # The log start
@@ -162,7 +177,7 @@ def test_a_segment_that_held_the_log_start_is_missed_by_what_a_file_says_of_it(l
 
     for command in LOOKS:
         done = look(data, command)
-        assert f"the log started at offset 1, and its first segment begins at {following}" in done.out + done.error
+        assert f"its first segment begins at {following}" in done.out + done.error
 
 
 def test_a_repair_makes_the_first_record_that_is_there_the_log_start(lab: Lab) -> None:
@@ -214,3 +229,137 @@ def test_segments_that_were_deleted_are_missed_by_nobody(lab: Lab, state: str, c
     done = look(leave(lab, partition, state), command)
 
     assert 0 == done.exit_code, done.out + done.error
+
+
+# What a start does
+
+
+def read_errors(partition: Partition, offsets: range) -> list[ErrorCode | None]:
+    """Return how a read at each offset is refused; None if it is served."""
+    found: list[ErrorCode | None] = []
+    for offset in offsets:
+        try:
+            assert offset == batches.read_header(partition.read(offset, bytes_max=1)).base_offset
+            found.append(None)
+        except Refused as refused:
+            found.append(refused.code)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("state", "at"), [("stopped", 0), ("stopped", 2), ("stopped", -1), ("crashed", 0), ("crashed", 2)]
+)
+def test_a_start_refuses_the_offsets_of_a_missing_segment_as_damaged_and_serves_all_others(
+    lab: Lab, state: str, at: int
+) -> None:  # fmt: skip
+    data = leave(lab, fill(lab), state)
+    first, following = take_away(data, at)
+
+    partition = lab.reopen(config=SMALL)
+
+    expected = [ErrorCode.CORRUPT_MESSAGE if first <= offset < following else None for offset in range(END)]
+    assert expected == read_errors(partition, range(END))
+    assert (0, END) == (partition.log_start_offset, partition.log_end_offset)
+
+
+@pytest.mark.parametrize("at", [0, 2, -1], ids=["first", "middle", "last"])
+def test_a_missing_segment_is_damage_at_every_start_until_it_is_repaired(lab: Lab, at: int) -> None:
+    data = leave(lab, fill(lab), "stopped")
+    first, following = take_away(data, at)
+
+    for _ in range(3):
+        (gap,) = lab.reopen(config=SMALL).damage
+        assert (first, following) == (gap.first_offset, gap.next_offset)
+        lab.stop()
+
+    assert 0 == run("verify", str(data), "--repair", "--yes").exit_code
+    assert [] == lab.reopen(config=SMALL).damage
+
+
+def test_a_missing_segment_that_is_put_back_is_served_again(lab: Lab, tmp_path: Path) -> None:
+    data = leave(lab, fill(lab), "stopped")
+    shutil.copytree(data / FOLDER, tmp_path / "copy")
+    take_away(data, 2)
+    assert lab.reopen(config=SMALL).damage
+    lab.stop()
+
+    shutil.copytree(tmp_path / "copy", data / FOLDER, dirs_exist_ok=True)
+
+    partition = lab.reopen(config=SMALL)
+    assert [] == partition.damage
+    assert [None] * END == read_errors(partition, range(END))
+
+
+def test_a_segment_that_is_cut_after_a_clean_stop_is_damage_from_the_start_on(lab: Lab) -> None:
+    data = leave(lab, fill(lab), "stopped")
+    path = sorted((data / FOLDER).glob("*.log"))[2]
+    path.write_bytes(path.read_bytes()[:-1])
+
+    (damage,) = lab.reopen(config=SMALL).damage
+
+    assert path == Path(damage.path)
+
+
+def test_damage_that_a_read_has_found_is_known_after_a_clean_stop_and_a_start(lab: Lab) -> None:
+    data = leave(lab, fill(lab), "stopped")
+    path = sorted((data / FOLDER).glob("*.log"))[2]
+    content = bytearray(path.read_bytes())
+    content[70] ^= 1
+    path.write_bytes(content)
+    partition = lab.reopen(config=SMALL)
+    assert [] == partition.damage, "a clean start reads no records"
+    assert ErrorCode.CORRUPT_MESSAGE in read_errors(partition, range(END))
+    found = partition.damage
+    lab.stop()
+
+    assert found == lab.reopen(config=SMALL).damage
+
+
+def test_a_reader_of_a_compacted_log_does_not_pass_over_a_missing_segment(lab: Lab) -> None:
+    data = leave(lab, fill(lab), "stopped")
+    first, following = take_away(data, 2)
+    (data / checkpoints.CLEANED).write_text("0\n1\nclicks 0 15\n")
+
+    errors = read_errors(lab.reopen(config=SMALL), range(first, following + 1))
+
+    assert [ErrorCode.CORRUPT_MESSAGE] * (following - first) + [None] == errors
+
+
+def test_deleting_records_behind_a_gap_ends_it(lab: Lab) -> None:
+    data = leave(lab, fill(lab), "stopped")
+    _, following = take_away(data, 0)
+    partition = lab.reopen(config=SMALL)
+    assert partition.damage
+
+    partition.delete_records(following)
+
+    assert [] == partition.damage
+    lab.stop()
+    assert [] == lab.reopen(config=SMALL).damage
+
+
+@pytest.mark.parametrize("is_marked", [True, False], ids=["marked as clean", "without the mark"])
+def test_a_start_on_a_directory_without_a_partitions_folder_gives_no_offset_out_again(
+    lab: Lab, is_marked: bool
+) -> None:
+    data = leave(lab, fill(lab), "stopped")
+    shutil.rmtree(data / FOLDER)
+    if not is_marked:
+        (data / CLEAN).unlink()
+
+    partition = lab.reopen(config=SMALL)
+
+    assert END == lab.append(partition, b"new").base_offset
+    (gap,) = partition.damage
+    assert (0, END) == (gap.first_offset, gap.next_offset)
+
+
+def test_what_apache_kafka_has_deleted_is_missed_by_nobody(lab: Lab) -> None:
+    """Its mark of a clean stop names the epoch of its broker; the list of segments is older than that."""
+    data = leave(lab, fill(lab), "stopped")
+    _, following = take_away(data, 0)
+    (data / CLEAN).write_text('{"version":0,"brokerEpoch":17}')
+
+    partition = lab.reopen(config=SMALL)
+
+    assert ([], following) == (partition.damage, partition.log_start_offset)

@@ -102,6 +102,7 @@ def test_only_files_and_partition_folders_lie_in_the_data_directory(lab: Lab) ->
         ".lock",
         "log-start-offset-checkpoint",
         "logmark.catalog",
+        "logmark.segments",
         "meta.properties",
         "recovery-point-offset-checkpoint",
         "replication-offset-checkpoint",

@@ -7,7 +7,6 @@ and every stored file is looked at, before anything is written.
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import struct
@@ -26,7 +25,7 @@ from logmark.errors import LogmarkError, UserError
 from logmark.log import catalog, checkpoints
 from logmark.log.catalog import PRODUCER_ID_BASE, Catalog, new_id
 from logmark.log.chunks import Read
-from logmark.log.directory import CLEAN, DataDirectory
+from logmark.log.directory import CLEAN, CLEAN_MARKER, DataDirectory
 from logmark.log.folder import METADATA
 from logmark.log.groupcommit import GroupCommit
 from logmark.log.identity import META
@@ -184,8 +183,7 @@ class Restorer:
         ):  # fmt: skip
             self._files.write_atomically(f"{self._new}/{name}", checkpoints.write_offsets(offsets))
         # With it, nothing below the ends is taken for a torn tail: all of it was checked a moment ago.
-        marker = json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":"))
-        self._files.write_atomically(f"{self._new}/{CLEAN}", marker.encode())
+        self._files.write_atomically(f"{self._new}/{CLEAN}", CLEAN_MARKER)
 
     # The first start
 

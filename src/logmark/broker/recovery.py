@@ -5,7 +5,6 @@ does not sync: the WAL may go only when the segments are on the medium.
 """
 
 import asyncio
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,12 +13,13 @@ from logmark.broker.config import BrokerConfig
 from logmark.broker.logs import Logs
 from logmark.clock import Clock
 from logmark.disk.files import FileSystem
+from logmark.disk.overlay import OverlayFileSystem
 from logmark.errors import UserError
 from logmark.log import preview
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.directory import CLEAN, LOCK, DataDirectory
 from logmark.log.groupcommit import GroupCommit
-from logmark.log.missing_segments import MissingSegments, Offsets
+from logmark.log.missing_segments import find_gaps
 from logmark.log.preview import Cut, RecoveredPartition
 from logmark.log.wal import log as wal
 
@@ -61,27 +61,23 @@ def recover(
 ) -> Recovery:
     """Recover the WAL of a directory, open every partition and close all of them cleanly.
 
-    A directory that is clean is only searched for missing segments, and not changed. `files` must sync, unless it is an
-    overlay for a dry run. The loop need not run; a new one is taken if none is given. Raises UserError if the directory
-    is in use, is none of Logmark's, or cannot be closed cleanly.
+    A directory that is clean is opened as well, to see what is damaged or missing, and not changed. `files` must sync,
+    unless it is an overlay for a dry run. The loop need not run; a new one is taken if none is given. Raises UserError
+    if the directory is in use, is none of Logmark's, or cannot be closed cleanly.
     """
     if not files.exists(f"{path}/{CATALOG}"):
         raise UserError(f"{path} is not a data directory of Logmark: it has no {CATALOG}. Nothing was changed.",
                         exit_code=2)  # fmt: skip
+    config = config or BrokerConfig()
     if is_clean(path, files):
-        with _locked(path, files):
-            missing = MissingSegments(path, files, is_clean=True)
-            gaps = [*missing.find_before(missing.known_starts()), *missing.find_behind()]
-        return Recovery(path=path, was_clean=True, damage=[str(gap) for gap in gaps])
+        with OverlayFileSystem(files) as overlay:
+            damage = _open_and_close(path, files=overlay, clock=clock, config=config, loop=loop)
+        return Recovery(path=path, was_clean=True, damage=damage)
     with _locked(path, files):
         before = preview.segment_sizes(path, files)
         content = preview.read_wal(path, files) if preview.has_wal(path, files) else None
         partitions = [] if content is None else preview.list_partitions(content, path, files)
-        # Opening a log forgets where it started. Without a WAL nobody knows whether that was ever synced.
-        starts = {} if content is None else MissingSegments(path, files, is_clean=False).known_starts()
-    damage = _open_and_close(
-        path, files=files, clock=clock, config=config or BrokerConfig(), loop=loop, starts=starts
-    )  # fmt: skip
+    damage = _open_and_close(path, files=files, clock=clock, config=config, loop=loop)
     return Recovery(
         path=path,
         has_wal=content is not None,
@@ -114,7 +110,6 @@ def _open_and_close(
     clock: Clock,
     config: BrokerConfig,
     loop: asyncio.AbstractEventLoop | None,
-    starts: Offsets,
 ) -> list[str]:
     """Open everything as a start does and close it; returns what is damaged or missing."""
     own_loop = asyncio.new_event_loop() if loop is None else None
@@ -125,12 +120,8 @@ def _open_and_close(
             logs = Logs(directory, config, clock)
             logs.open()
             partitions = [partition for topic in logs.topics() for partition in topic.partitions]
-            found = [one for partition in partitions for one in partition.damage]
-            # A start reads nothing below the recovery point, so it reports only a part of these.
-            reported = {(os.path.relpath(one.path, path), one.next_offset) for one in found}
-            search = MissingSegments(path, files, is_clean=False)
-            missing = [one for one in search.find_behind() if (one.path, one.next_offset) not in reported]
-            damage = [str(one) for one in (*found, *search.find_before(starts), *missing)]
+            # A start reads nothing below the recovery point, so it reports only a part of the gaps.
+            damage = [str(one) for each in partitions for one in (*each.damage, *find_gaps(each))]
         except BaseException:
             directory.close(clean=False)
             raise

@@ -32,7 +32,7 @@ def recover(
 
     It writes what the write-ahead log holds to the segments, cuts what was never acknowledged, checks every partition
     and closes all of them. Afterwards Apache Kafka opens the directory too. A clean directory is left as it is; the
-    command only looks whether segments are missing.
+    command only looks whether files of segments are missing or have changed their size.
     """
     path = os.path.abspath(data_dir)
     with ExitStack() as stack:
@@ -115,14 +115,15 @@ def _summary(done: "Recovery", *, dry_run: bool) -> str:
         return f"{done.path} was stopped cleanly: there is nothing to recover, and nothing was changed."
     if done.was_clean:
         return f"{done.path} is clean: there is nothing to recover, and nothing was changed."
+    state = "is stopped cleanly now; what is damaged stays so" if done.damage or done.damaged_entries else "is clean"
     if done.has_wal:
         what = f"{count(done.records, 'record')} from {_entries(done.entries)} of the write-ahead log"
         if dry_run:
             return f"Dry run: a recovery would write {what}. Nothing was changed."
-        return f"Recovered {what}. {done.path} is clean."
+        return f"Recovered {what}. {done.path} {state}."
     if dry_run:
         return "Dry run: there is no write-ahead log; a recovery would check the end of each log. Nothing was changed."
-    return f"There was no write-ahead log; the end of each log was checked. {done.path} is clean."
+    return f"There was no write-ahead log; the end of each log was checked. {done.path} {state}."
 
 
 def _entries(number: int) -> str:

@@ -1,8 +1,8 @@
 """The checkpoint files of a data directory, and what they say of each partition.
 
-They hold the recovery point, the high watermark and the log start of each log, how far it was cleaned, and the
-checksums of its transaction indexes. `checkpoints` has their bytes. What they say of partitions that nobody has opened
-stays in them.
+They hold the recovery point, the high watermark and the log start of each log, how far it was cleaned, and which
+segments it had at a clean stop. `checkpoints` has their bytes. What they say of partitions that nobody has opened stays
+in them.
 """
 
 import logging
@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from logmark.disk.files import FileSystem
 from logmark.errors import Malformed
 from logmark.log import checkpoints
+from logmark.log.checkpoints import SEGMENTS, ListedSegment
 from logmark.log.partition import Partition
 from logmark.names import TopicPartition
-
-ABORTED = "logmark.aborted"
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +22,12 @@ logger = logging.getLogger(__name__)
 class CheckpointFiles:
     """The checkpoints of all partitions; to be used on the event loop, except for the calls that write."""
 
-    def __init__(self, path: str, files: FileSystem) -> None:
-        """Read the files; one that cannot be read counts as missing, and a warning says so."""
+    def __init__(self, path: str, files: FileSystem, *, has_list: bool) -> None:
+        """Read the files; one that cannot be read counts as missing, and a warning says so.
+
+        `has_list` says that the list of segments is of the last run: after a crash, or after Apache Kafka has used the
+        directory, it is older.
+        """
         self._path = path
         self._files = files
         self._recovery_points = self._read_offsets(checkpoints.RECOVERY_POINTS) or {}
@@ -35,7 +38,7 @@ class CheckpointFiles:
         self._is_cleaned_unknown = cleaned is None
         # Whether the file still says something of a log that was forgotten.
         self._is_cleaned_outdated = False
-        self._aborted = self._read_aborted()
+        self._segments = self._read_segments() if has_list else None
         self._mentioned = self._list_mentioned(self._recovery_points, self._log_starts)
         self._writing = threading.Lock()
         self._taken = 0
@@ -59,9 +62,9 @@ class CheckpointFiles:
         """Return the offset up to which the log was cleaned; None if it never was."""
         return self._cleaned.get(key, 0 if self._is_cleaned_unknown else None)
 
-    def aborted_checksums(self, key: TopicPartition) -> Mapping[int, int] | None:
-        """Return the checksums of the transaction indexes by base offset; None if nobody noted any."""
-        return None if self._aborted is None else self._aborted.get(key, {})
+    def segments(self, key: TopicPartition) -> Mapping[int, ListedSegment] | None:
+        """Return the segments that a clean stop has left, by base offset; None if it listed none."""
+        return None if self._segments is None else self._segments.get(key)
 
     def mention_any(self, keys: Iterable[TopicPartition]) -> bool:
         """Return whether the files say something of one of these partitions."""
@@ -87,8 +90,8 @@ class CheckpointFiles:
         """Drop what is known of a partition; the files follow with the next write, the cleaner's with its own."""
         self._recovery_points.pop(key, None)
         self._log_starts.pop(key, None)
-        if self._aborted is not None:
-            self._aborted.pop(key, None)
+        if self._segments is not None:
+            self._segments.pop(key, None)
         if self._cleaned.pop(key, None) is not None:
             self._is_cleaned_outdated = True
 
@@ -134,12 +137,10 @@ class CheckpointFiles:
 
         return write
 
-    def write_aborted(self, partitions: Mapping[TopicPartition, Partition]) -> None:
-        """Write which transaction indexes there are: one that is lost later must not make aborted records visible."""
-        known = {key: dict(partition.aborted_checksums) for key, partition in partitions.items()}
-        known = {key: found for key, found in {**(self._aborted or {}), **known}.items() if found}
-        if known or self._aborted is not None:
-            self._write(ABORTED, checkpoints.write_aborted(known))
+    def write_segments(self, partitions: Mapping[TopicPartition, Partition]) -> None:
+        """List the segments of closed partitions: the next start misses what is taken away until then."""
+        listed = {key: partition.listed_segments for key, partition in partitions.items()}
+        self._write(SEGMENTS, checkpoints.write_segments({**(self._segments or {}), **listed}))
 
     # The files
 
@@ -156,13 +157,13 @@ class CheckpointFiles:
             logger.warning("%s/%s is not used: %s", self._path, name, error)
             return None
 
-    def _read_aborted(self) -> dict[TopicPartition, dict[int, int]] | None:
-        """Return the checksums that a clean stop has left; None if it left none, or they cannot be read."""
+    def _read_segments(self) -> dict[TopicPartition, dict[int, ListedSegment]] | None:
+        """Return the list that a clean stop has left; None if it left none, or it cannot be read."""
         try:
-            content = self._read(ABORTED)
-            return None if content is None else checkpoints.read_aborted(content)
+            content = self._read(SEGMENTS)
+            return None if content is None else checkpoints.read_segments(content)
         except Malformed as error:
-            logger.warning("%s/%s is not used: %s", self._path, ABORTED, error)
+            logger.warning("%s/%s is not used: %s", self._path, SEGMENTS, error)
             return None
 
     def _write_cleaned(self) -> None:

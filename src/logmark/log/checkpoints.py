@@ -1,7 +1,9 @@
-"""The small text files of a data directory, in Kafka's bytes."""
+"""The small text files of a data directory, in Kafka's bytes; and the list of segments, which is ours."""
 
 import base64
+import enum
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from logmark.errors import Malformed
 from logmark.names import TopicPartition
@@ -10,6 +12,26 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 CLEANED = "cleaner-offset-checkpoint"
+SEGMENTS = "logmark.segments"
+
+
+class Condition(enum.StrEnum):
+    """What was known of a segment when the broker stopped."""
+
+    WHOLE = "whole"
+    # A part of it was found damaged, and is not served.
+    DAMAGED = "damaged"
+    # It was missing: its first offset is where the missing offsets begin.
+    MISSING = "missing"
+
+
+class ListedSegment(NamedTuple):
+    """A segment as a clean stop has left it."""
+
+    size_bytes: int
+    condition: Condition
+    # Of its transaction index; None if it has none.
+    aborted_checksum: int | None
 
 
 def write_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
@@ -27,22 +49,26 @@ def read_offsets(data: bytes) -> dict[TopicPartition, int]:
     return offsets
 
 
-def write_aborted(checksums: Mapping[TopicPartition, Mapping[int, int]]) -> bytes:
-    """The text that says which transaction indexes there are: partition, base offset and checksum."""
+def write_segments(segments: Mapping[TopicPartition, Mapping[int, ListedSegment]]) -> bytes:
+    """Return the text that lists segments: partition, base offset, size, condition, checksum of the aborted ones."""
     lines = [
-        f"{topic} {partition} {base_offset} {checksum}"
-        for (topic, partition), found in sorted(checksums.items())
-        for base_offset, checksum in sorted(found.items())
+        f"{topic} {partition} {base_offset} {listed.size_bytes} {listed.condition} "
+        f"{'-' if listed.aborted_checksum is None else listed.aborted_checksum}"
+        for (topic, partition), found in sorted(segments.items())
+        for base_offset, listed in sorted(found.items())
     ]
     return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
 
 
-def read_aborted(data: bytes) -> dict[TopicPartition, dict[int, int]]:
-    """The checksums in that text, by partition and base offset."""
-    found: dict[TopicPartition, dict[int, int]] = {}
+def read_segments(data: bytes) -> dict[TopicPartition, dict[int, ListedSegment]]:
+    """Return the segments in that text, by partition and base offset."""
+    found: dict[TopicPartition, dict[int, ListedSegment]] = {}
     for line in _entries(data):
-        topic, partition, base_offset, checksum = _split(line, 4)
-        found.setdefault(TopicPartition(topic, _number(partition)), {})[_number(base_offset)] = _number(checksum)
+        topic, partition, base_offset, size, condition, checksum = _split(line, 6)
+        if condition not in _CONDITIONS:
+            raise Malformed(f"{condition!r} is not the condition of a segment")
+        listed = ListedSegment(_number(size), Condition(condition), None if checksum == "-" else _number(checksum))
+        found.setdefault(TopicPartition(topic, _number(partition)), {})[_number(base_offset)] = listed
     return found
 
 
@@ -85,6 +111,9 @@ def id_bytes(text: str) -> bytes:
     if len(value) != 16:
         raise Malformed(f"{text!r} is not an id of 22 characters")
     return value
+
+
+_CONDITIONS = frozenset(Condition)
 
 
 def _entries(data: bytes) -> list[str]:

@@ -103,7 +103,14 @@ class Damage(NamedTuple):
             return 0
         return None if self.next_offset is None else self.next_offset - self.first_offset
 
+    @property
+    def is_gap(self) -> bool:
+        """Whether offsets are missing here."""
+        return not self.size_bytes and self.next_offset is not None
+
     def __str__(self) -> str:
+        if not self.size_bytes and self.next_offset is not None:
+            return f"{self.path}: offsets {self.first_offset} to {self.next_offset - 1} are missing: {self.problem}."
         until = "" if self.next_offset is None else f" up to, excluding, {self.next_offset}"
         return (
             f"{self.path} is damaged at byte {self.position} ({self.size_bytes} bytes, offsets from "

@@ -36,6 +36,8 @@ from logmark.names import TopicPartition
 
 LOCK = ".lock"
 CLEAN = ".kafka_cleanshutdown"
+# Apache Kafka writes the epoch of its broker, which is never negative.
+CLEAN_MARKER = json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":")).encode()
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +67,7 @@ class DataDirectory:
         self.lock = lock
         self._wal_limits = wal_limits
         self._folders = PartitionFolders(path, files, names)
-        self._checkpoints = CheckpointFiles(path, files)
+        self._checkpoints = CheckpointFiles(path, files, has_list=has_list(path, files))
         self._recovery = WalRecovery(path, self.directory_id, files)
         self._partitions = Partitions(
             path, files=files, committer=committer, clock=clock, folders=self._folders, checkpoints=self._checkpoints,
@@ -156,9 +158,8 @@ class DataDirectory:
             if clean and is_complete:
                 self.finish_recovery()
                 self._committer.close_wal(remove=True)
-                self._checkpoints.write_aborted(partitions)
-                marker = json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":"))
-                self._files.write_atomically(f"{self.path}/{CLEAN}", marker.encode())
+                self._checkpoints.write_segments(partitions)
+                self._files.write_atomically(f"{self.path}/{CLEAN}", CLEAN_MARKER)
         except OSError as error:
             logger.error("%s was not closed cleanly, the next start will check it: %s", self.path, error)
             is_complete = False
@@ -269,6 +270,11 @@ class DataDirectory:
     def remove_folder(self, path: str) -> None:
         """Remove a folder with its files; in any thread."""
         self._folders.remove(path)
+
+
+def has_list(path: str, files: FileSystem) -> bool:
+    """Return whether the list of segments is of the last run: Logmark has stopped it cleanly."""
+    return files.exists(f"{path}/{CLEAN}") and files.read(f"{path}/{CLEAN}") == CLEAN_MARKER
 
 
 def _create(path: str, files: FileSystem) -> None:

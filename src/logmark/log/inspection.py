@@ -4,7 +4,7 @@ It reads only. Batches are compared with their neighbours, indexes and snapshots
 the compiled columns; nothing here is done record by record.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from itertools import pairwise, zip_longest
 
@@ -45,12 +45,15 @@ class Inspection:
         told: Callable[[int], None],
         flushed_to: int | None = None,
         log_start_offset: int | None = None,
+        listed: Collection[int] = (),
         is_synced: bool = False,
     ) -> None:
         """Take a folder; `flushed_to` is the offset below which a WAL says that all of its files were durable.
 
-        `log_start_offset` is that of its checkpoint. `is_synced` says that the directory is one of ours after a clean
-        stop or with a WAL: then the files beside the segments say up to where segments may have been deleted.
+        `log_start_offset` is that of its checkpoint. `listed` are the base offsets that a clean stop has listed:
+        without them nobody misses a segment of a compacted log. `is_synced` says that the directory is one of ours
+        after a clean stop or with a WAL: then the files beside the segments say up to where segments may have been
+        deleted.
         """
         self._path = f"{path}/{folder}"
         self._folder = folder
@@ -62,6 +65,7 @@ class Inspection:
         self._flushed_to = flushed_to
         self._told = told
         self._log_start_offset = log_start_offset
+        self._listed = listed
         self._is_synced = is_synced
         # The log start up to which segments may have been deleted, if a file says it.
         self._start: int | None = None
@@ -178,10 +182,16 @@ class Inspection:
 
     def _check_end(self, found: SegmentFindings, expected: int, following: int | None, size: int) -> None:
         is_deleted = following is not None and self._start is not None and following <= self._start
-        if following is not None and expected < following and self._cleaned_to is None and not is_deleted:
-            self._has_gaps = True
-            problem = f"the next segment begins at {following}, and the offsets before it are missing"
-            self._gaps.append((found, Damage(size, 0, expected, following, problem)))
+        if following is None or expected >= following or is_deleted:
+            return
+        if self._cleaned_to is not None:
+            lost = [base for base in self._listed if found.base_offset < base < following]
+            if not lost:
+                return
+            expected = max(expected, min(lost))
+        self._has_gaps = True
+        problem = f"the next segment begins at {following}, and the offsets before it are missing"
+        self._gaps.append((found, Damage(size, 0, expected, following, problem)))
 
     def _judge_gaps(self) -> None:
         """Missing offsets are a loss, unless Kafka's batches show that it compacted the log once and forgot that."""

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from logmark.disk.files import FileSystem
 from logmark.errors import Malformed
 from logmark.log import checkpoints, swap, transactions
+from logmark.log.checkpoints import Condition, ListedSegment
 from logmark.log.damage import BadBatch, Damage
 from logmark.log.epochs import FILE_NAME as EPOCHS
+from logmark.log.missing_segments import describe_missing_start
 from logmark.log.producers import Producers
 from logmark.log.segment import (
     DELETED,
@@ -65,8 +67,12 @@ class Loader:
     index_interval: int
     cleaned_to: int | None
     now_ms: int
-    # Of the transaction indexes that a clean stop has left, by base offset; None when nobody noted them.
-    aborted_checksums: Mapping[int, int] | None = None
+    # The segments that a clean stop has left, by base offset; None if nobody listed them.
+    listed: Mapping[int, ListedSegment] | None = None
+    # Whether the leader epochs say where the log starts: they were synced before a segment below that was deleted.
+    is_synced: bool = False
+    # Where the log starts, if the caller knows.
+    known_start: int | None = None
     segments: list[Segment] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
     snapshots: list[int] = field(default_factory=list)
@@ -93,21 +99,22 @@ class Loader:
         self.snapshots = [int(name[:20]) for name in names if name.endswith(SNAPSHOT)]
         if not self.is_clean:
             self._finish_letting_go()
-        # After a crash the checkpointed recovery point may be that of a deleted topic of the same name.
-        known_end = max(self.durable_end, self.recovery_point if self.is_clean else 0)
-        if not self.segments and known_end <= self.log_start_offset:
+        if not self.segments and max(self.durable_end, self.recovery_point) <= self.log_start_offset:
             return self._empty(self.log_start_offset)
+        first_offset = self._first_offset()
         self.durable_end = max(self.durable_end, self.recovery_point, self.log_start_offset)
-        # Without segments nothing is left of what the WAL proved.
-        log_end_offset = None if self.segments else self.log_start_offset
+        log_end_offset = None if self.segments else first_offset
         if log_end_offset is None and self.is_clean:
             log_end_offset = self._open_cleanly(present)
         if log_end_offset is None:
             # Not after a clean stop, whose checkpoints say it: that would be one more file of each partition to read.
             self.durable_end = max([self.durable_end, *self._epoch_starts()])
             log_end_offset = self._check_from(0 if self.check_all else self.recovery_point)
+        if not self.checked:
+            self._check_changed()
         log_end_offset = self._keep_lost_offsets(log_end_offset)
-        log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
+        log_start_offset = max(self.log_start_offset, min(first_offset, self.segments[0].base_offset))
+        self._find_missing(log_start_offset)
         self._finish_producers(log_end_offset)
         self._make_durable()
         if not self.checked:
@@ -156,6 +163,42 @@ class Loader:
                 is_active = segment is self.segments[-1] and segment.base_offset >= self.cleaned_to
                 segment.is_dense = is_active
 
+    def _first_offset(self) -> int:
+        """Return where the oldest segment began, also if it is missing; the log starts there or behind it."""
+        if self.known_start is not None:
+            return self.known_start
+        starts = [*(self.listed or ())] or (self._epoch_starts() if self.is_synced else [])
+        return min([*starts, *(segment.base_offset for segment in self.segments[:1])], default=self.log_start_offset)
+
+    def _check_changed(self) -> None:
+        """Check the segments that are not as a clean stop has left them, or were damaged even then."""
+        if self.listed is None:
+            return
+        for at, segment in enumerate(self.segments):
+            listed = self.listed.get(segment.base_offset)
+            if listed is None or listed.condition is not Condition.WHOLE or listed.size_bytes != segment.size:
+                following = self.segments[at + 1] if at + 1 < len(self.segments) else None
+                end = segment.lookup.find_damage(None if following is None else following.base_offset)
+                self.damage += segment.damage
+                if following is not None and self._is_gap(at + 1, end):
+                    self._report_gap(following, end)
+                segment.release()
+
+    def _find_missing(self, log_start_offset: int) -> None:
+        """Report the offsets of segments that are not there: of the first ones, and of those that were listed."""
+        reported = {one.next_offset for one in self.damage if one.is_gap}
+        missing = {*(self.listed or ())} - {segment.base_offset for segment in self.segments}
+        oldest = self.segments[0].base_offset
+        if log_start_offset < oldest:
+            missing.add(log_start_offset)
+        before = -1
+        for segment in self.segments:
+            lost = [max(base, log_start_offset) for base in missing if before < base < segment.base_offset]
+            before = segment.base_offset
+            if lost and before > log_start_offset and before not in reported:
+                problem = describe_missing_start(log_start_offset, oldest) if before == oldest else None
+                self._report_gap(segment, min(lost), problem)
+
     def _epoch_starts(self) -> list[int]:
         with suppress(Malformed, FileNotFoundError):
             epochs = checkpoints.read_epochs(self.files.read(f"{self.folder}/{EPOCHS}"))
@@ -202,8 +245,11 @@ class Loader:
                 if following is not None and aborted and aborted.entries[-1].last_offset >= following.base_offset:
                     return "a transaction index reaches into the next segment"
                 checksums[segment.base_offset] = aborted.checksum
-        if self.aborted_checksums is not None and checksums != self.aborted_checksums:
-            return "its transaction indexes are not those that it had"
+        if self.listed is not None:
+            bases = {segment.base_offset for segment in self.segments}
+            noted = {base: one.aborted_checksum for base, one in self.listed.items() if base in bases}
+            if checksums != {base: checksum for base, checksum in noted.items() if checksum is not None}:
+                return "its transaction indexes are not those that it had"
         return None
 
     def _end_of_log(self) -> int | None:
@@ -255,14 +301,14 @@ class Loader:
             return False
         return self.segments[at - 1].is_dense and not self._ends_in_damage(at - 1)
 
-    def _report_gap(self, segment: Segment, expected: int) -> None:
+    def _report_gap(self, segment: Segment, expected: int, problem: str | None = None) -> None:
         damage = Damage(
-            path=segment.path,
+            path=self.folder,
             position=0,
             size_bytes=0,
             first_offset=expected,
             next_offset=segment.base_offset,
-            problem="the offsets before it are missing",
+            problem=problem or f"no segment holds them, and the next one begins at {segment.base_offset}",
         )
         self.damage.append(damage)
         logger.warning("%s", damage)

@@ -218,6 +218,24 @@ class Lookup:
 
     # Damage
 
+    def find_damage(self, known_offset: int | None) -> int:
+        """Read the whole segment, note what is damaged, and return the offset behind its last sound batch.
+
+        `known_offset` is the base offset of the next segment, if there is one.
+        """
+        segment = self._segment
+        check = chunks.check_dense if segment.is_dense else chunks.check_growing
+        position, expected = 0, segment.base_offset
+        while position < segment.size:
+            problem = None
+            for chunk in chunks.read_chunks(segment.read, position, segment.size, expected=expected, check=check):
+                position, expected, problem = chunk.position + chunk.sound, chunk.next_offset, chunk.problem
+            if problem is not None:
+                bad = BadBatch(position, expected, problem)
+                position = self.note_damage(bad, segment.size, known_offset=known_offset)
+                expected = segment.damage[-1].next_offset or expected
+        return expected
+
     def next_sound(
         self, position: int, stop: int, *, expected: int, known_offset: int | None = None
     ) -> tuple[int, BatchHeader] | None:

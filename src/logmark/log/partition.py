@@ -21,6 +21,7 @@ from logmark.clock import Clock
 from logmark.disk.files import FileSystem
 from logmark.errors import LogFailed, Malformed
 from logmark.log.appender import Appended, Appender
+from logmark.log.checkpoints import Condition, ListedSegment
 from logmark.log.cleaning import Limits, Plan
 from logmark.log.compaction import Due
 from logmark.log.damage import Damage
@@ -108,8 +109,8 @@ class Partition:
         self.key = state.key
         self.name = state.name
         self.watchers = state.watchers
-        # Of the transaction indexes by base offset, when the log is closed: without them aborted records would be seen.
-        self.aborted_checksums: Mapping[int, int] = {}
+        # The segments by base offset, when the log is closed.
+        self.listed_segments: Mapping[int, ListedSegment] = {}
 
         # The parts' own methods, without a call in between: every Produce and Fetch request makes these.
         self.append = self._appender.append
@@ -170,15 +171,17 @@ class Partition:
         is_replayed: bool = False,
         log_start_offset: int = 0,
         cleaned_to: int | None = None,
-        aborted_checksums: Mapping[int, int] | None = None,
+        listed: Mapping[int, ListedSegment] | None = None,
+        is_synced: bool = False,
         leader_epoch: int = LEADER_EPOCH,
     ) -> "Partition":
         """Open the partition in a folder; unless it was stopped cleanly, check every batch from the recovery point.
 
         `durable_end` is the end of the log by its WAL, 0 without one; `is_replayed` says that a recovery has written
         and synced all segments from the recovery point on. `cleaned_to` is the cleaner's checkpoint: a log without one
-        was never cleaned and has no holes. The checksums are those that `close` found. Every batch has the
-        leader epoch; -1 is for a log of Apache Kafka, which may have several.
+        was never cleaned and has no holes. `listed` are the segments that `close` has found. `is_synced` says that the
+        log start was synced before a segment below it was deleted. Every batch has the leader epoch; -1 is for a log of
+        Apache Kafka, which may have several.
         """
         self = cls(
             folder, topic, index, topic_id, settings, files=files, committer=committer, clock=clock,
@@ -187,7 +190,8 @@ class Partition:
         self._folder.exists = True
         self._log_to_clean.cleaned_to = cleaned_to
         loader = self._loader(clean=clean, recovery_point=recovery_point, log_start_offset=log_start_offset)
-        loader.aborted_checksums = aborted_checksums
+        loader.listed = listed
+        loader.is_synced = is_synced
         loader.durable_end = durable_end
         loader.is_replayed = is_replayed
         self.load(loader.load(), loader)
@@ -213,6 +217,7 @@ class Partition:
             clean=False, recovery_point=self.recovery_point, log_start_offset=self._state.log_start_offset
         )
         loader.durable_end = self._state.high_watermark
+        loader.known_start = self._state.log_start_offset
         return loader
 
     def load(self, loaded: Loaded, loader: Loader) -> None:
@@ -237,10 +242,6 @@ class Partition:
         if self._flusher.is_busy_with(self):
             self._flusher.finish()
         self._flusher.forget(self)
-        with suppress(OSError, Malformed):
-            self.aborted_checksums = {
-                segment.base_offset: segment.aborted.checksum for segment in state.segments if segment.has_aborted
-            }
         is_complete = state.failure is None
         if clean and is_complete:
             try:
@@ -248,9 +249,29 @@ class Partition:
             except OSError as error:
                 state.fail(error)
                 is_complete = False
+        with suppress(OSError, Malformed):
+            self.listed_segments = self._list_segments()
         state.close()
         state.segments.close()
         return is_complete and clean
+
+    def _list_segments(self) -> dict[int, ListedSegment]:
+        """Return the segments that there are, and those that are known to be missing."""
+        listed = {
+            segment.base_offset: ListedSegment(
+                segment.size,
+                Condition.DAMAGED if segment.damage else Condition.WHOLE,
+                segment.aborted.checksum if segment.has_aborted else None,
+            )
+            for segment in self._state.segments
+        }
+        for gap in self._reader.gaps:
+            known = listed.get(gap.first_offset)
+            if known is None:
+                listed[gap.first_offset] = ListedSegment(0, Condition.MISSING, None)
+            else:
+                listed[gap.first_offset] = known._replace(condition=Condition.DAMAGED)
+        return listed
 
     async def wait_for_flush(self) -> None:
         """Wait for the flush that is under way, for which `close` would block the event loop."""

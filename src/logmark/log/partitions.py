@@ -15,7 +15,6 @@ from logmark.log.folders import PartitionFolders
 from logmark.log.groupcommit import GroupCommit
 from logmark.log.partition import Partition
 from logmark.log.settings import TopicSettings
-from logmark.log.wal.replay import Recovered
 from logmark.log.wal_recovery import WalRecovery
 from logmark.names import TopicPartition
 
@@ -111,7 +110,12 @@ class Partitions:
     # Opening
 
     def open(self, key: TopicPartition, topic_id: bytes, settings: TopicSettings) -> Partition:
-        """Open a partition as it was left; one without a folder, new or lazy, is empty."""
+        """Open a partition as it was left; one without a folder, new or lazy, is empty.
+
+        If the folder of one with records was taken away, the WAL or the checkpoints know how many offsets were given
+        out: none is given out again. A new topic does not inherit the checkpoints of a deleted one of the same name:
+        `forget_predecessors` is durable before the topic is.
+        """
         folder = self._folders.path_of(key)
         has_folder = self._folders.begin_opening(key)
         recovered = self._recovery.find(topic_id, key.partition)
@@ -127,10 +131,19 @@ class Partitions:
             self._folders.set_aside(key)
             self._checkpoints.forget(key)
             self._checkpoints.write_cleaned()
-            recovered = None
+            recovered, recovery_point = None, 0
             has_folder = False
         if not has_folder:
-            return self._open_missing(key, topic_id, settings, recovered)
+            known_end = recovery_point if recovered is None else recovered.end
+            if not known_end:
+                (partition,) = self.create([key], topic_id, settings, lazily=True)
+                return partition
+            logger.error(
+                "the folder of %s-%d is missing: its records below offset %d are lost, and new ones begin there",
+                key.topic, key.partition, known_end,
+            )  # fmt: skip
+            self._folders.complete(folder, topic_id)
+            self._files.sync_directory(self._path)
         self.is_used = True
         partition = Partition.open(
             folder, key.topic, key.partition, topic_id, settings,
@@ -140,30 +153,10 @@ class Partitions:
             is_replayed=recovered is not None and recovered.is_whole and recovered.end > 0,
             log_start_offset=self._checkpoints.log_start_offset(key),
             cleaned_to=self._checkpoints.cleaned_to(key),
-            aborted_checksums=self._checkpoints.aborted_checksums(key),
+            listed=self._checkpoints.segments(key),
+            is_synced=self._recovery.is_pending,
         )  # fmt: skip
         self.by_key[key] = partition
-        return partition
-
-    def _open_missing(
-        self, key: TopicPartition, topic_id: bytes, settings: TopicSettings, recovered: Recovered | None
-    ) -> Partition:
-        """Return a partition without a folder: one that never had a record, or one whose folder was taken away.
-
-        The WAL, or the checkpoints of a clean stop, know how many offsets of the latter were given out: none is given
-        out again. After a crash the checkpoints may still speak of a deleted topic of the same name.
-        """
-        known_end = self._checkpoints.recovery_point(key) if self._was_clean else 0
-        if recovered is not None:
-            known_end = recovered.end
-        if not known_end:
-            (partition,) = self.create([key], topic_id, settings, lazily=True)
-            return partition
-        logger.error(
-            "the folder of %s-%d is missing: its records below offset %d are lost, and new ones begin there",
-            key.topic, key.partition, known_end,
-        )  # fmt: skip
-        (partition,) = self.create([key], topic_id, settings, first_offset=known_end)
         return partition
 
     # Deleting and closing

@@ -53,18 +53,31 @@ class Reader:
         # The segment and the byte position of offsets at which reads have stopped.
         self._positions: dict[int, tuple[Segment, int]] = {}
         self._stopped: tuple[Segment, int, int] | None = None
+        # Where offsets are missing, because somebody has taken segments away.
         self._gaps: list[Damage] = []
 
     def load(self, damage: list[Damage]) -> None:
         """Start with a log that was loaded, and with the damage that the load found in it."""
-        self._gaps = damage
+        found = [one for one in damage if one.is_gap]
+        known = {gap.next_offset for gap in found}
+        # A load after a failed flush does not look for all of them.
+        self._gaps = found + [gap for gap in self._gaps if gap.next_offset not in known]
         self.forget()
 
     @property
     def damage(self) -> list[Damage]:
-        """The ranges that are kept and never served, as far as they have been found."""
-        found = [damage for segment in self._segments for damage in segment.damage]
-        return found + [gap for gap in self._gaps if gap not in found]
+        """The ranges that are never served, as far as they have been found."""
+        return [damage for segment in self._segments for damage in segment.damage] + self.gaps
+
+    @property
+    def gaps(self) -> list[Damage]:
+        """The ranges whose segments are missing, above the log start."""
+        start = self._state.log_start_offset
+        return [
+            gap._replace(first_offset=max(gap.first_offset, start))
+            for gap in self._gaps
+            if gap.next_offset is not None and gap.next_offset > start
+        ]
 
     # Reading
 
@@ -289,12 +302,18 @@ class Reader:
                 wanted = max(offset, segment.base_offset)
                 if header.base_offset > wanted and (segment.is_dense or _hides(segment.damage, offset, position)):
                     break
+                if self._gaps and self._misses(offset, header.base_offset):
+                    break
                 return segment, position, header.base_offset
             if (segment.is_dense and offset >= segment.base_offset) or _hides(segment.damage, offset, segment.size):
                 break
         else:
             return None
         raise self._corrupt(offset)
+
+    def _misses(self, offset: int, base: int) -> bool:
+        """Return whether a segment is missing between an offset and the batch that was found for it."""
+        return any(gap.first_offset < base and offset < (gap.next_offset or 0) for gap in self._gaps)
 
     def _corrupt(self, offset: int) -> Refused:
         return Refused(

@@ -88,8 +88,16 @@ class Repair:
     def apply(self, told: Callable[[int], None] = lambda size: None) -> None:
         """Does every step; `told` is called with the bytes that were written."""
         self._told = told
+        if self.steps:
+            # Before anything changes: the list is of the segments as they were.
+            self._forget_list()
         for step in self.steps:
             step.run()
+
+    def _forget_list(self) -> None:
+        with suppress(FileNotFoundError):
+            self._files.remove(self._path(checkpoints.SEGMENTS))
+            self._files.sync_directory(self._verified.path)
 
     def _add(self, sentence: str, run: Callable[..., None], *arguments: object) -> None:
         self.steps.append(Step(sentence=sentence, run=partial(run, *arguments)))

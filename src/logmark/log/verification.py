@@ -12,9 +12,9 @@ from logmark.errors import Malformed, Refused, UserError
 from logmark.log import checkpoints, preview
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry, check_name
-from logmark.log.checkpoints import CLEANED
+from logmark.log.checkpoints import CLEANED, ListedSegment
 from logmark.log.damage import Damage
-from logmark.log.directory import CLEAN, LOCK
+from logmark.log.directory import CLEAN, LOCK, has_list
 from logmark.log.findings import Finding, Kind, PartitionFindings, of_damage
 from logmark.log.folder import METADATA
 from logmark.log.identity import KAFKA_METADATA, META
@@ -112,6 +112,7 @@ class Verification:
         self._topics: dict[str, Entry] = {}
         self._next_producer_id: int | None = None
         self._offsets: dict[str, dict[TopicPartition, int]] = {}
+        self._listed: dict[TopicPartition, dict[int, ListedSegment]] = {}
         self._ids: dict[str, tuple[str, bytes]] = {}
 
     @property
@@ -203,6 +204,13 @@ class Verification:
                 except Malformed as error:
                     self._result.wrong_checkpoints.append(name)
                     self._add(Kind.STATE, name, str(error), f"It is not used. {meaning} A repair sets it aside.")
+        if checkpoints.SEGMENTS in self._names and self._result.is_clean and has_list(self._path, self._files):
+            try:
+                self._listed = checkpoints.read_segments(self._files.read(f"{self._path}/{checkpoints.SEGMENTS}"))
+            except Malformed as error:
+                self._result.wrong_checkpoints.append(checkpoints.SEGMENTS)
+                self._add(Kind.STATE, checkpoints.SEGMENTS, str(error), "It is not used. Without it the next start "
+                          "does not notice that a segment is missing. A repair sets it aside.")  # fmt: skip
 
     # The write-ahead log
 
@@ -246,6 +254,7 @@ class Verification:
             is_ours=self._result.is_ours,
             flushed_to=self._flushed_to(key),
             log_start_offset=self._offsets[checkpoints.LOG_STARTS].get(key),
+            listed=self._listed.get(key, ()),
             is_synced=self._result.is_ours and (self._result.is_clean or self._preview is not None),
             told=told,
         ).run()
