@@ -32,7 +32,9 @@ their lines anew, and `make soak ARGS='--seed 7'` draws the examples of that see
 
 Producers, consumer groups whose members come and go, commits, retention, compaction, listings, and topics that are
 created and deleted, all at once on one broker. The test fails if a client sees an error, if a reader does not get every
-acknowledged record exactly once, if the stop is not clean, or if `logmark verify` finds anything. It also fails if
+acknowledged record, if the stop is not clean, or if `logmark verify` finds anything. It also fails if a record is read
+twice and Kafka does not allow it: the new owner of a partition begins at the last commit that the broker acknowledged,
+or at one whose outcome is unknown. The line below counts the second reads that Kafka allows. The test also fails if
 memory, descriptors, threads, files or bytes on disk grow: the median of the last third may be above that of the second
 third by the tolerance in `TOLERANCES` (5% and 4 MB for memory). `--samples FILE` keeps every sample.
 

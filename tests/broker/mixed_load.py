@@ -8,12 +8,12 @@ commit what they have read. An administrator creates and deletes topics and grou
 decides who comes when, and what is written. Nobody is killed.
 
 `run` returns what was seen. `Seen.problems` has what should not have been: an error of a client, an acknowledged record
-that a reader did not get exactly once, a figure that grows, an unclean stop, a finding of `logmark verify`.
+that was not read, a second read that Kafka does not allow (see `group_reads`), a partition with two owners, a figure
+that grows, an unclean stop, a finding of `logmark verify`. `Seen.counts` has the second reads that Kafka allows.
 """
 
 import argparse
 import csv
-import math
 import os
 import random
 import re
@@ -34,6 +34,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
+
+from tests.broker.group_reads import CommitOutcome, GroupReads, Member, Partition
 
 SETTINGS = {
     "auto.create.topics.enable": "false",
@@ -64,7 +66,11 @@ RECORDS_PER_SECOND = 200  # of each producer
 KEYS = 500
 TOMBSTONES = 0.02
 CLIENT = {"connections.max.idle.ms": 60_000, "log_level": 0}
+SESSION_TIMEOUT_S = 45.0
 DEADLINE_S = 120.0
+# The group does not take these commits: the member is in a rebalance, or it is not a member any more.
+REFUSALS = (KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID)
+NO_ANSWER = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.REQUEST_TIMED_OUT)
 # A shorter run has not come to rest: segments and caches still fill.
 FLAT_SECONDS_MIN = 600.0
 GAPS_SHOWN = 3
@@ -270,6 +276,10 @@ class Load:
         self.written = Records()
         self.last_of_key: dict[tuple[int, bytes], tuple[int, int]] = {}
         self.read = {name: Records() for name in ("reader", *GROUPS)}
+        self.groups = {
+            name: GroupReads(name, session_timeout_s=SESSION_TIMEOUT_S, fail=seen.fail, count=seen.count)
+            for name in GROUPS
+        }
         # First the producers and the administrator end, then whoever reads may finish, then everybody ends.
         self.is_written = threading.Event()
         self.is_over = threading.Event()
@@ -319,87 +329,118 @@ class Load:
         """Read all topics from their beginning, without a group, and commit now and then."""
         consumer = Consumer({**self._client("reader"), "group.id": "reader", **self._reading})
         consumer.assign([TopicPartition(*key, 0) for key in PARTITIONS])
+        positions: dict[Partition, int] = {}
+        commits_at = 0.0
         try:
-            self._read(consumer, "reader", math.inf, chance, {})
+            while not self.is_over.is_set():
+                if (message := self._poll(consumer, "reader")) is not None:
+                    positions[_key(message)] = message.offset() + 1  # type: ignore[operator]
+                if time.monotonic() >= commits_at and positions:
+                    commits_at = time.monotonic() + chance.uniform(0.1, 2)
+                    if self._commit(consumer, positions) is CommitOutcome.REFUSED:
+                        self.seen.fail("reader", f"the broker refused the commit of {positions}")
         finally:
             consumer.close()
 
     def be_member(self, number: int, chance: random.Random) -> None:
-        """Be a member of each group in turn, for a while, and stay away for a while."""
+        """Be a member of a group for a while, stay away for a while, and come back as another member."""
         group = list(GROUPS)[number % len(GROUPS)]
         topics, strategy = GROUPS[group]
+        reads = self.groups[group]
+        times = 0
         while not self.is_over.is_set():
-            nexts: dict[tuple[str, int], int] = {}
+            times += 1
+            member = Member(f"member {number}.{times}")
             consumer = Consumer(
                 {**self._client(group), "group.id": group, "partition.assignment.strategy": strategy, **self._reading}
             )
 
-            def commit(consumer: Consumer, revoked: list[TopicPartition], nexts: dict[Any, int] = nexts) -> None:
-                mine = {key: nexts.pop(key) for key in map(_key, revoked) if key in nexts}
-                if not self._commit(consumer, mine):
-                    self.seen.fail("member", f"what it read of {mine} could not be committed")
+            def assign(_: Consumer, added: list[TopicPartition], member: Member = member) -> None:
+                reads.assign(member, map(_key, added))
 
-            def lose(_: Consumer, lost: list[TopicPartition], group: str = group) -> None:
-                self.seen.fail(group, f"a member lost its partitions: {lost}")
+            def revoke(consumer: Consumer, revoked: list[TopicPartition], member: Member = member) -> None:
+                keys = set(map(_key, revoked))
+                mine = {key: position for key, position in member.positions.items() if key in keys}
+                reads.give_up(member, keys, self._commit_as(reads, member, consumer, mine))
 
-            consumer.subscribe(list(topics), on_revoke=commit, on_lost=lose)
+            def lose(_: Consumer, lost: list[TopicPartition], member: Member = member) -> None:
+                self.seen.count("members that lost their partitions")
+                reads.give_up(member, map(_key, lost), CommitOutcome.REFUSED)
+
+            consumer.subscribe(list(topics), on_assign=assign, on_revoke=revoke, on_lost=lose)
             self.seen.count("members that joined")
             try:
-                self._read(consumer, group, time.monotonic() + chance.uniform(*self._spell(10, 60)), chance, nexts)
-                self._commit_before_leaving(consumer, group, nexts)
+                self._read_as(member, consumer, group, chance)
             finally:
                 # Else the group would wait for a member that never comes back.
                 consumer.close()
             if not self.is_written.is_set():
                 self.is_written.wait(chance.uniform(*self._spell(1, 8)))
 
-    def _read(
-        self, consumer: Consumer, name: str, until: float, chance: random.Random, nexts: dict[tuple[str, int], int]
-    ) -> None:
-        """Read until a time, or if nothing more is written, until everybody has read everything."""
+    def _read_as(self, member: Member, consumer: Consumer, group: str, chance: random.Random) -> None:
+        """Read for a while, or if nothing more is written, until everybody has read everything; then commit.
+
+        A member that leaves in a rebalance cannot commit, so it takes part until the rebalance is over.
+        """
+        reads = self.groups[group]
+        until = time.monotonic() + chance.uniform(*self._spell(10, 60))
         commits_at = 0.0
         while not self.is_over.is_set() and (time.monotonic() < until or self.is_written.is_set()):
-            self._read_one(consumer, name, nexts)
-            if time.monotonic() >= commits_at and nexts:
+            self._read_one(member, consumer, group)
+            if time.monotonic() >= commits_at:
                 commits_at = time.monotonic() + chance.uniform(0.1, 2)
-                self._commit(consumer, nexts)
-
-    def _read_one(self, consumer: Consumer, name: str, nexts: dict[tuple[str, int], int]) -> None:
-        message = consumer.poll(0.1)
-        if message is not None and message.error():
-            self.seen.fail(name, message.error())
-        elif message is not None:
-            self.read[name].add(message)
-            nexts[_key(message)] = message.offset() + 1  # type: ignore[operator]
-
-    def _commit_before_leaving(self, consumer: Consumer, group: str, nexts: dict[tuple[str, int], int]) -> None:
-        """Commit what was read; a member that leaves in a rebalance cannot, so it takes part until it is over."""
+                self._commit_as(reads, member, consumer, member.positions)
         deadline = time.monotonic() + DEADLINE_S
-        while not self._commit(consumer, nexts):
+        while self._commit_as(reads, member, consumer, member.positions) is not CommitOutcome.ACKNOWLEDGED:
             if time.monotonic() > deadline:
                 self.seen.fail(group, f"a rebalance was not over after {DEADLINE_S:g} s")
                 return
-            self._read_one(consumer, group, nexts)
-        nexts.clear()
+            self._read_one(member, consumer, group)
+        member.positions.clear()
 
-    def _commit(self, consumer: Consumer, nexts: Mapping[tuple[str, int], int]) -> bool:
-        """Commit offsets, and return whether the group took them.
+    def _read_one(self, member: Member, consumer: Consumer, group: str) -> None:
+        if (message := self._poll(consumer, group)) is not None:
+            self.groups[group].read(member, _key(message), message.offset())  # type: ignore[arg-type]
+
+    def _poll(self, consumer: Consumer, name: str) -> Message | None:
+        message = consumer.poll(0.1)
+        if message is None:
+            return None
+        if message.error():
+            self.seen.fail(name, message.error())
+            return None
+        self.read[name].add(message)
+        return message
+
+    def _commit_as(
+        self, reads: GroupReads, member: Member, consumer: Consumer, positions: Mapping[Partition, int]
+    ) -> CommitOutcome:
+        positions = dict(positions)
+        return reads.commit(member, positions, lambda: self._commit(consumer, positions))
+
+    def _commit(self, consumer: Consumer, positions: Mapping[Partition, int]) -> CommitOutcome:
+        """Commit positions.
 
         A member that goes on reading in a rebalance, as with cooperative-sticky, is told to commit later: between the
         answers to JoinGroup and SyncGroup, or with the generation before. Apache Kafka does the same.
         """
-        if not nexts:
-            return True
         try:
-            offsets = [TopicPartition(*key, offset) for key, offset in nexts.items()]
-            consumer.commit(offsets=offsets, asynchronous=False)
+            offsets = [TopicPartition(*key, offset) for key, offset in positions.items()]
+            committed = consumer.commit(offsets=offsets, asynchronous=False)
         except KafkaException as error:
-            if error.args[0].code() not in (KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION):
-                raise
-            self.seen.count("commits put off by a rebalance")
-            return False
+            code = error.args[0].code()
+            if code in REFUSALS:
+                self.seen.count("commits that the group refused")
+                return CommitOutcome.REFUSED
+            if code in NO_ANSWER:
+                self.seen.count("commits without an answer")
+                return CommitOutcome.UNKNOWN
+            raise
+        for each in committed or ():
+            if each.error is not None:
+                raise KafkaException(each.error)
         self.seen.count("commits")
-        return True
+        return CommitOutcome.ACKNOWLEDGED
 
     # The administrator
 
@@ -440,7 +481,10 @@ class Load:
             self.seen.fail("administrator", f"{missing} were not listed")
         admin.list_consumer_groups().result(DEADLINE_S)
         for described in admin.describe_consumer_groups(list(GROUPS)).values():
-            described.result(DEADLINE_S)
+            group = described.result(DEADLINE_S)
+            owned = Counter(_key(each) for member in group.members for each in member.assignment.topic_partitions)
+            if twice := [key for key, owners in owned.items() if owners > 1]:
+                self.seen.fail(group.group_id, f"{twice} have two owners in one generation")
         for config in admin.describe_configs([ConfigResource(ResourceType.TOPIC, name) for name in TOPICS]).values():
             config.result(DEADLINE_S)
         for offset in admin.list_offsets({TopicPartition(*key): OffsetSpec.latest() for key in PARTITIONS}).values():
@@ -451,7 +495,11 @@ class Load:
 
     @property
     def _reading(self) -> dict[str, Any]:
-        return {"enable.auto.commit": False, "auto.offset.reset": "error", "session.timeout.ms": 45_000}
+        return {
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "session.timeout.ms": int(SESSION_TIMEOUT_S * 1000),
+        }
 
     def _client(self, who: str) -> dict[str, Any]:
         return {
@@ -500,11 +548,15 @@ class Load:
         return all(self.read[name].covers(self.written, topics[name]) for name in topics)
 
     def check(self) -> None:
-        """Note every acknowledged record that a reader has not read exactly once, and what nobody wrote."""
+        """Note every acknowledged record that a reader has not read, what nobody wrote, and what was read twice.
+
+        A group may read some records twice. Its `GroupReads` has checked which.
+        """
         for name, (topics, _) in {"reader": ((BY_SIZE, BY_AGE), ""), **GROUPS}.items():
             found = self.read[name]
-            for repeated in found.repeated[:GAPS_SHOWN]:
-                self.seen.fail(name, f"{repeated} was read more than once")
+            if name not in GROUPS:
+                for repeated in found.repeated[:GAPS_SHOWN]:
+                    self.seen.fail(name, f"{repeated} was read more than once")
             tags = found.of(topics)
             for key, wanted in self.written.of(topics).items():
                 _compare(self.seen, name, key, wanted, tags.get(key, array("L")))
