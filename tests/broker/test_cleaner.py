@@ -149,6 +149,11 @@ def is_cleaner(pid: int) -> bool:
         return False
 
 
+def is_stopped(process: int) -> bool:
+    """Return whether a signal has stopped a process; the kernel takes its time."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 def is_gone(pid: int) -> bool:
     try:
         return " Z " in Path(f"/proc/{pid}/stat").read_text()
@@ -185,6 +190,7 @@ def test_no_broker_gets_the_directory_while_the_cleaning_process_of_a_killed_one
         assert broker.pid is not None
         (cleaner,) = cleaners(broker.pid)
         os.kill(cleaner, signal.SIGSTOP)  # as long as it sleeps it does not notice that the broker is gone
+        wait_until(lambda: is_stopped(cleaner), "the cleaning process sleeps")
         broker.kill()
         try:
             with monkeypatch.context() as patch:

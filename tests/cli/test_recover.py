@@ -163,7 +163,8 @@ def test_damage_is_told_with_exit_code_1_and_the_directory_becomes_clean_all_the
     assert done.json["damaged_entries"], "the entry that was hit"
     assert done.json["damage"], "what it held is missing in the segment"
     again = run("recover", str(data))
-    assert (0, True) == (again.exit_code, "is clean" in again.error)
+    assert 1 == again.exit_code, "what is missing stays so"
+    assert "was stopped cleanly: there is nothing to recover" in again.error
 
 
 def test_a_write_ahead_log_of_another_directory_is_refused_and_stays(data: Path, tmp_path: Path) -> None:

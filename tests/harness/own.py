@@ -79,6 +79,8 @@ class OwnBroker:
         for file in (*folder.glob("0*.*"), folder / "leader-epoch-checkpoint"):
             file.unlink(missing_ok=True)
         (folder / f"{first_offset:020}.log").touch()
+        # Our broker lists the segments when it stops, and would miss those that are gone.
+        (self.log_dir / "logmark.segments").unlink(missing_ok=True)
 
     def advance(self, *, days: float) -> None:
         """Moves the broker's time of day forward."""

@@ -68,6 +68,17 @@ class Partitions:
     ) -> list[Partition]:
         """Create durable partitions of a topic; lazy ones, of which there may be many, get a folder when first used."""
         self.forget_predecessors(keys)()
+        return self._create(keys, topic_id, settings, first_offset=first_offset, lazily=lazily)
+
+    def _create(
+        self,
+        keys: Sequence[TopicPartition],
+        topic_id: bytes,
+        settings: TopicSettings,
+        *,
+        first_offset: int = 0,
+        lazily: bool = False,
+    ) -> list[Partition]:
         created = []
         self.is_used = True
         for key in keys:
@@ -142,8 +153,7 @@ class Partitions:
                 "the folder of %s-%d is missing: its records below offset %d are lost, and new ones begin there",
                 key.topic, key.partition, known_end,
             )  # fmt: skip
-            self._folders.complete(folder, topic_id)
-            self._files.sync_directory(self._path)
+            self._create([key], topic_id, settings)
         self.is_used = True
         partition = Partition.open(
             folder, key.topic, key.partition, topic_id, settings,
