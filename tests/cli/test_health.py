@@ -3,7 +3,7 @@
 import errno
 import socket
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -17,6 +17,7 @@ from tests.harness import wire
 from tests.harness.brokers import BrokerUnderTest
 
 HEALTHY, DEGRADED, USAGE, UNREACHABLE = 0, 1, 2, 4
+API_VERSIONS = 18
 
 
 @pytest.fixture
@@ -141,6 +142,30 @@ def test_nobody_there_is_exit_code_4_with_a_sentence_or_json() -> None:
     assert address in done.error
     assert "unreachable" == told.json["state"]
     assert address in told.json["problems"][0]
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ("max.connections", "Broker 1 has no connection left (2 of 2, max.connections)."),
+        (
+            "max.connections.per.ip",
+            "Broker 1 has no connection left for clients of this address (max.connections.per.ip).",
+        ),
+    ],
+)
+def test_a_broker_without_a_connection_left_tells_its_health_all_the_same(setting: str, problem: str) -> None:
+    with Broker({setting: "2"}) as broker, ExitStack() as opened:
+        broker.create_topic("orders", 3)
+        for _ in range(2):
+            # Each is counted before the next is accepted, because it has been answered.
+            wire.send_over(opened.enter_context(wire.connect(broker.bootstrap_servers)), API_VERSIONS, 0, b"")
+
+        done, told = health(broker), health(broker, "-o", "json")
+
+    assert (DEGRADED, DEGRADED) == (done.exit_code, told.exit_code)
+    assert [problem] == told.json["problems"]
+    assert "3 of 3 open" == state_of(done)["partitions"]
 
 
 def test_a_mistake_in_the_options_is_exit_code_2() -> None:

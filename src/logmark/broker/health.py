@@ -43,13 +43,18 @@ class RecentFailures(logging.Handler):
         logging.getLogger("logmark").removeHandler(self)
 
 
-async def describe_health(broker: "Broker") -> dict[str, Any]:
-    """Return the health of a broker, in turns where there are many partitions."""
+async def describe_health(broker: "Broker", *, is_in_reserve: bool = False) -> dict[str, Any]:
+    """Return the health of a broker, in turns where there are many partitions.
+
+    `is_in_reserve` says that the client has no connection left and may ask nothing else.
+    """
     failure = broker.write_failure
     limit, budget = broker.connection_limit, broker.budget
     return {
         "version": 1,
         "logmark": __version__,
+        "node_id": broker.node_id,
+        "cluster_id": broker.cluster_id,
         "started_ms": broker.started_ms,
         "now_ms": broker.clock.now_ms(),
         "durability": broker.durability,
@@ -61,7 +66,7 @@ async def describe_health(broker: "Broker") -> dict[str, Any]:
         "partitions": await _describe_partitions(broker),
         "coordinators": _describe_coordinators(broker),
         "memory": {"used_bytes": budget.used, "max_bytes": broker.memory_max, "has_waiting": budget.has_waiting},
-        "connections": {"used": limit.used, "max": limit.total_max},
+        "connections": {"used": limit.used, "max": limit.total_max, "is_in_reserve": is_in_reserve},
         "turns": [
             {
                 "work": work,

@@ -19,7 +19,7 @@ from logmark.broker.event_limit import EventLimit
 from logmark.broker.faults import Faults
 from logmark.broker.groups import Groups
 from logmark.broker.health import RecentFailures
-from logmark.broker.limits import ConnectionLimit, read_overrides
+from logmark.broker.limits import ConnectionLimit, HealthReserve, read_overrides
 from logmark.broker.liveness import Liveness
 from logmark.broker.logs import Logs
 from logmark.broker.loop_watchdog import SENDING, LoopWatchdog
@@ -120,6 +120,7 @@ class Broker:
             per_address_max=self.config.int("max.connections.per.ip"),
             overrides=read_overrides(self.config.text("max.connections.per.ip.overrides")),
         )
+        self.health_reserve = HealthReserve()
         self.fetch_sessions = FetchSessions(self.config.int("max.incremental.fetch.session.cache.slots"))
         self.data_dir = os.path.abspath(data_dir)
         self.started_ms = 0
