@@ -192,8 +192,6 @@ class Store:
             name = f"{file_name(base_offset, LOG)}.{number}"
         self._files.open(f"{place}/{name}", create=True).close()
         self._touched.add(place)
-        # A file that was missing may have had this name.
-        self._unsound.discard(f"{key}/{name}")
         return SegmentDraft(base_offset=base_offset, file=f"{key}/{name}", next_offset=base_offset, origin=origin)
 
     def is_sound(self, segment: Segment) -> bool:
