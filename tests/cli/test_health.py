@@ -144,6 +144,38 @@ def test_nobody_there_is_exit_code_4_with_a_sentence_or_json() -> None:
     assert address in told.json["problems"][0]
 
 
+def test_a_disk_that_became_read_only_is_exit_code_1_before_any_write_is_refused(own: Broker) -> None:
+    from logmark.broker.disk_probe import DiskProbe
+
+    def refuse(path: str) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    own._runner._broker.disk_probe = DiskProbe(own.data_dir, touch=refuse)  # type: ignore[union-attr]
+
+    done = health(own)
+
+    assert DEGRADED == done.exit_code
+    assert state_of(done)["disk"].endswith(", read-only")
+    text = " ".join(done.out.split())
+    assert "! Broker 1: the disk of the data directory takes no writes ([Errno 30] Read-only file system)." in text
+
+
+def test_a_compaction_that_hangs_is_exit_code_1_and_names_the_process_to_kill(
+    own: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from logmark.broker.cleaner import Cleaner, Progress
+
+    monkeypatch.setattr(Cleaner, "progress", Progress("orders-0", 0, pid=4711))
+
+    done = health(own)
+
+    assert DEGRADED == done.exit_code
+    assert state_of(done)["compaction"].startswith("orders-0, last progress ")
+    text = " ".join(done.out.split())
+    assert "! Broker 1: the compaction of orders-0 has made no progress for " in text
+    assert "kill process 4711, and the broker starts another." in text
+
+
 @pytest.mark.parametrize(
     ("setting", "problem"),
     [

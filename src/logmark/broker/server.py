@@ -14,6 +14,7 @@ from typing import NamedTuple
 from logmark.broker.cleaner import Cleaner
 from logmark.broker.config import BrokerConfig
 from logmark.broker.connection import Connection
+from logmark.broker.disk_probe import DiskProbe
 from logmark.broker.dispatch import Dispatcher
 from logmark.broker.event_limit import EventLimit
 from logmark.broker.faults import Faults
@@ -123,6 +124,7 @@ class Broker:
         self.health_reserve = HealthReserve()
         self.fetch_sessions = FetchSessions(self.config.int("max.incremental.fetch.session.cache.slots"))
         self.data_dir = os.path.abspath(data_dir)
+        self.disk_probe = DiskProbe(self.data_dir)
         self.started_ms = 0
         self.recent_failures = RecentFailures()
         # Called once when the broker can do nothing useful any more; who runs it ends it.

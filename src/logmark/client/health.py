@@ -4,7 +4,7 @@
 |-----------------------------|---------------------|---------------------------------------------------------------|
 | Metadata                    | any broker          | a partition without a leader or with an error                 |
 | DescribeLogDirs             | each broker         | a broker that does not answer; a directory with an error      |
-| its field for health        | brokers of Logmark  | refused writes, logs, coordinators, memory, connections       |
+| its field for health        | brokers of Logmark  | refused writes, disk, logs, compaction, coordinators, memory  |
 
 DescribeLogDirs comes first: a Logmark broker without a connection left for this client answers nothing else.
 """
@@ -144,6 +144,8 @@ def _broker_problems(broker: BrokerHealth) -> Iterator[str]:
         for log_dir in broker.description.log_dirs:
             if log_dir.error is not ErrorCode.NONE:
                 yield f"{name}: log directory {log_dir.path} has failed ({log_dir.error.name})."
+    yield from _disk_problems(name, broker)
+    yield from _compaction_problems(name, broker)
     partitions = _troubled(broker, "partitions")
     for one in partitions[:NAMED_MAX]:
         yield f"Partition {one['topic']}-{one['partition']} is {one['state']}: {one['reason']}"
@@ -163,6 +165,32 @@ def _broker_problems(broker: BrokerHealth) -> Iterator[str]:
         yield f"{name} has no connection left ({connections['used']} of {connections['max']}, max.connections)."
     elif broker.is_without_connections:
         yield f"{name} has no connection left for clients of this address (max.connections.per.ip)."
+
+
+_DISK_PROBLEMS = {
+    "full": "is full{why}. The broker takes no records until there is space. Free some.",
+    "read-only": "takes no writes{why}. What was acknowledged can be read. Repair the disk, then restart the broker.",
+    "failed": "has failed{why}. Repair the disk, then restart the broker.",
+    "silent": "does not answer{why}. Writes wait for it.",
+}
+
+
+def _disk_problems(name: str, broker: BrokerHealth) -> Iterator[str]:
+    disk = broker.details.get("disk", {})
+    problem = _DISK_PROBLEMS.get(disk.get("state", ""))
+    if problem is not None:
+        why = f" ({disk['reason']})" if disk["reason"] else ""
+        yield f"{name}: the disk of the data directory {problem.format(why=why)}"
+
+
+def _compaction_problems(name: str, broker: BrokerHealth) -> Iterator[str]:
+    compaction = broker.details.get("compaction") or {}
+    if compaction.get("is_stalled"):
+        remedy = f": kill process {compaction['pid']}, and the broker starts another" if compaction["pid"] else ""
+        yield (
+            f"{name}: the compaction of {compaction['log']} has made no progress for "
+            f"{compaction['seconds_without_progress']} s. Clients are served, but the log is not cleaned{remedy}."
+        )
 
 
 def _troubled(broker: BrokerHealth, kind: str) -> Sequence[Mapping[str, Any]]:
