@@ -251,6 +251,19 @@ def test_a_disk_that_does_not_answer_holds_up_neither_the_answer_nor_more_than_o
         may_end.set()
 
 
+def test_checkpoints_that_a_full_disk_refuses_are_one_event_without_a_traceback(
+    broker: Broker, files: FaultyFileSystem, wire: Wire
+) -> None:
+    files.fail_writes("checkpoint", errno.ENOSPC)
+    served(broker).loop.call_soon_threadsafe(served(broker)._checkpoint_now_and_then)
+    wait_until(lambda: ask(wire)["failures"], "the failure is logged")
+
+    (failure,) = ask(wire)["failures"]
+    # An exception with a traceback would be named behind the event.
+    assert failure["event"].startswith("the offset checkpoints could not be written: [Errno 28]")
+    assert "OSError" not in failure["event"]
+
+
 class HeldWorker:
     """A process of the cleaner that hangs."""
 

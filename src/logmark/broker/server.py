@@ -263,7 +263,7 @@ class Broker:
         def done(task: asyncio.Task[None]) -> None:
             self._checkpointing = None
             if not task.cancelled() and task.exception() is not None:
-                log.error("the offset checkpoints could not be written", exc_info=task.exception())
+                _log_failure("the offset checkpoints could not be written", task.exception())
 
         if self.liveness.is_directory_gone():
             # Else the directory that took its place would get our checkpoints.
@@ -431,7 +431,15 @@ class Broker:
 
 def _tell_of_failed_removal(done: "asyncio.Future[None]") -> None:
     if not done.cancelled() and done.exception() is not None:
-        log.error("files that were let go could not be removed", exc_info=done.exception())
+        _log_failure("files that were let go could not be removed", done.exception())
+
+
+def _log_failure(event: str, error: BaseException | None) -> None:
+    """Log what failed in the background. What a disk refuses needs no traceback."""
+    if isinstance(error, OSError):
+        log.error("%s: %s", event, error)
+    else:
+        log.error("%s", event, exc_info=error)
 
 
 def raise_descriptor_limit() -> None:
