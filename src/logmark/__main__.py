@@ -1,6 +1,25 @@
-"""`python -m logmark` is the command `logmark`."""
+"""The command `logmark`, also as `python -m logmark`.
 
-from logmark.cli.main import run
+The signals of a broker are handled before the other modules are imported, which takes half a second.
+"""
+
+import sys
+
+from logmark.cli.stop_signals import stop_signals
+
+INTERRUPTED = 130
+
+
+def run() -> None:
+    """Run the command that the arguments name."""
+    if sys.argv[1:2] == ["serve"]:
+        stop_signals.install()
+    try:
+        from logmark.cli.main import run as run_command
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    run_command()
+
 
 if __name__ == "__main__":
     run()

@@ -15,7 +15,7 @@ from logmark.client.client import Client
 from logmark.names import TopicPartition
 from logmark.testing import Broker
 from logmark.wire import columns
-from tests.backup.copies import QUICK, batches_of, copy_brokers, ends_of, keys_of, restored
+from tests.backup.copies import QUICK, batches_of, copy_brokers, ends_of, keys_of, nothing, restored
 from tests.backup.test_directories import once, served
 from tests.cli.conftest import run
 from tests.harness.brokers import QUIET, BrokerUnderTest
@@ -151,7 +151,7 @@ def test_a_log_that_is_no_longer_the_one_that_was_stored_is_fetched_anew(tmp_pat
         data = bytearray(store.read(stored, 0, stored.size_bytes))
         data[-2] ^= 1
         draft = Draft(kind=BROKERS, source="", cluster_id=store.previous.cluster_id)
-        store.begin(draft)
+        store.begin(draft, expect=nothing)
         (segment,) = draft.partitions[ORDERS].segments
         segment.size_bytes = segment.crc = 0
         segment.next_offset = 0
@@ -176,7 +176,7 @@ def test_a_last_batch_that_is_not_where_the_manifest_says_is_fetched_anew(
     with Store.open(str(tmp_path / "backup"), files=QUICK, told=lambda _: None) as store:
         assert store.previous is not None
         draft = Draft(kind=BROKERS, source="", cluster_id=store.previous.cluster_id)
-        store.begin(draft)
+        store.begin(draft, expect=nothing)
         (segment,) = draft.partitions[ORDERS].segments
         segment.last_position = position % segment.size_bytes
         store.complete()

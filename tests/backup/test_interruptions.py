@@ -4,6 +4,7 @@ import errno
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.testing import Broker
 from tests.backup.copies import copy_brokers, copy_directory, log_bytes, restored
+from tests.cli.conftest import run
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.clocks import turn_clock
 from tests.harness.own import OUR_SETTINGS
@@ -105,21 +107,41 @@ def test_a_killed_second_run_leaves_the_first_backup_as_it_was(tmp_path: Path, b
     assert log_bytes(tmp_path / "data" / "orders-0") == log_bytes(tmp_path / "newer" / "orders-0")
 
 
-def test_what_was_stored_is_checked_before_anything_is_put_behind_it(tmp_path: Path, broker: Broker) -> None:
-    write(broker, 3)
-    backup = tmp_path / "backup"
-    copy_directory(tmp_path / "data", backup)
-    (stored,) = (backup / "data" / "orders-0").iterdir()
+def flip_a_bit(stored: Path) -> None:
     data = bytearray(stored.read_bytes())
     data[1000] ^= 1
     stored.write_bytes(data)
-    write(broker, 1)
 
-    copy_directory(tmp_path / "data", backup)
+
+def cut(stored: Path) -> None:
+    stored.write_bytes(stored.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("has_grown", [False, True])
+@pytest.mark.parametrize("way", ["directory", "brokers"])
+@pytest.mark.parametrize("damage", [flip_a_bit, cut, Path.unlink])
+def test_a_stored_file_that_is_damaged_or_missing_is_copied_again_and_named(
+    tmp_path: Path, broker: Broker, damage: Callable[[Path], None], way: str, has_grown: bool
+) -> None:
+    write(broker, 3)
+    backup, again = tmp_path / "backup", tmp_path / "again"
+    source = [str(tmp_path / "data")] if way == "directory" else ["--bootstrap-servers", broker.bootstrap_servers]
+    assert 0 == run("backup", *source, str(backup)).exit_code
+    (stored,) = (backup / "data" / "orders-0").iterdir()
+    damage(stored)
+    if has_grown:
+        write(broker, 1)
+
+    told = run("backup", *source, str(backup))
+    third = run("backup", *source, str(backup), "-o", "json")
     broker.stop()
 
-    restored(backup, tmp_path / "again")
-    assert log_bytes(tmp_path / "data" / "orders-0") == log_bytes(tmp_path / "again" / "orders-0")
+    assert (0, 0) == (told.exit_code, third.exit_code)
+    assert f"Note: {stored} was damaged or missing. What the source has of it was copied again" in told.error
+    assert [] == third.json["copied_again"]
+    restored(backup, again)
+    whole = [b"".join(log_bytes(folder / "orders-0").values()) for folder in (tmp_path / "data", again)]
+    assert whole[0] == whole[1]
 
 
 def test_a_full_disk_keeps_the_first_backup_and_the_next_run_goes_on(

@@ -219,6 +219,7 @@ def test_connections_above_the_limit_are_closed_and_the_others_go_on() -> None:
             connection.sendall(asks_metadata(1))
             assert 1 == answer(connection)[0]
         with connected(broker) as third, contextlib.suppress(ConnectionResetError):
+            third.sendall(asks_metadata(1))
             assert b"" == third.recv(1)
         first.sendall(asks_metadata(2))
         assert 2 == answer(first)[0]

@@ -2,19 +2,25 @@
 
 import errno
 import json
+import os
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from logmark.broker import disk_probe
 from logmark.broker.api import describe_log_dirs, find_coordinator, offset_commit
-from logmark.broker.health import LISTED_MAX
+from logmark.broker.disk_probe import DiskProbe
+from logmark.broker.health import LISTED_MAX, STALLED_SECONDS
+from logmark.broker.server import Broker as Served
 from logmark.coordination.placement import partition_of
 from logmark.disk.files import RealFileSystem
 from logmark.errors import ErrorCode
+from logmark.log.cleaning import Cleaned, Done, Plan
 from logmark.testing import Broker
 from logmark.testing.files import FaultyFileSystem
-from logmark.wire import log_dirs
+from logmark.wire import batches, log_dirs
 from logmark.wire.fields import Message
 from logmark.wire.schema import describe_log_dirs as schema
 from tests.coordination.wire import Wire
@@ -190,3 +196,111 @@ def test_a_failure_of_a_handler_is_among_the_last_failures_with_its_exception(
     assert "a handler failed (ValueError: on purpose)" == ask(wire)["failures"][-1]["event"]
 
 
+def served(broker: Broker) -> Served:
+    found = broker._runner._broker  # type: ignore[union-attr]
+    assert isinstance(found, Served)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("number", "state"),
+    [
+        (errno.EROFS, "read-only"),
+        (errno.ENOSPC, "full"),
+        (errno.EIO, "failed"),
+        (errno.ENOENT, "writable"),
+        (errno.EPERM, "writable"),
+    ],
+)
+def test_the_disk_is_asked_whether_it_takes_writes(broker: Broker, wire: Wire, number: int, state: str) -> None:
+    assert "writable" == ask(wire)["disk"]["state"]
+
+    def refuse(path: str) -> None:
+        raise OSError(number, os.strerror(number), path)
+
+    served(broker).disk_probe = DiskProbe(broker.data_dir, touch=refuse)
+    disk = ask(wire)["disk"]
+
+    assert state == disk["state"]
+    assert 0 < disk["free_bytes"] <= disk["total_bytes"]
+    assert ask(wire)["accepts_writes"], "only a write decides that"
+
+
+def test_a_disk_with_hardly_any_space_is_full(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_probe, "FREE_BYTES_MIN", 1 << 62)
+
+    assert "full" == ask(wire)["disk"]["state"]
+
+
+def test_a_disk_that_does_not_answer_holds_up_neither_the_answer_nor_more_than_one_thread(
+    broker: Broker, wire: Wire
+) -> None:
+    may_end, asked = threading.Event(), []
+
+    def hang(path: str) -> None:
+        asked.append(path)
+        may_end.wait()
+
+    served(broker).disk_probe = DiskProbe(broker.data_dir, touch=hang, seconds_max=0)
+    try:
+        assert ["silent"] * 3 == [ask(wire)["disk"]["state"] for _ in range(3)]
+        wait_until(lambda: len(asked) == 1, "the disk is asked")
+        assert "silent" == ask(wire)["disk"]["state"]
+        assert 1 == len(asked)
+    finally:
+        may_end.set()
+
+
+def test_checkpoints_that_a_full_disk_refuses_are_one_event_without_a_traceback(
+    broker: Broker, files: FaultyFileSystem, wire: Wire
+) -> None:
+    files.fail_writes("checkpoint", errno.ENOSPC)
+    served(broker).loop.call_soon_threadsafe(served(broker)._checkpoint_now_and_then)
+    wait_until(lambda: ask(wire)["failures"], "the failure is logged")
+
+    (failure,) = ask(wire)["failures"]
+    # An exception with a traceback would be named behind the event.
+    assert failure["event"].startswith("the offset checkpoints could not be written: [Errno 28]")
+    assert "OSError" not in failure["event"]
+
+
+class HeldWorker:
+    """A process of the cleaner that hangs."""
+
+    pid = 4711
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    def clean(self, plan: Plan) -> Iterator[Cleaned | Done]:
+        self.begun.set()
+        self.may_end.wait()
+        raise ChildProcessError("killed")
+        yield
+
+    def stop(self) -> None:
+        self.may_end.set()
+
+
+def test_a_compaction_without_progress_is_shown_and_after_a_while_a_problem(
+    broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compacted = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.01"}
+    broker.create_topic("places", config=compacted)
+    for _ in range(3):
+        batch = batches.build([(b"key", b"x" * 600_000)], timestamp_ms=by_hand.now_ms(), base_offset=0)
+        assert 0 == by_hand.produce(broker.bootstrap_servers, "places", batch).error_code
+    assert ask(wire)["compaction"] is None
+    held, cleaner = HeldWorker(), served(broker).cleaner
+    monkeypatch.setattr(cleaner, "_worker", held)
+    served(broker).loop.call_soon_threadsafe(cleaner._wake)
+    try:
+        assert held.begun.wait(60)
+        first = ask(wire)["compaction"]
+        assert ("places-0", False, HeldWorker.pid) == (first["log"], first["is_stalled"], first["pid"])
+        broker.advance(STALLED_SECONDS)
+        later = ask(wire)["compaction"]
+        assert later["is_stalled"] and later["seconds_without_progress"] >= STALLED_SECONDS
+    finally:
+        held.may_end.set()
+    wait_until(lambda: ask(wire)["compaction"] is None, "the compaction has ended")

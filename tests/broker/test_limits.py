@@ -1,10 +1,12 @@
 """The limit on connections holds for every client together."""
 
 import resource
+import struct
 
 import pytest
 
-from logmark.broker.limits import ConnectionLimit, read_overrides
+from logmark.broker.dispatch import table
+from logmark.broker.limits import RESERVE_MAX, ConnectionLimit, HealthReserve, asks_for_health, read_overrides
 from logmark.disk import descriptors
 
 
@@ -42,7 +44,7 @@ def test_logs_and_connections_share_what_the_process_does_not_need(
     assert files + connections + 16 <= total
     if total >= 64:
         assert files + connections + descriptors.OWN <= total
-        assert abs(files - connections) <= 1 and files >= 14
+        assert abs(files - connections) <= 1 and files >= 12
 
 
 def test_a_process_that_has_much_open_takes_fewer_connections(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,3 +52,32 @@ def test_a_process_that_has_much_open_takes_fewer_connections(monkeypatch: pytes
     monkeypatch.setattr(descriptors, "_count_open", lambda: 300)
 
     assert 1024 - 300 - descriptors.GROWTH - descriptors.files_max() == descriptors.connections_max()
+
+
+class Opened:
+    """A connection that notes whether it was closed."""
+
+    is_closed = False
+
+    def refuse(self, reason: str) -> None:
+        self.is_closed = True
+
+
+def test_a_connection_above_the_limits_closes_the_oldest_of_them_so_that_nobody_can_keep_them_all() -> None:
+    reserve = HealthReserve()
+    connections = [Opened() for _ in range(RESERVE_MAX + 2)]
+    for each in connections:
+        reserve.enter(each)
+
+    assert [True] * 2 + [False] * RESERVE_MAX == [each.is_closed for each in connections]
+
+    reserve.leave(connections[-1])
+    reserve.enter(Opened())
+    assert [True] * 2 + [False] * RESERVE_MAX == [each.is_closed for each in connections]
+
+
+def test_a_connection_above_the_limits_may_ask_for_versions_and_log_directories_and_nothing_else() -> None:
+    allowed = {entry.name for key, entry in table().items() if asks_for_health(memoryview(struct.pack(">hh", key, 0)))}
+
+    assert {"ApiVersions", "DescribeLogDirs"} == allowed
+    assert not asks_for_health(memoryview(b""))

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,20 @@ Broker.start, Broker.stop = held_start, held_stop
 atexit.register(stand_still, "ending")
 main.run()
 """
+# The command that stands still where it imports the modules of the broker.
+IMPORTING = """
+import sys
+
+class HeldImport:
+    def find_spec(self, name, path=None, target=None):
+        if name == "logmark.cli.main":
+            print("importing", flush=True)
+            sys.stdin.readline()
+
+sys.meta_path.insert(0, HeldImport())
+from logmark.__main__ import run
+run()
+"""
 STAGES = ["starting", "stopping", "stopped", "ending"]
 BOTH = [signal.SIGTERM, signal.SIGINT]
 
@@ -43,12 +58,12 @@ BOTH = [signal.SIGTERM, signal.SIGINT]
 class Held:
     """A broker under the driver above."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, driver: str = DRIVER, **options: Any) -> None:
         # So few connections can be had on every machine: nothing is said of them.
         arguments = ["serve", "--data-dir", str(data_dir), "--listen", "127.0.0.1:0", "--set", "max.connections=100"]
         self.process = subprocess.Popen(
-            [sys.executable, "-c", DRIVER, *arguments],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [sys.executable, "-c", driver, *arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
         )  # fmt: skip
 
     def wait_for(self, stage: str) -> None:
@@ -98,6 +113,82 @@ def test_a_second_signal_at_any_moment_does_not_break_a_clean_stop(
     assert 0 == code, said
     assert is_closed_cleanly(tmp_path / "data")
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("number", [*BOTH, signal.SIGHUP])
+def test_a_signal_while_modules_are_imported_ends_it_with_0_and_without_a_directory(
+    tmp_path: Path, number: int
+) -> None:
+    held = Held(tmp_path / "data", IMPORTING)
+    held.wait_for("importing")
+    held.send(number)
+    held.go_on()
+    code, said = held.end()
+
+    assert (0, "") == (code, said)
+    assert not (tmp_path / "data").exists()
+
+
+def test_an_interrupt_while_modules_of_another_command_are_imported_has_no_traceback() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", IMPORTING, "topics"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert "importing" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+
+    assert (130, "") == (process.returncode, said)
+
+
+def test_the_end_of_its_terminal_stops_it_cleanly(tmp_path: Path) -> None:
+    held = Held(tmp_path / "data")
+    for stage in ("starting", "listening", "stopping", "stopped", "ending"):
+        held.wait_for(stage)
+        if stage == "listening":
+            held.send(signal.SIGHUP)
+        else:
+            held.go_on()
+    code, said = held.end()
+
+    assert 0 == code, said
+    assert is_closed_cleanly(tmp_path / "data")
+
+
+def test_under_nohup_it_ignores_the_end_of_its_terminal(tmp_path: Path) -> None:
+    def ignore_hangups() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    held = Held(tmp_path / "data", preexec_fn=ignore_hangups)
+    held.wait_for("starting")
+    for _ in range(3):
+        held.send(signal.SIGHUP)
+    held.go_on()
+    held.wait_for("listening")
+    held.send(signal.SIGTERM)
+    for stage in STAGES[1:]:
+        held.wait_for(stage)
+        held.go_on()
+    code, said = held.end()
+
+    assert (0, False) == (code, "stopping already" in said)
+
+
+def test_sigquit_shows_the_stacks_of_all_threads_and_it_goes_on(tmp_path: Path) -> None:
+    held = Held(tmp_path / "data")
+    held.wait_for("starting")
+    held.send(signal.SIGQUIT)
+    assert held.process.stderr is not None
+    assert "most recent call first" in held.process.stderr.readline()
+    held.go_on()
+    held.wait_for("listening")
+    held.send(signal.SIGTERM)
+    for stage in STAGES[1:]:
+        held.wait_for(stage)
+        held.go_on()
+
+    assert 0 == held.end()[0]
 
 
 @pytest.mark.parametrize("number", BOTH)

@@ -3,7 +3,7 @@
 import errno
 import socket
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -17,6 +17,7 @@ from tests.harness import wire
 from tests.harness.brokers import BrokerUnderTest
 
 HEALTHY, DEGRADED, USAGE, UNREACHABLE = 0, 1, 2, 4
+API_VERSIONS = 18
 
 
 @pytest.fixture
@@ -141,6 +142,62 @@ def test_nobody_there_is_exit_code_4_with_a_sentence_or_json() -> None:
     assert address in done.error
     assert "unreachable" == told.json["state"]
     assert address in told.json["problems"][0]
+
+
+def test_a_disk_that_became_read_only_is_exit_code_1_before_any_write_is_refused(own: Broker) -> None:
+    from logmark.broker.disk_probe import DiskProbe
+
+    def refuse(path: str) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    own._runner._broker.disk_probe = DiskProbe(own.data_dir, touch=refuse)  # type: ignore[union-attr]
+
+    done = health(own)
+
+    assert DEGRADED == done.exit_code
+    assert state_of(done)["disk"].endswith(", read-only")
+    text = " ".join(done.out.split())
+    assert "! Broker 1: the disk of the data directory takes no writes ([Errno 30] Read-only file system)." in text
+
+
+def test_a_compaction_that_hangs_is_exit_code_1_and_names_the_process_to_kill(
+    own: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from logmark.broker.cleaner import Cleaner, Progress
+
+    monkeypatch.setattr(Cleaner, "progress", Progress("orders-0", 0, pid=4711))
+
+    done = health(own)
+
+    assert DEGRADED == done.exit_code
+    assert state_of(done)["compaction"].startswith("orders-0, last progress ")
+    text = " ".join(done.out.split())
+    assert "! Broker 1: the compaction of orders-0 has made no progress for " in text
+    assert "kill process 4711, and the broker starts another." in text
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ("max.connections", "Broker 1 has no connection left (2 of 2, max.connections)."),
+        (
+            "max.connections.per.ip",
+            "Broker 1 has no connection left for clients of this address (max.connections.per.ip).",
+        ),
+    ],
+)
+def test_a_broker_without_a_connection_left_tells_its_health_all_the_same(setting: str, problem: str) -> None:
+    with Broker({setting: "2"}) as broker, ExitStack() as opened:
+        broker.create_topic("orders", 3)
+        for _ in range(2):
+            # Each is counted before the next is accepted, because it has been answered.
+            wire.send_over(opened.enter_context(wire.connect(broker.bootstrap_servers)), API_VERSIONS, 0, b"")
+
+        done, told = health(broker), health(broker, "-o", "json")
+
+    assert (DEGRADED, DEGRADED) == (done.exit_code, told.exit_code)
+    assert [problem] == told.json["problems"]
+    assert "3 of 3 open" == state_of(done)["partitions"]
 
 
 def test_a_mistake_in_the_options_is_exit_code_2() -> None:

@@ -58,7 +58,7 @@ class FakeJournal:
         self.failure: LogFailed | None = None
         self.fails_next_write = False
         self.fails_reads = False
-        self.read_error: OSError | None = None
+        self.read_error: Exception | None = None
         self.reads = 0
         self._waiters: list[tuple[int, Callback]] = []
 

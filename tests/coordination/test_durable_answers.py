@@ -12,7 +12,7 @@ from logmark.broker.shards import Shard
 from logmark.clock import ManualClock
 from logmark.coordination.commands import CommitOffsets, Heartbeat, Join, Joined, Place, Protocol, Sync
 from logmark.coordination.rebalance import GroupSettings
-from logmark.errors import ErrorCode, Refused
+from logmark.errors import ErrorCode, Malformed, Refused
 from tests.coordination.desk import GROUP, subscription
 from tests.coordination.fakes import FakeJournal, FakeTimers
 
@@ -312,6 +312,23 @@ async def test_a_log_that_stays_unreadable_is_read_again_less_and_less_often_how
 
     assert 6 >= await reads_in(60)
     assert 1 >= await reads_in(30)
+
+
+def test_a_damaged_log_is_one_event_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    @on_a_loop
+    async def load() -> None:
+        journal = FakeJournal()
+        journal.read_error = Malformed("the CRC of the batch is wrong")
+        bench = loaded(journal)
+        for _ in range(3):
+            with pytest.raises(Refused):
+                bench.offsets()
+            await breathe()
+
+    load()
+
+    (event,) = (record for record in caplog.records if record.name.startswith("logmark"))
+    assert (None, "KAFKA_STORAGE_ERROR: cannot be read") == (event.exc_info, event.__dict__["error"])
 
 
 @on_a_loop

@@ -5,6 +5,7 @@ import os
 import re
 import resource
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from tests.harness.brokers import QUIET
 from tests.harness.node import wait_until
 
 TOPIC, PARTITIONS, WRITES = "orders", 40, 200
+METADATA = 3
 BATCH = wire.batch([b"x" * 100])
 
 
@@ -79,7 +81,7 @@ def write(connection: socket.socket, count: int = WRITES) -> int:
 def is_served(connection: socket.socket) -> bool:
     """Whether the broker answers on a connection; it closes those that it refuses."""
     try:
-        wire.send_over(connection, 18, 0, b"")
+        wire.send_over(connection, METADATA, 4, struct.pack(">i?", 0, False))
     except (OSError, AssertionError, EOFError):
         return False
     return True

@@ -74,7 +74,7 @@ class BrokerCopier:
     def copy(self, store: Store, *, expect: Callable[[int], None]) -> Manifest:
         """A complete backup of the cluster; `expect` is told how many bytes are to come."""
         self._store, self._expect = store, expect
-        store.begin(self._draft)
+        store.begin(self._draft, expect=expect)
         try:
             return self._copy_rounds()
         except BrokerUnreachable as error:
@@ -225,12 +225,10 @@ class BrokerCopier:
         known = self._store.known(log.key, log.topic_id)
         segments = [] if is_fresh else [one.copy() for one in known.segments if one.next_offset > log.start]
         if segments and (
-            segments[-1].next_offset > log.end or not all(self._store.is_whole(one) for one in segments)
+            segments[-1].next_offset > log.end or not all(self._store.is_sound(one) for one in segments)
         ):  # fmt: skip
             segments = []
         position = segments[-1].next_offset if segments else log.start
-        if position < log.end and segments and not self._store.is_sound(segments[-1]):
-            segments, position = [], log.start
         partition = PartitionDraft(
             topic_id=log.topic_id,
             log_start_offset=log.start,

@@ -118,7 +118,7 @@ class DirectoryCopier:
             node_id=int(self._meta["node.id"]),
         )
         catalog = self._catalog()
-        store.begin(draft)
+        store.begin(draft, expect=expect)
         for _ in range(ROUNDS_MAX):
             expect(self._size_to_come(catalog))
             self._copy_all(catalog)
@@ -305,17 +305,12 @@ class DirectoryCopier:
 
     def _continued(self, file: "_OpenSegment", known: SegmentDraft | None) -> SegmentDraft | None:
         """The stored segment, when it is the beginning of this file and can be trusted."""
-        if known is None or file.size < known.size_bytes or not self._store.is_whole(known):
+        if known is None or file.size < known.size_bytes or not self._store.is_sound(known):
             return None
-        is_same_file = bool(file.identity) and known.origin == file.identity
-        if is_same_file and file.size == known.size_bytes:
+        if file.identity and known.origin == file.identity:
             is_same = self._has_same_tail(file, known)
-        elif is_same_file:
-            # Nothing is put behind bytes that are no longer what they were.
-            is_same = self._has_same_tail(file, known) and self._store.is_sound(known)
         else:
-            there = checksum(lambda size, at: file.read(at, size), known.size_bytes)
-            is_same = there == known.crc and self._store.is_sound(known)
+            is_same = checksum(lambda size, at: file.read(at, size), known.size_bytes) == known.crc
         if not is_same:
             return None
         return known.copy(origin=file.identity)

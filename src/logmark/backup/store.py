@@ -7,6 +7,7 @@
 What a manifest counts is on disk before the manifest is.
 """
 
+import errno
 import os
 import time
 import zlib
@@ -38,10 +39,12 @@ Segment = StoredSegment | SegmentDraft
 class Store:
     """One backup folder, held by one run."""
 
-    def __init__(self, path: str, files: FileSystem, lock: Lock, *, told: Told) -> None:
+    def __init__(self, path: str, files: FileSystem, lock: Lock, *, told: Told, on_check: Told) -> None:
         """Made by `open`."""
         self.path = path
         self.new_bytes = 0
+        # The stored files that were damaged or missing when this run began.
+        self.damaged_files: list[str] = []
         self.previous = read_manifest(path, MANIFEST, files)
         self.interrupted = read_manifest(path, PROGRESS, files)
         if self.previous and self.interrupted and self.interrupted.run <= self.previous.run:
@@ -51,13 +54,19 @@ class Store:
         self._files = files
         self._lock = lock
         self._told = told
+        self._on_check = on_check
+        # The stored files that are not what the manifest says: they are copied again.
+        self._unsound: set[str] = set()
         self._touched: set[str] = set()
         self._writer: SegmentWriter | None = None
         self._progress_at = time.monotonic()
 
     @classmethod
-    def open(cls, path: str, *, files: FileSystem, told: Told) -> Self:
-        """Locks a backup folder, which is made if there is none; refuses a folder that is something else."""
+    def open(cls, path: str, *, files: FileSystem, told: Told, on_check: Told = lambda _: None) -> Self:
+        """Lock a backup folder, which is made if there is none; refuse a folder that is something else.
+
+        `told` gets the bytes that the run stores, and `on_check` those of earlier runs that it checks.
+        """
         path = os.path.abspath(path)
         if files.exists(path) and not files.is_directory(path):
             raise UserError(f"{path} is not a directory. Nothing was changed. Choose another place for the backup.")
@@ -76,7 +85,7 @@ class Store:
         if lock is None:
             raise UserError(f"Another run writes to the backup {path} now. Nothing was changed. Wait for its end.")
         try:
-            store = cls(path, files, lock, told=told)
+            store = cls(path, files, lock, told=told, on_check=on_check)
             # Another name of the same file may be somebody else's: a new file is written instead.
             for name in (f"{MANIFEST}.tmp", f"{PROGRESS}.tmp"):
                 if name in names:
@@ -103,8 +112,12 @@ class Store:
     def is_resumed(self) -> bool:
         return self.interrupted is not None
 
-    def begin(self, draft: Draft) -> None:
-        """Takes up what earlier runs left, if it is of the same source, and says on disk that a run is under way."""
+    def begin(self, draft: Draft, *, expect: Told) -> None:
+        """Take up what earlier runs left, if it is of the same source, and note on disk that a run is under way.
+
+        Every stored file is read and checked: a restore would refuse one that was damaged since, and that would be too
+        late. `expect` gets the bytes to read.
+        """
         for known in (self.interrupted, self.previous):
             if known is not None:
                 self._check_same(known, draft)
@@ -118,6 +131,10 @@ class Store:
         self._write_progress()
         make_directory(f"{self.path}/{DATA}", self._files)
         self._remove_strangers()
+        stored = [segment for partition in draft.partitions.values() for segment in partition.segments]
+        expect(sum(segment.size_bytes for segment in stored))
+        self._unsound = {segment.file for segment in stored if not self._has_checksum(segment)}
+        self.damaged_files = [f"{self.path}/{DATA}/{file}" for file in sorted(self._unsound)]
 
     def _check_restorable(self, manifest: Manifest, *, is_complete: bool) -> None:
         """Refuse to write a manifest that a restore would refuse: it is better said before the backup is needed."""
@@ -177,18 +194,28 @@ class Store:
         self._touched.add(place)
         return SegmentDraft(base_offset=base_offset, file=f"{key}/{name}", next_offset=base_offset, origin=origin)
 
-    def is_whole(self, segment: Segment) -> bool:
-        """Whether a stored file is at least as long as the manifest says."""
-        path = self._path(segment)
-        return self._files.exists(path) and self._files.size(path) >= segment.size_bytes
-
     def is_sound(self, segment: Segment) -> bool:
-        """Whether a stored file still has its checksum."""
-        if not self.is_whole(segment):
+        """Return whether a stored file was what the manifest says when this run began, or is of this run."""
+        return segment.file not in self._unsound
+
+    def _has_checksum(self, segment: Segment) -> bool:
+        path = self._path(segment)
+        if not self._files.exists(path):
             return False
-        file = self._files.open(self._path(segment))
+        file = self._files.open(path)
+
+        def read(size: int, position: int) -> bytes:
+            data = file.pread(size, position)
+            self._on_check(len(data))
+            return data
+
         try:
-            return checksum(file.pread, segment.size_bytes) == segment.crc
+            return checksum(read, segment.size_bytes) == segment.crc
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            # The disk has lost it.
+            return False
         finally:
             file.close()
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, Protocol
+from typing import IO, NamedTuple, Protocol
 
 from logmark.broker.config import BrokerConfig
 from logmark.broker.logs import Logs
@@ -28,6 +28,15 @@ from logmark.log.partition import Partition
 LOGS_BETWEEN_PAUSES = 100
 
 log = logging.getLogger(__name__)
+
+
+class Progress(NamedTuple):
+    """The log that is being compacted, and since when nothing has come of it."""
+
+    name: str
+    since_ms: int
+    # The process that rewrites; None if this one does.
+    pid: int | None
 
 
 class Worker(Protocol):
@@ -141,6 +150,15 @@ class Cleaner:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="logmark-cleaner")
         self._running: asyncio.Task[None] | None = None
         self._uncleanable: set[Partition] = set()
+        # The last step of the cleaning that is under way: its name and the time.
+        self._last_step: tuple[str, int] | None = None
+
+    @property
+    def progress(self) -> Progress | None:
+        """What is being compacted now; None if nothing is."""
+        if self._last_step is None:
+            return None
+        return Progress(*self._last_step, pid=getattr(self._worker, "pid", None))
 
     def start(self, timers: Timers) -> None:
         """Looks for dirty logs from now on."""
@@ -204,6 +222,7 @@ class Cleaner:
         """Cleans one log; False when the disk refused that."""
         name = f"{partition.topic}-{partition.index}"
         partition.is_being_cleaned = True
+        self._note_step(name)
         try:
             await self._clean_log(partition, part, name)
         except Malformed as error:
@@ -219,7 +238,11 @@ class Cleaner:
             return False
         finally:
             partition.is_being_cleaned = False
+            self._last_step = None
         return True
+
+    def _note_step(self, name: str) -> None:
+        self._last_step = name, self._clock.now_ms()
 
     async def _clean_log(self, partition: Partition, part: Due, name: str) -> None:
         loop = asyncio.get_running_loop()
@@ -227,6 +250,7 @@ class Cleaner:
         if partition.cleaned_to is None:
             await loop.run_in_executor(None, self._directory.note_cleaned(partition, part.first_dirty_offset))
         async for found in self._outputs(plan):
+            self._note_step(name)
             if isinstance(found, Done):
                 if partition.failure is None:
                     await loop.run_in_executor(None, self._directory.note_cleaned(partition, found.cleaned_to))

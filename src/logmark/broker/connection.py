@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from logmark.broker.answers import Buffers, LateAnswer
+from logmark.broker.limits import TOO_MANY, asks_for_health
 from logmark.broker.loop_watchdog import NOTED_SECONDS, SENDING
 from logmark.broker.outbox import CHUNK_BYTES, Outbox, drop_bytes, memory_of
 from logmark.broker.unreadable import Complaints
@@ -90,11 +91,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.peer_host = peer[0] if peer else ""
-        if not self._broker.connection_limit.enter(self.peer_host):
-            self._log_end("connection refused: too many")
-            transport.abort()
-            return
-        self._is_counted = True
+        self._is_counted = self._broker.connection_limit.enter(self.peer_host)
+        if not self._is_counted:
+            self._broker.health_reserve.enter(self)
         self._outbox = Outbox(transport)
         self.active_at = self._broker.loop.time()
         self._broker.connections.add(self)
@@ -105,8 +104,9 @@ class Connection(asyncio.BufferedProtocol):
         self._broker.connections.discard(self)
         if self._is_counted:
             self._broker.connection_limit.leave(self.peer_host)
-            self._broker.budget.hold(-CONNECTION_BYTES)
-            self._is_counted = False
+        else:
+            self._broker.health_reserve.leave(self)
+        self._broker.budget.hold(-CONNECTION_BYTES)
         self._broker.blocked.pop(self, None)
         if self._outbox is not None:
             self._outbox.clear()
@@ -118,6 +118,11 @@ class Connection(asyncio.BufferedProtocol):
         pending, self._pending = self._pending, deque()
         for answer in pending:
             answer.cancel()
+
+    @property
+    def is_in_reserve(self) -> bool:
+        """The connection is above the limits, and the client may only ask how the broker is."""
+        return not self._is_counted
 
     @property
     def is_lost(self) -> bool:
@@ -252,6 +257,9 @@ class Connection(asyncio.BufferedProtocol):
     # -- answers -------------------------------------------------------------------------------
 
     def _handle(self, frame: memoryview) -> None:
+        if not self._is_counted and not asks_for_health(frame):
+            self.refuse(TOO_MANY)
+            return
         try:
             answer = self._broker.dispatcher.answer(frame, self)
         except Malformed as error:

@@ -1,7 +1,8 @@
 """The health of this broker as `logmark health` shows it: what it takes, what it cannot do and why, and what it uses.
 
 The description is a JSON object that only grows: a reader ignores what it does not know. It is made on request, from
-what the broker has in memory, so that it also tells the truth when the disk takes nothing any more.
+what the broker has in memory and from one question to the disk, which may go unanswered. So it also tells the truth
+when the disk takes nothing any more.
 """
 
 import logging
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 LISTED_MAX = 100
 REASON_CHARS_MAX = 500
 FAILURES_MAX = 10
+# A large log is read as a whole before the first output of its compaction.
+STALLED_SECONDS = 900
 
 
 class RecentFailures(logging.Handler):
@@ -43,13 +46,19 @@ class RecentFailures(logging.Handler):
         logging.getLogger("logmark").removeHandler(self)
 
 
-async def describe_health(broker: "Broker") -> dict[str, Any]:
-    """Return the health of a broker, in turns where there are many partitions."""
+async def describe_health(broker: "Broker", *, is_in_reserve: bool = False) -> dict[str, Any]:
+    """Return the health of a broker, in turns where there are many partitions.
+
+    `is_in_reserve` says that the client has no connection left and may ask nothing else.
+    """
     failure = broker.write_failure
     limit, budget = broker.connection_limit, broker.budget
+    disk = await broker.disk_probe.ask()
     return {
         "version": 1,
         "logmark": __version__,
+        "node_id": broker.node_id,
+        "cluster_id": broker.cluster_id,
         "started_ms": broker.started_ms,
         "now_ms": broker.clock.now_ms(),
         "durability": broker.durability,
@@ -58,10 +67,17 @@ async def describe_health(broker: "Broker") -> dict[str, Any]:
             "state": "failed" if failure is not None else "open" if broker.has_wal else "none",
             "reason": None if failure is None else _cut(str(failure)),
         },
+        "disk": {
+            "state": disk.state.value,
+            "reason": _cut(disk.reason),
+            "free_bytes": disk.free_bytes,
+            "total_bytes": disk.total_bytes,
+        },
+        "compaction": _describe_compaction(broker),
         "partitions": await _describe_partitions(broker),
         "coordinators": _describe_coordinators(broker),
         "memory": {"used_bytes": budget.used, "max_bytes": broker.memory_max, "has_waiting": budget.has_waiting},
-        "connections": {"used": limit.used, "max": limit.total_max},
+        "connections": {"used": limit.used, "max": limit.total_max, "is_in_reserve": is_in_reserve},
         "turns": [
             {
                 "work": work,
@@ -112,6 +128,19 @@ def _describe_coordinators(broker: "Broker") -> dict[str, Any]:
         if not state.is_ready
     ]
     return {"total": len(states), "ready": len(states) - len(troubled), "troubled": troubled}
+
+
+def _describe_compaction(broker: "Broker") -> dict[str, Any] | None:
+    progress = broker.cleaner.progress
+    if progress is None:
+        return None
+    seconds = max(0, broker.clock.now_ms() - progress.since_ms) // 1000
+    return {
+        "log": progress.name,
+        "seconds_without_progress": seconds,
+        "is_stalled": seconds >= STALLED_SECONDS,
+        "pid": progress.pid,
+    }
 
 
 def _cut(text: str) -> str:

@@ -1,10 +1,18 @@
-"""The limit on connections."""
+"""The limit on connections, and the few above it that may only ask how the broker is."""
 
 import socket
 from collections import Counter
 from collections.abc import Mapping
+from typing import Protocol
 
 from logmark.errors import UserError
+from logmark.wire.schema import api_versions, describe_log_dirs
+
+# The connections above the limits. `logmark health` needs one, for some milliseconds.
+RESERVE_MAX = 4
+TOO_MANY = "there are too many, and this one may only ask for the broker's health"
+
+_HEALTH_KEYS = frozenset({api_versions.KEY, describe_log_dirs.KEY})
 
 
 def read_overrides(text: str) -> dict[str, int]:
@@ -63,3 +71,37 @@ class ConnectionLimit:
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]
+
+
+class Refusable(Protocol):
+    """A connection that can be closed."""
+
+    def refuse(self, reason: str) -> None: ...
+
+
+class HealthReserve:
+    """The connections above the limits.
+
+    An operator needs `logmark health` just when no connection is left. A client that keeps such a connection open, or
+    opens many of them, does not keep others from it: a new connection closes the oldest one.
+    """
+
+    def __init__(self) -> None:
+        self._connections: dict[Refusable, None] = {}
+
+    def enter(self, connection: Refusable) -> None:
+        """Add a connection, and close the oldest one if there are too many."""
+        if len(self._connections) >= RESERVE_MAX:
+            oldest = next(iter(self._connections))
+            self.leave(oldest)
+            oldest.refuse(TOO_MANY)
+        self._connections[connection] = None
+
+    def leave(self, connection: Refusable) -> None:
+        """Forget a connection that was closed."""
+        self._connections.pop(connection, None)
+
+
+def asks_for_health(frame: memoryview) -> bool:
+    """Return whether a request is one that `logmark health` sends above the limits."""
+    return int.from_bytes(frame[:2], "big") in _HEALTH_KEYS

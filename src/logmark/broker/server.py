@@ -14,12 +14,13 @@ from typing import NamedTuple
 from logmark.broker.cleaner import Cleaner
 from logmark.broker.config import BrokerConfig
 from logmark.broker.connection import Connection
+from logmark.broker.disk_probe import DiskProbe
 from logmark.broker.dispatch import Dispatcher
 from logmark.broker.event_limit import EventLimit
 from logmark.broker.faults import Faults
 from logmark.broker.groups import Groups
 from logmark.broker.health import RecentFailures
-from logmark.broker.limits import ConnectionLimit, read_overrides
+from logmark.broker.limits import ConnectionLimit, HealthReserve, read_overrides
 from logmark.broker.liveness import Liveness
 from logmark.broker.logs import Logs
 from logmark.broker.loop_watchdog import SENDING, LoopWatchdog
@@ -120,8 +121,10 @@ class Broker:
             per_address_max=self.config.int("max.connections.per.ip"),
             overrides=read_overrides(self.config.text("max.connections.per.ip.overrides")),
         )
+        self.health_reserve = HealthReserve()
         self.fetch_sessions = FetchSessions(self.config.int("max.incremental.fetch.session.cache.slots"))
         self.data_dir = os.path.abspath(data_dir)
+        self.disk_probe = DiskProbe(self.data_dir)
         self.started_ms = 0
         self.recent_failures = RecentFailures()
         # Called once when the broker can do nothing useful any more; who runs it ends it.
@@ -260,7 +263,7 @@ class Broker:
         def done(task: asyncio.Task[None]) -> None:
             self._checkpointing = None
             if not task.cancelled() and task.exception() is not None:
-                log.error("the offset checkpoints could not be written", exc_info=task.exception())
+                _log_failure("the offset checkpoints could not be written", task.exception())
 
         if self.liveness.is_directory_gone():
             # Else the directory that took its place would get our checkpoints.
@@ -428,7 +431,15 @@ class Broker:
 
 def _tell_of_failed_removal(done: "asyncio.Future[None]") -> None:
     if not done.cancelled() and done.exception() is not None:
-        log.error("files that were let go could not be removed", exc_info=done.exception())
+        _log_failure("files that were let go could not be removed", done.exception())
+
+
+def _log_failure(event: str, error: BaseException | None) -> None:
+    """Log what failed in the background. What a disk refuses needs no traceback."""
+    if isinstance(error, OSError):
+        log.error("%s: %s", event, error)
+    else:
+        log.error("%s", event, exc_info=error)
 
 
 def raise_descriptor_limit() -> None:

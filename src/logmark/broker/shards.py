@@ -453,10 +453,10 @@ class Shard:
         place = {"topic": OFFSETS_TOPIC, "partition": self.index}
         if not self._has_failed and not isinstance(cause, OSError):
             self._is_unreadable = True
-            log.exception(
+            log.error(
                 "The groups of one internal partition cannot be loaded, because its log is damaged. They stay "
                 "unavailable; all others are served. Stop the broker and run `logmark verify`.",
-                extra=place,
+                extra={**place, "error": str(error)},
             )
             return
         if not self._has_failed and not disk_full.is_passing(cause):

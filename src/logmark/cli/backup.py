@@ -45,7 +45,8 @@ def backup(
     """Copies all records, topics, settings and committed offsets, while the broker runs.
 
     From a data directory on this machine, whether its broker runs or not, or from the brokers of any Kafka. A second
-    run into the same place copies only what is new; one that was interrupted goes on where it stood.
+    run into the same place copies only what is new, and again what was damaged there; one that was interrupted goes on
+    where it stood.
     """
     from logmark.backup.store import Store, refuse_nested
     from logmark.clock import SystemClock
@@ -61,7 +62,9 @@ def backup(
             client = stack.enter_context(cluster.connect())
             copier = _broker_copier(client, SystemClock())
         shown = stack.enter_context(bar("Copying"))
-        store = stack.enter_context(Store.open(dest, files=RealFileSystem(), told=shown.advance))
+        store = stack.enter_context(
+            Store.open(dest, files=RealFileSystem(), told=shown.advance, on_check=shown.advance)
+        )
         if store.is_resumed:
             say(f"The last run to {store.path} was interrupted; this one goes on where it stood.")
         done = copier.copy(store, expect=shown.expect)
@@ -143,12 +146,18 @@ def _tell_backup(store: "Store", done: "Manifest", output: OutputFormat) -> None
                 "new_bytes": store.new_bytes,
                 "notes": done.notes,
                 "damage": damage,
+                "copied_again": store.damaged_files,
             }
         )
     else:
         write_line(f"Backed up {_contents(done)} to {store.path}; {_size(store.new_bytes)} were new.")
         for note in done.notes:
             say(f"Note: {note}")
+        for file in store.damaged_files:
+            say(
+                f"Note: {file} was damaged or missing. What the source has of it was copied again, and the backup is "
+                "complete. Check the disk that holds it."
+            )
         write_line(f"Restore it: logmark restore {store.path} DATA_DIR")
     for line in damage:
         say(f"Damaged at the source, and copied as it is: {line}")

@@ -110,7 +110,13 @@ def _rows(broker: "BrokerHealth") -> Iterator[tuple[str, str]]:
         yield "coordinators", f"{_of(ready, total)} ready" if total else "not there yet: they come with the first group"
     for one in broker.description.log_dirs if broker.description is not None else ():
         if one.total_bytes >= 0:
-            yield "disk", f"{_bytes(one.usable_bytes)} free of {_bytes(one.total_bytes)}"
+            state = details.get("disk", {}).get("state", "writable")
+            shown = "" if state == "writable" else f", {state}"
+            yield "disk", f"{_bytes(one.usable_bytes)} free of {_bytes(one.total_bytes)}{shown}"
+    if details.get("compaction"):
+        compaction = details["compaction"]
+        idle = compaction["seconds_without_progress"]
+        yield "compaction", f"{compaction['log']}, last progress {idle} s ago"
     if details:
         memory, connections = details["memory"], details["connections"]
         yield "memory of clients", f"{_bytes(memory['used_bytes'])} of {_bytes(memory['max_bytes'])}"

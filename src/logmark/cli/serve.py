@@ -18,7 +18,7 @@ from logmark import __version__, properties
 from logmark.broker.config import BrokerConfig
 from logmark.broker.loops import new_event_loop
 from logmark.broker.server import Address, Broker, Listener
-from logmark.cli.stop_signals import StopSignals
+from logmark.cli.stop_signals import StopSignals, stop_signals
 from logmark.errors import UserError
 from logmark.escaping import escape
 from logmark.memory import garbage, keep_freed_buffers
@@ -95,14 +95,13 @@ def serve(
     where = os.path.abspath(data_dir or broker_config.text("log.dirs") or DEFAULT_DATA_DIR)
     broker = Broker(data_dir=where, config=broker_config, listeners=listeners, durability=durability.value)
     keep_freed_buffers()
-    signals = StopSignals()
-    signals.install()
+    stop_signals.install()
     loop = new_event_loop()
     asyncio.set_event_loop(loop)
     try:
-        loop.run_until_complete(_serve(broker, where, signals))
+        loop.run_until_complete(_serve(broker, where, stop_signals))
     finally:
-        signals.ignore()
+        stop_signals.ignore()
         loop.close()
 
 

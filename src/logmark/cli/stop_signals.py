@@ -1,16 +1,23 @@
-"""SIGTERM and SIGINT of `logmark serve`: the first begins a clean stop, the second changes nothing, the third ends it.
+"""The signals of `logmark serve`.
+
+SIGTERM, SIGINT, SIGHUP   The first begins a clean stop, the second changes nothing, the third ends the process.
+SIGQUIT                   The stacks of all threads go to standard error, and the broker goes on, as with Apache Kafka.
+
+SIGHUP comes when the terminal of the broker is closed. `nohup` sets it to be ignored, and then it stays ignored.
 
 The handlers are Python's own and not the event loop's: a clean stop blocks the loop while it flushes and closes the
 logs, and the third signal must work just then. They stay until the process ends, because the default action of a signal
 would kill a stop that is under way.
 """
 
+import faulthandler
 import os
 import signal
 from collections.abc import Callable
 from types import FrameType
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_STDERR = 2
 # The documented exit code of a stop that did not close the data directory cleanly.
 UNCLEAN = 1
 
@@ -33,9 +40,11 @@ class StopSignals:
         return self._count > 0
 
     def install(self) -> None:
-        """Handle the signals from now on; to be called in the main thread."""
+        """Handle the signals from now on; to be called in the main thread, a second time without effect."""
         for number in STOP_SIGNALS:
-            signal.signal(number, self._on_signal)
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._on_signal)
+        faulthandler.register(signal.SIGQUIT, file=_STDERR)
 
     def call_on_first(self, callback: Callable[[], object]) -> None:
         """Call back when the first signal comes, at once if it has come already; it must be safe in any thread."""
@@ -55,7 +64,11 @@ class StopSignals:
                 self._on_first()
         elif self._count == 2:
             # Past the buffers of standard error: the signal may have interrupted a write to them.
-            os.write(2, _SECOND.encode())
+            os.write(_STDERR, _SECOND.encode())
         else:
-            os.write(2, _THIRD.encode())
+            os.write(_STDERR, _THIRD.encode())
             os._exit(UNCLEAN)
+
+
+# Those of this process: a signal may come before the broker is there.
+stop_signals = StopSignals()

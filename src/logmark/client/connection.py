@@ -169,7 +169,8 @@ class Connection:
                 count = self._socket.recv_into(into[at:])
                 if not count:
                     raise self._lost(
-                        "closed the connection; it may want TLS or a login (see security.protocol), or be stopping"
+                        "closed the connection; it may want TLS or a login (see security.protocol), have no connection "
+                        "left, or be stopping"
                     )
                 at += count
         except OSError as error:

@@ -4,15 +4,19 @@
 |-----------------------------|---------------------|---------------------------------------------------------------|
 | Metadata                    | any broker          | a partition without a leader or with an error                 |
 | DescribeLogDirs             | each broker         | a broker that does not answer; a directory with an error      |
-| its field for health        | brokers of Logmark  | refused writes, logs, coordinators, memory, connections       |
+| its field for health        | brokers of Logmark  | refused writes, disk, logs, compaction, coordinators, memory  |
+
+DescribeLogDirs comes first: a Logmark broker without a connection left for this client answers nothing else.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from logmark.client.errors import ClientError, RefusedByBroker
 from logmark.client.metadata import ClusterMetadata
+from logmark.client.router import ANY
 from logmark.errors import ErrorCode
 from logmark.names import OFFSETS_TOPIC, TopicPartition
 
@@ -40,6 +44,11 @@ class BrokerHealth:
         found = self.description.health if self.description is not None else None
         return found if found is not None else {}
 
+    @property
+    def is_without_connections(self) -> bool:
+        """The broker has no connection left for this client, and has told its health all the same."""
+        return bool(self.details.get("connections", {}).get("is_in_reserve"))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterHealth:
@@ -60,6 +69,10 @@ class ClusterHealth:
 
 def check_health(client: "Client") -> ClusterHealth:
     """Ask a cluster how it is. Raises BrokerUnreachable if no broker answers."""
+    with contextlib.suppress(RefusedByBroker):
+        first = BrokerHealth(id=ANY, address=client.bootstrap_servers, description=client.describe_broker(ANY))
+        if first.is_without_connections:
+            return _health_of_one(first)
     metadata = client.metadata()
     errors = dict(_partition_errors(metadata))
     brokers = [_ask(client, node, str(address)) for node, address in sorted(metadata.brokers.items())]
@@ -70,6 +83,20 @@ def check_health(client: "Client") -> ClusterHealth:
         coordinator_count=len(metadata.partitions(OFFSETS_TOPIC)),
         partition_errors=errors,
         problems=list(_problems(brokers, errors)),
+    )
+
+
+def _health_of_one(broker: BrokerHealth) -> ClusterHealth:
+    """Return the health of a cluster of one broker, by what that broker says of itself."""
+    details = broker.details
+    broker = replace(broker, id=details["node_id"])
+    return ClusterHealth(
+        cluster_id=details["cluster_id"],
+        brokers=[broker],
+        partition_count=details["partitions"]["total"],
+        coordinator_count=details["coordinators"]["total"],
+        partition_errors={},
+        problems=list(_problems([broker], {})),
     )
 
 
@@ -117,6 +144,8 @@ def _broker_problems(broker: BrokerHealth) -> Iterator[str]:
         for log_dir in broker.description.log_dirs:
             if log_dir.error is not ErrorCode.NONE:
                 yield f"{name}: log directory {log_dir.path} has failed ({log_dir.error.name})."
+    yield from _disk_problems(name, broker)
+    yield from _compaction_problems(name, broker)
     partitions = _troubled(broker, "partitions")
     for one in partitions[:NAMED_MAX]:
         yield f"Partition {one['topic']}-{one['partition']} is {one['state']}: {one['reason']}"
@@ -134,6 +163,34 @@ def _broker_problems(broker: BrokerHealth) -> Iterator[str]:
     connections = details.get("connections", {})
     if connections and connections["used"] >= connections["max"]:
         yield f"{name} has no connection left ({connections['used']} of {connections['max']}, max.connections)."
+    elif broker.is_without_connections:
+        yield f"{name} has no connection left for clients of this address (max.connections.per.ip)."
+
+
+_DISK_PROBLEMS = {
+    "full": "is full{why}. The broker takes no records until there is space. Free some.",
+    "read-only": "takes no writes{why}. What was acknowledged can be read. Repair the disk, then restart the broker.",
+    "failed": "has failed{why}. Repair the disk, then restart the broker.",
+    "silent": "does not answer{why}. Writes wait for it.",
+}
+
+
+def _disk_problems(name: str, broker: BrokerHealth) -> Iterator[str]:
+    disk = broker.details.get("disk", {})
+    problem = _DISK_PROBLEMS.get(disk.get("state", ""))
+    if problem is not None:
+        why = f" ({disk['reason']})" if disk["reason"] else ""
+        yield f"{name}: the disk of the data directory {problem.format(why=why)}"
+
+
+def _compaction_problems(name: str, broker: BrokerHealth) -> Iterator[str]:
+    compaction = broker.details.get("compaction") or {}
+    if compaction.get("is_stalled"):
+        remedy = f": kill process {compaction['pid']}, and the broker starts another" if compaction["pid"] else ""
+        yield (
+            f"{name}: the compaction of {compaction['log']} has made no progress for "
+            f"{compaction['seconds_without_progress']} s. Clients are served, but the log is not cleaned{remedy}."
+        )
 
 
 def _troubled(broker: BrokerHealth, kind: str) -> Sequence[Mapping[str, Any]]:

@@ -38,7 +38,10 @@ class LogDirCalls(Router):
     """Asking each broker about itself."""
 
     def describe_broker(self, broker: int) -> BrokerDescription:
-        """Return what a broker, by its id, says of itself. Raises RefusedByBroker, for example without the right to."""
+        """Return what a broker says of itself, by its id or ANY.
+
+        Raises RefusedByBroker, for example without the right to.
+        """
         # Without topics: the sizes of all partitions may be many.
         request = log_dirs.Request(topics=[], wants_health=True)
         answer = self._ask(log_dirs, request, log_dirs.Response, to=broker, deadline=self._deadline())

@@ -16,10 +16,10 @@ from typing import Protocol
 # The process, or the whole machine, has no descriptor left. Only calls that open something report these.
 OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 # What the process needs beside logs and connections: standard streams, the event loop, listeners, locks, the WAL, the
-# cleaner's process, and files that threads open for a moment.
-OWN = 36
+# cleaner's process, files that threads open for a moment, and the connections above the limit that ask for its health.
+OWN = 40
 # What a process has open at its start is less: so many are added to that.
-GROWTH = 20
+GROWTH = 24
 FILES_MIN = 8
 CONNECTIONS_MIN = 4
 # Where the system names no limit, as macOS may.

@@ -5,6 +5,7 @@ was never cleaned) each batch must begin where the one before it ended; that fin
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -43,7 +44,7 @@ NOTHING_COMMITTED = Fetched(b"", [])
 class Reader:
     """Reads one partition's log; remembers where each read stopped, because the next one begins there."""
 
-    __slots__ = ("_gaps", "_leader_epoch", "_positions", "_segments", "_state", "_stopped")
+    __slots__ = ("_failures", "_gaps", "_leader_epoch", "_positions", "_segments", "_state", "_stopped")
 
     def __init__(self, state: LogState, *, leader_epoch: int = LEADER_EPOCH) -> None:
         """Take the epoch that every batch must have; -1 is for a log of Apache Kafka, which may have several."""
@@ -55,6 +56,8 @@ class Reader:
         self._stopped: tuple[Segment, int, int] | None = None
         # Where offsets are missing, because somebody has taken segments away.
         self._gaps: list[Damage] = []
+        # How often the disk has failed a read, by the number of the error.
+        self._failures: Counter[int | None] = Counter()
 
     def load(self, damage: list[Damage]) -> None:
         """Start with a log that was loaded, and with the damage that the load found in it."""
@@ -144,8 +147,15 @@ class Reader:
         return found
 
     def _unreadable(self, error: OSError) -> Refused:
+        """Return the refusal of a read that the disk failed.
+
+        The failures 1, 2, 4, 8 and so on are logged: a client that reads again and again must not fill the log.
+        """
         name = self._state.name
-        logger.error("%s cannot be read: %s", name, error)
+        self._failures[error.errno] += 1
+        count = self._failures[error.errno]
+        if count & (count - 1) == 0:
+            logger.error("%s cannot be read: %s", name, error, extra={"failures": count})
         return Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"The log of {name} cannot be read: {error}.")
 
     # Offsets by time

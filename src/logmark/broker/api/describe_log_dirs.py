@@ -47,7 +47,8 @@ async def handle(request: schema.Request, at: "Request") -> schema.Response:
             result.topics.append(topic)
     health = None
     if request.wants_health:
-        health = json.dumps(await describe_health(broker), separators=(",", ":")).encode()
+        described = await describe_health(broker, is_in_reserve=at.connection.is_in_reserve)
+        health = json.dumps(described, separators=(",", ":")).encode()
     return schema.Response(results=[result], health=health)
 
 
