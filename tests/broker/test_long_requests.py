@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from logmark.broker import connection, dispatch, shards
+from logmark.broker import answers, connection, dispatch, shards
 from logmark.broker.api import (
     api_versions,
     create_partitions,
@@ -601,6 +601,72 @@ def test_a_deep_pipeline_has_its_share_of_each_turn(
             await client.receive_frame()
         assert requests == sum(turns.calls.values())
         assert turns.most <= connection.TURN_COST_MAX // connection.REQUEST_COST
+
+    serve(tmp_path, work)
+
+
+def test_a_client_that_pipelines_requests_for_all_topics_has_one_under_way(tmp_path: Path) -> None:
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        await hold_line(broker)
+        for _ in range(20):
+            client.send(metadata, 1, topics=None)
+        await wait_for(lambda: any(each.is_busy for each in broker.connections))
+        async with client_of(broker) as another:
+            await another.ask(api_versions, 0)
+        # It, and the work that others may share.
+        assert 2 == len(broker.dispatcher._tasks)
+        release_line(broker)
+        for _ in range(20):
+            assert 2 == len((await client.receive(metadata, 1)).topics)
+
+    serve(tmp_path, work)
+
+
+def test_clients_that_share_a_response_get_it_in_turns_and_it_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies: list[answers.SharedBody] = []
+
+    def counted(body: answers.SharedBody) -> answers.SharedBytes:
+        bodies.append(body)
+        return answers.SharedBytes(body)
+
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        monkeypatch.setattr(metadata, "SharedBytes", counted)
+        turns.count(monkeypatch, metadata, "SharedBytes")
+        await hold_line(broker)
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(client_of(broker)) for _ in range(20)]
+            await wait_for(lambda: len(broker.connections) == 21)
+            used = broker.budget.used
+            for each in clients:
+                each.send(metadata, 1, topics=None)
+            await wait_for(lambda: 20 == sum(each.is_busy for each in broker.connections))
+            release_line(broker)
+            size = {len(await each.receive_frame()) for each in clients}.pop() - 4
+            assert 20 == sum(turns.calls.values())
+            assert 1 == turns.most
+            assert 1 == len(set(bodies))
+            assert used + size == broker.budget.used
+            bodies.clear()
+            await wait_for(lambda: used == broker.budget.used)
+
+    serve(tmp_path, work)
+
+
+def test_large_requests_for_all_topics_leave_their_place_in_line_to_the_work_that_they_wait_for(tmp_path: Path) -> None:
+    body = messages.encode_request(metadata.schema, 1, metadata.schema.Request(topics=None))
+    client_id = "x" * dispatch.LARGE_REQUEST_BYTES
+    request = frames.request_frame(metadata.KEY, 1, 1, client_id, flexible=False, body=body)
+
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        async with AsyncExitStack() as stack:
+            count = dispatch.LONG_WORKS_AT_ONCE
+            clients = [await stack.enter_async_context(client_of(broker)) for _ in range(count)]
+            for each in clients:
+                each.writer.write(request)
+            for each in clients:
+                assert 2 == len((await each.receive(metadata, 1)).topics)
 
     serve(tmp_path, work)
 

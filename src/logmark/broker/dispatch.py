@@ -24,7 +24,6 @@ from logmark.broker.answers import Body, Buffers, LateAnswer, LateReply, LongWor
 from logmark.broker.api import produce
 from logmark.broker.loop_watchdog import TimedCoroutine
 from logmark.errors import ErrorCode, Malformed, Refused
-from logmark.log.file_range import FileRange
 from logmark.wire import frames, messages, usual
 from logmark.wire.primitives import BROKEN, Compact, Plain
 
@@ -141,7 +140,7 @@ class Dispatcher:
             if isinstance(written, LateAnswer):
                 return written
             if isinstance(written, LongWork):
-                return self._whole(asked[1], True, self._work_long("Produce", written.work, connection))
+                return self._whole(asked[1], True, self._work_long("Produce", written, connection))
             return self._whole(asked[1], True, written)
         header = frames.read_request_header(frame, self._flexible_from)
         entry = self.apis.get(header.api_key)
@@ -178,18 +177,18 @@ class Dispatcher:
         if entry.reads_frames:
             answer: Body | LongWork = entry.handler.handle_frame(frame, body_at, request, refuse_with=refuse_with)
             if isinstance(answer, LongWork):
-                return self._work_long(entry.name, answer.work, request.connection)
+                return self._work_long(entry.name, answer, request.connection)
             return answer
         if len(frame) > LARGE_REQUEST_BYTES:
             groups = _first_group(entry, frame, body_at, request.version)
-            large = self._answer_large(entry, frame, body_at, request, refuse_with)
+            large = LongWork(self._answer_large(entry, frame, body_at, request, refuse_with))
             # The connection holds the memory of the request itself.
             memory_bytes = len(frame) + min(MEMORY_PER_BYTE * len(frame), MEMORY_OF_OBJECTS_MAX)
             return self._work_long(entry.name, large, request.connection, memory_bytes, groups)
         message = messages.decode_request(entry.schema, request.version, frame[body_at:])
         groups = _changed_groups(entry, message)
         if self._changing and not self._changing.keys().isdisjoint(groups):
-            behind = self._answer_message(entry, message, request, refuse_with)
+            behind = LongWork(self._answer_message(entry, message, request, refuse_with))
             return self._work_long(entry.name, behind, request.connection, LONG_WORK_BYTES, groups)
         result = self._handle(entry, message, request, refuse_with)
         if isinstance(result, messages.Message):
@@ -197,15 +196,15 @@ class Dispatcher:
         if isinstance(result, LateReply):
             return self._encoded_later(entry, message, request, result)
         if isinstance(result, LongWork):
-            work = self._finish(entry, message, result.work, request, is_long=True)
-            return self._work_long(entry.name, work, request.connection, LONG_WORK_BYTES, groups)
+            result.work = self._finish(entry, message, result.work, request, is_long=True)
+            return self._work_long(entry.name, result, request.connection, LONG_WORK_BYTES, groups)
         assert inspect.isawaitable(result)
         return self._start(entry.name, self._finish(entry, message, result, request))
 
     def _work_long(
         self,
         api: str,
-        long: Coroutine[Any, Any, Any],
+        long: LongWork,
         connection: "Connection",
         memory_bytes: int = 0,
         groups: Collection[str] = (),
@@ -220,7 +219,7 @@ class Dispatcher:
 
         async def work() -> None:
             try:
-                body: Any = await self._in_line(long, memory_bytes, before)
+                body = await self._in_line(long, memory_bytes, before)
             except Malformed as error:
                 connection.refuse(str(error))
                 body = None
@@ -236,17 +235,22 @@ class Dispatcher:
             elif not answered.done():
                 answered.set_result(body)
 
+        task = self._start(api, work())
+        if groups:
+            self._hold_groups(groups, task)
+        connection.hold_during(task)
+        return answered
+
+    def _hold_groups(self, groups: Collection[str], task: "asyncio.Task[None]") -> None:
+        """Let later requests that change these groups wait for a task."""
+
         def end(task: "asyncio.Task[None]") -> None:
             for group in groups:
                 if self._changing.get(group) is task:
                     del self._changing[group]
 
-        task = self._start(api, work())
-        if groups:
-            self._changing.update(dict.fromkeys(groups, task))
-            task.add_done_callback(end)
-        connection.hold_during(task)
-        return answered
+        self._changing.update(dict.fromkeys(groups, task))
+        task.add_done_callback(end)
 
     def _handle(
         self, entry: Api, message: messages.Message, request: Request, refuse_with: ErrorCode | None
@@ -268,7 +272,7 @@ class Dispatcher:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _in_line(self, work: Coroutine[Any, Any, T], memory_bytes: int, before: "set[asyncio.Task[None]]") -> T:
+    async def _in_line(self, long: LongWork, memory_bytes: int, before: "set[asyncio.Task[None]]") -> Any:
         """Do long work when the work before it is done, few others are at work, and there is memory for it.
 
         Thousands of connections may ask for all topics at once, and read none of the answers.
@@ -276,14 +280,18 @@ class Dispatcher:
         try:
             if before:
                 await asyncio.wait(before)
+            if not long.is_in_line:
+                return await long.work
             async with self._long_works:
                 if not memory_bytes:
-                    return await work
+                    return await long.work
                 async with self.working(memory_bytes):
-                    return await work
+                    body = await long.work
+            # What a large request waits for may be in line itself.
+            return await body.work if isinstance(body, LongWork) else body
         finally:
             # It was never begun if this was cancelled in the line.
-            work.close()
+            long.work.close()
 
     def share(self, api: str, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> "asyncio.Future[T]":
         """Return the result of long work, which all requests share that ask for the same before it begins.
@@ -314,7 +322,7 @@ class Dispatcher:
 
     async def _answer_large(
         self, entry: Api, frame: memoryview, body_at: int, request: Request, refuse_with: ErrorCode | None
-    ) -> "Buffers | asyncio.Future[Buffers | None] | None":
+    ) -> "Buffers | asyncio.Future[Buffers | None] | LongWork | None":
         """Return the answer, or a future if the request has taken effect and waits for others, as a join does.
 
         Memory is held for the work and not for the wait: what a join says about its member counts as its group's.
@@ -330,12 +338,13 @@ class Dispatcher:
 
     async def _answer_message(
         self, entry: Api, message: messages.Message, request: Request, refuse_with: ErrorCode | None
-    ) -> "Buffers | asyncio.Future[Buffers | None] | None":
+    ) -> "Buffers | asyncio.Future[Buffers | None] | LongWork | None":
         result = self._handle(entry, message, request, refuse_with)
         if isinstance(result, messages.Message):
             return await self.in_thread(partial(self._encoded, entry, request, result))
         if isinstance(result, LongWork):
-            return await self._finish(entry, message, result.work, request, is_long=True)
+            result.work = self._finish(entry, message, result.work, request, is_long=True)
+            return await result.work if result.is_in_line else result
         waiting = _as_future(result) if isinstance(result, LateReply) else result
         return self._start(entry.name, self._finish(entry, message, waiting, request, is_long=True))
 
@@ -402,7 +411,7 @@ class Dispatcher:
     def framed(self, correlation_id: int, flexible: bool, body: Buffers) -> Buffers:
         """Return a response with its length and header."""
         header = frames.response_header(correlation_id, flexible=flexible)
-        if len(body) == 1 and not isinstance(only := body[0], FileRange) and len(only) <= COPIED_BYTES_MAX:
+        if len(body) == 1 and isinstance(only := body[0], bytes | memoryview) and len(only) <= COPIED_BYTES_MAX:
             # One piece is one call of the transport, and a copy of a small answer is cheaper than a second piece.
             return [(len(header) + len(only)).to_bytes(4, "big") + header + only]
         size = len(header) + sum(map(len, body))

@@ -14,11 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from logmark.broker import unreadable
-from logmark.broker.answers import LongWork
+from logmark.broker.answers import Buffer, LongWork
 from logmark.broker.pace import Steps, run_at_once, run_in_turns
 from logmark.broker.sessions import FetchSession
 from logmark.errors import ErrorCode, Refused
-from logmark.log.file_range import FileRange
 from logmark.log.partition import Partition
 from logmark.names import TopicPartition
 from logmark.wire import fetch as wire
@@ -48,7 +47,7 @@ PARTITION_COST = 16 * 1024
 # What a waiting fetch takes in memory, about, and each of its partitions.
 FETCH_BYTES, PARTITION_BYTES = 2000, 600
 
-Answer = wire.FetchAnswer[bytes | memoryview | FileRange]
+Answer = wire.FetchAnswer[Buffer]
 Collected = list[tuple[TopicPartition, Answer]]
 
 
