@@ -5,6 +5,7 @@ here: records as ranges of their files, which cost no memory, and everything els
 """
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Iterable, Iterator
 
@@ -13,6 +14,19 @@ from logmark.log.file_range import KEPT_BYTES_MAX, FileRange
 
 # Not less: what a range keeps in memory is sent as it is.
 CHUNK_BYTES = KEPT_BYTES_MAX
+
+
+# What the kernel takes of the responses of one connection before it can send it.
+UNSENT_BYTES_MAX = 256 * 1024
+
+
+def limit_unsent_bytes(listening: socket.socket) -> None:
+    """Limit what the kernel holds for each client that does not read; connections have the option of their listener.
+
+    Its buffer for what is sent and not acknowledged still grows with the speed of a reader far away (SO_SNDBUF would
+    limit both).
+    """
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES_MAX)
 
 
 class Outbox:
