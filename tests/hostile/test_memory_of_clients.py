@@ -330,7 +330,7 @@ def test_of_many_fetches_that_come_at_once_some_are_read_in_each_turn_of_the_loo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def check(broker: RealBroker) -> None:
-        monkeypatch.setattr(fetch_api, "SHORT_RECORDS", RECORDS // 2)
+        monkeypatch.setattr(fetch_api, "SHORT_RECORDS", 1)
         async with connection_to(broker) as (reader, writer):
             writer.write(asks_metadata_of("t"))
             await read_answer(reader)
@@ -344,8 +344,12 @@ def test_of_many_fetches_that_come_at_once_some_are_read_in_each_turn_of_the_loo
             # The first is answered with more bytes than may be read in one turn.
             first = ask()
             assert isinstance(first, list)
-            # One wants more than it gets while others wait.
-            asked = [ask(min_bytes=4_000_000, max_wait_ms=60_000), *(ask() for _ in range(11)), ask(offset=RECORDS, max_wait_ms=60_000)]
+            # One of them wants more than it gets while others wait, and there is no further segment.
+            asked = [
+                ask(offset=RECORDS - 2, min_bytes=VALUE_BYTES * 3 // 2, max_wait_ms=60_000),
+                *(ask() for _ in range(11)),
+                ask(offset=RECORDS, max_wait_ms=60_000),
+            ]
             late = [each for each in asked if isinstance(each, asyncio.Future)]
             assert [False] * 13 == [each.done() for each in late]
             read_at = dict.fromkeys(range(12), 0)
