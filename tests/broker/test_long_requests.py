@@ -6,14 +6,14 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from logmark.broker import connection, dispatch, shards
+from logmark.broker import answers, connection, dispatch, shards
 from logmark.broker.api import (
     api_versions,
     create_partitions,
@@ -23,6 +23,7 @@ from logmark.broker.api import (
     delete_topics,
     describe_groups,
     find_coordinator,
+    heartbeat,
     join_group,
     leave_group,
     list_groups,
@@ -32,6 +33,7 @@ from logmark.broker.api import (
     offset_delete,
     offset_fetch,
     offset_for_leader_epoch,
+    sync_group,
 )
 from logmark.broker.api import produce as produce_api
 from logmark.broker.config import BrokerConfig
@@ -399,6 +401,132 @@ def test_requests_behind_a_large_one_take_effect_after_it(tmp_path: Path) -> Non
     serve(tmp_path, work)
 
 
+def hold_threads(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """Let no thread decode or encode; return an event that is set when one is asked to, and one that lets them."""
+    asked, is_allowed = asyncio.Event(), asyncio.Event()
+    in_thread = broker.dispatcher.in_thread
+
+    async def held(call: Callable[[], Any]) -> Any:
+        asked.set()
+        await is_allowed.wait()
+        return await in_thread(call)
+
+    monkeypatch.setattr(broker.dispatcher, "in_thread", held)
+    return asked, is_allowed
+
+
+async def hold_line(broker: Broker) -> None:
+    """Let no long work begin."""
+    for _ in range(dispatch.LONG_WORKS_AT_ONCE):
+        await broker.dispatcher._long_works.acquire()
+
+
+def release_line(broker: Broker) -> None:
+    for _ in range(dispatch.LONG_WORKS_AT_ONCE):
+        broker.dispatcher._long_works.release()
+
+
+async def committed(client: Client, group: str = "group") -> dict[int, int]:
+    topics = (await client.ask(offset_fetch, 5, group_id=group, topics=None)).topics
+    return {each.partition_index: each.committed_offset for topic in topics for each in topic.partitions}
+
+
+def test_a_commit_takes_effect_after_a_larger_one_that_came_before_it_from_a_client_that_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        asked, is_allowed = hold_threads(broker, monkeypatch)
+        async with client_of(broker) as going:
+            going.send(offset_commit, 8, **commit_fields(commit_of(range(PARTITIONS), offset=5)))
+            await asked.wait()
+        async with client_of(broker) as later, client_of(broker) as last:
+            later.send(offset_commit, 8, **commit_fields(commit_of([0, 1], offset=9)))
+            # Others do not wait, nor does a heartbeat of the same group.
+            await client.ask(offset_commit, 8, **commit_fields(commit_of([0], offset=7), group="other"))
+            await client.ask(heartbeat, 3, group_id="group", generation_id=1, member_id="nobody")
+            last.send(offset_commit, 8, **commit_fields(commit_of([1], offset=11)))
+            await client.ask(api_versions, 0)
+            is_allowed.set()
+            await later.receive(offset_commit, 8)
+            await last.receive(offset_commit, 8)
+        await wait_for(lambda: not broker.dispatcher._tasks)
+        assert {0: 9, 1: 11, **dict.fromkeys(range(2, PARTITIONS), 5)} == await committed(client)
+        assert {0: 7} == await committed(client, "other")
+
+    serve(tmp_path, work)
+
+
+BEFORE_A_COMMIT = {
+    "OffsetCommit": (offset_commit, 8, lambda: commit_fields(commit_of(range(200)))),
+    "OffsetDelete": (offset_delete, 0, lambda: {"group_id": "group", "topics": wanted(offset_delete)}),
+    "DeleteGroups": (delete_groups, 2, lambda: {"groups_names": ["another", "group"]}),
+}
+
+
+@pytest.mark.parametrize("name", BEFORE_A_COMMIT)
+def test_a_commit_takes_effect_after_a_change_of_its_group_that_waits_in_line(tmp_path: Path, name: str) -> None:
+    api, version, fields = BEFORE_A_COMMIT[name]
+
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        await client.ask(offset_commit, 8, **commit_fields(commit_of([0], offset=1)))
+        await hold_line(broker)
+        async with client_of(broker) as first, client_of(broker) as later:
+            first.send(api, version, **fields())
+            await wait_for(lambda: any(each.is_busy for each in broker.connections))
+            later.send(offset_commit, 8, **commit_fields(commit_of([0], offset=9)))
+            await client.ask(api_versions, 0)
+            release_line(broker)
+            await first.receive(api, version)
+            await later.receive(offset_commit, 8)
+        assert 9 == (await committed(client))[0]
+
+    serve(tmp_path, work)
+
+
+def test_requests_of_a_member_are_decided_in_order(tmp_path: Path) -> None:
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        joined = await client.ask(
+            join_group, 3, group_id="group", session_timeout_ms=60_000, rebalance_timeout_ms=60_000, member_id="",
+            protocol_type="consumer", protocols=[join_group.schema.RequestProtocol(name="range", metadata=b"")],
+        )  # fmt: skip
+        member = {"group_id": "group", "member_id": joined.member_id}
+        client.send(sync_group, 3, **member, generation_id=1, assignments=[])
+        client.send(heartbeat, 3, **member, generation_id=1)
+        client.send(leave_group, 2, **member)
+        client.send(offset_commit, 7, **member, generation_id_or_member_epoch=1, topics=commit_of([0]))
+        assert ErrorCode.NONE == (await client.receive(sync_group, 3)).error_code
+        assert ErrorCode.NONE == (await client.receive(heartbeat, 3)).error_code
+        assert ErrorCode.NONE == (await client.receive(leave_group, 2)).error_code
+        (topic,) = (await client.receive(offset_commit, 7)).topics
+        assert ErrorCode.UNKNOWN_MEMBER_ID == topic.partitions[0].error_code
+
+    serve(tmp_path, work, **{"group.initial.rebalance.delay.ms": "0"})
+
+
+def test_large_requests_in_line_count_against_the_memory_of_clients(tmp_path: Path) -> None:
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        await hold_line(broker)
+        request = frame_of(list_offsets, 7, topics=wanted(list_offsets, timestamp=-1))
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(client_of(broker)) for _ in range(20)]
+            await wait_for(lambda: len(broker.connections) == 21)
+            used = broker.budget.used
+            for each in clients:
+                each.writer.write(request)
+            await wait_for(lambda: 20 == sum(each.is_busy for each in broker.connections))
+            held = 20 * (len(request) - 4)
+            assert used + held == broker.budget.used
+            for lost in [each for each in broker.connections if each.is_busy][:10]:
+                lost.abort()
+            await wait_for(lambda: len(broker.connections) == 11)
+            used -= 10 * connection.CONNECTION_BYTES
+            assert used + held == broker.budget.used, "their requests are in line"
+            release_line(broker)
+            await wait_for(lambda: used == broker.budget.used)
+
+    serve(tmp_path, work)
+
+
 def test_a_record_behind_a_request_for_many_partitions_is_appended_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -473,6 +601,72 @@ def test_a_deep_pipeline_has_its_share_of_each_turn(
             await client.receive_frame()
         assert requests == sum(turns.calls.values())
         assert turns.most <= connection.TURN_COST_MAX // connection.REQUEST_COST
+
+    serve(tmp_path, work)
+
+
+def test_a_client_that_pipelines_requests_for_all_topics_has_one_under_way(tmp_path: Path) -> None:
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        await hold_line(broker)
+        for _ in range(20):
+            client.send(metadata, 1, topics=None)
+        await wait_for(lambda: any(each.is_busy for each in broker.connections))
+        async with client_of(broker) as another:
+            await another.ask(api_versions, 0)
+        # It, and the work that others may share.
+        assert 2 == len(broker.dispatcher._tasks)
+        release_line(broker)
+        for _ in range(20):
+            assert 2 == len((await client.receive(metadata, 1)).topics)
+
+    serve(tmp_path, work)
+
+
+def test_clients_that_share_a_response_get_it_in_turns_and_it_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies: list[answers.SharedBody] = []
+
+    def counted(body: answers.SharedBody) -> answers.SharedBytes:
+        bodies.append(body)
+        return answers.SharedBytes(body)
+
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        monkeypatch.setattr(metadata, "SharedBytes", counted)
+        turns.count(monkeypatch, metadata, "SharedBytes")
+        await hold_line(broker)
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(client_of(broker)) for _ in range(20)]
+            await wait_for(lambda: len(broker.connections) == 21)
+            used = broker.budget.used
+            for each in clients:
+                each.send(metadata, 1, topics=None)
+            await wait_for(lambda: 20 == sum(each.is_busy for each in broker.connections))
+            release_line(broker)
+            size = {len(await each.receive_frame()) for each in clients}.pop() - 4
+            assert 20 == sum(turns.calls.values())
+            assert 1 == turns.most
+            assert 1 == len(set(bodies))
+            assert used + size == broker.budget.used
+            bodies.clear()
+            await wait_for(lambda: used == broker.budget.used)
+
+    serve(tmp_path, work)
+
+
+def test_large_requests_for_all_topics_leave_their_place_in_line_to_the_work_that_they_wait_for(tmp_path: Path) -> None:
+    body = messages.encode_request(metadata.schema, 1, metadata.schema.Request(topics=None))
+    client_id = "x" * dispatch.LARGE_REQUEST_BYTES
+    request = frames.request_frame(metadata.KEY, 1, 1, client_id, flexible=False, body=body)
+
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        async with AsyncExitStack() as stack:
+            count = dispatch.LONG_WORKS_AT_ONCE
+            clients = [await stack.enter_async_context(client_of(broker)) for _ in range(count)]
+            for each in clients:
+                each.writer.write(request)
+            for each in clients:
+                assert 2 == len((await each.receive(metadata, 1)).topics)
 
     serve(tmp_path, work)
 

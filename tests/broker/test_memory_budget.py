@@ -166,6 +166,18 @@ def test_not_even_one_alone_begins_when_the_budget_is_used_up() -> None:
 # Groups
 
 
+def test_work_alone_begins_though_the_requests_that_wait_for_theirs_use_up_the_budget() -> None:
+    line = Line(10 * SMALL)
+    for number in range(10):
+        line.ask(f"small {number}", SMALL)
+
+    assert line.budget.begin_work(MIB, lambda: line.granted.append("first"))
+    assert not line.budget.begin_work(MIB, lambda: line.granted.append("second"))
+    assert not line.budget.excess
+    line.budget.end_work(MIB)
+    assert "second" == line.granted[-1]
+
+
 def test_groups_have_a_half_and_what_a_start_finds_above_it_takes_nothing_from_the_others() -> None:
     budget = MemoryBudget(100 * MIB)
     assert budget.has_room_for_groups(50 * MIB)

@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 import struct
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ import pytest
 
 from logmark.broker import server
 from logmark.broker.answers import Body
+from logmark.broker.api import fetch as fetch_api
 from logmark.broker.api import find_coordinator, join_group
 from logmark.broker.config import BrokerConfig
+from logmark.broker.pace import ReadTurns
 from logmark.broker.server import Broker as RealBroker
 from logmark.coordination.commands import Join
 from logmark.errors import ErrorCode
@@ -323,34 +326,53 @@ def test_a_fetch_does_not_wait_where_memory_is_short(tmp_path: Path) -> None:
     run_broker(tmp_path, check)
 
 
-def test_of_many_fetches_that_come_at_once_some_are_read_in_each_turn_of_the_loop(tmp_path: Path) -> None:
+def test_of_many_fetches_that_come_at_once_some_are_read_in_each_turn_of_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def check(broker: RealBroker) -> None:
+        monkeypatch.setattr(fetch_api, "SHORT_RECORDS", 1)
         async with connection_to(broker) as (reader, writer):
             writer.write(asks_metadata_of("t"))
             await read_answer(reader)
             (connection,) = broker.connections
+            partition = broker.logs.partition("t", 0)
+            assert partition is not None
 
             def ask(**wanted: int) -> Body:
                 return broker.dispatcher.answer(memoryview(bytearray(asks_fetch(1, **wanted)[4:])), connection)
 
-            # Each is answered with more bytes than may be read in one turn.
-            answers = [ask(), *(ask() for _ in range(3)), ask(offset=RECORDS, max_wait_ms=60_000)]
-            assert isinstance(answers[0], list)
-            late = [each for each in answers if isinstance(each, asyncio.Future)]
-            assert [False] * 4 == [each.done() for each in late]
-            read_at = dict.fromkeys(range(3), 0)
+            # The first is answered with more bytes than may be read in one turn.
+            first = ask()
+            assert isinstance(first, list)
+            # One of them wants more than it gets while others wait, and there is no further segment.
+            asked = [
+                ask(offset=RECORDS - 2, min_bytes=VALUE_BYTES * 3 // 2, max_wait_ms=60_000),
+                *(ask() for _ in range(11)),
+                ask(offset=RECORDS, max_wait_ms=60_000),
+            ]
+            late = [each for each in asked if isinstance(each, asyncio.Future)]
+            assert [False] * 13 == [each.done() for each in late]
+            read_at = dict.fromkeys(range(12), 0)
+            is_waiting_at = 0
             for turn in range(1, 50):
                 await asyncio.sleep(0)
                 read_at |= {number: turn for number, at in read_at.items() if not at and late[number].done()}
-            assert 0 < read_at[0] < read_at[1] < read_at[2], "several were read in one turn"
-            assert 1 == len({bytes_of(each) for each in (answers[0], *(each.result() for each in late[:3]))})
+                is_waiting_at = is_waiting_at or turn * (len(partition.watchers) == 1)
+            assert sorted(read_at.values()) == list(read_at.values()) and read_at[0] > 0
+            in_turns = Counter(read_at.values())
+            assert len(in_turns) >= 3, "all were read in one turn"
+            # Others waited behind all but the last of them.
+            sizes = [len(bytes_of(each.result())) for each in late[:12]]
+            assert max(sizes[:11]) < fetch_api.CONTENDED_BYTES_MAX + 1000
+            assert sizes[11] == len(bytes_of(first)) > ReadTurns.BYTES_IN_A_TURN
+            assert 0 < is_waiting_at <= read_at[0] + 1, "the fetch at the end of the log waited for the others"
 
             # The last one has had its turn, and waits for records.
-            assert not late[3].done()
+            assert not late[12].done()
             async with connection_to(broker) as (other, producer):
                 producer.write(asks_produce(1, b"news"))
                 await read_answer(other)
-            await asyncio.wait_for(late[3], 60)
+            await asyncio.wait_for(late[12], 60)
 
     run_broker(tmp_path, check)
 

@@ -7,14 +7,61 @@ that only waits for the disk needs neither: it is completed on the loop, and the
 import asyncio
 from collections.abc import Callable, Coroutine
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from logmark.broker.pace import Steps, run_at_once, run_in_turns
 from logmark.log.file_range import FileRange
 from logmark.wire.messages import Message, encode, encode_response, is_flexible
 from logmark.wire.primitives import write_varint
 
-Buffers = list[bytes | memoryview | FileRange]
+if TYPE_CHECKING:
+    from logmark.broker.memory_budget import MemoryBudget
+
+
+
+class SharedBody:
+    """The body of a response that many connections send: the memory budget counts it once, as long as one needs it."""
+
+    __slots__ = ("_budget", "data")
+
+    def __init__(self, data: bytes, budget: "MemoryBudget") -> None:
+        self.data = memoryview(data)
+        self._budget = budget
+        budget.hold(len(data))
+
+    def __del__(self) -> None:
+        self._budget.hold(-len(self.data))
+
+
+class SharedBytes:
+    """What one connection has not sent yet of a shared body."""
+
+    __slots__ = ("_at", "_body")
+
+    def __init__(self, body: SharedBody) -> None:
+        self._body = body
+        self._at = 0
+
+    def __len__(self) -> int:
+        return len(self._body.data) - self._at
+
+    @property
+    def bytes_in_memory(self) -> int:
+        """How many bytes are held for this connection alone."""
+        return 0
+
+    def drop_bytes(self) -> None:
+        """Keep the bytes: others need them, too."""
+
+    def take(self, size: int) -> memoryview:
+        """Return the next bytes, at most so many, and advance behind them."""
+        taken = self._body.data[self._at : self._at + size]
+        self._at += len(taken)
+        return taken
+
+
+Buffer = bytes | memoryview | FileRange | SharedBytes
+Buffers = list[Buffer]
 
 
 class LateAnswer:
@@ -139,10 +186,12 @@ class LongWork:
     encodes the message that the work returns in a thread.
     """
 
-    __slots__ = ("work",)
+    __slots__ = ("is_in_line", "work")
 
-    def __init__(self, work: "Coroutine[Any, Any, Message | Body]") -> None:
+    def __init__(self, work: "Coroutine[Any, Any, Message | Body | LongWork]", *, is_in_line: bool = True) -> None:
+        """Take the work; it takes no place in line if it only waits for other work, which has one."""
         self.work = work
+        self.is_in_line = is_in_line
 
 
 # So many topics or partitions take a fraction of a millisecond; more are looked at in turns.

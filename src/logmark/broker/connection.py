@@ -124,11 +124,6 @@ class Connection(asyncio.BufferedProtocol):
         """The connection is above the limits, and the client may only ask how the broker is."""
         return not self._is_counted
 
-    @property
-    def is_lost(self) -> bool:
-        """The client has gone, or was closed."""
-        return self._transport is None
-
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:
             return self._frame[self._filled :]
@@ -250,7 +245,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _release_frame(self) -> None:
         self._frame = None
-        if self._budget_taken:
+        # The request counts as long as work on it is under way or in line.
+        if self._budget_taken and self._long_work is None:
             size, self._budget_taken = self._budget_taken, 0
             self._broker.budget.release(size)
 
@@ -375,6 +371,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _end_long_work(self, _: object) -> None:
         self._long_work = None
+        self._release_frame()
         self._hold_or_go_on()
 
     def _hold_or_go_on(self) -> None:

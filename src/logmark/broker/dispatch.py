@@ -4,13 +4,14 @@ A handler answers at once with a message, or later with an awaitable. What it re
 answer's error code here, once for every API. A request that cannot be read costs its connection, nothing else.
 
 A large request is decoded in a thread, and the answer to it encoded in one: each takes the time of thousands of small
-requests. Its connection is held meanwhile, so that its requests take effect in order.
+requests. Such long work holds its connection, so that its requests take effect in order, and the group that it changes:
+later requests that change the same group wait behind it, whichever connection they come from.
 """
 
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,8 +24,8 @@ from logmark.broker.answers import Body, Buffers, LateAnswer, LateReply, LongWor
 from logmark.broker.api import produce
 from logmark.broker.loop_watchdog import TimedCoroutine
 from logmark.errors import ErrorCode, Malformed, Refused
-from logmark.log.file_range import FileRange
 from logmark.wire import frames, messages, usual
+from logmark.wire.primitives import BROKEN, Compact, Plain
 
 if TYPE_CHECKING:
     from logmark.broker.connection import Connection
@@ -75,6 +76,8 @@ class Api:
     schema: ModuleType
     handler: ModuleType
     reads_frames: bool
+    # The first field of the body, if it names the groups that the request changes.
+    group_field: str | None
     flexible_headers_from: int
 
 
@@ -91,6 +94,7 @@ def table() -> dict[int, Api]:
             schema=schema,
             handler=handler,
             reads_frames=hasattr(handler, "handle_frame"),
+            group_field=getattr(handler, "GROUP_FIELD", None),
             # The header of the answer to ApiVersions is plain in every version: who asks knows nothing yet.
             flexible_headers_from=NEVER if handler.KEY == API_VERSIONS_KEY or flexible is None else flexible,
         )
@@ -108,6 +112,8 @@ class Dispatcher:
         }.get
         self._tasks: set[asyncio.Task[Any]] = set()
         self._shared: dict[Hashable, asyncio.Future[Any]] = {}
+        # The last request in line of each group that long work is about to change.
+        self._changing: dict[str, asyncio.Task[None]] = {}
         self._long_works = asyncio.Semaphore(LONG_WORKS_AT_ONCE)
         # The first one starts with the first large request.
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="logmark-large-requests")
@@ -134,7 +140,7 @@ class Dispatcher:
             if isinstance(written, LateAnswer):
                 return written
             if isinstance(written, LongWork):
-                return self._whole(asked[1], True, self._work_on_frame("Produce", written, connection))
+                return self._whole(asked[1], True, self._work_long("Produce", written, connection))
             return self._whole(asked[1], True, written)
         header = frames.read_request_header(frame, self._flexible_from)
         entry = self.apis.get(header.api_key)
@@ -171,33 +177,49 @@ class Dispatcher:
         if entry.reads_frames:
             answer: Body | LongWork = entry.handler.handle_frame(frame, body_at, request, refuse_with=refuse_with)
             if isinstance(answer, LongWork):
-                return self._work_on_frame(entry.name, answer, request.connection)
+                return self._work_long(entry.name, answer, request.connection)
             return answer
         if len(frame) > LARGE_REQUEST_BYTES:
+            groups = _first_group(entry, frame, body_at, request.version)
             large = LongWork(self._answer_large(entry, frame, body_at, request, refuse_with))
-            memory_bytes = 2 * len(frame) + min(MEMORY_PER_BYTE * len(frame), MEMORY_OF_OBJECTS_MAX)
-            return self._work_on_frame(entry.name, large, request.connection, memory_bytes)
+            # The connection holds the memory of the request itself.
+            memory_bytes = len(frame) + min(MEMORY_PER_BYTE * len(frame), MEMORY_OF_OBJECTS_MAX)
+            return self._work_long(entry.name, large, request.connection, memory_bytes, groups)
         message = messages.decode_request(entry.schema, request.version, frame[body_at:])
+        groups = _changed_groups(entry, message)
+        if self._changing and not self._changing.keys().isdisjoint(groups):
+            behind = LongWork(self._answer_message(entry, message, request, refuse_with))
+            return self._work_long(entry.name, behind, request.connection, LONG_WORK_BYTES, groups)
         result = self._handle(entry, message, request, refuse_with)
         if isinstance(result, messages.Message):
             return self._encoded(entry, request, result)
         if isinstance(result, LateReply):
             return self._encoded_later(entry, message, request, result)
         if isinstance(result, LongWork):
-            work = self._finish(entry, message, result.work, request, is_long=True)
-            return self._start_long(entry.name, work, request)
+            result.work = self._finish(entry, message, result.work, request, is_long=True)
+            return self._work_long(entry.name, result, request.connection, LONG_WORK_BYTES, groups)
         assert inspect.isawaitable(result)
         return self._start(entry.name, self._finish(entry, message, result, request))
 
-    def _work_on_frame(
-        self, api: str, long: LongWork, connection: "Connection", memory_bytes: int = 0
+    def _work_long(
+        self,
+        api: str,
+        long: LongWork,
+        connection: "Connection",
+        memory_bytes: int = 0,
+        groups: Collection[str] = (),
     ) -> "asyncio.Future[Buffers | None]":
-        """Hold the connection while the handler works; what it then waits for, the disk say, does not hold it."""
+        """Hold the connection and the groups while the handler works; what it waits for afterwards does not hold them.
+
+        It waits for the disk, say, or as a join for the other members. The request takes its place behind all that
+        change one of the groups before this returns.
+        """
         answered: asyncio.Future[Buffers | None] = asyncio.get_running_loop().create_future()
+        before = {self._changing[group] for group in groups if group in self._changing}
 
         async def work() -> None:
             try:
-                body: Any = await self._in_line(long.work, memory_bytes)
+                body = await self._in_line(long, memory_bytes, before)
             except Malformed as error:
                 connection.refuse(str(error))
                 body = None
@@ -213,8 +235,22 @@ class Dispatcher:
             elif not answered.done():
                 answered.set_result(body)
 
-        connection.hold_during(self._start(api, work()))
+        task = self._start(api, work())
+        if groups:
+            self._hold_groups(groups, task)
+        connection.hold_during(task)
         return answered
+
+    def _hold_groups(self, groups: Collection[str], task: "asyncio.Task[None]") -> None:
+        """Let later requests that change these groups wait for a task."""
+
+        def end(task: "asyncio.Task[None]") -> None:
+            for group in groups:
+                if self._changing.get(group) is task:
+                    del self._changing[group]
+
+        self._changing.update(dict.fromkeys(groups, task))
+        task.add_done_callback(end)
 
     def _handle(
         self, entry: Api, message: messages.Message, request: Request, refuse_with: ErrorCode | None
@@ -236,27 +272,26 @@ class Dispatcher:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _start_long(
-        self, api: str, work: Coroutine[Any, Any, Buffers | None], request: Request
-    ) -> "asyncio.Task[Buffers | None]":
-        task = self._start(api, self._in_line(work, LONG_WORK_BYTES))
-        request.connection.hold_during(task)
-        return task
-
-    async def _in_line(self, work: Coroutine[Any, Any, T], memory_bytes: int) -> T:
-        """Do long work when few others are at work and there is memory for it.
+    async def _in_line(self, long: LongWork, memory_bytes: int, before: "set[asyncio.Task[None]]") -> Any:
+        """Do long work when the work before it is done, few others are at work, and there is memory for it.
 
         Thousands of connections may ask for all topics at once, and read none of the answers.
         """
         try:
+            if before:
+                await asyncio.wait(before)
+            if not long.is_in_line:
+                return await long.work
             async with self._long_works:
                 if not memory_bytes:
-                    return await work
+                    return await long.work
                 async with self.working(memory_bytes):
-                    return await work
+                    body = await long.work
+            # What a large request waits for may be in line itself.
+            return await body.work if isinstance(body, LongWork) else body
         finally:
             # It was never begun if this was cancelled in the line.
-            work.close()
+            long.work.close()
 
     def share(self, api: str, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> "asyncio.Future[T]":
         """Return the result of long work, which all requests share that ask for the same before it begins.
@@ -287,7 +322,7 @@ class Dispatcher:
 
     async def _answer_large(
         self, entry: Api, frame: memoryview, body_at: int, request: Request, refuse_with: ErrorCode | None
-    ) -> "Buffers | asyncio.Future[Buffers | None] | None":
+    ) -> "Buffers | asyncio.Future[Buffers | None] | LongWork | None":
         """Return the answer, or a future if the request has taken effect and waits for others, as a join does.
 
         Memory is held for the work and not for the wait: what a join says about its member counts as its group's.
@@ -299,14 +334,17 @@ class Dispatcher:
         except Malformed as error:
             request.connection.refuse(str(error))
             return None
-        if request.connection.is_lost:
-            # As if the request had never come: nobody will know the answer.
-            return None
+        return await self._answer_message(entry, message, request, refuse_with)
+
+    async def _answer_message(
+        self, entry: Api, message: messages.Message, request: Request, refuse_with: ErrorCode | None
+    ) -> "Buffers | asyncio.Future[Buffers | None] | LongWork | None":
         result = self._handle(entry, message, request, refuse_with)
         if isinstance(result, messages.Message):
             return await self.in_thread(partial(self._encoded, entry, request, result))
         if isinstance(result, LongWork):
-            return await self._finish(entry, message, result.work, request, is_long=True)
+            result.work = self._finish(entry, message, result.work, request, is_long=True)
+            return await result.work if result.is_in_line else result
         waiting = _as_future(result) if isinstance(result, LateReply) else result
         return self._start(entry.name, self._finish(entry, message, waiting, request, is_long=True))
 
@@ -373,7 +411,7 @@ class Dispatcher:
     def framed(self, correlation_id: int, flexible: bool, body: Buffers) -> Buffers:
         """Return a response with its length and header."""
         header = frames.response_header(correlation_id, flexible=flexible)
-        if len(body) == 1 and not isinstance(only := body[0], FileRange) and len(only) <= COPIED_BYTES_MAX:
+        if len(body) == 1 and isinstance(only := body[0], bytes | memoryview) and len(only) <= COPIED_BYTES_MAX:
             # One piece is one call of the transport, and a copy of a small answer is cheaper than a second piece.
             return [(len(header) + len(only)).to_bytes(4, "big") + header + only]
         size = len(header) + sum(map(len, body))
@@ -400,6 +438,28 @@ class Dispatcher:
         if not isinstance(body, asyncio.Task):
             framed.add_done_callback(lambda framed: body.cancel() if framed.cancelled() else None)
         return framed
+
+
+def _changed_groups(entry: Api, message: messages.Message) -> Collection[str]:
+    if entry.group_field is None:
+        return ()
+    named: str | list[str] = getattr(message, entry.group_field)
+    return (named,) if isinstance(named, str) else named
+
+
+def _first_group(entry: Api, frame: memoryview, body_at: int, version: int) -> Collection[str]:
+    """Return the group that a large request changes, which is read without decoding the rest.
+
+    None for DeleteGroups, which names many: to read them all would hold the event loop.
+    """
+    if entry.group_field != "group_id":
+        return ()
+    encoding = Compact if messages.is_flexible(entry.schema, version) else Plain
+    try:
+        group, _ = encoding.read_string(frame, body_at)
+    except BROKEN as error:
+        raise Malformed(f"a request is broken: {error}") from error
+    return () if group is None else (group,)
 
 
 def _as_future(late: LateReply) -> "asyncio.Future[messages.Message]":

@@ -134,9 +134,20 @@ class Groups:
         """The group is gone with its offsets."""
         return self._ask(group, lambda at, ticket, now_ms: at.delete_group(group, ticket, now_ms=now_ms))
 
-    async def _ask(self, group: str, decide: Decide) -> Any:
-        shard = await self._shard(group)
-        return await shard.ask(decide)
+    def _ask(self, group: str, decide: Decide) -> Awaitable[Any]:
+        """Decide a command now, before any that comes later, and return its answer."""
+        if not self._shards:
+            return self._ask_first(group, decide)
+        try:
+            return self._shards[partition_of(group, len(self._shards))].ask(decide)
+        except Refused as refused:
+            answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            answer.set_exception(refused)
+            return answer
+
+    async def _ask_first(self, group: str, decide: Decide) -> Any:
+        """Decide a command when the topic for it is there, as `_submit_first` does."""
+        return await (await self._shard(group)).ask(decide)
 
     # Reads
 

@@ -12,7 +12,8 @@ above their half is served, and does not take from the others' half.
 
 What is held beside requests (connections, responses, waiting fetches, groups) counts too, and cannot be refused
 afterwards. Work that may take much more memory than its request (the objects of a large request, the records of a
-compressed batch) begins when there is room for it; one alone always begins, unless the budget is used up.
+compressed batch) begins when there is room for it. One alone always begins, unless what is held beside requests uses up
+the budget: the requests may be those that wait for their own work.
 """
 
 import os
@@ -145,10 +146,13 @@ class MemoryBudget:
     @property
     def excess(self) -> int:
         """How many bytes have to be given up before work can begin that waits and would be the only one."""
-        return max(self._used - self._limits[Size.SMALL] + 1, 0) if self._waiting_works and not self._works else 0
+        if self._works or not self._waiting_works:
+            return 0
+        return max(self._used - self._requests - self._limits[Size.SMALL] + 1, 0)
 
     def _has_room_for_work(self, size_bytes: int) -> bool:
-        return self.has_room(size_bytes) or (not self._works and self._used < self._limits[Size.SMALL])
+        is_used_up = self._used - self._requests >= self._limits[Size.SMALL]
+        return self.has_room(size_bytes) or not (self._works or is_used_up)
 
     def _take_work(self, size_bytes: int) -> None:
         self._works += 1

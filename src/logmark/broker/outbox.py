@@ -5,27 +5,43 @@ here: records as ranges of their files, which cost no memory, and everything els
 """
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from logmark.broker.answers import Buffers
+from logmark.broker.answers import Buffer, Buffers, SharedBytes
 from logmark.log.file_range import KEPT_BYTES_MAX, FileRange
 
 # Not less: what a range keeps in memory is sent as it is.
 CHUNK_BYTES = KEPT_BYTES_MAX
 
 
+# What the kernel takes of the responses of one connection before it can send it.
+UNSENT_BYTES_MAX = 256 * 1024
+
+
+def limit_unsent_bytes(listening: socket.socket) -> None:
+    """Limit what the kernel holds for each client that does not read; connections have the option of their listener.
+
+    Its buffer for what is sent and not acknowledged still grows with the speed of a reader far away (SO_SNDBUF would
+    limit both).
+    """
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES_MAX)
+
+
 class Outbox:
     """What a client has not taken yet, in order."""
 
-    __slots__ = ("_pieces", "_transport", "chunk_bytes", "is_blocked")
+    __slots__ = ("_handed_over", "_pieces", "_transport", "chunk_bytes", "is_blocked")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         # The transport tries to send each chunk at once, and says when the socket did not take all of it.
         transport.set_write_buffer_limits(high=0)
         self._transport = transport
-        self._pieces: deque[bytes | memoryview | FileRange] = deque()
+        self._pieces: deque[Buffer] = deque()
         self.chunk_bytes = CHUNK_BYTES
+        # The bytes of the last chunk: if the socket did not take all of them, the transport has the others.
+        self._handed_over = 0
         # Whether the socket takes no more for now.
         self.is_blocked = False
 
@@ -37,8 +53,9 @@ class Outbox:
 
         Raises OSError or EOFError if records cannot be read from their file.
         """
-        if len(buffers) == 1 and not self._pieces and not isinstance(only := buffers[0], FileRange):
+        if len(buffers) == 1 and not self._pieces and isinstance(only := buffers[0], bytes):
             # The usual small response. If the socket does not take it, the transport keeps it.
+            self._handed_over = len(only)
             self._transport.write(only)
             return
         self._pieces += buffers
@@ -57,7 +74,7 @@ class Outbox:
         pieces = self._pieces
         while pieces and size < self.chunk_bytes:
             piece = pieces[0]
-            if isinstance(piece, FileRange):
+            if isinstance(piece, FileRange | SharedBytes):
                 taken = piece.take(self.chunk_bytes)
                 if not len(piece):
                     pieces.popleft()
@@ -70,12 +87,13 @@ class Outbox:
                 pieces.popleft()
             chunk.append(taken)
             size += len(taken)
+        self._handed_over = size
         return chunk
 
     @property
     def memory_bytes(self) -> int:
         """How much memory the responses take that wait here or in the transport, about."""
-        return memory_of(self._pieces) + (self.chunk_bytes if self.is_blocked else 0)
+        return memory_of(self._pieces) + (self._handed_over if self.is_blocked else 0)
 
     def ranges(self) -> Iterator[FileRange]:
         """Yield the ranges of files that wait here."""
@@ -86,12 +104,14 @@ class Outbox:
         self._pieces.clear()
 
 
-def memory_of(buffers: Iterable[bytes | memoryview | FileRange]) -> int:
+def memory_of(buffers: Iterable[Buffer]) -> int:
     """Return how many bytes of a response are in memory."""
-    return sum(buffer.bytes_in_memory if isinstance(buffer, FileRange) else len(buffer) for buffer in buffers)
+    return sum(
+        buffer.bytes_in_memory if isinstance(buffer, FileRange | SharedBytes) else len(buffer) for buffer in buffers
+    )
 
 
-def drop_bytes(buffers: Iterable[bytes | memoryview | FileRange]) -> None:
+def drop_bytes(buffers: Iterable[Buffer]) -> None:
     """Free the memory of records that can be read from their files again."""
     for buffer in buffers:
         if isinstance(buffer, FileRange):

@@ -85,12 +85,18 @@ class ReadTurns:
         self._loop = loop
         self._bytes = 0
         self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting_short: deque[Callable[[], None]] = deque()
         self._is_next_turn_due = False
 
     @property
     def is_over(self) -> bool:
         """Whether a read has to wait for a later turn."""
-        return self._bytes >= self.BYTES_IN_A_TURN or bool(self._waiting)
+        return self._bytes >= self.BYTES_IN_A_TURN or self.has_waiting
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether others wait to read."""
+        return bool(self._waiting or self._waiting_short)
 
     def count(self, size_bytes: int) -> None:
         """Count records that were read."""
@@ -98,9 +104,9 @@ class ReadTurns:
         if size_bytes:
             self._begin_next_turn()
 
-    def wait(self, read: Callable[[], None]) -> None:
-        """Read in a later turn, in the order of the calls."""
-        self._waiting.append(read)
+    def wait(self, read: Callable[[], None], *, is_short: bool) -> None:
+        """Read in a later turn, in the order of the calls, but short reads first: they have half of each turn."""
+        (self._waiting_short if is_short else self._waiting).append(read)
         self._begin_next_turn()
 
     def _begin_next_turn(self) -> None:
@@ -111,9 +117,11 @@ class ReadTurns:
     def _next_turn(self) -> None:
         self._is_next_turn_due = False
         self._bytes = 0
+        while self._waiting_short and self._bytes < self.BYTES_IN_A_TURN // 2:
+            self._waiting_short.popleft()()
         while self._waiting and self._bytes < self.BYTES_IN_A_TURN:
             self._waiting.popleft()()
-        if self._waiting:
+        if self.has_waiting:
             self._begin_next_turn()
 
 

@@ -25,7 +25,7 @@ from logmark.broker.liveness import Liveness
 from logmark.broker.logs import Logs
 from logmark.broker.loop_watchdog import SENDING, LoopWatchdog
 from logmark.broker.memory_budget import MemoryBudget, default_bytes_max
-from logmark.broker.outbox import CHUNK_BYTES
+from logmark.broker.outbox import CHUNK_BYTES, limit_unsent_bytes
 from logmark.broker.pace import ReadTurns
 from logmark.broker.recovery import recover
 from logmark.broker.sessions import FetchSessions
@@ -341,6 +341,8 @@ class Broker:
                 f"Cannot listen on {Address(listener.host, listener.port)}: {error.strerror or error}. "
                 "Nothing was started; stop what holds the port or choose another with --listen."
             ) from None
+        for each in server.sockets:
+            limit_unsent_bytes(each)
         listener.port = server.sockets[0].getsockname()[1]
         if not listener.advertised.port:
             listener.advertised = Address(listener.advertised.host, listener.port)

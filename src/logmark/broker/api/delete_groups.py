@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 KEY = schema.KEY
 VERSIONS = range(0, 3)
+GROUP_FIELD = "groups_names"
 
 GROUPS_AT_ONCE = 50
 

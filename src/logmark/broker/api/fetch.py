@@ -14,11 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from logmark.broker import unreadable
-from logmark.broker.answers import LongWork
+from logmark.broker.answers import Buffer, LongWork
 from logmark.broker.pace import Steps, run_at_once, run_in_turns
 from logmark.broker.sessions import FetchSession
 from logmark.errors import ErrorCode, Refused
-from logmark.log.file_range import FileRange
 from logmark.log.partition import Partition
 from logmark.names import TopicPartition
 from logmark.wire import fetch as wire
@@ -38,6 +37,11 @@ READ_COMMITTED = 1
 
 # A response carries no more than this, or one batch: reading and checking it is one turn of the event loop.
 RECORDS_BYTES_MAX = 8 * 1024 * 1024
+# While other fetches wait for their turn it carries no more than this, or one batch: hundreds of readers that are far
+# behind must not keep those waiting that are at the end of the log.
+CONTENDED_BYTES_MAX = 1024 * 1024
+# A fetch at the end of the log is short: there are at most so many records, or bytes, for it.
+SHORT_RECORDS, SHORT_BYTES = 100, 64 * 1024
 # Records below this size are sent as the bytes that were read.
 RANGE_BYTES_MIN = 4 * 1024
 # So many partitions are looked at in some milliseconds; more in turns. A longer request is decoded in a thread.
@@ -48,7 +52,7 @@ PARTITION_COST = 16 * 1024
 # What a waiting fetch takes in memory, about, and each of its partitions.
 FETCH_BYTES, PARTITION_BYTES = 2000, 600
 
-Answer = wire.FetchAnswer[bytes | memoryview | FileRange]
+Answer = wire.FetchAnswer[Buffer]
 Collected = list[tuple[TopicPartition, Answer]]
 
 
@@ -165,7 +169,7 @@ class _Fetch:
             return LongWork(self._begin_large())
         if self._at.broker.read_turns.is_over:
             answered = self._answer_later()
-            self._at.broker.read_turns.wait(self._begin_late)
+            self._at.broker.read_turns.wait(self._begin_late, is_short=self._records_behind() <= SHORT_RECORDS)
             return answered
         collected, is_enough = run_at_once(self._collect())
         if self._is_answered_now(is_enough):
@@ -173,6 +177,15 @@ class _Fetch:
         answered = self._answer_later()
         self._watch()
         return answered
+
+    def _records_behind(self) -> int:
+        """Return how many records there are for it, at most."""
+        count = 0
+        for where, wanted in self._wanted:
+            partition = self._at.broker.logs.partition(where.topic, where.partition)
+            if partition is not None:
+                count += max(partition.high_watermark - wanted.fetch_offset, 0)
+        return count
 
     async def _begin_large(self) -> "asyncio.Future[Buffers | None]":
         # It watches before it reads: others have their turns meanwhile, and may append.
@@ -238,7 +251,7 @@ class _Fetch:
         if len(self._wanted) > LARGE:
             self._reading = asyncio.ensure_future(self._read_large())
         elif self._at.broker.read_turns.is_over:
-            self._at.broker.read_turns.wait(self._read_again)
+            self._at.broker.read_turns.wait(self._read_again, is_short=self._bytes <= SHORT_BYTES)
         else:
             self._read_again()
 
@@ -289,7 +302,9 @@ class _Fetch:
 
     def _collect(self) -> "Steps[tuple[Collected, bool]]":
         """Find what can be sent now, and whether it is worth sending."""
-        left = min(self._request.max_bytes, self._at.broker.fetch_bytes_max, RECORDS_BYTES_MAX)
+        is_contended = self._at.broker.read_turns.has_waiting
+        bytes_max = CONTENDED_BYTES_MAX if is_contended else RECORDS_BYTES_MAX
+        left = min(self._request.max_bytes, self._at.broker.fetch_bytes_max, bytes_max)
         total = known = 0
         is_urgent = False
         is_committed = self._request.isolation_level == READ_COMMITTED
@@ -311,6 +326,8 @@ class _Fetch:
         # A partition that nobody knows waits with the others, or its reader would ask without a pause; one that is
         # deleted meanwhile ends the wait.
         is_urgent = is_urgent or not known or known < len(self._watches)
+        # There may be as much as the client wants, but it gets no more now.
+        is_urgent = is_urgent or (is_contended and total >= CONTENDED_BYTES_MAX // 2)
         self._bytes = total
         self._at.broker.read_turns.count(total + PARTITION_COST * len(collected))
         return collected, is_urgent or total >= self._request.min_bytes

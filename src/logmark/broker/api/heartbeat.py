@@ -3,9 +3,10 @@
 v3  static members (KIP-345)     v4  flexible
 """
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from logmark.coordination.commands import Heartbeat
+from logmark.coordination.commands import Beaten, Heartbeat
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import heartbeat as schema
 
@@ -16,17 +17,26 @@ KEY = schema.KEY
 VERSIONS = range(0, 5)
 
 
-async def handle(request: schema.Request, at: "Request") -> schema.Response:
-    """The member lives for another session timeout; it may be told to join again."""
-    try:
-        beaten = await at.broker.groups.heartbeat(
-            Heartbeat(
-                group=request.group_id,
-                generation=request.generation_id,
-                member_id=request.member_id,
-                instance_id=request.group_instance_id,
-            )
+def handle(request: schema.Request, at: "Request") -> Awaitable[schema.Response]:
+    """The member lives for another session timeout; it may be told to join again.
+
+    A heartbeat waits behind no request that changes its group, on another connection: it changes no more than the end
+    of a session, and members must not lose theirs because somebody sends large commits.
+    """
+    beaten = at.broker.groups.heartbeat(
+        Heartbeat(
+            group=request.group_id,
+            generation=request.generation_id,
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
         )
+    )
+    return _answer(beaten)
+
+
+async def _answer(waiting: Awaitable[Beaten]) -> schema.Response:
+    try:
+        beaten = await waiting
     except Refused as refused:
         if refused.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             # The load ends with a fresh session for every member, so this one lost nothing by waiting.

@@ -4,6 +4,7 @@ v1  rebalance timeout     v4  a member asks for an id first (KIP-394)     v5  st
 v6  flexible              v7  protocol type     v8  reason     v9  skip assignment (KIP-814)
 """
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LARGE, Buffers, LongBody
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
 
 KEY = schema.KEY
 VERSIONS = range(0, 10)
+GROUP_FIELD = "group_id"
 
 NULLABLE_PROTOCOL_FROM = 7
 
 
-async def handle(request: schema.Request, at: "Request") -> schema.Response | Buffers:
+def handle(request: schema.Request, at: "Request") -> Awaitable[schema.Response | Buffers]:
     """The member's generation; the leader also learns who the others are."""
-    joined = await at.broker.groups.join(
+    joined = at.broker.groups.join(
         Join(
             group=request.group_id,
             member_id=request.member_id,
@@ -38,6 +40,11 @@ async def handle(request: schema.Request, at: "Request") -> schema.Response | Bu
             can_skip_assignment=at.version >= 9,
         )
     )
+    return _answer(joined, at)
+
+
+async def _answer(waiting: Awaitable[Joined], at: "Request") -> schema.Response | Buffers:
+    joined = await waiting
     if len(joined.members) > LARGE:
         return await _long_body(joined, at)
     return _response(joined, [_member(each) for each in joined.members], at)

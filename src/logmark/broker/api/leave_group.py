@@ -3,12 +3,13 @@
 v3  several members, static ones by instance id alone (KIP-345)     v4  flexible     v5  reason
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LARGE, LongWork
 from logmark.broker.pace import Pace
-from logmark.coordination.commands import Leave, Leaver
+from logmark.coordination.commands import Leave, Leaver, Left
+from logmark.errors import ErrorCode
 from logmark.wire.schema import leave_group as schema
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 KEY = schema.KEY
 VERSIONS = range(0, 6)
+GROUP_FIELD = "group_id"
 
 LEAVERS_AT_ONCE = 500
 
@@ -23,29 +25,43 @@ LEAVERS_AT_ONCE = 500
 def handle(request: schema.Request, at: "Request") -> Awaitable[schema.Response] | LongWork:
     """What became of each leaver."""
     if at.version < 3:
-        return _leave_alone(request, at)
-    answer = _leave_together(request, at)
-    return LongWork(answer) if len(request.members) > LARGE else answer
+        return _answer_alone(_leave(request, at, [Leaver(request.member_id)]))
+    if len(request.members) > LARGE:
+        return LongWork(_leave_in_portions(request, at))
+    return _answer(_leave_together(request, at, request.members))
 
 
-async def _leave_alone(request: schema.Request, at: "Request") -> schema.Response:
-    left = await at.broker.groups.leave(Leave(group=request.group_id, leavers=(Leaver(request.member_id),)))
-    return schema.Response(error_code=left.errors[0][1])
+def _leave(request: schema.Request, at: "Request", leavers: Iterable[Leaver]) -> Awaitable[Left]:
+    """Let them out now; even none, which tells whether there is such a group."""
+    return at.broker.groups.leave(Leave(group=request.group_id, leavers=tuple(leavers)))
 
 
-async def _leave_together(request: schema.Request, at: "Request") -> schema.Response:
-    """Let the leavers out in portions; even none is a portion, which tells whether there is such a group."""
+def _leave_together(
+    request: schema.Request, at: "Request", members: Iterable[schema.RequestMember]
+) -> Awaitable[Left]:
+    return _leave(request, at, (Leaver(each.member_id, each.group_instance_id) for each in members))
+
+
+async def _answer_alone(left: Awaitable[Left]) -> schema.Response:
+    return schema.Response(error_code=(await left).errors[0][1])
+
+
+async def _answer(left: Awaitable[Left]) -> schema.Response:
+    return schema.Response(members=[_member(*each) for each in (await left).errors])
+
+
+async def _leave_in_portions(request: schema.Request, at: "Request") -> schema.Response:
     pace = Pace()
     members = []
-    for begin in range(0, len(request.members) or 1, LEAVERS_AT_ONCE):
-        portion = request.members[begin : begin + LEAVERS_AT_ONCE]
-        leavers = tuple(Leaver(each.member_id, each.group_instance_id) for each in portion)
-        left = await at.broker.groups.leave(Leave(group=request.group_id, leavers=leavers))
-        for leaver, error in left.errors:
-            members.append(
-                schema.ResponseMember(
-                    member_id=leaver.member_id, group_instance_id=leaver.instance_id, error_code=error
-                )
-            )
+    for begin in range(0, len(request.members), LEAVERS_AT_ONCE):
+        left = await _leave_together(request, at, request.members[begin : begin + LEAVERS_AT_ONCE])
+        for each in left.errors:
+            members.append(_member(*each))
             await pace.step()
     return schema.Response(members=members)
+
+
+def _member(leaver: Leaver, error: ErrorCode) -> schema.ResponseMember:
+    return schema.ResponseMember(
+        member_id=leaver.member_id, group_instance_id=leaver.instance_id, error_code=error
+    )

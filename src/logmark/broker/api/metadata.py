@@ -5,13 +5,13 @@ v9  flexible                              v10 topic ids                         
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from logmark.broker.answers import LARGE, Buffers, LongWork
+from logmark.broker.answers import LARGE, Buffers, LongWork, SharedBody, SharedBytes
 from logmark.broker.logs import NewTopic, Topic
-from logmark.broker.pace import Steps, run_at_once, run_in_turns
+from logmark.broker.pace import STEPS_IN_A_TURN, Pace, Steps, run_at_once, run_in_turns
 from logmark.errors import ErrorCode, Refused
 from logmark.log import catalog
 from logmark.log.partition import Partition
@@ -37,7 +37,7 @@ Key = tuple[str | None, bytes]
 Missing = Mapping[str, Callable[[], NewTopic]]
 
 
-def handle(request: schema.Request, at: "Request") -> schema.Response | LongWork | Awaitable[Buffers]:
+def handle(request: schema.Request, at: "Request") -> schema.Response | LongWork:
     """The one broker, and every topic that was asked for; later if there are many, or if some are to be created."""
     if at.version < IDS_FROM and any(topic.name is None or topic.topic_id != NO_ID for topic in request.topics or ()):
         # Versions 10 and 11 have a place for ids, but they are not looked up by them.
@@ -48,7 +48,7 @@ def handle(request: schema.Request, at: "Request") -> schema.Response | LongWork
     if request.topics is None or (at.version == 0 and not request.topics):
         wanted, missing = at.broker.logs.topics(), {}
         if _is_large(wanted, at):
-            return _share_all(request, at)
+            return LongWork(_share_all(request, at), is_in_line=False)
     else:
         keys = {(topic.name, topic.topic_id): None for topic in request.topics}
         wanted, missing = list(keys), _to_be_created(keys, request, at)
@@ -58,17 +58,23 @@ def handle(request: schema.Request, at: "Request") -> schema.Response | LongWork
 
 
 async def _share_all(request: schema.Request, at: "Request") -> Buffers:
-    """Return the answer with all topics, which others share who ask for it at the same time."""
+    """Return the answer with all topics, which others share who ask for it at the same time.
+
+    They get it one after another, each in a turn of the event loop.
+    """
     operations = request.include_cluster_authorized_operations, request.include_topic_authorized_operations
     key = (KEY, at.version, at.connection.listener.advertised, *operations)
     dispatcher = at.broker.dispatcher
-    return await asyncio.shield(dispatcher.share("Metadata", key, partial(_encode_all, request, at)))
+    body = await asyncio.shield(dispatcher.share("Metadata", key, partial(_encode_all, request, at)))
+    await Pace().step(STEPS_IN_A_TURN)
+    return [SharedBytes(body)]
 
 
-async def _encode_all(request: schema.Request, at: "Request") -> Buffers:
+async def _encode_all(request: schema.Request, at: "Request") -> SharedBody:
     topics = await run_in_turns(_answers(at.broker.logs.topics(), {}, request, at))
     response = _response(topics, request, at)
-    return [await at.broker.dispatcher.in_thread(partial(encode_response, schema, at.version, response))]
+    encoded = await at.broker.dispatcher.in_thread(partial(encode_response, schema, at.version, response))
+    return SharedBody(encoded, at.broker.budget)
 
 
 def _is_large(wanted: Collection[Topic | Key], at: "Request") -> bool:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 KEY = schema.KEY
 VERSIONS = range(2, 10)
+GROUP_FIELD = "group_id"
 
 # A commit is one step, however many partitions it has: nobody sees half of it, and a crash or a rebalance takes all of
 # it or nothing. Only one with more metadata than this is decided and written in portions.
@@ -57,9 +58,6 @@ def handle(request: schema.Request, at: "Request") -> schema.Response | LateRepl
 async def _commit_many(request: schema.Request, at: "Request") -> schema.Response:
     pace = Pace()
     errors, known = await run_in_turns(_known_places(request, at), pace)
-    if at.connection.is_lost:
-        # As if it had never come: its client may have committed something later on another connection.
-        known = []
     waiting: list[tuple[list[Place], asyncio.Future[OffsetsCommitted | Refused]]] = []
     # Without a known partition the group is not looked at, as above.
     for portion in _portions(known):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 KEY = schema.KEY
 VERSIONS = range(0, 1)
+GROUP_FIELD = "group_id"
 
 # More are deleted in portions, each of which is one batch of the journal.
 PLACES_AT_ONCE = 500

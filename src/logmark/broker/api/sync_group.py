@@ -3,9 +3,10 @@
 v3  static members (KIP-345)     v4  flexible     v5  protocol type and name, both required (KIP-559)
 """
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from logmark.coordination.commands import Sync
+from logmark.coordination.commands import Sync, Synced
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import sync_group as schema
 
@@ -14,13 +15,14 @@ if TYPE_CHECKING:
 
 KEY = schema.KEY
 VERSIONS = range(0, 6)
+GROUP_FIELD = "group_id"
 
 
-async def handle(request: schema.Request, at: "Request") -> schema.Response:
+def handle(request: schema.Request, at: "Request") -> Awaitable[schema.Response]:
     """What the member owns in this generation."""
     if at.version >= 5 and (request.protocol_type is None or request.protocol_name is None):
         raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    synced = await at.broker.groups.sync(
+    synced = at.broker.groups.sync(
         Sync(
             group=request.group_id,
             generation=request.generation_id,
@@ -31,6 +33,11 @@ async def handle(request: schema.Request, at: "Request") -> schema.Response:
             assignments={each.member_id: each.assignment for each in request.assignments},
         )
     )
+    return _answer(synced)
+
+
+async def _answer(waiting: Awaitable[Synced]) -> schema.Response:
+    synced = await waiting
     return schema.Response(
         protocol_type=synced.protocol_type, protocol_name=synced.protocol, assignment=synced.assignment
     )
