@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 import textwrap
+import tracemalloc
 import zlib
 
 import lz4.frame
@@ -176,3 +177,19 @@ def test_bombs_cost_no_more_memory_than_the_limit(tmp_path: object) -> None:
     grown = [int(line) * unit for line in done.stdout.split()]
     assert len(CODECS) == len(grown)
     assert [] == [size for size in grown if size > 2.5 * limit], grown
+
+
+@pytest.mark.parametrize("codec", [codecs.GZIP, codecs.SNAPPY, codecs.LZ4])
+def test_what_a_large_batch_decompresses_to_is_not_allocated_in_one_piece(codec: int) -> None:
+    """The interpreter fills or copies such a piece in one call, in which no other thread can run."""
+    size = 32 << 20
+    compressed = codecs.compress(codec, bytes(size))
+    tracemalloc.start()
+    try:
+        out = codecs.decompress(codec, compressed, bytes_max=size)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert size == len(out)
+    assert peak < 4 << 20

@@ -306,7 +306,7 @@ def check_produced(
     else:
         earliest = now_ms - rules.timestamp_before_max_ms
         latest = min(now_ms + rules.timestamp_after_max_ms, _LONG_MAX)
-    body: bytes | bytearray | None = None
+    body: Buffer | None = None
     found = columns.check_records(records, None, rules.max_message_bytes, rules.keys_required, earliest, latest)
     if found[0]:
         _check_codec(found[0], records, produce_version)
@@ -353,7 +353,7 @@ def _stamp(batch: ProducedBatch, attributes: int, max_timestamp: int) -> None:
     _seal(batch.data)
 
 
-def _decompressed(codec: int, data: memoryview, rules: BatchRules) -> bytes | bytearray:
+def _decompressed(codec: int, data: memoryview, rules: BatchRules) -> Buffer:
     try:
         return codecs.decompress(codec, data, bytes_max=rules.decompressed_bytes_max)
     except codecs.TooLarge as error:

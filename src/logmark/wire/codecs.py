@@ -4,6 +4,7 @@ A compressed batch is a claim by a stranger: one mebibyte of zstd can ask for 32
 asked for at most one byte more than the limit, and a declared size is believed only when it refuses.
 """
 
+import mmap
 import struct
 import threading
 import zlib
@@ -25,7 +26,7 @@ class TooLarge(Malformed):
     """A stream that would decompress to more than the limit."""
 
 
-def decompress(codec: int, data: Bytes, *, bytes_max: int) -> bytes | bytearray:
+def decompress(codec: int, data: Bytes, *, bytes_max: int) -> Bytes:
     """Returns the decompressed bytes, never more than `bytes_max` of them, and hardly takes more memory than that."""
     if not NONE <= codec <= ZSTD:
         raise Malformed(f"unknown compression codec {codec}")
@@ -72,38 +73,39 @@ _STEP_BYTES_MAX = 1 << 20
 class _Output:
     """What a decoder has said so far.
 
-    Growing may copy everything there is, and then takes twice the memory. So from a quarter of the limit on there is
-    room for all of it, of which the system gives only what is used.
+    More than one part goes into anonymous memory as large as the limit, of which the system gives only what is used. A
+    bytearray would be copied as it grows, or filled with zeros, in one call that no other thread can interrupt.
     """
 
-    __slots__ = ("_all", "_bytes_max", "size")
+    __slots__ = ("_all", "_bytes_max", "_first", "size")
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._all: bytes | bytearray = b""
+        self._first: Bytes = b""
+        self._all: memoryview | None = None
         self.size = 0
 
-    def add(self, part: bytes | bytearray) -> None:
+    def add(self, part: Bytes) -> None:
+        end = self.size + len(part)
         if not self.size:
-            self._all = part  # nearly every batch has one part, which is not copied
+            self._first = part  # nearly every batch has one part, which is not copied
         else:
-            if not isinstance(self._all, bytearray):
-                self._all = bytearray(self._all)
-            end = self.size + len(part)
-            if len(self._all) == self.size and end > self._bytes_max // 4:
-                whole = bytearray(self._bytes_max + 1)
-                whole[: self.size] = self._all
-                self._all = whole
+            if self._all is None:
+                self._all = _memory(self._bytes_max + 1)
+                self._all[: self.size] = self._first
+                self._first = b""
             self._all[self.size : end] = part
-        self.size += len(part)
+        self.size = end
 
-    def take(self) -> bytes | bytearray:
-        if isinstance(self._all, bytearray):
-            del self._all[self.size :]
-        return self._all
+    def take(self) -> Bytes:
+        return self._first if self._all is None else self._all[: self.size]
 
 
-def _gunzip(data: Bytes, bytes_max: int) -> bytes | bytearray:
+def _memory(size: int) -> memoryview:
+    return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
+def _gunzip(data: Bytes, bytes_max: int) -> Bytes:
     out = _Output(bytes_max)
     rest: Bytes = data
     stream = zlib.decompressobj(31)
@@ -132,7 +134,7 @@ _XERIAL_VERSION = 1
 _INT32 = struct.Struct(">i")
 
 
-def _unsnappy(data: Bytes, bytes_max: int) -> bytes | bytearray:
+def _unsnappy(data: Bytes, bytes_max: int) -> Bytes:
     view = memoryview(data)
     if view[:8] != _XERIAL_MAGIC:
         # Clients of other languages send the bare block; Java's reader takes it, so it is legal in a log.
@@ -164,13 +166,13 @@ def _snappy_chunks(view: memoryview) -> Iterator[memoryview]:
         at += length
 
 
-def _snappy_block(block: memoryview, bytes_max: int) -> bytearray:
+def _snappy_block(block: memoryview, bytes_max: int) -> Bytes:
     # A snappy block begins with its decompressed size, and its decoder allocates that much.
     try:
         size = cramjam.snappy.decompress_raw_len(block)
         if size > bytes_max:
             raise TooLarge(f"snappy block declares {size} bytes where {bytes_max} are allowed")
-        out = bytearray(size)
+        out: Bytes = bytearray(size) if size <= _STEP_BYTES_MAX else _memory(size)
         if cramjam.snappy.decompress_raw_into(block, out) != size:
             raise Malformed("snappy block ends in the middle")
     except cramjam.DecompressionError as error:
@@ -183,7 +185,7 @@ _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_INDEPENDENT_BLOCKS = 0x20
 
 
-def _unlz4(data: Bytes, bytes_max: int) -> bytes | bytearray:
+def _unlz4(data: Bytes, bytes_max: int) -> Bytes:
     view = memoryview(data)
     if view[:4] != _LZ4_MAGIC or len(view) < 7:
         raise Malformed("no lz4 frame")
@@ -414,5 +416,5 @@ def _unsnappy_pieces(data: Bytes, bytes_max: int) -> Iterator[Bytes]:
 _PIECES: tuple[Callable[[Bytes, int], Iterator[Bytes]], ...] = (
     _plain_pieces, _gunzip_pieces, _unsnappy_pieces, _unlz4_pieces, _unzstd_pieces,
 )  # fmt: skip
-_DECOMPRESS: tuple[Callable[[Bytes, int], bytes | bytearray], ...] = (_plain, _gunzip, _unsnappy, _unlz4, _unzstd)
+_DECOMPRESS: tuple[Callable[[Bytes, int], Bytes], ...] = (_plain, _gunzip, _unsnappy, _unlz4, _unzstd)
 _COMPRESS: tuple[Callable[[Bytes], bytes], ...] = (bytes, _gzip, _snappy, _lz4, _zstandard)
