@@ -375,6 +375,8 @@ class Dispatcher:
         try:
             reply = await result
         except Refused as refused:
+            # A handler that waits for a future refers to it, and so to this error: a circle with the whole request.
+            refused.__traceback__ = None
             encode = partial(self._refused, entry, message, request, refused.code, refused.message)
         except Exception:
             log.exception("a handler failed", extra={"api": entry.name, "version": request.version})
