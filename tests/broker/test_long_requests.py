@@ -908,3 +908,44 @@ def produced(topics: Any) -> tuple[int, int]:
     """The error code and the base offset of the one batch that was sent."""
     ((_, (answer,)),) = topics
     return answer.error_code, answer.base_offset
+
+
+def large_join(size: int) -> dict[str, Any]:
+    protocols = [join_group.schema.RequestProtocol(name="range", metadata=bytes(size))]
+    return {
+        "group_id": "group", "session_timeout_ms": 60_000, "rebalance_timeout_ms": 60_000, "member_id": "",
+        "protocol_type": "consumer", "protocols": protocols,
+    }  # fmt: skip
+
+
+def test_a_join_that_is_too_large_is_refused_before_it_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        asked, _ = hold_threads(broker, monkeypatch)
+
+        refused = await client.ask(join_group, 3, **large_join(2_000_000))
+
+        assert ErrorCode.MESSAGE_TOO_LARGE == refused.error_code
+        assert not asked.is_set()
+
+    serve(tmp_path, work)
+
+
+def test_a_request_of_many_megabytes_is_received_in_many_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = 0
+    end_turn = connection.Connection._end_turn
+
+    def count(self: connection.Connection) -> None:
+        nonlocal ends
+        ends += 1
+        end_turn(self)
+
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        monkeypatch.setattr(connection.Connection, "_end_turn", count)
+
+        await client.ask(join_group, 3, **large_join(8 << 20))
+
+        assert ends >= 4, "a turn takes less than two mebibytes"
+
+    serve(tmp_path, work)

@@ -126,7 +126,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:
-            return self._frame[self._filled :]
+            return self._frame[self._filled : self._filled + TURN_COST_MAX]
         return self._scratch[self._have :]
 
     def buffer_updated(self, size: int) -> None:
@@ -137,6 +137,7 @@ class Connection(asyncio.BufferedProtocol):
             self._take_from_scratch(began, is_followed=self._have == SCRATCH_BYTES)
             return
         self._filled += size
+        self._turn_cost += size
         if self._filled == len(self._frame):
             frame = self._frame
             self._frame = None
@@ -147,9 +148,9 @@ class Connection(asyncio.BufferedProtocol):
             ended = self._now()
             if ended - began > NOTED_SECONDS:
                 self._broker.watchdog.note_requests([frame], began, ended)
-            self._turn_cost += REQUEST_COST + len(frame)
-            if self._turn_cost >= TURN_COST_MAX:
-                self._end_turn()
+            self._turn_cost += REQUEST_COST
+        if self._turn_cost >= TURN_COST_MAX and self._transport is not None:
+            self._end_turn()
 
     def eof_received(self) -> bool:
         """Keep the connection until the client has taken the responses that are ready."""

@@ -78,6 +78,8 @@ class Api:
     reads_frames: bool
     # The first field of the body, if it names the groups that the request changes.
     group_field: str | None
+    # Whether a larger request is refused before it is decoded.
+    has_bytes_max: bool
     flexible_headers_from: int
 
 
@@ -95,6 +97,7 @@ def table() -> dict[int, Api]:
             handler=handler,
             reads_frames=hasattr(handler, "handle_frame"),
             group_field=getattr(handler, "GROUP_FIELD", None),
+            has_bytes_max=hasattr(handler, "request_bytes_max"),
             # The header of the answer to ApiVersions is plain in every version: who asks knows nothing yet.
             flexible_headers_from=NEVER if handler.KEY == API_VERSIONS_KEY or flexible is None else flexible,
         )
@@ -180,6 +183,9 @@ class Dispatcher:
                 return self._work_long(entry.name, answer, request.connection)
             return answer
         if len(frame) > LARGE_REQUEST_BYTES:
+            if entry.has_bytes_max and len(frame) > entry.handler.request_bytes_max(self._broker):
+                refused = refusal(entry, entry.schema.Request(), ErrorCode.MESSAGE_TOO_LARGE, request.version)
+                return self._encoded(entry, request, refused)
             groups = _first_group(entry, frame, body_at, request.version)
             large = LongWork(self._answer_large(entry, frame, body_at, request, refuse_with))
             # The connection holds the memory of the request itself.

@@ -15,12 +15,20 @@ from logmark.wire.schema import join_group as schema
 
 if TYPE_CHECKING:
     from logmark.broker.dispatch import Request
+    from logmark.broker.server import Broker
 
 KEY = schema.KEY
 VERSIONS = range(0, 10)
 GROUP_FIELD = "group_id"
 
 NULLABLE_PROTOCOL_FROM = 7
+# What a request has besides the metadata of its member: ids and names.
+NAMES_BYTES_MAX = 256 * 1024
+
+
+def request_bytes_max(broker: "Broker") -> int:
+    """Return how large a request may be; the group would refuse the metadata in a larger one."""
+    return broker.config.int("group.member.max.bytes") + NAMES_BYTES_MAX
 
 
 def handle(request: schema.Request, at: "Request") -> Awaitable[schema.Response | Buffers]:
