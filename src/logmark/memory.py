@@ -7,6 +7,7 @@ that was more than half of the time of a fetch. The process keeps a bounded amou
 import ctypes
 import functools
 import gc
+import mmap
 import time
 from collections.abc import Callable
 
@@ -20,6 +21,14 @@ DROPPED_MAX = 500_000
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
+
+
+def anonymous_memory(size: int) -> memoryview:
+    """Return memory of this process, of which the system gives only the pages that are written to.
+
+    A bytearray is filled with zeros first, in one call in which no other thread runs.
+    """
+    return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 def keep_freed_buffers() -> bool:

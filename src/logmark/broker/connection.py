@@ -10,7 +10,6 @@ the event loop or has had its share of this turn is held: the broker neither rea
 import asyncio
 import contextlib
 import logging
-import mmap
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
@@ -22,6 +21,7 @@ from logmark.broker.outbox import CHUNK_BYTES, Outbox, drop_bytes, memory_of
 from logmark.broker.unreadable import Complaints
 from logmark.disk.files import OpenFile
 from logmark.errors import Malformed
+from logmark.memory import anonymous_memory
 
 if TYPE_CHECKING:
     from logmark.broker.server import Broker, Listener
@@ -234,10 +234,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _receive_frame(self) -> None:
         size = self._budget_taken = self._announced
-        # Anonymous memory costs nothing until it is written to: a claim of 100 MiB that never
-        # comes true takes no page.
-        buffer = mmap.mmap(-1, size) if size >= LARGE_FRAME_BYTES else bytearray(size)
-        self._frame = memoryview(buffer)
+        # A claim of 100 MiB that never comes true takes no page.
+        self._frame = anonymous_memory(size) if size >= LARGE_FRAME_BYTES else memoryview(bytearray(size))
         self._frame[: self._have] = self._scratch[: self._have]
         self._filled = self._have
         self._have = 0

@@ -4,7 +4,6 @@ A compressed batch is a claim by a stranger: one mebibyte of zstd can ask for 32
 asked for at most one byte more than the limit, and a declared size is believed only when it refuses.
 """
 
-import mmap
 import struct
 import threading
 import zlib
@@ -15,6 +14,7 @@ import lz4.frame
 import zstandard
 
 from logmark.errors import Malformed
+from logmark.memory import anonymous_memory
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 NAMES = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
@@ -91,7 +91,7 @@ class _Output:
             self._first = part  # nearly every batch has one part, which is not copied
         else:
             if self._all is None:
-                self._all = _memory(self._bytes_max + 1)
+                self._all = anonymous_memory(self._bytes_max + 1)
                 self._all[: self.size] = self._first
                 self._first = b""
             self._all[self.size : end] = part
@@ -99,10 +99,6 @@ class _Output:
 
     def take(self) -> Bytes:
         return self._first if self._all is None else self._all[: self.size]
-
-
-def _memory(size: int) -> memoryview:
-    return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 def _gunzip(data: Bytes, bytes_max: int) -> Bytes:
@@ -172,7 +168,7 @@ def _snappy_block(block: memoryview, bytes_max: int) -> Bytes:
         size = cramjam.snappy.decompress_raw_len(block)
         if size > bytes_max:
             raise TooLarge(f"snappy block declares {size} bytes where {bytes_max} are allowed")
-        out: Bytes = bytearray(size) if size <= _STEP_BYTES_MAX else _memory(size)
+        out: Bytes = bytearray(size) if size <= _STEP_BYTES_MAX else anonymous_memory(size)
         if cramjam.snappy.decompress_raw_into(block, out) != size:
             raise Malformed("snappy block ends in the middle")
     except cramjam.DecompressionError as error:

@@ -16,13 +16,13 @@ entry of the file's former life nor bytes that a client put into a record can be
 
 import ctypes
 import hashlib
-import mmap
 import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from logmark.disk.files import Bytes
 from logmark.errors import Malformed
+from logmark.memory import anonymous_memory
 from logmark.wire import columns
 
 BLOCK_BYTES = 4096
@@ -220,7 +220,7 @@ def _new_memory(size: int) -> memoryview:
     """Return memory that begins at the start of a block, as writes past the page cache need it."""
     if size >= _MAPPED_BYTES_MIN:
         # Takes no page before it is written to.
-        return memoryview(mmap.mmap(-1, size))
+        return anonymous_memory(size)
     memory = bytearray(size + BLOCK_BYTES)
     begin = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % BLOCK_BYTES
     return memoryview(memory)[begin : begin + size]
