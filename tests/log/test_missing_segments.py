@@ -16,7 +16,7 @@ from logmark.log.partition import Partition
 from logmark.wire import batches
 from tests.cli.conftest import Ran, run
 from tests.harness.crashed import tree
-from tests.log.lab import NOW_MS, TOPIC_ID, Lab, settings
+from tests.log.lab import NOW_MS, TOPIC_ID, Lab, batch, settings
 
 FOLDER = "clicks-0"
 END = 21
@@ -363,3 +363,100 @@ def test_what_apache_kafka_has_deleted_is_missed_by_nobody(lab: Lab) -> None:
     partition = lab.reopen(config=SMALL)
 
     assert ([], following) == (partition.damage, partition.log_start_offset)
+
+
+def test_offsets_of_a_lost_partition_are_known_by_every_file_that_says_them(lab: Lab) -> None:
+    data = leave(lab, fill(lab), "stopped")
+    last = max(int(path.stem) for path in (data / FOLDER).glob("*.log"))
+    shutil.rmtree(data / FOLDER)
+    (data / checkpoints.RECOVERY_POINTS).unlink()
+    assert END == lab.reopen(config=SMALL).log_end_offset
+    lab.stop(clean=False)
+
+    data = leave_again(data, lab)
+    (data / checkpoints.HIGH_WATERMARKS).unlink()
+
+    assert last <= lab.reopen(config=SMALL).log_end_offset
+
+
+def leave_again(data: Path, lab: Lab) -> Path:
+    """Make the same directory once more, without the folder and the recovery points."""
+    shutil.rmtree(data)
+    leave(lab, fill(lab), "stopped")
+    shutil.rmtree(data / FOLDER)
+    (data / checkpoints.RECOVERY_POINTS).unlink()
+    return data
+
+
+def test_a_reader_of_a_log_without_any_segment_gets_an_error(lab: Lab) -> None:
+    data = leave(lab, fill(lab), "stopped")
+    for path in (data / FOLDER).glob("0*.*"):
+        path.unlink()
+
+    partition = lab.reopen(config=SMALL)
+
+    assert [ErrorCode.CORRUPT_MESSAGE] * END == read_errors(partition, range(END))
+
+
+def test_a_gap_that_a_read_is_the_first_to_notice_is_damage_from_then_on(lab: Lab) -> None:
+    data = leave(lab, fill(lab), "crashed")
+    first, following = take_away(data, 2)
+    partition = lab.reopen(config=SMALL)
+    assert [] == partition.damage, "a start reads nothing below the recovery point"
+
+    read_errors(partition, range(following - 1, first - 1, -1))
+
+    (gap,) = partition.damage
+    assert (first, following) == (gap.first_offset, gap.next_offset)
+    lab.stop()
+    assert [gap] == lab.reopen(config=SMALL).damage
+
+
+# What somebody adds
+
+
+def foreign_batch(base_offset: int) -> bytes:
+    made = batch(b"forged", b"forged", b"forged")
+    batches.place(made, base_offset)
+    return bytes(made.data)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_batches_behind_the_last_offset_of_a_segment_are_not_served(lab: Lab, state: str) -> None:
+    data = leave(lab, fill(lab), state)
+    path = sorted((data / FOLDER).glob("*.log"))[2]
+    following = int(sorted((data / FOLDER).glob("*.log"))[3].stem)
+    path.write_bytes(path.read_bytes() + foreign_batch(following))
+
+    partition = lab.reopen(config=SMALL)
+
+    for begin in range(following):
+        offset, values = begin, []
+        while offset < END:
+            records = partition.read(offset, bytes_max=1_000_000)
+            assert b"forged" not in bytes(records), f"read from {begin}"
+            offset = last_offset_of(records) + 1
+            values.append(offset)
+    assert [str(path)] == [damage.path for damage in partition.damage]
+
+
+def last_offset_of(records: bytes | memoryview) -> int:
+    at, last = 0, -1
+    while at < len(records):
+        header = batches.read_header(records, at)
+        at, last = at + header.size, header.last_offset
+    return last
+
+
+def test_what_is_added_to_a_log_after_a_clean_stop_is_cut_and_kept(lab: Lab) -> None:
+    data = leave(lab, fill(lab), "stopped")
+    path = sorted((data / FOLDER).glob("*.log"))[-1]
+    sound = path.read_bytes()
+    path.write_bytes(sound + foreign_batch(END))
+
+    partition = lab.reopen(config=SMALL)
+
+    assert END == partition.log_end_offset
+    assert sound == path.read_bytes()
+    (kept,) = path.parent.glob("*.cut")
+    assert foreign_batch(END) == kept.read_bytes()

@@ -32,6 +32,8 @@ class CheckpointFiles:
         self._files = files
         self._recovery_points = self._read_offsets(checkpoints.RECOVERY_POINTS) or {}
         self._log_starts = self._read_offsets(checkpoints.LOG_STARTS) or {}
+        # Those of the last run.
+        self._high_watermarks = self._read_offsets(checkpoints.HIGH_WATERMARKS) or {}
         cleaned = self._read_offsets(checkpoints.CLEANED)
         self._cleaned = cleaned or {}
         # Nobody knows any more which logs were cleaned, so that any log may have holes.
@@ -53,6 +55,11 @@ class CheckpointFiles:
     def recovery_point(self, key: TopicPartition) -> int:
         """Return the offset below which the partition's own files are durable."""
         return self._recovery_points.get(key, 0)
+
+    def known_end(self, key: TopicPartition) -> int:
+        """Return an offset below which all were given out, by whatever file says it."""
+        listed = (self._segments or {}).get(key, {})
+        return max(self._recovery_points.get(key, 0), self._high_watermarks.get(key, 0), *listed, 0)
 
     def log_start_offset(self, key: TopicPartition) -> int:
         """Return the log start, or 0 if it is that of the oldest segment."""
@@ -90,6 +97,7 @@ class CheckpointFiles:
         """Drop what is known of a partition; the files follow with the next write, the cleaner's with its own."""
         self._recovery_points.pop(key, None)
         self._log_starts.pop(key, None)
+        self._high_watermarks.pop(key, None)
         if self._segments is not None:
             self._segments.pop(key, None)
         if self._cleaned.pop(key, None) is not None:

@@ -96,6 +96,7 @@ class Loader:
             if name.endswith(LOG)
         ]
         self._find_holes()
+        self._cut_additions()
         self.snapshots = [int(name[:20]) for name in names if name.endswith(SNAPSHOT)]
         if not self.is_clean:
             self._finish_letting_go()
@@ -162,6 +163,16 @@ class Loader:
             for segment in self.segments:
                 is_active = segment is self.segments[-1] and segment.base_offset >= self.cleaned_to
                 segment.is_dense = is_active
+
+    def _cut_additions(self) -> None:
+        """Cut what was added to the last segment after a clean stop: no broker has written it."""
+        last = self.segments[-1] if self.segments else None
+        listed = None if last is None or self.listed is None else self.listed.get(last.base_offset)
+        if last is None or listed is None or listed.condition is Condition.MISSING or last.size <= listed.size_bytes:
+            return
+        self._set_aside(last, listed.size_bytes, "it was added after the clean stop")
+        last.truncate(listed.size_bytes)
+        last.release()
 
     def _first_offset(self) -> int:
         """Return where the oldest segment began, also if it is missing; the log starts there or behind it."""
@@ -381,7 +392,7 @@ class Loader:
         if is_kept:
             self.files.sync_file(path)
         logger.warning(
-            "%s: cut %d bytes at byte %d, behind the recovery point (%s); %s",
+            "%s: cut %d bytes at byte %d, behind what is known to be durable (%s); %s",
             segment.path, size, position, problem, f"they are kept in {path}" if is_kept else "they were zeros",
         )  # fmt: skip
 

@@ -234,6 +234,13 @@ class Lookup:
                 bad = BadBatch(position, expected, problem)
                 position = self.note_damage(bad, segment.size, known_offset=known_offset)
                 expected = segment.damage[-1].next_offset or expected
+        if known_offset is not None and expected > known_offset:
+            found = self.find(known_offset, segment.size)
+            if found is not None:
+                self.note_damage(
+                    BadBatch(found[0], known_offset, "the next segment holds the offsets from there on"), segment.size
+                )
+            return known_offset
         return expected
 
     def next_sound(

@@ -138,14 +138,16 @@ class Partitions:
         # Of such a folder a crash may have come before the first record was durable, and taken the topic id.
         may_be_torn = not self._was_clean and not recovery_point
         if has_folder and not self._folders.check_topic_id(key, topic_id, may_be_torn=may_be_torn):
-            # What the checkpoints say of the partition is said of that folder.
             self._folders.set_aside(key)
-            self._checkpoints.forget(key)
-            self._checkpoints.write_cleaned()
-            recovered, recovery_point = None, 0
+            if not self._was_clean:
+                # What the checkpoints say of the partition may be said of that folder.
+                self._checkpoints.forget(key)
+                self._checkpoints.write_cleaned()
+            recovered, recovery_point = None, self._checkpoints.recovery_point(key)
             has_folder = False
         if not has_folder:
-            known_end = recovery_point if recovered is None else recovered.end
+            known_end = self._checkpoints.known_end(key) if recovered is None else recovered.end
+            recovery_point = max(recovery_point, known_end)
             if not known_end:
                 (partition,) = self.create([key], topic_id, settings, lazily=True)
                 return partition

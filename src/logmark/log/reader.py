@@ -209,17 +209,22 @@ class Reader:
         if is_committed and int.from_bytes(data[:8], "big") >= end:
             # Compaction has left nothing between the offset and the end.
             return nothing
-        sound, next_offset, problem = batches.sound_prefix(
-            data, base=base, end=end if is_committed else None, leader_epoch=self._leader_epoch
-        )
+        stop = end if is_committed else None
+        following = None if segment is self._segments.active else self._segments.after(segment)
+        if following is not None:
+            # Offsets from there on are in the next segment: what has them here is damage.
+            stop = following.base_offset if stop is None else min(stop, following.base_offset)
+        sound, next_offset, problem = batches.sound_prefix(data, base=base, end=stop, leader_epoch=self._leader_epoch)
         if not sound and problem is None:
-            data, sound, next_offset, problem = self._read_one(segment, position, base)
+            data, sound, next_offset, problem = self._read_one(segment, position, base, stop)
         if sound > bytes_max and not at_least_one:
             return nothing
         if is_committed:
             self._stopped = segment, position + (sound if next_offset == end else len(data)), next_offset
         if problem is not None or not self._follows(segment, position, data, sound, next_offset, end):
             sound, next_offset = self._served(segment, position, data, base, sound, problem)
+        if following is not None and next_offset == following.base_offset:
+            self._note_end(segment, position + sound, next_offset)
         positions = self._positions
         positions[next_offset] = segment, position + sound
         if len(positions) > POSITIONS_MAX:
@@ -249,14 +254,22 @@ class Reader:
         self._positions.clear()
         self._stopped = None
 
-    def _read_one(self, segment: Segment, position: int, base: int) -> tuple[bytes, int, int, str | None]:
-        """Return a batch that is larger than the read."""
+    def _note_end(self, segment: Segment, position: int, next_offset: int) -> None:
+        """Note as damage what lies in a segment behind its last offset."""
+        if position < segment.visible_bytes and position not in segment.skips:
+            bad = BadBatch(position, next_offset, "the next segment holds the offsets from there on")
+            segment.lookup.note_damage(bad, segment.visible_bytes)
+
+    def _read_one(
+        self, segment: Segment, position: int, base: int, stop: int | None
+    ) -> tuple[bytes, int, int, str | None]:
+        """Return a batch that is larger than the read; it must end before the offset `stop`."""
         head = segment.read(position, HEADER_BYTES)
         size = batches.read_header(head).size if len(head) == HEADER_BYTES else 0
         if not 0 < size <= segment.visible_bytes - position:
             return b"", 0, base, "the batch is cut short"
         data = segment.read(position, size)
-        sound, next_offset, problem = batches.sound_prefix(data, base=base, end=None, leader_epoch=self._leader_epoch)
+        sound, next_offset, problem = batches.sound_prefix(data, base=base, end=stop, leader_epoch=self._leader_epoch)
         return data, sound, next_offset, problem or (None if sound else "the file is cut short")
 
     def _follows(
@@ -307,6 +320,10 @@ class Reader:
         for segment in self._segments.from_offset(offset):
             self._segments.use(segment)
             found = segment.lookup.find(offset, segment.visible_bytes)
+            following = self._segments.after(segment)
+            if found is not None and following is not None and found[1].base_offset >= following.base_offset:
+                self._note_end(segment, found[0], following.base_offset)
+                found = None
             if found is not None:
                 position, header = found
                 wanted = max(offset, segment.base_offset)
@@ -315,11 +332,27 @@ class Reader:
                 if self._gaps and self._misses(offset, header.base_offset):
                     break
                 return segment, position, header.base_offset
-            if (segment.is_dense and offset >= segment.base_offset) or _hides(segment.damage, offset, segment.size):
+            if _hides(segment.damage, offset, segment.size):
+                break
+            if segment.is_dense and offset >= segment.base_offset:
+                if following is not None:
+                    self._note_gap(offset, following.base_offset)
                 break
         else:
-            return None
+            if not self._misses(offset, self._state.log_end_offset):
+                return None
         raise self._corrupt(offset)
+
+    def _note_gap(self, offset: int, next_offset: int) -> None:
+        """Note that no segment has an offset, which a read was the first to notice."""
+        known = next((gap for gap in self._gaps if gap.next_offset == next_offset), None)
+        if known is None:
+            problem = f"no segment holds them, and the next one begins at {next_offset}"
+            known = Damage(0, 0, offset, next_offset, problem, path=self._state.folder)
+            logger.warning("%s", known)
+        else:
+            self._gaps.remove(known)
+        self._gaps.append(known._replace(first_offset=min(known.first_offset, offset)))
 
     def _misses(self, offset: int, base: int) -> bool:
         """Return whether a segment is missing between an offset and the batch that was found for it."""
