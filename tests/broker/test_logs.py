@@ -7,8 +7,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from logmark.broker.api import find_coordinator, incremental_alter_configs
 from logmark.disk.files import RealFileSystem
+from logmark.errors import ErrorCode
 from logmark.testing import Broker, FaultyFileSystem
+from tests.coordination.wire import Wire
 from tests.harness.node import wait_until
 
 
@@ -104,3 +107,19 @@ def test_a_deleted_topics_folders_are_out_of_use_at_once_and_a_new_one_begins_at
         consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
         assert (0, 1) == consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=60)
         consumer.close()
+
+
+@pytest.mark.parametrize("change", ["delete", "compact,delete", None])
+def test_nobody_makes_retention_delete_committed_offsets(change: str | None) -> None:
+    with Broker() as broker:
+        wire = Wire(broker)
+        wire.ask(find_coordinator, 2, key="group")
+        schema = incremental_alter_configs.schema
+        config = schema.RequestConfig(name="cleanup.policy", config_operation=0 if change else 1, value=change)
+        resource = schema.RequestResource(resource_type=2, resource_name="__consumer_offsets", configs=[config])
+
+        (answer,) = wire.ask(incremental_alter_configs, 1, resources=[resource], validate_only=False).responses
+
+        assert ErrorCode.INVALID_CONFIG == answer.error_code
+        assert "committed offsets" in answer.error_message
+        wire.close()

@@ -949,3 +949,41 @@ def test_a_request_of_many_megabytes_is_received_in_many_turns(tmp_path: Path, m
         assert ends >= 4, "a turn takes less than two mebibytes"
 
     serve(tmp_path, work)
+
+
+def test_of_many_look_ups_by_time_few_are_under_way_and_a_connection_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = most = 0
+    look_up = Partition.look_up
+
+    async def counted(self: Partition, timestamp: int | None) -> Any:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        found = await look_up(self, timestamp)
+        running -= 1
+        return found
+
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        monkeypatch.setattr(Partition, "look_up", counted)
+        topics = [
+            list_offsets.schema.RequestTopic(
+                name="wide",
+                partitions=[
+                    list_offsets.schema.RequestPartition(partition_index=index, timestamp=1) for index in range(3)
+                ],
+            )
+        ]
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(client_of(broker)) for _ in range(10)]
+            for each in clients:
+                for _ in range(5):
+                    each.send(list_offsets, 7, topics=topics)
+            for each in clients:
+                for _ in range(5):
+                    await each.receive(list_offsets, 7)
+        assert 0 < most <= dispatch.LOOK_UPS_AT_ONCE
+
+    serve(tmp_path, work)

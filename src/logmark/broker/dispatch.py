@@ -44,6 +44,7 @@ LARGE_REQUEST_BYTES = 16 * 1024
 COPIED_BYTES_MAX = 16 * 1024
 # Long work that is under way at one time, and the memory that each takes beside its request, about.
 LONG_WORKS_AT_ONCE = 4
+LOOK_UPS_AT_ONCE = 2
 LONG_WORK_BYTES = 1024 * 1024
 # What the objects of a request and of its answer take in memory, at most, for each byte of the request and in all.
 MEMORY_PER_BYTE, MEMORY_OF_OBJECTS_MAX = 30, 600 * messages.REQUEST_OBJECTS_MAX
@@ -118,6 +119,8 @@ class Dispatcher:
         # The last request in line of each group that long work is about to change.
         self._changing: dict[str, asyncio.Task[None]] = {}
         self._long_works = asyncio.Semaphore(LONG_WORKS_AT_ONCE)
+        # For look-ups by time, which read and unpack a batch.
+        self.look_ups = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
         # The first one starts with the first large request.
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="logmark-large-requests")
 

@@ -116,6 +116,15 @@ class _Room:
         self._left -= partitions
 
 
+def _check_offsets_topic(topic: str, settings: TopicSettings) -> None:
+    """Refuse settings by which retention would delete committed offsets; raises Refused."""
+    if topic == OFFSETS_TOPIC and settings.cleanup_policy != {"compact"}:
+        raise Refused(
+            ErrorCode.INVALID_CONFIG,
+            f"{topic} holds the committed offsets of all groups: its cleanup.policy is compact and nothing else.",
+        )
+
+
 class Logs:
     """The owner of every topic and partition; to be used on the event loop only."""
 
@@ -269,7 +278,8 @@ class Logs:
             draft.check_new(new.name, new.partitions, new.overrides)
             if new.name == OFFSETS_TOPIC and new.partitions != OFFSETS_TOPIC_PARTITIONS:
                 raise Refused(ErrorCode.INVALID_PARTITIONS, f"{new.name} has {OFFSETS_TOPIC_PARTITIONS} partitions.")
-            in_force.get(new.overrides)
+            settings, _ = in_force.get(new.overrides)
+            _check_offsets_topic(new.name, settings)
             room.take(new.name, new.partitions)
             successors.extend(self._find_successors(new.name, range(new.partitions)))
             return draft.create(new.name, new.partitions, new.overrides)
@@ -328,7 +338,8 @@ class Logs:
 
         def change(decide: Callable[[], tuple[Topic, Mapping[str, str]]]) -> tuple[Topic, Entry]:
             topic, overrides = decide()
-            in_force.get(overrides)
+            settings, _ = in_force.get(overrides)
+            _check_offsets_topic(topic.name, settings)
             return topic, draft.override(topic.name, overrides)
 
         answers: list[Topic | Refused] = []

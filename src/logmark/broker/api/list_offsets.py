@@ -7,7 +7,6 @@ A look-up by time may have to decompress a batch: others are served meanwhile.
 """
 
 from collections import Counter
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LARGE, LongWork
@@ -37,18 +36,18 @@ LOOK_UP_STEPS = 10
 Times = list[tuple[schema.ResponsePartition, Partition, int | None]]
 
 
-def handle(request: schema.Request, at: "Request") -> schema.Response | Awaitable[schema.Response] | LongWork:
+def handle(request: schema.Request, at: "Request") -> schema.Response | LongWork:
     """Looks up each partition by itself; an error is that partition's alone."""
     if sum(len(topic.partitions) for topic in request.topics) > LARGE:
         return LongWork(_answer_later(request, at))
     response, times = run_at_once(_look_up(request, at))
-    return _with_times(response, times, request, Pace()) if times else response
+    return LongWork(_with_times(response, times, request, at, Pace()), is_in_line=False) if times else response
 
 
 async def _answer_later(request: schema.Request, at: "Request") -> schema.Response:
     pace = Pace()
     response, times = await run_in_turns(_look_up(request, at), pace)
-    return await _with_times(response, times, request, pace)
+    return await _with_times(response, times, request, at, pace)
 
 
 def _look_up(request: schema.Request, at: "Request") -> Steps[tuple[schema.Response, Times]]:
@@ -104,13 +103,17 @@ def _place(partition: Partition, which: int, *, is_committed: bool) -> int:
     return partition.log_start_offset if which in (EARLIEST, EARLIEST_LOCAL) else -1
 
 
-async def _with_times(response: schema.Response, times: Times, request: schema.Request, pace: Pace) -> schema.Response:
+async def _with_times(
+    response: schema.Response, times: Times, request: schema.Request, at: "Request", pace: Pace
+) -> schema.Response:
     is_committed = request.isolation_level == READ_COMMITTED
     for answer, partition, timestamp in times:
         # A look-up reads an index and a batch from the disk, but for an empty log.
         await pace.step(LOOK_UP_STEPS if partition.size_bytes else 1)
         try:
-            found = await partition.look_up(timestamp)
+            # Each holds a batch in memory.
+            async with at.broker.dispatcher.look_ups:
+                found = await partition.look_up(timestamp)
         except Refused as refused:
             answer.error_code = refused.code
             continue
