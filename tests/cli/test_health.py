@@ -220,3 +220,13 @@ def test_health_works_with_any_kafka(broker: BrokerUnderTest) -> None:
     assert (one["details"] is not None) is (broker.kind == "logmark")
     assert HEALTHY == done.exit_code
     assert "partitions" in state_of(done)
+
+
+def test_groups_that_use_up_their_memory_are_exit_code_1(own: Broker) -> None:
+    budget = own._runner._broker.budget  # type: ignore[union-attr]
+    budget.hold_groups(budget.groups_max)
+
+    done = health(own)
+
+    assert DEGRADED == done.exit_code
+    assert "so new groups, members and offsets are refused." in " ".join(done.out.split())

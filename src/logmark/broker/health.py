@@ -22,6 +22,8 @@ REASON_CHARS_MAX = 500
 FAILURES_MAX = 10
 # A large log is read as a whole before the first output of its compaction.
 STALLED_SECONDS = 900
+# What a new group takes, about, with one member and a few offsets.
+GROUP_BYTES = 4096
 
 
 class RecentFailures(logging.Handler):
@@ -76,7 +78,12 @@ async def describe_health(broker: "Broker", *, is_in_reserve: bool = False) -> d
         "compaction": _describe_compaction(broker),
         "partitions": await _describe_partitions(broker),
         "coordinators": _describe_coordinators(broker),
-        "memory": {"used_bytes": budget.used, "max_bytes": broker.memory_max, "has_waiting": budget.has_waiting},
+        "memory": {
+            "used_bytes": budget.used,
+            "max_bytes": broker.memory_max,
+            "has_waiting": budget.has_waiting,
+            "has_room_for_groups": budget.has_room_for_groups(GROUP_BYTES),
+        },
         "connections": {"used": limit.used, "max": limit.total_max, "is_in_reserve": is_in_reserve},
         "turns": [
             {

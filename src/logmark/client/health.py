@@ -160,6 +160,11 @@ def _broker_problems(broker: BrokerHealth) -> Iterator[str]:
         yield f"{len(coordinators) - NAMED_MAX} more coordinators of broker {broker.id} are not ready."
     if details.get("memory", {}).get("has_waiting"):
         yield f"{name}: requests wait for memory (client.memory.max.bytes)."
+    if not details.get("memory", {}).get("has_room_for_groups", True):
+        yield (
+            f"{name}: groups take half of the memory of clients (client.memory.max.bytes), so new groups, members and "
+            "offsets are refused. Delete groups, or raise the setting."
+        )
     connections = details.get("connections", {})
     if connections and connections["used"] >= connections["max"]:
         yield f"{name} has no connection left ({connections['used']} of {connections['max']}, max.connections)."
