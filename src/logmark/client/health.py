@@ -158,18 +158,22 @@ def _broker_problems(broker: BrokerHealth) -> Iterator[str]:
         yield f"The coordinator of {OFFSETS_TOPIC}-{one['partition']} is {one['state']}{reason}"
     if len(coordinators) > NAMED_MAX:
         yield f"{len(coordinators) - NAMED_MAX} more coordinators of broker {broker.id} are not ready."
-    if details.get("memory", {}).get("has_waiting"):
-        yield f"{name}: requests wait for memory (client.memory.max.bytes)."
-    if not details.get("memory", {}).get("has_room_for_groups", True):
-        yield (
-            f"{name}: groups take half of the memory of clients (client.memory.max.bytes), so new groups, members and "
-            "offsets are refused. Delete groups, or raise the setting."
-        )
+    yield from _memory_problems(details.get("memory", {}), name)
     connections = details.get("connections", {})
     if connections and connections["used"] >= connections["max"]:
         yield f"{name} has no connection left ({connections['used']} of {connections['max']}, max.connections)."
     elif broker.is_without_connections:
         yield f"{name} has no connection left for clients of this address (max.connections.per.ip)."
+
+
+def _memory_problems(memory: Mapping[str, Any], name: str) -> Iterator[str]:
+    if memory.get("has_waiting"):
+        yield f"{name}: requests wait for memory (client.memory.max.bytes)."
+    if not memory.get("has_room_for_groups", True):
+        yield (
+            f"{name}: groups take half of the memory of clients (client.memory.max.bytes), so new groups, members and "
+            "offsets are refused. Delete groups, or raise the setting."
+        )
 
 
 _DISK_PROBLEMS = {
