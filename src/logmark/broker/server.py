@@ -27,6 +27,7 @@ from logmark.broker.loop_watchdog import SENDING, LoopWatchdog
 from logmark.broker.memory_budget import MemoryBudget, default_bytes_max
 from logmark.broker.outbox import CHUNK_BYTES, limit_unsent_bytes
 from logmark.broker.pace import ReadTurns
+from logmark.broker.producer_limit import PRODUCER_BYTES, ProducerLimit
 from logmark.broker.recovery import recover
 from logmark.broker.sessions import FetchSessions
 from logmark.broker.timers import Timers
@@ -51,6 +52,9 @@ HELD_FILES_MAX = 128
 RECOVERY_INTERVAL_MS = 1000
 # How soon a broker ends that can do nothing useful any more.
 LIVENESS_INTERVAL_MS = 1000
+# What producers may take of the memory of clients, and how often they are counted.
+PRODUCERS_SHARE = 4
+PRODUCERS_INTERVAL_MS = 3000
 # How long a record may be in the write-ahead log only: what a recovery has to write again is bounded by it.
 FLUSH_INTERVAL_MS = 30_000
 # How exactly file.delete.delay.ms is kept.
@@ -190,6 +194,10 @@ class Broker:
         every(FLUSH_INTERVAL_MS, self._committer.flusher.flush_all)
         every(REMOVAL_INTERVAL_MS, self._remove_files)
         every(LIVENESS_INTERVAL_MS, self._check_liveness)
+        limit = ProducerLimit(
+            self.logs, self.budget, self.clock, count_max=self.memory_max // PRODUCERS_SHARE // PRODUCER_BYTES
+        )
+        every(PRODUCERS_INTERVAL_MS, limit.check)
         self.cleaner.start(self.timers)
         self._sweep_for_ever()
 
