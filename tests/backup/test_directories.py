@@ -598,3 +598,70 @@ def test_a_log_whose_end_is_lost_gives_no_offset_out_again_after_a_restore(
     again = restored(tmp_path / "backup", tmp_path / "again")
     with Broker(OUR_SETTINGS, data_dir=str(again)) as serving:
         assert end == write(serving, [b"next"])
+
+
+# Damage that only the ends of a log and its neighbours tell
+
+
+def _last_batch_at(data: bytes) -> int:
+    return len(data) - len(_last_batch(data))
+
+
+@pytest.mark.parametrize(
+    ("byte", "bit"), [(7, 0), (7, 1), (5, 0), (15, 0)], ids=["offset bit 0", "offset bit 1", "offset bit 16", "epoch"]
+)
+def test_a_flipped_bit_in_the_head_of_the_last_batch_is_damage(
+    tmp_path: Path, broker: Broker, byte: int, bit: int
+) -> None:
+    broker.create_topic("orders")
+    end = write(broker, [b"x" * 100] * 6) + 1
+    broker.stop()
+    (file,) = (tmp_path / "data" / "orders-0").glob("*.log")
+    data = bytearray(file.read_bytes())
+    position = _last_batch_at(bytes(data))
+    data[position + byte] ^= 1 << bit
+    file.write_bytes(data)
+
+    told = run("backup", str(tmp_path / "data"), str(tmp_path / "backup"))
+
+    assert 1 == told.exit_code, "damage at the source"
+    assert f"orders-0/{file.name}, byte {position}, " in told.error
+    again = restored(tmp_path / "backup", tmp_path / "again")
+    assert bytes(data) == (again / "orders-0" / file.name).read_bytes()
+    assert {ORDERS: (0, end)} == served(again), "the log ends where it ended"
+    assert 1 == run("verify", str(again)).exit_code, "the restored directory says so too"
+    with Broker(OUR_SETTINGS, data_dir=str(again)) as serving, Client(serving.bootstrap_servers) as client:
+        assert list(range(end - 1)) == sorted(batches_of(client, ORDERS, 0, end - 1))
+
+
+def test_segments_that_overlap_are_damage_and_can_be_restored(tmp_path: Path) -> None:
+    write_source(tmp_path / "source", segments={0: 6, 4: 3})
+
+    copied = copy_directory(tmp_path / "source", tmp_path / "backup")
+
+    assert ["offset 4 in a segment that ends below 4", "offset 5 in a segment that ends below 4"] == [
+        damage.problem for _, _, damage in copied.damage()
+    ]
+    again = restored(tmp_path / "backup", tmp_path / "again")
+    assert log_bytes(tmp_path / "source" / "orders-0") == log_bytes(again / "orders-0")
+
+
+def test_offsets_that_are_missing_inside_of_a_segment_are_named(tmp_path: Path) -> None:
+    source, backup = tmp_path / "source", tmp_path / "backup"
+    write_source(source, segments={0: 6})
+    file = source / "orders-0" / f"{0:020d}.log"
+    data = file.read_bytes()
+    size = len(data) // 6
+    file.write_bytes(data[: 2 * size] + data[3 * size :])
+
+    for _ in range(2):
+        told = run("backup", str(source), str(backup))
+        assert 1 == told.exit_code, "damage at the source"
+        assert f"byte {2 * size}, 0 bytes: the offsets before 3 are missing" in told.error
+    again = restored(backup, tmp_path / "again")
+    assert file.read_bytes() == (again / "orders-0" / file.name).read_bytes()
+
+    # The broker writes on: what is new is judged with the offsets before it.
+    file.write_bytes(file.read_bytes() + batches.build([(None, b"next")], timestamp_ms=1, base_offset=6))
+    copied = copy_directory(source, backup)
+    assert (1, 7) == (len(list(copied.damage())), copied.partitions[ORDERS].log_end_offset)

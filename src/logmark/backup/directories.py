@@ -313,7 +313,9 @@ class DirectoryCopier:
             is_same = checksum(lambda size, at: file.read(at, size), known.size_bytes) == known.crc
         if not is_same:
             return None
-        return known.copy(origin=file.identity)
+        continued = known.copy(origin=file.identity)
+        # Behind damage nobody knows which offset comes next: a segment that grows is then read from its beginning.
+        return None if continued.damage and file.size > continued.size_bytes else continued
 
     def _has_same_tail(self, file: "_OpenSegment", known: SegmentDraft) -> bool:
         size = min(TAIL_BYTES, known.size_bytes)
@@ -332,7 +334,9 @@ class DirectoryCopier:
             expected=segment.next_offset,
             is_dense=self._is_dense(key, source, following),
             entries=self._index_entries(source),
-            known_offset=durable_end if following is None else following,
+            # One that compaction has just made may hold the records of the segments behind it too.
+            following=None if source.is_swap else following,
+            known_end=durable_end,
         )
         with self._store.writer(segment) as writer:
             for stretch in stretches:
@@ -341,6 +345,8 @@ class DirectoryCopier:
                 elif stretch.is_tail and durable_end is not None and stretch.next_offset >= durable_end:
                     # A batch that is being written at this moment, or was when the broker died.
                     return
+                elif not stretch.size_bytes:
+                    writer.append_damage(b"", stretch.problem)
                 else:
                     for at in range(stretch.position, stretch.position + stretch.size_bytes, READ_BYTES):
                         left = stretch.position + stretch.size_bytes - at

@@ -40,7 +40,7 @@ class SegmentDraft:
 
         Whether offsets are missing behind it is not known any more: it may grow.
         """
-        damage = [one for one in self.damage if one.size_bytes]
+        damage = [one for one in self.damage if one.size_bytes or one.position < self.size_bytes]
         return replace(self, origin=origin, damage=damage, ended=dict.fromkeys(self.ended), begun=dict(self.begun))
 
     def freeze(self) -> StoredSegment:

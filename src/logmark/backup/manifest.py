@@ -27,7 +27,7 @@ V = TypeVar("V")
 class Damage:
     """A stretch of a segment that was no sound batch at the source; it is kept as it was.
 
-    One of no bytes lies at the end of a segment: the source lacked the offsets before the next segment.
+    One of no bytes says that the source lacked offsets there: before the next batch, or before the next segment.
     """
 
     position: int
