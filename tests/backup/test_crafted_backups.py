@@ -16,7 +16,7 @@ from logmark.backup import decoder
 from logmark.backup.manifest import Manifest
 from logmark.backup.store import Store
 from logmark.errors import UserError
-from logmark.log.catalog import PARTITIONS_MAX, PRODUCER_ID_BASE, text_of_id
+from logmark.log.catalog import PARTITIONS_MAX, PRODUCER_ID_BASE, Catalog, Entry, text_of_id
 from logmark.names import OFFSETS_TOPIC
 from logmark.wire import batches, columns
 from tests.backup.copies import QUICK, copy_directory, log_bytes, nothing, restored, write_source
@@ -242,7 +242,7 @@ CRAFTED: dict[str, tuple[Change, str]] = {
     "a last batch behind the end": (segment(last_position=10**6), "segments[0].last_position"),
     "an origin that is no file": (segment(origin="\x1b[2J"), "segments[0].origin"),
     "damage behind the end": (damage((0, 10**6)), "segments[0].damage[0]"),
-    "damage of no size": (damage((0, 0)), "segments[0].damage[0].size_bytes"),
+    "damage of a negative size": (damage((5, -1)), "segments[0].damage[0].size_bytes"),
     "damage at a negative position": (damage((-1, 2)), "segments[0].damage[0].position"),
     "damage that overlaps": (damage((0, 20), (10, 20)), "segments[0].damage[1].position"),
     "damage of no size twice": (
@@ -704,9 +704,12 @@ def test_a_manifest_says_nothing_to_the_terminal_about_its_source(tmp_path: Path
 
 
 def test_a_backup_that_could_not_be_restored_is_not_completed(tmp_path: Path) -> None:
-    """A source whose segments overlap: better said now than when the backup is needed."""
-    write_source(tmp_path / "source", segments={0: 6, 4: 3})
-    with pytest.raises(UserError, match=r"partitions\[0\]\.segments\[1\]\.base_offset"):
+    """A source with two topics that no broker has both: better said now than when the backup is needed."""
+    write_source(tmp_path / "source", segments={0: 6})
+    catalog = Catalog(None)
+    catalog.adopt([Entry(name=name, id=name.encode() * 4, partitions=1) for name in ("or.s", "or_s")], 1 << 40)
+    (tmp_path / "source" / "logmark.catalog").write_bytes(catalog.encode())
+    with pytest.raises(UserError, match=r"topics\[1\]\.name"):
         copy_directory(tmp_path / "source", tmp_path / "backup")
     assert not (tmp_path / "backup" / MANIFEST).exists()
 

@@ -72,7 +72,7 @@ def stored(disk: CrashFileSystem) -> dict[int, int] | None:
 def progress(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """How often progress is written; pieces are small, and what is looked at before going on is less than a piece."""
     monkeypatch.setattr("logmark.backup.store.PROGRESS_S", request.param)
-    monkeypatch.setattr("logmark.backup.stretches.CHUNK_BYTES", 2000)
+    monkeypatch.setattr("logmark.log.scanner.CHUNK_BYTES", 2000)
     monkeypatch.setattr("logmark.backup.directories.TAIL_BYTES", 100)
 
 

@@ -598,3 +598,157 @@ def test_a_log_whose_end_is_lost_gives_no_offset_out_again_after_a_restore(
     again = restored(tmp_path / "backup", tmp_path / "again")
     with Broker(OUR_SETTINGS, data_dir=str(again)) as serving:
         assert end == write(serving, [b"next"])
+
+
+# Damage that only the ends of a log and its neighbours tell
+
+
+def _last_batch_at(data: bytes) -> int:
+    return len(data) - len(_last_batch(data))
+
+
+@pytest.mark.parametrize(
+    ("byte", "bit"), [(7, 0), (7, 1), (5, 0), (15, 0)], ids=["offset bit 0", "offset bit 1", "offset bit 16", "epoch"]
+)
+def test_a_flipped_bit_in_the_head_of_the_last_batch_is_damage(
+    tmp_path: Path, broker: Broker, byte: int, bit: int
+) -> None:
+    broker.create_topic("orders")
+    end = write(broker, [b"x" * 100] * 5) + 1
+    broker.stop()
+    (file,) = (tmp_path / "data" / "orders-0").glob("*.log")
+    data = bytearray(file.read_bytes())
+    position = _last_batch_at(bytes(data))
+    data[position + byte] ^= 1 << bit
+    file.write_bytes(data)
+
+    told = run("backup", str(tmp_path / "data"), str(tmp_path / "backup"))
+
+    assert 1 == told.exit_code, "damage at the source"
+    assert f"orders-0/{file.name}, byte {position}, " in told.error
+    again = restored(tmp_path / "backup", tmp_path / "again")
+    assert bytes(data) == (again / "orders-0" / file.name).read_bytes()
+    assert {ORDERS: (0, end)} == served(again), "the log ends where it ended"
+    assert 1 == run("verify", str(again)).exit_code, "the restored directory says so too"
+    with Broker(OUR_SETTINGS, data_dir=str(again)) as serving, Client(serving.bootstrap_servers) as client:
+        assert list(range(end - 1)) == sorted(batches_of(client, ORDERS, 0, end - 1))
+
+
+def test_segments_that_overlap_are_damage_and_can_be_restored(tmp_path: Path) -> None:
+    write_source(tmp_path / "source", segments={0: 6, 4: 3})
+
+    copied = copy_directory(tmp_path / "source", tmp_path / "backup")
+
+    assert ["offset 4 in a segment that ends below 4", "offset 5 in a segment that ends below 4"] == [
+        damage.problem for _, _, damage in copied.damage()
+    ]
+    again = restored(tmp_path / "backup", tmp_path / "again")
+    assert log_bytes(tmp_path / "source" / "orders-0") == log_bytes(again / "orders-0")
+
+
+def test_offsets_that_are_missing_inside_of_a_segment_are_named(tmp_path: Path) -> None:
+    source, backup = tmp_path / "source", tmp_path / "backup"
+    write_source(source, segments={0: 6})
+    file = source / "orders-0" / f"{0:020d}.log"
+    data = file.read_bytes()
+    size = len(data) // 6
+    file.write_bytes(data[: 2 * size] + data[3 * size :])
+
+    for _ in range(2):
+        told = run("backup", str(source), str(backup))
+        assert 1 == told.exit_code, "damage at the source"
+        assert f"byte {2 * size}, 0 bytes: the offsets before 3 are missing" in told.error
+    again = restored(backup, tmp_path / "again")
+    assert file.read_bytes() == (again / "orders-0" / file.name).read_bytes()
+
+    # The broker writes on: what is new is judged with the offsets before it.
+    file.write_bytes(file.read_bytes() + batches.build([(None, b"next")], timestamp_ms=1, base_offset=6))
+    copied = copy_directory(source, backup)
+    assert (1, 7) == (len(list(copied.damage())), copied.partitions[ORDERS].log_end_offset)
+
+
+@pytest.mark.parametrize("state", ["stopped", "crashed"])
+def test_a_first_segment_that_is_missing_at_the_source_is_missing_after_a_restore_too(
+    tmp_path: Path, state: str
+) -> None:
+    source, backup = tmp_path / "data", tmp_path / "backup"
+    with Broker(OUR_SETTINGS, data_dir=str(source), durability="sync", subprocess=True) as broker:
+        broker.create_topic("orders", 1, SMALL)
+        write(broker, [b"x" * 100_000] * 25)
+        if state == "crashed":
+            # With a recovery point behind the first segment.
+            broker.restart()
+            write(broker, [b"y" * 100])
+            broker.kill()
+        else:
+            broker.stop()
+    first, second, *_ = sorted((source / "orders-0").glob("*.log"))
+    for file in (source / "orders-0").glob(f"{first.stem}.*"):
+        file.unlink()
+    missing = f"offsets 0 to {int(second.stem) - 1} before the next segment are missing"
+
+    for _ in range(2):
+        told = run("backup", str(source), str(backup))
+        assert 1 == told.exit_code, "damage at the source"
+        assert f"orders-0/{first.name}, byte 0, 0 bytes: {missing}" in told.error
+    again = restored(backup, tmp_path / "again")
+    found = run("verify", str(again))
+    assert 1 == found.exit_code
+    assert f"offsets 0 to {int(second.stem) - 1}" in found.out
+    end = 25 + (state == "crashed")
+    assert {ORDERS: (0, end)} == served(again)
+
+    # A backup of the restored directory says it again.
+    assert missing in run("backup", str(again), str(tmp_path / "other")).error
+
+
+def test_a_segment_of_a_compacted_log_that_is_missing_is_named(tmp_path: Path, broker: Broker) -> None:
+    broker.create_topic("orders", 1, SMALL)
+    write(broker, [b"x" * 100_000] * 35)
+    broker.stop()
+    (tmp_path / "data" / "cleaner-offset-checkpoint").write_text("0\n1\norders 0 10\n")
+    assert 0 == run("backup", str(tmp_path / "data"), str(tmp_path / "backup")).exit_code
+    _, second, third, *_ = sorted((tmp_path / "data" / "orders-0").glob("*.log"))
+    second.unlink()
+
+    told = run("backup", str(tmp_path / "data"), str(tmp_path / "backup"))
+
+    assert 1 == told.exit_code
+    assert f"offsets {int(second.stem)} to {int(third.stem) - 1} before the next segment are missing" in told.error
+    restored(tmp_path / "backup", tmp_path / "again")
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_last_segment_that_is_missing_after_a_crash_is_named(tmp_path: Path, *, is_compacted: bool) -> None:
+    source = tmp_path / "data"
+    with Broker(OUR_SETTINGS, data_dir=str(source), durability="os", subprocess=True) as broker:
+        broker.create_topic("orders", 1, SMALL)
+        write(broker, [b"x" * 100_000] * 25)
+        # The stop writes the recovery point, and the next run ends without one.
+        broker.restart()
+        broker.kill()
+    assert not (source / ".kafka_cleanshutdown").exists()
+    if is_compacted:
+        (source / "cleaner-offset-checkpoint").write_text("0\n1\norders 0 10\n")
+    assert 0 == run("backup", str(source), str(tmp_path / "whole")).exit_code
+    last = max((source / "orders-0").glob("*.log"))
+    last.unlink()
+
+    told = run("backup", str(source), str(tmp_path / "backup"))
+
+    assert 1 == told.exit_code, "damage at the source"
+    assert f"offsets {int(last.stem)} to 24 before the next segment are missing" in told.error
+    assert {ORDERS: (0, 25)} == served(restored(tmp_path / "backup", tmp_path / "again"))
+
+
+def test_entries_of_the_write_ahead_log_that_cannot_be_read_are_damage(killed: Path, tmp_path: Path) -> None:
+    (wal,) = (file for file in (killed / "logmark.wal").glob("*.wal") if crashed.VALUES[40] in file.read_bytes())
+    content = bytearray(wal.read_bytes())
+    content[content.index(crashed.VALUES[40])] ^= 1
+    wal.write_bytes(content)
+
+    told = run("backup", str(killed), str(tmp_path / "backup"))
+
+    assert 1 == told.exit_code, "damage at the source"
+    assert "of the write-ahead log cannot be read; records in them may be lost." in told.error
+    restored(tmp_path / "backup", tmp_path / "again")

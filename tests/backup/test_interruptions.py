@@ -26,9 +26,10 @@ SEGMENT = {"segment.bytes": "1048576"}
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from logmark.backup import store, stretches
+from logmark.backup import store
+from logmark.log import scanner
 from tests.backup.copies import copy_brokers, copy_directory
-store.PROGRESS_S, stretches.CHUNK_BYTES = float(sys.argv[4]), 200_000
+store.PROGRESS_S, scanner.CHUNK_BYTES = float(sys.argv[4]), 200_000
 left = [int(sys.argv[3])]
 def told(size):
     left[0] -= 1
@@ -163,7 +164,7 @@ def test_a_full_disk_keeps_the_first_backup_and_the_next_run_goes_on(
         pwrite(self, data, at)
 
     monkeypatch.setattr(RealFile, "pwrite", full)
-    monkeypatch.setattr("logmark.backup.stretches.CHUNK_BYTES", 200_000)
+    monkeypatch.setattr("logmark.log.scanner.CHUNK_BYTES", 200_000)
     with pytest.raises(OSError, match="No space left"):
         copy_directory(tmp_path / "data", backup)
     monkeypatch.undo()

@@ -199,7 +199,8 @@ def test_an_interrupt_ends_with_130_and_the_next_run_goes_on(tmp_path: Path, bro
     clients.produce("orders", [b"x" * 900_000] * 20)
     clients.close()
     code = (
-        "import os, signal; from logmark.backup import store, stretches; stretches.CHUNK_BYTES = 1_000_000\n"
+        "import os, signal; from logmark.backup import store; from logmark.log import scanner\n"
+        "scanner.CHUNK_BYTES = 1_000_000\n"
         "wrote, seen = store.Store.wrote, []\n"
         "def interrupted(self, size):\n"
         "    wrote(self, size); seen.append(size)\n"

@@ -60,6 +60,9 @@ class _Log:
 class BrokerCopier:
     """Copies one cluster into a store."""
 
+    # A broker answers with what it has, and an error is no backup.
+    lost: Sequence[str] = ()
+
     def __init__(self, client: Client, clock: Clock) -> None:
         """Asks the cluster who it is."""
         self._client = client

@@ -404,11 +404,10 @@ def _read_damage(segment: _Object, size: int) -> tuple[Damage, ...]:
     for index, value in enumerate(segment.list("damage")):
         row = _Object(value, f"{segment.where}.damage[{index}]", _DAMAGE)
         position = row.integer("position", behind, size)
-        # One of no bytes says that the source lacked the offsets behind the segment.
-        lowest = 0 if position == size else 1
         damage = Damage(
             position=position,
-            size_bytes=row.integer("size_bytes", lowest, size - position),
+            # One of no bytes says that the source lacked offsets there.
+            size_bytes=row.integer("size_bytes", 0, size - position),
             problem=row.text("problem"),
         )
         if len(damage.problem) > PROBLEM_MAX or not damage.problem.isprintable():

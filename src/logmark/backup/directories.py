@@ -13,7 +13,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from logmark import properties
@@ -29,10 +29,12 @@ from logmark.errors import Malformed, UserError
 from logmark.log import checkpoints, preview
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry
-from logmark.log.directory import CLEAN, LOCK
+from logmark.log.directory import CLEAN, LOCK, has_list
+from logmark.log.epochs import FILE_NAME as EPOCHS
 from logmark.log.folder import METADATA
 from logmark.log.identity import META
 from logmark.log.index import OffsetIndex
+from logmark.log.missing_segments import known_start
 from logmark.log.segment import INDEX, LOG
 from logmark.names import OFFSETS_TOPIC, TopicPartition
 
@@ -69,6 +71,8 @@ class DirectoryCopier:
         self._overlay: OverlayFileSystem | None = None
         self._recovered_ends: dict[TopicPartition, int] = {}
         self._notes: list[str] = []
+        # What nobody can read any more, and no segment has a mark of.
+        self.lost: Sequence[str] = ()
         # How far each log is known to be acknowledged: a bad batch below that is damage, and not one under way.
         self._durable_ends: Mapping[TopicPartition, int] = {}
         # Up to where each compacted log was cleaned; None if nobody knows.
@@ -104,7 +108,7 @@ class DirectoryCopier:
             f"The broker of {self._path} was not stopped cleanly. The copy has the {records} record(s) of its "
             "write-ahead log; the directory itself was not changed."
         )
-        self._notes += [
+        self.lost = [
             f"Entries {first} to {last} of the write-ahead log cannot be read; records in them may be lost."
             for first, last in found.content.damaged
         ]
@@ -182,14 +186,49 @@ class DirectoryCopier:
         cleaned = self._cleaned = self._checkpoint(checkpoints.CLEANED)
         recovery_points = self._checkpoint(checkpoints.RECOVERY_POINTS) or {}
         self._durable_ends = {**recovery_points, **self._recovered_ends}
-        # After a crash the checkpoint may still speak of a deleted topic of the same name.
-        known_ends = self._durable_ends if self._files.exists(f"{self._path}/{CLEAN}") else self._recovered_ends
         for entry in entries:
             for key in _keys(entry):
-                copied = self._copy_partition(key, entry.id, log_starts.get(key, 0))
-                self._keep_end(key, copied, known_ends.get(key, 0))
+                log_start_offset = log_starts.get(key, 0)
+                copied = self._copy_partition(key, entry.id, log_start_offset)
+                self._keep_end(key, copied, log_start_offset, self._durable_ends.get(key, 0))
                 self._store.keep(key, copied)
+        self._find_missing_segments(log_starts)
         self._note_cleaned(cleaned)
+
+    def _find_missing_segments(self, log_starts: Mapping[TopicPartition, int]) -> None:
+        """Find segments that somebody has taken away from a directory that no broker writes to.
+
+        A broker that has started since may have deleted segments itself; it has removed the mark of a clean stop first.
+        """
+        is_clean = self._files.exists(f"{self._path}/{CLEAN}")
+        if not is_clean and self._overlay is None:
+            return
+        listed = self._listed_segments()
+        for key, copied in self._store.draft.partitions.items():
+            if not copied.segments:
+                continue
+            bases = listed.get(key, ())
+            copied.note_taken_away(bases)
+            start = known_start(self._leader_epochs(key), log_starts.get(key), is_clean=is_clean)
+            start = min(bases, default=None) if start is None else start
+            if start is not None and start < copied.segments[0].base_offset:
+                copied.segments.insert(0, self._store.new_segment(key, start))
+                copied.log_start_offset = start
+                copied.note_missing(1, start)
+
+    def _listed_segments(self) -> Mapping[TopicPartition, Collection[int]]:
+        """Return the base offsets that the last clean stop has listed; none if that is not known."""
+        if has_list(self._path, self._files):
+            with contextlib.suppress(FileNotFoundError, Malformed):
+                return checkpoints.read_segments(self._files.read(f"{self._path}/{checkpoints.SEGMENTS}"))
+        return {}
+
+    def _leader_epochs(self, key: TopicPartition) -> list[tuple[int, int]] | None:
+        """Return the leader epochs of a log; None if there are none that a log of Logmark can have."""
+        with contextlib.suppress(FileNotFoundError, Malformed):
+            epochs = checkpoints.read_epochs(self._files.read(f"{self._folder(key)}/{EPOCHS}"))
+            return None if any(epoch for epoch, _ in epochs) else epochs
+        return None
 
     def _note_cleaned(self, before: dict[TopicPartition, int] | None) -> None:
         """Note which logs may have holes, and what the others lack; a log is in the checkpoint before its first one."""
@@ -202,7 +241,7 @@ class DirectoryCopier:
                 partition.cleaned_to = before.get(key, partition.log_start_offset)
             partition.note_gaps()
 
-    def _keep_end(self, key: TopicPartition, copied: PartitionDraft, end: int) -> None:
+    def _keep_end(self, key: TopicPartition, copied: PartitionDraft, log_start_offset: int, end: int) -> None:
         """Add an empty segment at the known end of a log whose segments lack it, as a start does.
 
         Else a broker on the restored directory would give offsets out again.
@@ -210,11 +249,14 @@ class DirectoryCopier:
         if copied.log_end_offset >= end:
             return
         segment = self._store.new_segment(key, end)
-        if not copied.segments:
-            problem = f"offsets {copied.log_start_offset} to {end - 1} before it are missing"
-            segment.damage.append(Damage(position=0, size_bytes=0, problem=problem))
-            copied.log_start_offset = end
         copied.segments.append(segment)
+        if len(copied.segments) > 1:
+            copied.note_missing(len(copied.segments) - 1, log_start_offset)
+            return
+        copied.log_start_offset = end
+        if log_start_offset < end:
+            problem = f"offsets {log_start_offset} to {end - 1} before it are missing"
+            segment.damage.append(Damage(position=0, size_bytes=0, problem=problem))
 
     def _copy_partition(self, key: TopicPartition, topic_id: bytes, log_start_offset: int) -> PartitionDraft:
         for _ in range(TRIES_MAX):
@@ -313,7 +355,9 @@ class DirectoryCopier:
             is_same = checksum(lambda size, at: file.read(at, size), known.size_bytes) == known.crc
         if not is_same:
             return None
-        return known.copy(origin=file.identity)
+        continued = known.copy(origin=file.identity)
+        # Behind damage nobody knows which offset comes next: a segment that grows is then read from its beginning.
+        return None if continued.damage and file.size > continued.size_bytes else continued
 
     def _has_same_tail(self, file: "_OpenSegment", known: SegmentDraft) -> bool:
         size = min(TAIL_BYTES, known.size_bytes)
@@ -332,7 +376,9 @@ class DirectoryCopier:
             expected=segment.next_offset,
             is_dense=self._is_dense(key, source, following),
             entries=self._index_entries(source),
-            known_offset=durable_end if following is None else following,
+            # One that compaction has just made may hold the records of the segments behind it too.
+            following=None if source.is_swap else following,
+            known_end=durable_end,
         )
         with self._store.writer(segment) as writer:
             for stretch in stretches:
@@ -341,6 +387,8 @@ class DirectoryCopier:
                 elif stretch.is_tail and durable_end is not None and stretch.next_offset >= durable_end:
                     # A batch that is being written at this moment, or was when the broker died.
                     return
+                elif not stretch.size_bytes:
+                    writer.append_damage(b"", stretch.problem)
                 else:
                     for at in range(stretch.position, stretch.position + stretch.size_bytes, READ_BYTES):
                         left = stretch.position + stretch.size_bytes - at

@@ -3,10 +3,21 @@
 A draft is never read back: what is on disk is decoded into a manifest, and a run that goes on copies that into its own.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self
 
-from logmark.backup.manifest import Damage, LogOfSegments, Manifest, StoredPartition, StoredSegment, freeze
+from logmark.backup.manifest import (
+    Damage,
+    Gap,
+    LogOfSegments,
+    Manifest,
+    StoredPartition,
+    StoredSegment,
+    ends_in_damage,
+    freeze,
+)
 from logmark.log.catalog import Entry
 from logmark.names import TopicPartition
 
@@ -40,7 +51,7 @@ class SegmentDraft:
 
         Whether offsets are missing behind it is not known any more: it may grow.
         """
-        damage = [one for one in self.damage if one.size_bytes]
+        damage = [one for one in self.damage if one.size_bytes or one.position < self.size_bytes]
         return replace(self, origin=origin, damage=damage, ended=dict.fromkeys(self.ended), begun=dict(self.begun))
 
     def freeze(self) -> StoredSegment:
@@ -77,9 +88,22 @@ class PartitionDraft(LogOfSegments):
     def note_gaps(self) -> None:
         """Note which offsets the source lacks between its segments: they are damage, and nothing of the copy's."""
         for gap in list(self.gaps()):
-            segment = self.segments[gap.at - 1]
+            self.note_missing(gap.at, gap.first_offset)
+
+    def note_taken_away(self, listed: Collection[int]) -> None:
+        """Note the segments that a clean stop has listed and that are gone; a compacted log has no other sign of it."""
+        for at, (before, after) in enumerate(pairwise(self.segments), 1):
+            lost = [base for base in listed if before.base_offset < base < after.base_offset]
+            if lost and after.base_offset > self.log_start_offset:
+                self.note_missing(at, max(min(lost), self.log_start_offset))
+
+    def note_missing(self, at: int, first_offset: int) -> None:
+        """Note that the offsets from one on are missing before the segment at a place of the list."""
+        before, after = self.segments[at - 1], self.segments[at]
+        gap = Gap(at, max(first_offset, before.next_offset), after.base_offset)
+        if gap.first_offset < gap.next_offset and not ends_in_damage(before):
             problem = f"{gap} before the next segment are missing"
-            segment.damage.append(Damage(position=segment.size_bytes, size_bytes=0, problem=problem))
+            before.damage.append(Damage(position=before.size_bytes, size_bytes=0, problem=problem))
 
     def freeze(self) -> StoredPartition:
         """Return the log as it is now."""

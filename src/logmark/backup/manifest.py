@@ -27,7 +27,7 @@ V = TypeVar("V")
 class Damage:
     """A stretch of a segment that was no sound batch at the source; it is kept as it was.
 
-    One of no bytes lies at the end of a segment: the source lacked the offsets before the next segment.
+    One of no bytes says that the source lacked offsets there: before the next batch, or before the next segment.
     """
 
     position: int
@@ -96,7 +96,7 @@ class LogOfSegments:
             return
         for at, (before, after) in enumerate(pairwise(self.segments), 1):
             is_jump = after.base_offset > max(before.next_offset, self.log_start_offset)
-            if is_jump and not _ends_in_damage(before):
+            if is_jump and not ends_in_damage(before):
                 yield Gap(at, before.next_offset, after.base_offset)
 
     @property
@@ -176,7 +176,8 @@ class Manifest:
         return f'{{"version": {VERSION}, "crc": {zlib.crc32(body.encode())}, "backup":\n{body}\n}}\n'.encode()
 
 
-def _ends_in_damage(segment: SizedSegment) -> bool:
+def ends_in_damage(segment: SizedSegment) -> bool:
+    """Return whether damage at the end of a segment explains what is missing behind it."""
     return any(one.position + one.size_bytes == segment.size_bytes for one in segment.damage[-1:])
 
 

@@ -301,7 +301,10 @@ class SegmentWriter:
         self._add(data)
 
     def append_damage(self, data: bytes, problem: str) -> None:
-        """Adds bytes that are no sound batch, as they are."""
+        """Add bytes that are no sound batch, as they are; none where offsets are missing."""
+        before = self.segment.damage[-1:]
+        if before and not before[0].size_bytes and before[0].position == self.segment.size_bytes:
+            problem = f"{self.segment.damage.pop().problem}; {problem}"
         self.segment.damage.append(
             Damage(position=self.segment.size_bytes, size_bytes=len(data), problem=problem)
         )  # fmt: skip

@@ -1,16 +1,23 @@
 """Walks a segment in stretches: whole sound batches, and what lies between them and is none.
 
-Which batch is believed behind a bad one, `logmark.log.damage` decides, for a backup as for the broker that serves.
+What is damage, and which batch is believed behind it, `logmark.log.scanner` decides, for a backup as for `logmark
+verify`.
 """
 
 import struct
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import Protocol, cast
 
 from logmark.backup.draft import SegmentDraft
+from logmark.disk.files import File
 from logmark.log import chunks
 from logmark.log.chunks import Read
-from logmark.log.damage import BatchFile, DamageScan
+from logmark.log.damage import Damage
+from logmark.log.scanner import Scanner
+from logmark.log.scanner import Stretch as SoundBatches
 from logmark.wire.batches import CONTROL_BIT, TRANSACTIONAL_BIT
 
 CHUNK_BYTES = 4 << 20
@@ -20,7 +27,10 @@ _HEAD = struct.Struct(">qi9xhi16xq")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Some bytes of a segment: sound batches, or, with a problem, none; the tail has nothing sound behind it."""
+    """Some bytes of a segment: sound batches, or, with a problem, damage.
+
+    Damage of no bytes says that offsets are missing there. The tail has nothing sound in it or behind it.
+    """
 
     position: int
     size_bytes: int
@@ -30,33 +40,85 @@ class Stretch:
     is_tail: bool = False
 
 
+class Segment(Protocol):
+    """The bytes of one segment at the source, read by position and size."""
+
+    @property
+    def base_offset(self) -> int: ...
+
+    def read(self, position: int, size: int) -> bytes: ...
+
+
+class _Rest:
+    """A segment from a position on, as a scanner reads a file."""
+
+    def __init__(self, segment: Segment, position: int) -> None:
+        self._segment = segment
+        self._position = position
+
+    def pread(self, size: int, at: int) -> bytes:
+        return self._segment.read(self._position + at, size)
+
+
 def walk(
-    file: BatchFile,
+    segment: Segment,
     position: int,
     stop: int,
     *,
     expected: int,
     is_dense: bool,
-    entries: Iterable[tuple[int, int]] = (),
-    known_offset: int | None = None,
+    entries: Sequence[tuple[int, int]] = (),
+    following: int | None = None,
+    known_end: int | None = None,
 ) -> Iterator[Stretch]:
-    """Yield every stretch from a position on; behind damage the walk goes on with the next batch that is believed.
+    """Yield every stretch from a position on, as `logmark verify` finds them.
 
-    `expected` is the lowest next offset; the other arguments are those of `DamageScan`, which decides.
+    `expected` is the next offset there. `following` is the base offset of the next segment. `known_end` is an offset at
+    which the log ends, or ended once; damage behind it is judged without it.
     """
-    while position < stop:
-        for stretch in walk_sound(file.read, position, stop, expected=expected):
-            position, expected = stretch.position, stretch.next_offset
-            if stretch.problem is None:
-                yield stretch
-                position += stretch.size_bytes
-                continue
-            known = known_offset if known_offset is not None and known_offset > expected else None
-            scan = DamageScan(file, stop, is_dense=is_dense, entries=entries, known_offset=known)
-            found = scan.next_batch(position, expected=expected)
-            size = (stop if found is None else found[0]) - position
-            yield replace(stretch, size_bytes=size, is_tail=found is None)
-            position += size
+    scanner = Scanner(
+        cast(File, _Rest(segment, position)),
+        stop - position,
+        base_offset=expected,
+        is_dense=is_dense,
+        next_base=following,
+        end=known_end,
+        entries=[(offset, at - position) for offset, at in entries if at >= position],
+    )
+    for part in scanner:
+        begin = position + part.position
+        if isinstance(part, Damage):
+            if known_end is not None and part.first_offset >= known_end:
+                yield from walk(
+                    segment, begin, stop, expected=part.first_offset, is_dense=is_dense, entries=entries,
+                    following=following,
+                )  # fmt: skip
+                return
+            yield Stretch(
+                position=begin, size_bytes=part.size_bytes, data=memoryview(b""), next_offset=part.first_offset,
+                problem=part.problem, is_tail=part.next_offset is None and part.right_head is None,
+            )  # fmt: skip
+        else:
+            yield from _split_by_epoch(begin, part)
+
+
+def _split_by_epoch(position: int, part: SoundBatches) -> Iterator[Stretch]:
+    """Yield sound batches, and as damage those with another leader epoch than 0: a log of Logmark has no other."""
+    at, expected = 0, part.headers[0].base_offset
+    for leader_epoch, group in groupby(part.headers, attrgetter("leader_epoch")):
+        headers = list(group)
+        size = sum(header.size for header in headers)
+        if leader_epoch:
+            yield Stretch(
+                position=position + at, size_bytes=size, data=memoryview(b""), next_offset=expected,
+                problem=f"leader epoch {leader_epoch} where 0 belongs",
+            )  # fmt: skip
+        else:
+            expected = headers[-1].next_offset
+            yield Stretch(
+                position=position + at, size_bytes=size, data=part.data[at : at + size], next_offset=expected
+            )  # fmt: skip
+        at += size
 
 
 def walk_sound(read: Read, position: int, stop: int, *, expected: int) -> Iterator[Stretch]:

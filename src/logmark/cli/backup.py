@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated, Protocol
 
@@ -24,7 +24,10 @@ DAMAGED = 1
 
 
 class Copier(Protocol):
-    """Takes a backup of one source."""
+    """Takes a backup of one source; `lost` says what the source itself cannot give any more."""
+
+    @property
+    def lost(self) -> Sequence[str]: ...
 
     def copy(self, store: "Store", *, expect: Callable[[int], None]) -> "Manifest": ...
 
@@ -68,7 +71,7 @@ def backup(
         if store.is_resumed:
             say(f"The last run to {store.path} was interrupted; this one goes on where it stood.")
         done = copier.copy(store, expect=shown.expect)
-    _tell_backup(store, done, output)
+    _tell_backup(store, done, copier.lost, output)
 
 
 def _directory_copier(source: str, clock: "Clock") -> "Copier":
@@ -132,7 +135,7 @@ def _source_and_dest(cluster: Cluster, places: list[str]) -> tuple[str | None, s
     )
 
 
-def _tell_backup(store: "Store", done: "Manifest", output: OutputFormat) -> None:
+def _tell_backup(store: "Store", done: "Manifest", lost: Sequence[str], output: OutputFormat) -> None:
     damage = [
         f"{key}/{segment.base_offset:020d}.log, byte {one.position}, {one.size_bytes} bytes: {one.problem}"
         for key, segment, one in done.damage()
@@ -145,7 +148,7 @@ def _tell_backup(store: "Store", done: "Manifest", output: OutputFormat) -> None
                 **_numbers(done),
                 "new_bytes": store.new_bytes,
                 "notes": done.notes,
-                "damage": damage,
+                "damage": [*lost, *damage],
                 "copied_again": store.damaged_files,
             }
         )
@@ -159,9 +162,11 @@ def _tell_backup(store: "Store", done: "Manifest", output: OutputFormat) -> None
                 "complete. Check the disk that holds it."
             )
         write_line(f"Restore it: logmark restore {store.path} DATA_DIR")
+    for line in lost:
+        say(f"Damaged at the source: {line}")
     for line in damage:
         say(f"Damaged at the source, and copied as it is: {line}")
-    if damage:
+    if lost or damage:
         raise typer.Exit(DAMAGED)
 
 
