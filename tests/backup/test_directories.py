@@ -752,3 +752,20 @@ def test_entries_of_the_write_ahead_log_that_cannot_be_read_are_damage(killed: P
     assert 1 == told.exit_code, "damage at the source"
     assert "of the write-ahead log cannot be read; records in them may be lost." in told.error
     restored(tmp_path / "backup", tmp_path / "again")
+
+
+def test_a_last_batch_with_a_wrong_leader_epoch_keeps_its_offsets_where_nobody_else_knows_the_end(
+    tmp_path: Path,
+) -> None:
+    source = tmp_path / "source"
+    write_source(source, segments={0: 5})
+    file = source / "orders-0" / f"{0:020d}.log"
+    data = bytearray(file.read_bytes())
+    data[_last_batch_at(bytes(data)) + 15] ^= 1
+    file.write_bytes(data)
+
+    for number in range(2):
+        copied = copy_directory(source, tmp_path / "backup")
+        assert ["leader epoch 1 where 0 belongs"] == [damage.problem for _, _, damage in copied.damage()]
+        assert 5 == copied.partitions[ORDERS].log_end_offset
+        restored(tmp_path / "backup", tmp_path / f"again-{number}")

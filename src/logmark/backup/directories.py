@@ -74,7 +74,7 @@ class DirectoryCopier:
         # What nobody can read any more, and no segment has a mark of.
         self.lost: Sequence[str] = ()
         # How far each log is known to be acknowledged: a bad batch below that is damage, and not one under way.
-        self._durable_ends: Mapping[TopicPartition, int] = {}
+        self._durable_ends: dict[TopicPartition, int] = {}
         # Up to where each compacted log was cleaned; None if nobody knows.
         self._cleaned: Mapping[TopicPartition, int] | None = None
 
@@ -299,7 +299,7 @@ class DirectoryCopier:
                 # A compacted segment that is about to take its place holds what is left of it.
                 continue
             with self._opened(source.path) as file:
-                segment = self._continued(file, stored.get(source.base_offset))
+                segment = self._continued(file, stored.get(source.base_offset), is_last=source is sources[-1])
                 if segment is None:
                     segment = self._store.new_segment(key, source.base_offset, origin=file.identity)
                 copied.segments.append(segment)
@@ -345,7 +345,9 @@ class DirectoryCopier:
     def _sources(self, key: TopicPartition) -> Sequence[_Source]:
         return _sources(self._folder(key), self._files.listdir(self._folder(key)))
 
-    def _continued(self, file: "_OpenSegment", known: SegmentDraft | None) -> SegmentDraft | None:
+    def _continued(
+        self, file: "_OpenSegment", known: SegmentDraft | None, *, is_last: bool
+    ) -> SegmentDraft | None:  # fmt: skip
         """The stored segment, when it is the beginning of this file and can be trusted."""
         if known is None or file.size < known.size_bytes or not self._store.is_sound(known):
             return None
@@ -356,8 +358,8 @@ class DirectoryCopier:
         if not is_same:
             return None
         continued = known.copy(origin=file.identity)
-        # Behind damage nobody knows which offset comes next: a segment that grows is then read from its beginning.
-        return None if continued.damage and file.size > continued.size_bytes else continued
+        # Behind damage nobody knows which offset comes next: the segment is then read from its beginning.
+        return None if continued.damage and (is_last or file.size > continued.size_bytes) else continued
 
     def _has_same_tail(self, file: "_OpenSegment", known: SegmentDraft) -> bool:
         size = min(TAIL_BYTES, known.size_bytes)
@@ -390,6 +392,9 @@ class DirectoryCopier:
                 elif not stretch.size_bytes:
                     writer.append_damage(b"", stretch.problem)
                 else:
+                    if durable_end is not None:
+                        # A batch whose leader epoch is wrong has its offsets all the same: nobody else gets them.
+                        self._durable_ends[key] = max(durable_end, stretch.next_offset)
                     for at in range(stretch.position, stretch.position + stretch.size_bytes, READ_BYTES):
                         left = stretch.position + stretch.size_bytes - at
                         writer.append_damage(file.read(at, min(READ_BYTES, left)), stretch.problem)

@@ -104,19 +104,19 @@ def walk(
 
 def _split_by_epoch(position: int, part: SoundBatches) -> Iterator[Stretch]:
     """Yield sound batches, and as damage those with another leader epoch than 0: a log of Logmark has no other."""
-    at, expected = 0, part.headers[0].base_offset
+    at = 0
     for leader_epoch, group in groupby(part.headers, attrgetter("leader_epoch")):
         headers = list(group)
         size = sum(header.size for header in headers)
         if leader_epoch:
             yield Stretch(
-                position=position + at, size_bytes=size, data=memoryview(b""), next_offset=expected,
+                position=position + at, size_bytes=size, data=memoryview(b""), next_offset=headers[-1].next_offset,
                 problem=f"leader epoch {leader_epoch} where 0 belongs",
             )  # fmt: skip
         else:
-            expected = headers[-1].next_offset
             yield Stretch(
-                position=position + at, size_bytes=size, data=part.data[at : at + size], next_offset=expected
+                position=position + at, size_bytes=size, data=part.data[at : at + size],
+                next_offset=headers[-1].next_offset,
             )  # fmt: skip
         at += size
 
