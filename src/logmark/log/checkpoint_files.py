@@ -32,8 +32,8 @@ class CheckpointFiles:
         self._files = files
         self._recovery_points = self._read_offsets(checkpoints.RECOVERY_POINTS) or {}
         self._log_starts = self._read_offsets(checkpoints.LOG_STARTS) or {}
-        # Those of the last run.
-        self._high_watermarks = self._read_offsets(checkpoints.HIGH_WATERMARKS) or {}
+        # Those of a clean stop. After a crash they may be of a deleted topic: recovery points are written before them.
+        self._high_watermarks = (self._read_offsets(checkpoints.HIGH_WATERMARKS) or {}) if has_list else {}
         cleaned = self._read_offsets(checkpoints.CLEANED)
         self._cleaned = cleaned or {}
         # Nobody knows any more which logs were cleaned, so that any log may have holes.
