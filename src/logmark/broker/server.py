@@ -441,7 +441,7 @@ class Broker:
 
 def _tell_of_failed_removal(done: "asyncio.Future[None]") -> None:
     if not done.cancelled() and done.exception() is not None:
-        _log_failure("files that were let go could not be removed", done.exception())
+        _log_failure("deleted files could not be removed", done.exception())
 
 
 def _log_failure(event: str, error: BaseException | None) -> None:
