@@ -12,6 +12,7 @@ from logmark.backup.directories import DirectoryCopier
 from logmark.backup.manifest import Manifest
 from logmark.client.client import Client
 from logmark.errors import UserError
+from logmark.log.directory import CLEAN
 from logmark.names import OFFSETS_TOPIC, TopicPartition
 from logmark.testing import Broker
 from logmark.wire import batches
@@ -301,6 +302,8 @@ def test_a_torn_tail_is_left_out(tmp_path: Path, broker: Broker, tail: str) -> N
     broker.create_topic("orders")
     write(broker, [b"x" * 100] * 5)
     broker.stop()
+    # As of a broker that runs: it is about to write the batch.
+    (tmp_path / "data" / CLEAN).unlink()
     (file,) = (tmp_path / "data" / "orders-0").glob("*.log")
     whole = file.read_bytes()
     torn = {"half a batch": _next(whole)[:90], "zeros": bytes(5000), "garbage": os.urandom(500)}[tail]
@@ -431,6 +434,7 @@ def test_a_directory_that_was_copied_elsewhere_is_known_by_its_content(tmp_path:
 
     # The same length and other bytes: nothing of it is the same log.
     (file,) = (moved / "orders-0").glob("*.log")
+    (moved / CLEAN).unlink()
     data = file.read_bytes()
     file.unlink()
     other = b"".join(bytes(batches.build([(None, b"y" * 100)], timestamp_ms=5, base_offset=n)) for n in range(last + 1))

@@ -20,7 +20,6 @@ TOOLS, COMPACTION = ("repair",), ("cleaning", "swap", "log_to_clean")
 
 # Syncs that no crash of these scripts can miss, each for a reason.
 ELSEWHERE = {
-    "Loader._set_aside": "it keeps what was never promised",
     "Loader._make_durable: segment.file.sync": "it is for directories of durability=os, which these scripts never make",
     "_PartitionReplay.run: self._files.sync_directory": "opening a partition syncs its folder too; not all are opened",
     "WalFile._fill": "the model's sync covers a whole file; a write past the page cache syncs only what it wrote",

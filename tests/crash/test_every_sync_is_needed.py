@@ -14,10 +14,14 @@ import pytest
 from logmark.clock import ManualClock
 from logmark.log import checkpoints
 from logmark.log.catalog import FILE_NAME as CATALOG
+from logmark.log.catalog import Catalog, Entry
+from logmark.log.cut_files import CUT
 from logmark.log.directory import DataDirectory
+from logmark.log.partition import Partition
 from logmark.log.settings import TopicSettings
 from logmark.log.wal.log import UNFINISHED
 from logmark.testing.crashes import CrashFileSystem
+from logmark.wire import batches
 from tests.crash.mutants import SyncSite, sync_sites, without
 from tests.crash.promises import NOW_MS
 from tests.crash.scenarios import Crash, Recoveries, Run, Script, crashes, script_of
@@ -29,6 +33,7 @@ DELETING = "deleting"
 ROLLING = "rolling"
 CLEAN_STOP = "a clean stop"
 AN_ABORT = "an abort, then a roll"
+ADDITIONS = "additions set aside"
 LETTING_GO = "letting go"
 WAL_REMOVED = "a kill while a clean stop removes the WAL"
 # Random scripts that have led to a promise which was broken without some sync.
@@ -83,6 +88,8 @@ def random_script(seed: int) -> str:
 
 # What is tried first without a sync of a function, because it has missed one there; everything else is tried after it.
 MISSED_BY: dict[str, tuple[str, ...]] = {
+    "set_aside": (ADDITIONS,),
+    "keep_tail": (ADDITIONS,),
     "Appender._append_abort": (AN_ABORT,),
     "Appender._begin_segment": (AN_ABORT,),
     "CheckpointFiles._write": (LETTING_GO,),
@@ -127,9 +134,50 @@ def make_at_once() -> None:
         assert (7, 7) == (opened.log_start_offset, opened.log_end_offset)
 
 
+def set_additions_aside() -> None:
+    """What was added after a clean stop is never served, wherever a start is interrupted, and is kept."""
+    disk, clock = CrashFileSystem(), ManualClock(NOW_MS)
+    added = bytes(batches.build([(None, b"forged")], timestamp_ms=NOW_MS, base_offset=1))
+
+    def open_partition(files: CrashFileSystem) -> tuple[DataDirectory, Partition]:
+        directory = DataDirectory.open(PATH, files=files, committer=InlineCommit(), clock=clock)
+        return directory, directory.open_partition("clicks", 0, bytes(16), TopicSettings({}))
+
+    def add(name: str, at: int) -> None:
+        path = f"{PATH}/clicks-0/{name}"
+        file = disk.open(path, create=not disk.exists(path))
+        file.pwrite(added, at)
+        file.sync()
+        disk.sync_directory(f"{PATH}/clicks-0")
+
+    directory = DataDirectory.open(PATH, files=disk, committer=InlineCommit(), clock=clock)
+    known = Catalog(None)
+    known.adopt([Entry(name="clicks", id=bytes(16), partitions=1)], known.next_producer_id)
+    directory.write(CATALOG, known.encode())
+    directory.create_partition("clicks", 0, bytes(16), TopicSettings({}))
+    directory.close()
+    directory, partition = open_partition(disk)
+    record = batches.own(batches.build([(None, b"true")], timestamp_ms=NOW_MS))
+    partition.append(record, now_ms=NOW_MS)
+    assert directory.close()
+    add(f"{0:020}.log", partition.size_bytes)
+    add(f"{1:020}.log", 0)
+    moments: list[CrashFileSystem] = []
+    disk.before_change = lambda: moments.append(disk.killed())
+    open_partition(disk)
+    moments.append(disk.killed())
+    for moment in moments:
+        for loss in moment.power_losses():
+            left = moment.after(loss)
+            assert 1 == open_partition(left)[1].log_end_offset, loss.name
+            kept = {left.read(f"{PATH}/clicks-0/{name}") for name in left.listdir(f"{PATH}/clicks-0")
+                    if name.endswith(CUT)}  # fmt: skip
+            assert {added} == kept, loss.name
+
+
 def ways_to_miss_it(runs: int) -> dict[str, Callable[[], None]]:
     """What is tried without a sync, the cheapest first."""
-    ways: dict[str, Callable[[], None]] = {"made at once": make_at_once}
+    ways: dict[str, Callable[[], None]] = {"made at once": make_at_once, ADDITIONS: set_additions_aside}
     ways |= {name: partial(_try, script, 0) for name, script in PATHS.items()}
     ways[killed_in(KILLED)] = partial(_kill, PATHS[KILLED])
     ways[WAL_REMOVED] = _kill_while_the_wal_is_removed
@@ -202,7 +250,7 @@ def is_missed(site: SyncSite, runs: int) -> bool:
 
 def test_with_all_of_its_syncs_the_code_keeps_every_promise() -> None:
     ways = ways_to_miss_it(40)
-    for name in dict.fromkeys(["made at once", *PATHS, *itertools.chain(*MISSED_BY.values())]):
+    for name in dict.fromkeys(["made at once", ADDITIONS, *PATHS, *itertools.chain(*MISSED_BY.values())]):
         ways[name]()
 
 

@@ -446,17 +446,3 @@ def last_offset_of(records: bytes | memoryview) -> int:
         header = batches.read_header(records, at)
         at, last = at + header.size, header.last_offset
     return last
-
-
-def test_what_is_added_to_a_log_after_a_clean_stop_is_cut_and_kept(lab: Lab) -> None:
-    data = leave(lab, fill(lab), "stopped")
-    path = sorted((data / FOLDER).glob("*.log"))[-1]
-    sound = path.read_bytes()
-    path.write_bytes(sound + foreign_batch(END))
-
-    partition = lab.reopen(config=SMALL)
-
-    assert END == partition.log_end_offset
-    assert sound == path.read_bytes()
-    (kept,) = path.parent.glob("*.cut")
-    assert foreign_batch(END) == kept.read_bytes()

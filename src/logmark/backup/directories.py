@@ -13,7 +13,7 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from logmark import properties
@@ -27,8 +27,10 @@ from logmark.disk.overlay import OverlayFileSystem
 from logmark.disk.reading import ReadingFileSystem
 from logmark.errors import Malformed, UserError
 from logmark.log import checkpoints, preview
+from logmark.log.additions import check_all_owners, find_all, set_aside
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry
+from logmark.log.checkpoints import ListedSegments
 from logmark.log.directory import CLEAN, LOCK, has_list
 from logmark.log.epochs import FILE_NAME as EPOCHS
 from logmark.log.folder import METADATA
@@ -85,6 +87,7 @@ class DirectoryCopier:
         """
         with contextlib.ExitStack() as stack:
             self._look_through_wal(stack)
+            self._leave_out_additions(stack)
             return self._copy(store, expect=expect)
 
     def _look_through_wal(self, stack: contextlib.ExitStack) -> None:
@@ -111,6 +114,34 @@ class DirectoryCopier:
         self.lost = [
             f"Entries {first} to {last} of the write-ahead log cannot be read; records in them may be lost."
             for first, last in found.content.damaged
+        ]
+
+    def _leave_out_additions(self, stack: contextlib.ExitStack) -> None:
+        """Read a stopped directory without what was added to it since; the lock keeps brokers away meanwhile.
+
+        Raises UserError if folders of partitions were exchanged.
+        """
+        listed = self._listed_segments()
+        if listed is None:
+            return
+        topics = self._catalog().entries()
+        check_all_owners(self._path, listed, topics, self._files)
+        found = find_all(self._path, listed, topics, self._files)
+        if not found:
+            return
+        lock = self._files.lock(f"{self._path}/{LOCK}")
+        if lock is None:
+            # A broker has started just now, and has set them aside itself.
+            return
+        stack.callback(lock.release)
+        overlay = stack.enter_context(OverlayFileSystem(self._files))
+        for folder, additions in found.items():
+            set_aside(f"{self._path}/{folder}", additions, overlay)
+        self._files = self._overlay = overlay
+        self.lost = [
+            f"{folder}/{one} was added by no broker, and is not in the backup."
+            for folder, additions in found.items()
+            for one in additions
         ]
 
     def _copy(self, store: Store, *, expect: Callable[[int], None]) -> Manifest:
@@ -203,7 +234,7 @@ class DirectoryCopier:
         is_clean = self._files.exists(f"{self._path}/{CLEAN}")
         if not is_clean and self._overlay is None:
             return
-        listed = self._listed_segments()
+        listed = self._listed_segments() or {}
         for key, copied in self._store.draft.partitions.items():
             if not copied.segments:
                 continue
@@ -216,12 +247,12 @@ class DirectoryCopier:
                 copied.log_start_offset = start
                 copied.note_missing(1, start)
 
-    def _listed_segments(self) -> Mapping[TopicPartition, Collection[int]]:
-        """Return the base offsets that the last clean stop has listed; none if that is not known."""
+    def _listed_segments(self) -> ListedSegments | None:
+        """Return the segments that the last clean stop has listed; None if that is not known."""
         if has_list(self._path, self._files):
             with contextlib.suppress(FileNotFoundError, Malformed):
                 return checkpoints.read_segments(self._files.read(f"{self._path}/{checkpoints.SEGMENTS}"))
-        return {}
+        return None
 
     def _leader_epochs(self, key: TopicPartition) -> list[tuple[int, int]] | None:
         """Return the leader epochs of a log; None if there are none that a log of Logmark can have."""

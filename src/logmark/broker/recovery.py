@@ -39,6 +39,8 @@ class Recovery:
     damaged_entries: Sequence[tuple[int, int]] = ()
     # What is damaged in the segments or missing, each place in a sentence.
     damage: Sequence[str] = field(default=())
+    # What somebody has added since the clean stop; the next start sets it aside.
+    additions: Sequence[str] = ()
 
     @property
     def records(self) -> int:
@@ -71,13 +73,13 @@ def recover(
     config = config or BrokerConfig()
     if is_clean(path, files):
         with OverlayFileSystem(files) as overlay:
-            damage = _open_and_close(path, files=overlay, clock=clock, config=config, loop=loop)
-        return Recovery(path=path, was_clean=True, damage=damage)
+            damage, additions = _open_and_close(path, files=overlay, clock=clock, config=config, loop=loop)
+        return Recovery(path=path, was_clean=True, damage=damage, additions=additions)
     with _locked(path, files):
         before = preview.segment_sizes(path, files)
         content = preview.read_wal(path, files) if preview.has_wal(path, files) else None
         partitions = [] if content is None else preview.list_partitions(content, path, files)
-    damage = _open_and_close(path, files=files, clock=clock, config=config, loop=loop)
+    damage, _ = _open_and_close(path, files=files, clock=clock, config=config, loop=loop)
     return Recovery(
         path=path,
         has_wal=content is not None,
@@ -110,8 +112,8 @@ def _open_and_close(
     clock: Clock,
     config: BrokerConfig,
     loop: asyncio.AbstractEventLoop | None,
-) -> list[str]:
-    """Open everything as a start does and close it; returns what is damaged or missing."""
+) -> tuple[list[str], list[str]]:
+    """Open everything as a start does and close it; return what is damaged or missing, and what was added."""
     own_loop = asyncio.new_event_loop() if loop is None else None
     committer = GroupCommit(loop or own_loop, durability="sync")  # type: ignore[arg-type]
     try:
@@ -134,4 +136,4 @@ def _open_and_close(
         committer.close()
         if own_loop is not None:
             own_loop.close()
-    return damage
+    return damage, directory.additions

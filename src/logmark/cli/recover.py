@@ -47,7 +47,7 @@ def recover(
         print_json(_described(done, dry_run=dry_run))
     else:
         _tell(done, dry_run=dry_run)
-    if done.damage or done.damaged_entries:
+    if done.damage or done.damaged_entries or done.additions:
         raise typer.Exit(DAMAGED)
 
 
@@ -102,6 +102,8 @@ def _tell(done: "Recovery", *, dry_run: bool) -> None:
         say(f"Damaged: {which} of the write-ahead log cannot be read. Records in it may be lost.")
     for damage in done.damage:
         say(f"Damaged: {damage}")
+    for addition in done.additions:
+        say(f"Added: {addition}. No broker has written it: the next start keeps it in a file that nobody reads.")
     say(_summary(done, dry_run=dry_run))
     if done.damage:
         say(
@@ -111,7 +113,7 @@ def _tell(done: "Recovery", *, dry_run: bool) -> None:
 
 
 def _summary(done: "Recovery", *, dry_run: bool) -> str:
-    if done.was_clean and done.damage:
+    if done.was_clean and (done.damage or done.additions):
         return f"{done.path} was stopped cleanly: there is nothing to recover, and nothing was changed."
     if done.was_clean:
         return f"{done.path} is clean: there is nothing to recover, and nothing was changed."
@@ -160,4 +162,5 @@ def _described(done: "Recovery", *, dry_run: bool) -> dict[str, object]:
         "cuts": [cut._asdict() for cut in done.cuts],
         "damaged_entries": [list(stretch) for stretch in done.damaged_entries],
         "damage": list(done.damage),
+        "additions": list(done.additions),
     }

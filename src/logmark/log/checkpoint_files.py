@@ -8,11 +8,12 @@ in them.
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 from logmark.disk.files import FileSystem
 from logmark.errors import Malformed
 from logmark.log import checkpoints
-from logmark.log.checkpoints import SEGMENTS, ListedSegment
+from logmark.log.checkpoints import SEGMENTS, ListedSegment, ListedSegments
 from logmark.log.partition import Partition
 from logmark.names import TopicPartition
 
@@ -40,7 +41,9 @@ class CheckpointFiles:
         self._is_cleaned_unknown = cleaned is None
         # Whether the file still says something of a log that was forgotten.
         self._is_cleaned_outdated = False
-        self._segments = self._read_segments() if has_list else None
+        self._segments: dict[TopicPartition, Mapping[int, ListedSegment]] | None = (
+            self._read_segments() if has_list else None
+        )
         self._mentioned = self._list_mentioned(self._recovery_points, self._log_starts)
         self._writing = threading.Lock()
         self._taken = 0
@@ -70,8 +73,13 @@ class CheckpointFiles:
         return self._cleaned.get(key, 0 if self._is_cleaned_unknown else None)
 
     def segments(self, key: TopicPartition) -> Mapping[int, ListedSegment] | None:
-        """Return the segments that a clean stop has left, by base offset; None if it listed none."""
-        return None if self._segments is None else self._segments.get(key)
+        """Return the segments that a clean stop has left, by base offset; None if there is no list of it."""
+        return None if self._segments is None else self._segments.get(key, {})
+
+    @property
+    def listed_segments(self) -> ListedSegments | None:
+        """Return the list of all segments that a clean stop has left; None if there is none."""
+        return self._segments
 
     def mention_any(self, keys: Iterable[TopicPartition]) -> bool:
         """Return whether the files say something of one of these partitions."""
@@ -110,7 +118,7 @@ class CheckpointFiles:
 
     def take(self, partitions: Mapping[TopicPartition, Partition]) -> Callable[[], None]:
         """Take the offsets of open partitions now, and return the call that writes them; for a thread."""
-        high_watermarks = {}
+        high_watermarks = dict(self._high_watermarks)
         for key, partition in partitions.items():
             if not partition.has_folder:
                 # Nothing was ever written to it: there is nothing to remember, and a start has nothing to forget.
@@ -146,9 +154,18 @@ class CheckpointFiles:
         return write
 
     def write_segments(self, partitions: Mapping[TopicPartition, Partition]) -> None:
-        """List the segments of closed partitions: the next start misses what is taken away until then."""
-        listed = {key: partition.listed_segments for key, partition in partitions.items()}
-        self._write(SEGMENTS, checkpoints.write_segments({**(self._segments or {}), **listed}))
+        """List the segments of closed partitions: the next start sees what is taken away or added until then."""
+        listed = dict(self._segments or {})
+        for key, partition in partitions.items():
+            segments = partition.listed_segments
+            if segments is None:
+                # A list that lacks a partition would make its segments additions. The mark of the clean stop, which
+                # follows, makes the removal durable.
+                with suppress(FileNotFoundError):
+                    self._files.remove(f"{self._path}/{SEGMENTS}")
+                return
+            listed[key] = segments
+        self._write(SEGMENTS, checkpoints.write_segments(listed))
 
     # The files
 
@@ -165,11 +182,11 @@ class CheckpointFiles:
             logger.warning("%s/%s is not used: %s", self._path, name, error)
             return None
 
-    def _read_segments(self) -> dict[TopicPartition, dict[int, ListedSegment]] | None:
+    def _read_segments(self) -> dict[TopicPartition, Mapping[int, ListedSegment]] | None:
         """Return the list that a clean stop has left; None if it left none, or it cannot be read."""
         try:
             content = self._read(SEGMENTS)
-            return None if content is None else checkpoints.read_segments(content)
+            return None if content is None else dict(checkpoints.read_segments(content))
         except Malformed as error:
             logger.warning("%s/%s is not used: %s", self._path, SEGMENTS, error)
             return None

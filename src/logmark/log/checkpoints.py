@@ -7,12 +7,15 @@ from typing import NamedTuple
 
 from logmark.errors import Malformed
 from logmark.names import TopicPartition
+from logmark.wire import columns
+from logmark.wire.columns import HEADER_BYTES
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 CLEANED = "cleaner-offset-checkpoint"
 SEGMENTS = "logmark.segments"
+_CRC_AT = 17
 
 
 class Condition(enum.StrEnum):
@@ -32,6 +35,12 @@ class ListedSegment(NamedTuple):
     condition: Condition
     # Of its transaction index; None if it has none.
     aborted_checksum: int | None
+    # Of the header of its first batch: whether it is this segment and not another one. Only of the last segment.
+    head_checksum: int | None = None
+
+
+# The segments of all partitions, by base offset.
+ListedSegments = Mapping[TopicPartition, Mapping[int, ListedSegment]]
 
 
 def write_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
@@ -49,11 +58,11 @@ def read_offsets(data: bytes) -> dict[TopicPartition, int]:
     return offsets
 
 
-def write_segments(segments: Mapping[TopicPartition, Mapping[int, ListedSegment]]) -> bytes:
-    """Return the text that lists segments: partition, base offset, size, condition, checksum of the aborted ones."""
+def write_segments(segments: ListedSegments) -> bytes:
+    """Return the text that lists segments: partition, base offset, size, condition, checksums of aborts and head."""
     lines = [
         f"{topic} {partition} {base_offset} {listed.size_bytes} {listed.condition} "
-        f"{'-' if listed.aborted_checksum is None else listed.aborted_checksum}"
+        f"{_optional_text(listed.aborted_checksum)} {_optional_text(listed.head_checksum)}"
         for (topic, partition), found in sorted(segments.items())
         for base_offset, listed in sorted(found.items())
     ]
@@ -64,12 +73,21 @@ def read_segments(data: bytes) -> dict[TopicPartition, dict[int, ListedSegment]]
     """Return the segments in that text, by partition and base offset."""
     found: dict[TopicPartition, dict[int, ListedSegment]] = {}
     for line in _entries(data):
-        topic, partition, base_offset, size, condition, checksum = _split(line, 6)
+        topic, partition, base_offset, size, condition, aborted, head = _split(line, 7)
         if condition not in _CONDITIONS:
             raise Malformed(f"{condition!r} is not the condition of a segment")
-        listed = ListedSegment(_number(size), Condition(condition), None if checksum == "-" else _number(checksum))
+        listed = ListedSegment(_number(size), Condition(condition), _optional_number(aborted), _optional_number(head))
         found.setdefault(TopicPartition(topic, _number(partition)), {})[_number(base_offset)] = listed
     return found
+
+
+def checksum_head(data: bytes) -> int:
+    """Return the checksum of the header of a segment's first batch, by which a start knows the segment again.
+
+    It begins with the batch's own CRC: a bit that is flipped before that, which no CRC covers, makes no other segment.
+    """
+    head = data[_CRC_AT:HEADER_BYTES]
+    return columns.crc32c(head, 0, len(head))
 
 
 def write_epochs(epochs: list[tuple[int, int]]) -> bytes:
@@ -132,6 +150,14 @@ def _split(line: str, count: int) -> list[str]:
     if len(parts) != count:
         raise Malformed(f"checkpoint line {line!r} does not have {count} parts")
     return parts
+
+
+def _optional_text(number: int | None) -> str:
+    return "-" if number is None else str(number)
+
+
+def _optional_number(text: str) -> int | None:
+    return None if text == "-" else _number(text)
 
 
 def _number(text: str) -> int:

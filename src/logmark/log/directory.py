@@ -21,7 +21,8 @@ from logmark.clock import Clock
 from logmark.disk.descriptors import OUT_OF_DESCRIPTORS
 from logmark.disk.files import FileSystem, Lock
 from logmark.errors import UserError
-from logmark.log import checkpoints, identity
+from logmark.log import additions, catalog, checkpoints, identity
+from logmark.log.catalog import Catalog
 from logmark.log.checkpoint_files import CheckpointFiles
 from logmark.log.folders import PartitionFolders
 from logmark.log.groupcommit import GroupCommit
@@ -61,6 +62,8 @@ class DataDirectory:
         self.path = path
         self.cluster_id, self.directory_id, self.node_id = owner
         self.was_clean = files.exists(f"{path}/{CLEAN}")
+        # What was added since the last clean stop; the start has set it aside.
+        self.additions: list[str] = []
         committer.open_wal = self._open_wal
         self._files = files
         self._committer = committer
@@ -108,6 +111,7 @@ class DataDirectory:
                     wal_limits=wal_limits,
                 )  # fmt: skip
                 self._recovery.run(names, was_clean=self.was_clean, complete_folder=self._folders.complete)
+                self._set_additions_aside()
                 self._begin()
             except BaseException:
                 lock.release()
@@ -115,6 +119,24 @@ class DataDirectory:
         except OSError as error:
             raise unusable(path, error) from error
         return self
+
+    def _set_additions_aside(self) -> None:
+        """Set aside what was added to the folders of partitions since the last clean stop.
+
+        Raises UserError, before anything is changed, if it was added because folders were exchanged.
+        """
+        listed = self._checkpoints.listed_segments
+        content = self.read(catalog.FILE_NAME)
+        if listed is None or content is None:
+            return
+        topics = Catalog(content, path=f"{self.path}/{catalog.FILE_NAME}").entries()
+        all_found = additions.find_all(self.path, listed, topics, self._files)
+        if all_found:
+            additions.check_all_owners(self.path, listed, topics, self._files)
+        for folder, found in all_found.items():
+            for line in additions.set_aside(f"{self.path}/{folder}", found, self._files):
+                logger.warning("%s", line)
+            self.additions += [f"{folder}/{one}" for one in found]
 
     def _begin(self) -> None:
         # Gone before anything is written: a crash from here on must be seen as one.

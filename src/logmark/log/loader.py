@@ -8,12 +8,13 @@ recovery point the log is cut at the first bad batch. What is cut is kept in a f
 
 import logging
 from collections.abc import Mapping, Sequence, Set
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from logmark.disk.files import FileSystem
 from logmark.errors import Malformed
-from logmark.log import checkpoints, swap, transactions
+from logmark.log import checkpoints, cut_files, swap, transactions
+from logmark.log.additions import check_owner
 from logmark.log.checkpoints import Condition, ListedSegment
 from logmark.log.damage import BadBatch, Damage
 from logmark.log.epochs import FILE_NAME as EPOCHS
@@ -37,7 +38,6 @@ from logmark.wire.columns import HEADER_BYTES
 READ_BYTES = 1024 * 1024
 # Five batches in flight, each of the default largest size.
 TAIL_BYTES = 8 * 1024 * 1024
-CUT = ".cut"
 _LEFT_OVERS = (DELETED, ".tmp")
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,6 @@ class Loader:
             if name.endswith(LOG)
         ]
         self._find_holes()
-        self._cut_additions()
         self.snapshots = [int(name[:20]) for name in names if name.endswith(SNAPSHOT)]
         if not self.is_clean:
             self._finish_letting_go()
@@ -164,16 +163,6 @@ class Loader:
                 is_active = segment is self.segments[-1] and segment.base_offset >= self.cleaned_to
                 segment.is_dense = is_active
 
-    def _cut_additions(self) -> None:
-        """Cut what was added to the last segment after a clean stop: no broker has written it."""
-        last = self.segments[-1] if self.segments else None
-        listed = None if last is None or self.listed is None else self.listed.get(last.base_offset)
-        if last is None or listed is None or listed.condition is Condition.MISSING or last.size <= listed.size_bytes:
-            return
-        self._set_aside(last, listed.size_bytes, "it was added after the clean stop")
-        last.truncate(listed.size_bytes)
-        last.release()
-
     def _first_offset(self) -> int:
         """Return where the oldest segment began, also if it is missing; the log starts there or behind it."""
         if self.known_start is not None:
@@ -230,9 +219,15 @@ class Loader:
             self._remove(self.segments[:kept])
 
     def _open_cleanly(self, present: Set[str]) -> int | None:
-        """The log end after a clean stop, or None when something is missing and the log must be checked."""
+        """Return the log end after a clean stop, or None if something is missing and the log must be checked.
+
+        Raises UserError if the folder is another partition's.
+        """
         wanted = (file_name(segment.base_offset, suffix) for segment in self.segments for suffix in (INDEX, TIME_INDEX))
         missing = None if all(name in present for name in wanted) else "it lacks an index"
+        last = self.segments[-1]
+        if self.listed is not None and last.base_offset in self.listed:
+            check_owner(last, self.listed[last.base_offset])
         end = None if missing else self._end_of_log()
         if end is not None and self.segments[-1].size and end not in self.snapshots:
             # Without it nobody knows of open transactions, and whoever lost it may have lost what was aborted too.
@@ -378,22 +373,11 @@ class Loader:
 
     def _set_aside(self, segment: Segment, position: int, problem: str) -> None:
         """Keep what is about to be cut from a segment, unless it is only zeros."""
-        size = segment.size - position
-        path = f"{segment.path}.{position}{CUT}"
-        is_kept = False
-        for at in range(position, segment.size, READ_BYTES):
-            data = segment.read(at, min(READ_BYTES, segment.size - at))
-            if is_kept or data.count(0) != len(data):
-                if not is_kept:
-                    self.files.write(path, b"", sync=False)
-                    is_kept = True
-                with closing(self.files.open(path)) as file:
-                    file.pwrite(data, at - position)
-        if is_kept:
-            self.files.sync_file(path)
+        kept = cut_files.keep_tail(segment.path, position, self.files)
         logger.warning(
             "%s: cut %d bytes at byte %d, behind what is known to be durable (%s); %s",
-            segment.path, size, position, problem, f"they are kept in {path}" if is_kept else "they were zeros",
+            segment.path, segment.size - position, position, problem,
+            "they were zeros" if kept is None else f"they are kept in {kept}",
         )  # fmt: skip
 
     def _known_offset(self, at: int, expected: int) -> int | None:

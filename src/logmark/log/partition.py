@@ -21,7 +21,7 @@ from logmark.clock import Clock
 from logmark.disk.files import FileSystem
 from logmark.errors import LogFailed, Malformed
 from logmark.log.appender import Appended, Appender
-from logmark.log.checkpoints import Condition, ListedSegment
+from logmark.log.checkpoints import Condition, ListedSegment, checksum_head
 from logmark.log.cleaning import Limits, Plan
 from logmark.log.compaction import Due
 from logmark.log.damage import Damage
@@ -42,7 +42,7 @@ from logmark.log.state import LogState, LogStatus
 from logmark.log.swap import Incoming
 from logmark.log.timestamps import Found
 from logmark.log.write_recovery import WriteRecovery
-from logmark.wire.batches import BatchRules
+from logmark.wire.batches import HEADER_BYTES, BatchRules
 
 __all__ = ["Appended", "Partition", "batch_rules"]
 
@@ -109,8 +109,8 @@ class Partition:
         self.key = state.key
         self.name = state.name
         self.watchers = state.watchers
-        # The segments by base offset, when the log is closed.
-        self.listed_segments: Mapping[int, ListedSegment] = {}
+        # The segments by base offset, when the log is closed; None if they could not be listed.
+        self.listed_segments: Mapping[int, ListedSegment] | None = None
 
         # The parts' own methods, without a call in between: every Produce and Fetch request makes these.
         self.append = self._appender.append
@@ -271,6 +271,10 @@ class Partition:
                 listed[gap.first_offset] = ListedSegment(0, Condition.MISSING, None)
             else:
                 listed[gap.first_offset] = known._replace(condition=Condition.DAMAGED)
+        active = self._state.segments.active
+        if active is not None and active.size:
+            head = checksum_head(active.read(0, HEADER_BYTES))
+            listed[active.base_offset] = listed[active.base_offset]._replace(head_checksum=head)
         return listed
 
     async def wait_for_flush(self) -> None:

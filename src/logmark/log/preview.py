@@ -13,12 +13,12 @@ from logmark.disk.files import FileSystem
 from logmark.disk.overlay import OverlayFileSystem
 from logmark.errors import Malformed, UserError
 from logmark.log import checkpoints, swap
+from logmark.log.cut_files import CUT
 from logmark.log.directory import CLEAN
 from logmark.log.folder import complete_folder
 from logmark.log.folder_names import partition_of
 from logmark.log.folders import folders_by_id
 from logmark.log.identity import META
-from logmark.log.loader import CUT
 from logmark.log.segment import LOG, file_name
 from logmark.log.wal import log as wal
 from logmark.log.wal import replay

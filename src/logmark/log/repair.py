@@ -16,6 +16,7 @@ from functools import partial
 from logmark.disk.files import File, FileSystem
 from logmark.errors import Malformed, UserError
 from logmark.log import checkpoints, chunks
+from logmark.log.additions import Addition, set_aside
 from logmark.log.cleaning import CLEANED
 from logmark.log.damage import Damage
 from logmark.log.directory import CLEAN
@@ -80,6 +81,13 @@ class Repair:
         self.steps: list[Step] = []
         self.kept: list[str] = []
         self.size_bytes = 0
+        if verified.is_exchanged:
+            raise UserError(
+                f"Folders or files of partitions in {verified.path} were exchanged, and a repair would make that "
+                "permanent. Nothing was changed. Put each back in its place first."
+            )
+        for folder, additions in verified.additions.items():
+            self._add(f"keep what was added to {folder} in files that nobody reads", self._leave_out, folder, additions)
         for found in verified.partitions:
             self._plan(found)
         for name in verified.wrong_checkpoints:
@@ -130,6 +138,9 @@ class Repair:
             self._add(f"have the next start check {found.folder} from its beginning", self._have_checked, found)
 
     # Segments
+
+    def _leave_out(self, folder: str, additions: list[Addition]) -> None:
+        set_aside(self._path(folder), additions, self._files)
 
     def _path(self, name: str) -> str:
         return f"{self._verified.path}/{name}"

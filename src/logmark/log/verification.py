@@ -9,7 +9,8 @@ from logmark import properties
 from logmark.disk.files import FileSystem, Lock
 from logmark.disk.overlay import OverlayFileSystem
 from logmark.errors import Malformed, Refused, UserError
-from logmark.log import checkpoints, preview
+from logmark.log import additions, checkpoints, preview
+from logmark.log.additions import Addition
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry, check_name
 from logmark.log.checkpoints import CLEANED, ListedSegment
@@ -50,6 +51,10 @@ class Verified:
     partitions: list[PartitionFindings] = field(default_factory=list)
     found: list[Finding] = field(default_factory=list)
     wrong_checkpoints: list[str] = field(default_factory=list)
+    # What was added to the folders since the last clean stop; the next start sets it aside.
+    additions: dict[str, list[Addition]] = field(default_factory=dict)
+    # Whether the folders of partitions were exchanged: then nothing may be changed.
+    is_exchanged: bool = False
     topic_ids: dict[str, bytes] = field(default_factory=dict)
     size_bytes: int = 0
 
@@ -112,7 +117,8 @@ class Verification:
         self._topics: dict[str, Entry] = {}
         self._next_producer_id: int | None = None
         self._offsets: dict[str, dict[TopicPartition, int]] = {}
-        self._listed: dict[TopicPartition, dict[int, ListedSegment]] = {}
+        # The segments that the last clean stop has left; None if there is no list of it.
+        self._listed: dict[TopicPartition, dict[int, ListedSegment]] | None = None
         self._ids: dict[str, tuple[str, bytes]] = {}
 
     @property
@@ -140,6 +146,8 @@ class Verification:
         self._read_checkpoints()
         if self._result.has_wal:
             self._check_wal(overlay)
+        else:
+            self._check_additions(overlay)
         for folder in self._folders:
             match = _FOLDER.fullmatch(folder)
             if match is not None:
@@ -240,6 +248,36 @@ class Verification:
             self._note(cut.path, f"a recovery cuts {cut.size_bytes} bytes from byte {cut.position} on",
                        "They were never acknowledged.")  # fmt: skip
 
+    # Additions
+
+    def _check_additions(self, overlay: OverlayFileSystem) -> None:
+        """Report what was added since the clean stop, and go on with the folders as the next start will leave them."""
+        if self._listed is None:
+            return
+        topics = [entry for entry in self._topics.values() if not entry.is_deleting]
+        try:
+            additions.check_all_owners(self._path, self._listed, topics, self._files)
+        except UserError as error:
+            self._result.is_exchanged = True
+            problem = str(error).rstrip(".")
+            self._add(Kind.CATALOGUE, checkpoints.SEGMENTS, problem, "No broker starts on the directory.")
+            return
+        found = self._result.additions = additions.find_all(self._path, self._listed, topics, self._files)
+        for folder, each in found.items():
+            for name, position, problem in each:
+                self._result.found.append(
+                    Finding(
+                        kind=Kind.STATE,
+                        path=f"{folder}/{name}",
+                        problem=problem,
+                        position=position,
+                        meaning="No broker has written it. The next start, or a repair, keeps it in a file beside the "
+                        "log that nobody reads.",
+                    )
+                )
+            additions.set_aside(f"{self._path}/{folder}", each, overlay)
+        self._files = overlay
+
     # Partitions
 
     def _check_partition(self, folder: str, key: TopicPartition, told: Callable[[int], None]) -> None:
@@ -254,7 +292,7 @@ class Verification:
             is_ours=self._result.is_ours,
             flushed_to=self._flushed_to(key),
             log_start_offset=self._offsets[checkpoints.LOG_STARTS].get(key),
-            listed=self._listed.get(key, ()),
+            listed=(self._listed or {}).get(key, ()),
             is_synced=self._result.is_ours and (self._result.is_clean or self._preview is not None),
             told=told,
         ).run()
