@@ -16,8 +16,6 @@ OWN_MAPPING_BYTES_MIN = 16 << 20
 
 # A full collection of garbage that takes longer has looked at a hundred thousand objects that stay.
 COLLECTION_SECONDS_MAX = 0.010
-# So many objects may be dropped that are never searched for garbage, before all are searched again.
-DROPPED_MAX = 500_000
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
@@ -54,21 +52,18 @@ class GarbageCollection:
 
     A full collection looks at every object that is alive, which takes a second for a few million. So what a long one
     has found alive is frozen: no later one looks at it. What is frozen and dropped afterwards is freed as ever, but for
-    cycles of objects, which only a collection frees. The code that drops such cycles counts them: after many of them
-    one more collection looks at everything.
+    cycles of objects, which only a collection frees. So whatever a client can make the broker drop must be no cycle:
+    deleted partitions above all.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.thread_time) -> None:
         self._clock = clock
         self._began = 0.0
-        self._dropped = 0
-        self._is_managed = False
 
     def manage(self) -> None:
         """Freeze what is alive, and from now on what long collections find alive; for a process of our own."""
         gc.freeze()
         gc.callbacks.append(self.on_collection)
-        self._is_managed = True
 
     def on_collection(self, phase: str, info: dict[str, int]) -> None:
         """Freeze what is alive at the end of a full collection that took long; it calls this before and after each."""
@@ -76,13 +71,3 @@ class GarbageCollection:
             self._began = self._clock()
         elif info["generation"] == 2 and self._clock() - self._began > COLLECTION_SECONDS_MAX:
             gc.freeze()
-
-    def note_dropped(self, objects: int) -> None:
-        """Count objects that were dropped and that only a collection can free; let the next one look at everything."""
-        self._dropped += objects
-        if self._is_managed and self._dropped >= DROPPED_MAX:
-            self._dropped = 0
-            gc.unfreeze()
-
-
-garbage = GarbageCollection()

@@ -261,13 +261,16 @@ class Cleaner:
                 )  # fmt: skip
                 return
             incoming = await loop.run_in_executor(None, swap.load, partition.folder, found, self._files)
-            try:
-                swapped = partition.take_over(incoming, now_ms=self._clock.now_ms())
-            except LogFailed:
-                incoming.file.close()
-                swap.drop(partition.folder, found, self._files)
-                raise
-            await swapped
+            # Not by a name: a future that fails refers to this frame, and so to itself and the partition.
+            await self._take_over(partition, incoming, found)
+
+    def _take_over(self, partition: Partition, incoming: swap.Incoming, cleaned: Cleaned) -> asyncio.Future[None]:
+        try:
+            return partition.take_over(incoming, now_ms=self._clock.now_ms())
+        except LogFailed:
+            incoming.file.close()
+            swap.drop(partition.folder, cleaned, self._files)
+            raise
 
     async def _outputs(self, plan: Plan) -> AsyncIterator[Cleaned | Done]:
         """What the worker hands out, waited for in the cleaner's thread."""

@@ -25,7 +25,6 @@ from logmark.log.directory import DataDirectory
 from logmark.log.partition import Partition, batch_rules
 from logmark.log.partitions import DeletedPartition
 from logmark.log.settings import TopicSettings
-from logmark.memory import garbage
 from logmark.names import OFFSETS_TOPIC, OFFSETS_TOPIC_PARTITIONS, TopicPartition
 from logmark.wire.batches import BatchRules
 
@@ -35,8 +34,6 @@ FIRST_LOOK, SLOW_MS = 100, 1
 SEEN_IN_A_TURN = 25
 # One that never had a record has nothing to look at.
 EMPTY_SHARE = 0.02
-# A log is a cycle of so many objects, about.
-PARTITION_OBJECTS = 40
 # Closing a log closes its files: that takes so much longer than closing one that has none.
 CLOSE_STEPS = 10
 
@@ -387,7 +384,6 @@ class Logs:
                 await partition.wait_for_flush()
                 closed += self._directory.begin_deletion(topic.name, [partition.index])
                 await pace.step(CLOSE_STEPS if partition.has_folder else 1)
-            garbage.note_dropped(PARTITION_OBJECTS * topic.partition_count)
         for forget in self.on_topics_deleted:
             await forget(list(topics))
         try:

@@ -21,7 +21,7 @@ from logmark.broker.server import Address, Broker, Listener
 from logmark.cli.stop_signals import StopSignals, stop_signals
 from logmark.errors import UserError
 from logmark.escaping import escape
-from logmark.memory import garbage, keep_freed_buffers
+from logmark.memory import GarbageCollection, keep_freed_buffers
 
 log = logging.getLogger("logmark")
 
@@ -117,7 +117,7 @@ async def _serve(broker: Broker, where: str, signals: StopSignals) -> None:
     # every client for half a second.
     gc.disable()
     await broker.start()
-    garbage.manage()
+    GarbageCollection().manage()
     gc.enable()
     for listener in broker.listeners:
         if not listener.is_loopback:

@@ -98,6 +98,10 @@ class Appender:
         self._is_prepared = False
         self.is_changed = is_changed
 
+    def close(self) -> None:
+        """Drop the log, which is closed."""
+        del self._log
+
     # Appending
 
     def append(self, batch: ProducedBatch, *, now_ms: int, from_client: bool = True) -> Appended:

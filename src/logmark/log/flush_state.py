@@ -37,11 +37,17 @@ class FlushState:
         if segments:
             self._flusher.points[self._state.key] = self.recovery_point
 
+    def close(self) -> None:
+        """Drop the log, which is closed, and all that is pending."""
+        del self._log
+        self.replace_pending([], [])
+
     # Pending work
 
     def request(self) -> None:
-        """Have the partition flushed soon."""
-        self._flusher.mark(self._log)
+        """Have the partition flushed soon, unless it is closed."""
+        if not self._state.is_closed:
+            self._flusher.mark(self._log)
 
     def add_syncs(self, *syncs: Callable[[], None]) -> None:
         """Let the next flush make these calls, in this order, before it proves a recovery point."""

@@ -237,8 +237,13 @@ class Partition:
         self._deleter.load()
 
     def close(self, *, clean: bool = True) -> bool:
-        """Close the log and return whether its files are complete, so that the next start need not check them."""
+        """Close the log and return whether its files are complete, so that the next start need not check them.
+
+        The parts drop the partition, so that it is freed with its last user and not by the garbage collector.
+        """
         state = self._state
+        if state.is_closed:
+            return False
         if self._flusher.is_busy_with(self):
             self._flusher.finish()
         self._flusher.forget(self)
@@ -253,6 +258,10 @@ class Partition:
             self.listed_segments = self._list_segments()
         state.close()
         state.segments.close()
+        state.producers.recall = None
+        self._appender.close()
+        self._flush_state.close()
+        self._recovery.close()
         return is_complete and clean
 
     def _list_segments(self) -> dict[int, ListedSegment]:
@@ -356,7 +365,8 @@ class Partition:
     def _on_stop(self, failure: LogFailed, error: BaseException | None) -> None:
         """Fail everything that waits for this log; after a full disk, have the broker try to resume it."""
         self._high_watermark.fail(failure)
-        self._log_to_clean.fail(failure)
+        # Of its own: whoever is woken adds its frames to it, and so the partition, which would keep it.
+        self._log_to_clean.fail(LogFailed(str(failure)))
         self._state.notify_watchers()
         self._recovery.note_failure(error)
 

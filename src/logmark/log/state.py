@@ -159,6 +159,8 @@ class LogState:
         if self.failure is None:
             self.failure = LogFailed(f"The log of {self.name} is closed.")
             self._on_stop(self.failure, None)
+        # It knows the partition, which knows this state.
+        del self._on_stop
 
     def _change_status(self, status: LogStatus) -> None:
         if status not in TRANSITIONS[self.status]:

@@ -67,6 +67,8 @@ class ThreadWorker:
             except Exception as caught:  # noqa: BLE001 - a thread that died would leave its waiters waiting for ever
                 error = caught
             self._reports.put((done, error))
+            # Until the next job comes, this thread would hold the logs of the last one.
+            del given, job, done, error
             if not self._is_woken:
                 self._is_woken = True
                 # The loop may be closed already: then nobody waits any more.

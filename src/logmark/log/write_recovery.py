@@ -107,6 +107,10 @@ class WriteRecovery:
         if self._is_passing or self._state.status is LogStatus.SUSPECT:
             self._committer.flusher.troubled.add(self._log)
 
+    def close(self) -> None:
+        """Drop the log, which is closed."""
+        del self._log
+
     def confirm(self) -> None:
         """Note that a flush succeeded: the disk takes what this log writes."""
         self._backoff.reset()
@@ -114,20 +118,22 @@ class WriteRecovery:
     async def run(self) -> None:
         """Resume writes if the disk allows it; else request another attempt, or leave the log to a restart."""
         state, committer = self._state, self._committer
-        flusher = committer.flusher
-        if flusher.is_busy_with(self._log) or committer.is_busy_with(self._log):
+        if state.is_closed:
+            return
+        log, flusher = self._log, committer.flusher
+        if flusher.is_busy_with(log) or committer.is_busy_with(log):
             return
         is_suspect = state.status is LogStatus.SUSPECT
         if is_suspect and not self._is_passing and not self._backoff.is_over:
             return
-        flusher.troubled.discard(self._log)
-        if state.is_closed or committer.failure is not None:
+        flusher.troubled.discard(log)
+        if committer.failure is not None:
             return
         if state.status is LogStatus.OPEN:
             # A full disk, or a lack of descriptors, held up a flush.
-            flusher.mark(self._log)
+            flusher.mark(log)
             return
-        loader = self._log.new_loader()
+        loader = log.new_loader()
         sizes = self._durable_sizes()
         point, end = self._flush_state.recovery_point, state.high_watermark
         is_in_wal = is_suspect and committer.has_wal
@@ -138,7 +144,7 @@ class WriteRecovery:
                 # The disk has failed the first record of the log, before there was anything of it.
                 complete_folder(state.folder, state.topic_id, self._files)
             if is_in_wal:
-                committer.rewrite(self._log, state.folder, point, end)
+                committer.rewrite(log, state.folder, point, end)
             else:
                 disk_full.cut_back(state.folder, sizes, end, self._files)
             loaded = loader.load()
