@@ -115,15 +115,18 @@ class Declared:
 class Numbers(Declared):
     """A topic of numbers, in two partitions, each of them sent twice; and what the pipelines have made of them."""
 
-    def __init__(self, broker: BrokerUnderTest, folder: Path) -> None:
+    def __init__(self, broker: BrokerUnderTest, folder: Path, *, sent: int | None = None) -> None:
+        """With `sent` the topics are there already, and hold so many numbers."""
+        for name in ("numbers", "alerts") if sent is None else ():
+            broker.create_topic(name, 2, config={"retention.ms": "-1"})
         super().__init__(
             servers=broker.bootstrap_servers,
-            topic=broker.create_topic("numbers", 2, config={"retention.ms": "-1"}),
-            alerts=broker.create_topic("alerts", 2, config={"retention.ms": "-1"}),
+            topic=broker.unique("numbers"),
+            alerts=broker.unique("alerts"),
             folder=folder,
         )
         self.broker = broker
-        self.sent = 0
+        self.sent = sent or 0
 
     def job(self, kind: str) -> Job:
         """One of the pipelines, by the name of its method."""

@@ -43,17 +43,17 @@ class Killed(BaseException):
 
 
 class Scene:
-    """A pipeline of either kind that has read its first numbers, and the code that shall read them again."""
+    """A pipeline whose queries are on paper, and whose process dies without a word."""
 
-    def __init__(self, broker: BrokerUnderTest, folder: Path, client: Client, *, to_topic: bool) -> None:
-        self.numbers = Numbers(broker, folder)
-        self.paper = Paper(self.numbers)
-        self.client = client
-        self.to_topic = to_topic
-        self.job: Job = self.numbers.job("fraud") if to_topic else self.numbers.job("counts")
-        self.numbers.send(20)
-        self.go_on()
-        self.numbers.label, self.numbers.divisors = "new", [2, 3]
+    def __init__(self, numbers: Numbers, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.numbers = numbers
+        self.paper = Paper(numbers)
+        self.client = numbers.broker.closing(Client(numbers.servers, timeout_s=20.0))
+        self.job: Job = numbers.job(kind)
+        self.to_topic = kind != "counts"
+        monkeypatch.setattr(Replay, "_give_back", lambda replay: None)
+        monkeypatch.setattr(replaying, "run", self.paper.run)
+        monkeypatch.setattr(replaying, "run_until_close", self.paper.run)
 
     def go_on(self) -> None:
         """The live version reads all there is."""
@@ -111,12 +111,11 @@ def client(our_broker: BrokerUnderTest) -> Iterator[Client]:
 
 
 def staged(broker: BrokerUnderTest, folder: Path, monkeypatch: pytest.MonkeyPatch, *, to_topic: bool) -> Scene:
-    """A scene whose queries are on paper, and whose process dies without a word."""
-    client = broker.closing(Client(broker.bootstrap_servers, timeout_s=20.0))
-    scene = Scene(broker, folder, client, to_topic=to_topic)
-    monkeypatch.setattr(Replay, "_give_back", lambda replay: None)
-    monkeypatch.setattr(replaying, "run", scene.paper.run)
-    monkeypatch.setattr(replaying, "run_until_close", scene.paper.run)
+    """A pipeline of either kind that has read its first numbers, and the code that shall read them again."""
+    scene = Scene(Numbers(broker, folder), "fraud" if to_topic else "counts", monkeypatch)
+    scene.numbers.send(20)
+    scene.go_on()
+    scene.numbers.label, scene.numbers.divisors = "new", [2, 3]
     return scene
 
 
