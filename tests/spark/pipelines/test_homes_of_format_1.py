@@ -16,14 +16,14 @@ import pytest
 from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.names import TopicPartition
-from logmark.spark.pipelines.replaying import abandon
+from logmark.spark.pipelines.replay.fence import give_back
+from logmark.spark.pipelines.replay.runner import abandon
+from logmark.spark.pipelines.replay.state import check_may_run, read_work
 from logmark.spark.pipelines.status import read_status
-from logmark.spark.pipelines.taking import give_back
-from logmark.spark.pipelines.works import check_may_run, read_work
 from logmark.wire import batches
 from tests.harness.brokers import BrokerUnderTest
-from tests.spark.pipelines.paper import Superseded
-from tests.spark.pipelines.staged import Numbers
+from tests.spark.pipelines.fake_queries import Superseded
+from tests.spark.pipelines.number_pipelines import Numbers
 from tests.spark.pipelines.test_replay_steps import Scene
 
 ARCHIVE = Path(__file__).with_name("homes_of_format_1.tar.gz")

@@ -14,12 +14,14 @@ from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.moves.targets import ToEarliest
-from logmark.spark.pipelines import lineage, releasing, replaying, working
-from logmark.spark.pipelines.aims import parse_aim
-from logmark.spark.pipelines.building import connect, is_close, standing
-from logmark.spark.pipelines.lineage import drop, previous, versions_of
-from logmark.spark.pipelines.plans import check_older, kind_of, plan_version
-from logmark.spark.pipelines.replaying import (
+from logmark.spark.pipelines import supervisor as working
+from logmark.spark.pipelines import versions as lineage
+from logmark.spark.pipelines.replay import publication as releasing
+from logmark.spark.pipelines.replay import runner as replaying
+from logmark.spark.pipelines.replay.build import connect, is_close, standing
+from logmark.spark.pipelines.replay.fence import claim, give_back
+from logmark.spark.pipelines.replay.plan import check_older, kind_of, plan_version
+from logmark.spark.pipelines.replay.runner import (
     Choices,
     Outcome,
     Replay,
@@ -29,13 +31,14 @@ from logmark.spark.pipelines.replaying import (
     begin_taking_back,
     rebuild,
 )
-from logmark.spark.pipelines.taking import claim, give_back
-from logmark.spark.pipelines.working import Job, start_live
-from logmark.spark.pipelines.works import Kind, read_work
+from logmark.spark.pipelines.replay.state import Kind, read_work
+from logmark.spark.pipelines.replay.targets import parse_aim
+from logmark.spark.pipelines.supervisor import Job, start_live
+from logmark.spark.pipelines.versions import drop, previous, versions_of
 from logmark.spark.tables.versions import list_versions
 from tests.harness.brokers import BrokerUnderTest
-from tests.spark.pipelines.paper import Died, Paper, Superseded
-from tests.spark.pipelines.staged import Numbers
+from tests.spark.pipelines.fake_queries import Died, Paper, Superseded
+from tests.spark.pipelines.number_pipelines import Numbers
 
 
 class Killed(BaseException):
