@@ -85,9 +85,9 @@ def steps_of(address: str, topic: str) -> Steps:
 
     from logmark.memory import keep_freed_buffers
     from logmark.spark.source.arrow import pieces, to_arrow
-    from logmark.spark.source.batches import ranges_of
-    from logmark.spark.source.fetching import DECOMPRESSED_BYTES_MAX, Expansion, connect, windows
+    from logmark.spark.source.batch_ranges import ranges_of
     from logmark.spark.source.options import parse
+    from logmark.spark.source.range_reader import DECOMPRESSED_BYTES_MAX, Expansion, connect, windows
     from logmark.wire import columns
 
     keep_freed_buffers()

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from examples.clicks import checks, features, fraud
 from examples.clicks.stage import Stage
 from logmark.offsets.moves.targets import ToEarliest
-from logmark.spark.pipelines.building import connect, group_of
-from logmark.spark.pipelines.plans import plan_version
-from logmark.spark.pipelines.replaying import Choices, Outcome, Replay, Telling, begin
-from logmark.spark.pipelines.works import Kind
+from logmark.spark.pipelines.replay.build import connect, group_of
+from logmark.spark.pipelines.replay.plan import plan_version
+from logmark.spark.pipelines.replay.runner import Choices, Outcome, Replay, Telling, begin
+from logmark.spark.pipelines.replay.state import Kind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -9,13 +9,13 @@ from examples.clicks.board import Board, View
 from examples.clicks.checks import Checks
 from examples.clicks.truth import Truth
 from logmark.spark import Pipeline, Table
-from logmark.spark.pipelines.submitting import job_of
+from logmark.spark.pipelines.program import job_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from logmark.spark.pipelines.working import Job
+    from logmark.spark.pipelines.supervisor import Job
 
 PATIENCE_S = 600
 RESTARTS_MAX = 5

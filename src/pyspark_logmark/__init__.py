@@ -6,9 +6,22 @@ from logmark.spark.sessions import check_spark
 try:
     check_spark()
 except UserError:
-    # Spark passes over a module that fails at import and says that there is no such format: say what is wrong instead.
-    from logmark.spark.outdated import DefaultSource
+    from pyspark.sql.datasource import DataSource
+
+    class DefaultSource(DataSource):
+        """The format on a Spark that is too old for it: every use raises the error that says which one is needed.
+
+        Spark ignores a module that fails at import, and says that there is no such format.
+        """
+
+        @classmethod
+        def name(cls) -> str:
+            return "logmark"
+
+        def schema(self) -> str:
+            check_spark()
+            raise AssertionError("this Spark is new enough")
 else:
-    from logmark.spark.source.reader import DefaultSource  # type: ignore[assignment]
+    from logmark.spark.source.data_source import DefaultSource  # type: ignore[assignment]
 
 __all__ = ["DefaultSource"]

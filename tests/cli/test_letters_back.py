@@ -11,7 +11,7 @@ from logmark.offsets.letters import Headers, headers_of, refused
 from logmark.wire import batches
 from tests.cli.conftest import Ran, run
 from tests.harness.brokers import BrokerUnderTest
-from tests.spark.sending import rows
+from tests.spark.sink_rows import rows
 
 FOREVER = {"retention.ms": "-1"}
 Command = Callable[..., Ran]

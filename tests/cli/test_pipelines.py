@@ -14,8 +14,8 @@ import pytest
 
 from logmark.spark import read_table
 from logmark.spark.pipelines.home import Home, Record
+from logmark.spark.pipelines.replay.state import Kind, Work, remember_work
 from logmark.spark.pipelines.status import BatchDone, State, Status, write_status
-from logmark.spark.pipelines.works import Kind, Work, remember_work
 from tests.cli.conftest import Ran, run
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until

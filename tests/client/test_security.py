@@ -146,8 +146,8 @@ def test_tls_is_spoken_with_a_trusted_certificate(secure: SecureNode) -> None:
 
 @pytest.mark.kafka
 def test_a_pkcs12_truststore_is_trusted_by_the_source_of_spark(secure: SecureNode, tmp_path: Path) -> None:
-    from logmark.spark.source.fetching import read_range
     from logmark.spark.source.options import parse
+    from logmark.spark.source.range_reader import read_range
     from logmark.spark.source.ranges import Range
     from tests.client.test_stores import PASSWORD, by_keytool
 

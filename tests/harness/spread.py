@@ -14,9 +14,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 SPARK = "all that use the one Spark"
 # Long files that the alphabet would give out late; a worker must not be left alone with one of them in the end.
 LONG = (
-    "tests/spark/kills/", "tests/oracle/", "tests/spark/pipelines/test_submit.py", "tests/spark/pipelines/test_replay_",
-    "tests/crash/", "tests/examples/test_demo.py", "tests/cli/test_pipelines.py", "tests/frame/test_wheel.py",
-    "tests/compat/test_kafka_consumer_groups.py",
+    "tests/spark/kills/", "tests/oracle/", "tests/spark/pipelines/test_program.py",
+    "tests/spark/pipelines/test_replay_", "tests/crash/", "tests/examples/test_demo.py", "tests/cli/test_pipelines.py",
+    "tests/frame/test_wheel.py", "tests/compat/test_kafka_consumer_groups.py",
 )  # fmt: skip
 _USES_SPARK = re.compile(r"\bspark: \"?SparkSession\b")
 

@@ -17,15 +17,15 @@ from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.marks import Mark
 from logmark.spark import Pipeline, Table, read_table
-from logmark.spark.pipelines.declaration import Version
 from logmark.spark.pipelines.home import Home, default_root
-from logmark.spark.pipelines.queries import Brokers, read_records
+from logmark.spark.pipelines.pipeline import Version
+from logmark.spark.pipelines.query import Brokers, read_records
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.gateway import call_tool
 from tests.harness.node import wait_until
 from tests.harness.own import OwnBroker
 from tests.harness.tools import CONSUMER_GROUPS, run_logmark
-from tests.spark.driver import NAME, keep
+from tests.spark.kept_rows_driver import NAME, keep
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -262,7 +262,7 @@ def _kill_in_mid_stream(of: Pipeline) -> None:
     enough = _batches(of) + 2
     arguments = [str(of.bootstrap_servers), str(of.topics), of.group, str(table_of(of)), str(default_root())]
     driver = subprocess.Popen(
-        [sys.executable, "-m", "tests.spark.driver", *arguments],
+        [sys.executable, "-m", "tests.spark.kept_rows_driver", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

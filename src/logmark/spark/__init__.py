@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from logmark.spark.pipelines.declaration import Pipeline, Table, Topic
+    from logmark.spark.pipelines.pipeline import Pipeline, Table, Topic
     from logmark.spark.sessions import session
     from logmark.spark.sink.topics import write_topic
     from logmark.spark.tables.compaction import optimize_table, vacuum_table
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 _NAMES = {
-    "pipelines.declaration": ("Pipeline", "Table", "Topic"),
+    "pipelines.pipeline": ("Pipeline", "Table", "Topic"),
     "sessions": ("session",),
     "sink.topics": ("write_topic",),
     "tables.compaction": ("optimize_table", "vacuum_table"),

@@ -12,10 +12,10 @@ import pytest
 
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.spark_cluster import SparkCluster, spark_cluster
-from tests.spark.cluster.bare import bare_python, only_on_the_driver, package
-from tests.spark.cluster.work import values, work
-from tests.spark.sending import rows as sent
-from tests.spark.staging import rows
+from tests.spark.cluster.bare_session_driver import bare_python, only_on_the_driver, package
+from tests.spark.cluster.cluster_driver import values, work
+from tests.spark.sink_rows import rows as sent
+from tests.spark.table_batches import rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,7 +48,10 @@ def run_work(
 ) -> Any:
     """What the work answers when its driver runs beside the cluster."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.cluster.work", cluster.master, *arguments, json.dumps(config or {})],
+        [
+            sys.executable, "-m", "tests.spark.cluster.cluster_driver", cluster.master, *arguments,
+            json.dumps(config or {}),
+        ],
         capture_output=True,
         text=True,
         timeout=600,

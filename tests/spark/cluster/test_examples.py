@@ -10,11 +10,11 @@ from examples.clicks.checks import alerts
 from tests.harness.brokers import own_broker, warm_up
 from tests.harness.node import kafka_node, wait_until
 from tests.harness.spark_cluster import SparkCluster, driver_settings, spark_cluster
-from tests.spark.cluster.bare import bare_python, only_on_the_driver, package
+from tests.spark.cluster.bare_session_driver import bare_python, only_on_the_driver, package
 from tests.spark.example_pipelines import Examples
 from tests.spark.kills.processes import Program
 from tests.spark.kills.test_kills import SEED
-from tests.spark.staging import rows
+from tests.spark.table_batches import rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.soak, pytest.mark.timeout(3600)]
 

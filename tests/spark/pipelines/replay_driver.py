@@ -7,12 +7,12 @@ from pathlib import Path
 
 from logmark.offsets.moves.targets import ToEarliest
 from logmark.spark import session
-from logmark.spark.pipelines.building import connect
-from logmark.spark.pipelines.plans import plan_version
-from logmark.spark.pipelines.replaying import Choices, Replay, Telling, begin, unfinished
-from logmark.spark.pipelines.works import Kind
+from logmark.spark.pipelines.replay.build import connect
+from logmark.spark.pipelines.replay.plan import plan_version
+from logmark.spark.pipelines.replay.runner import Choices, Replay, Telling, begin, unfinished
+from logmark.spark.pipelines.replay.state import Kind
 from tests.harness.sparks import quick_java
-from tests.spark.pipelines.staged import Declared
+from tests.spark.pipelines.number_pipelines import Declared
 
 
 def main(kind: str, name: str, servers: str, topic: str, alerts: str, folder: str, killed_at: int) -> None:

@@ -19,8 +19,8 @@ from logmark.spark.tables.modes import Rules
 from logmark.spark.tables.versions import swap_in, version_path
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
-from tests.spark.source.test_following import EARLY, P0, P1, FakeCluster, follow, step
-from tests.spark.staging import batch
+from tests.spark.source.test_group_follower import EARLY, P0, P1, FakeCluster, follow, step
+from tests.spark.table_batches import batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

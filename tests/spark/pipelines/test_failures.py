@@ -1,188 +1,261 @@
-"""The record that a pipeline fails on is found by halving, and nothing is named that does not fail alone."""
-
-import json
-import random
-from collections.abc import Callable
-from pathlib import Path
+"""Whether a failed query is started again, by the very texts that Spark makes of failures."""
 
 import pytest
 
-from logmark.names import TopicPartition
-from logmark.spark.pipelines.failures import Narrowed, Ranges, failed_ranges, halves, is_alike, narrow, size_of, told
-from logmark.spark.pipelines.restarts import Kind, judge
+from logmark.client.errors import AuthenticationFailed, BrokerUnreachable, NoCoordinator
+from logmark.errors import ErrorCode, UserError
+from logmark.spark.errors import Contended, Interrupted, Superseded
+from logmark.spark.pipelines.failures import CALM_AFTER_S, PAUSE_S_MAX, Kind, Restarts, judge, judge_raised
 
-P0, P1, P2 = (TopicPartition("clicks", number) for number in range(3))
-WHOLE: Ranges = {P0: (100, 164), P1: (0, 1), P2: (7, 1000)}
-
-
-def on(*bad: tuple[TopicPartition, int]) -> Callable[[Ranges], bool]:
-    """Fails on a part that holds one of these records."""
-    return lambda part: any(place in part and part[place][0] <= offset < part[place][1] for place, offset in bad)
-
-
-def never() -> bool:
-    return False
-
-
-@pytest.mark.parametrize("bad", [(P0, 100), (P0, 163), (P1, 0), (P2, 7), (P2, 500), (P2, 999)])
-def test_the_only_record_that_fails_is_named_after_few_tries(bad: tuple[TopicPartition, int]) -> None:
-    found = narrow(WHOLE, on(bad), is_late=never)
-
-    assert bad == found.record
-    assert found.tries <= 12
-    assert f"It fails on the record {bad[0]} offset {bad[1]}." == told(found, WHOLE)
+_QUERY = """
+=== Streaming Query ===
+Identifier: [id = 03bd6cb9-3a65-4e75-a851-0402f99ef3a0, runId = 048ddb02-d64d-4f25-ae42-2da57166ba19]
+Current State: ACTIVE
+"""
+_PROXY = """\
+An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
+  File "/env/lib/python3.11/site-packages/py4j/clientserver.py", line 644, in _call_proxy
+    return_value = getattr(self.pool[obj_id], method)(*params)
+  File "/env/lib/python3.11/site-packages/logmark/spark/tables/table.py", line 76, in write
+    is_computed = put(table, batch, rows.schema.json(), lambda folder: _stage(rows, folder), rules)
+"""
 
 
-def test_of_several_records_that_fail_one_is_named() -> None:
-    bad = (P0, 130), (P2, 8), (P2, 900)
-
-    assert narrow(WHOLE, on(*bad), is_late=never).record in bad
-
-
-def test_what_fails_only_together_is_not_named_as_one() -> None:
-    def both(part: Ranges) -> bool:
-        return on((P0, 120))(part) and on((P0, 140))(part)
-
-    found = narrow(WHOLE, both, is_late=never)
-
-    assert None is found.record
-    assert both(found.ranges)
-    assert size_of(found.ranges) < size_of(WHOLE)
-    assert told(found, WHOLE).startswith("It fails on a record among clicks-0 offsets 1")
+def ours(name: str, sentence: str) -> str:
+    """A sentence of ours, as Spark wraps it."""
+    return f"{_PROXY}logmark.{name}: {sentence}\n{_QUERY}"
 
 
-def test_what_does_not_fail_again_leaves_the_whole_batch() -> None:
-    found = narrow(WHOLE, lambda part: False, is_late=never)
+IN_CODE = f"""{_PROXY}\
+  File "/home/ann/billing.py", line 21, in price
+    raise ValueError("boom "+str(v))
+pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/home/ann/billing.py", line 21, in price
+    raise ValueError("boom "+str(v))
+ValueError: boom b'v1'
+{_QUERY}"""
+IN_A_LIBRARY_THAT_CODE_CALLS = f"""{_PROXY}\
+pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/home/ann/shop/prices.py", line 7, in parsed
+    return json.loads(text)
+  File "/usr/lib/python3.11/json/__init__.py", line 346, in loads
+    return _default_decoder.decode(s)
+json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)
+{_QUERY}"""
+IN_OUR_OWN = f"""{_PROXY}\
+pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/env/lib/python3.11/site-packages/logmark/spark/source/range_reader.py", line 36, in connect
+    return Client(options.bootstrap_servers)
+AttributeError: 'Options' object has no attribute 'client'
+{_QUERY}"""
+IN_AN_EXPRESSION = f"""{_PROXY}\
+  File "/env/lib/python3.11/site-packages/pyspark/errors/exceptions/captured.py", line 262, in deco
+    raise converted from None
+pyspark.errors.exceptions.captured.NumberFormatException: [CAST_INVALID_INPUT] The value 'v1' of the type "STRING" \
+cannot be cast to "INT" because it is malformed. Use `try_cast` to tolerate malformed input. SQLSTATE: 22018
+== SQL (line 1, position 1) ==
+cast(cast(value as string) as int) as x
+{_QUERY}"""
+A_DEAD_WORKER_UNDER_A_TABLE = """Traceback (most recent call last):
+  File "/opt/pipelines/lib/python3.11/site-packages/logmark/spark/tables/table.py", line 160, in _stage
+    writer.parquet(str(directory))
+py4j.protocol.Py4JJavaError: An error occurred while calling o314.parquet.
+: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows.
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.taskFailedWhileWritingRowsError(QueryExecutionErrors.scala:776)
+Caused by: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handleException(PythonRunner.scala:680)
+Caused by: java.io.EOFException
+\tat java.base/java.io.DataInputStream.readInt(DataInputStream.java:398)
+"""
+A_DEAD_WORKER = f"""{_PROXY}\
+  File "/env/lib/python3.11/site-packages/pyspark/errors/exceptions/captured.py", line 262, in deco
+    raise converted from None
+pyspark.errors.exceptions.captured.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 \
+times: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)
+{_QUERY}"""
 
-    assert WHOLE == found.ranges
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        (ours("errors.UserError", "There is no topic clicks. Nothing was read."), Kind.FINAL),
+        (ours("client.errors.BadProperties", "ssl.key is no key."), Kind.FINAL),
+        (ours("client.errors.AuthenticationFailed", "Wrong password."), Kind.FINAL),
+        (ours("client.errors.BrokerUnreachable", "Nobody answers at kafka:9092."), Kind.PASSING),
+        (ours("client.errors.NoCoordinator", "Nobody keeps the group."), Kind.PASSING),
+        (ours("client.errors.RefusedByBroker", "The leader is being elected."), Kind.PASSING),
+        (ours("spark.errors.Refused", "You are not allowed to read this topic."), Kind.FINAL),
+        (ours("spark.errors.Contended", "Others change the table all the time."), Kind.PASSING),
+        (ours("spark.errors.Superseded", "Group billing was taken over."), Kind.SUPERSEDED),
+        (IN_CODE, Kind.FINAL),
+        (IN_A_LIBRARY_THAT_CODE_CALLS, Kind.FINAL),
+        (IN_AN_EXPRESSION, Kind.FINAL),
+        (IN_OUR_OWN, Kind.PASSING),
+        (A_DEAD_WORKER, Kind.PASSING),
+        ("Python worker failed to connect back.", Kind.PASSING),
+        ("", Kind.PASSING),
+    ],
+)
+def test_what_passes_is_tried_again_and_what_stays_is_not(failure: str, kind: Kind) -> None:
+    assert kind is judge(failure).kind
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(ErrorCode.GROUP_AUTHORIZATION_FAILED, Kind.FINAL), (ErrorCode.COORDINATOR_NOT_AVAILABLE, Kind.PASSING)],
+)
+def test_a_missing_right_is_not_tried_again_and_a_missing_coordinator_is(code: ErrorCode, kind: Kind) -> None:
+    assert kind is judge_raised(NoCoordinator("billing", code, "It cannot be used.")).kind
+
+
+@pytest.mark.parametrize("name", ["pyspark", "pandas", "projects/logmark/spark", "lib/python3.11", "env/lib"])
+def test_code_of_users_is_theirs_whatever_its_folder_is_called(name: str) -> None:
+    folder = f"/home/ann/{name}"
+    file = f"{folder}/billing.py"
+    for found in (
+        judge(IN_CODE.replace("/home/ann/billing.py", file), folder=folder),
+        judge_raised(_raised_by(file, ValueError("boom")), folder=folder),
+    ):
+        assert (Kind.FINAL, True) == (found.kind, found.is_of_code)
+        assert file in found.sentence
+
+
+@pytest.mark.parametrize("name", ["pyspark", "pandas", "projects/logmark/spark"])
+def test_code_of_users_is_theirs_also_where_it_is_not_known_where_the_pipeline_was_declared(name: str) -> None:
+    assert judge(IN_CODE.replace("/home/ann/", f"/home/ann/{name}/")).is_of_code
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "/env/lib/python3.11/site-packages/pyspark/worker.py",
+        "/home/ann/env/lib/python3.11/site-packages/pandas/core/frame.py",
+        "/usr/lib/python3/dist-packages/pyarrow/array.py",
+        "/opt/spark/python/pyspark/worker.py",
+        "/opt/spark-4.1.0-bin-hadoop3/python/lib/pyspark.zip/pyspark/worker.py",
+        "/yarn/container_1/py4j-0.10.9.9-src.zip/py4j/protocol.py",
+        "/usr/lib64/python3.11/socket.py",
+        "<frozen importlib._bootstrap>",
+        "/executor/app-1/0/logmark/logmark/spark/source/range_reader.py",  # as executors unpack a wheel
+        "/home/ann/src/logmark/spark/source/range_reader.py",
+        "src/logmark/wire/columns.py",
+    ],
+)
+@pytest.mark.parametrize("folder", [None, "/home/ann"])
+def test_what_packages_and_python_itself_raise_is_not_of_the_users_code(file: str, folder: str | None) -> None:
+    text = f'{_PROXY}  File "{file}", line 7, in work\n    call()\nAttributeError: no such thing\n{_QUERY}'
+
+    assert (Kind.PASSING, False) == (judge(text, folder=folder).kind, judge(text, folder=folder).is_of_code)
+
+
+def test_a_sentence_of_ours_is_told_as_it_is() -> None:
     assert (
-        "The batch that failed has clicks-0 offsets 100 to 163, clicks-1 offsets 0 to 0, clicks-2 offsets 7 to 999."
-        == told(found, WHOLE)
+        "Group billing was taken over."
+        == judge(ours("spark.errors.Superseded", "Group billing was taken over.")).told()
     )
 
 
-def test_a_batch_of_one_record_needs_no_try() -> None:
-    assert Narrowed(ranges={P1: (5, 6)}, tries=0) == narrow({P1: (5, 6)}, lambda part: False, is_late=never)
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (IN_CODE, "ValueError: boom b'v1' (/home/ann/billing.py, line 21, in price)"),
+        (
+            IN_A_LIBRARY_THAT_CODE_CALLS,
+            "JSONDecodeError: Expecting value: line 1 column 1 (char 0) (/home/ann/shop/prices",
+        ),
+        (IN_AN_EXPRESSION, "(CAST_INVALID_INPUT): The value 'v1' of the type"),
+        (A_DEAD_WORKER, "Python worker exited unexpectedly (crashed)"),
+        (A_DEAD_WORKER_UNDER_A_TABLE, "SparkException: Python worker exited unexpectedly (crashed)"),
+    ],
+)
+def test_a_failure_is_told_in_one_line_that_says_where(failure: str, said: str) -> None:
+    told = judge(failure).told()
+
+    assert said in told
+    assert "\n" not in told
 
 
-def test_the_search_ends_when_its_time_or_its_tries_are_up_with_what_it_knows() -> None:
-    tries = [0]
+def test_the_record_that_code_fails_on_is_named_before_what_to_do_about_it() -> None:
+    told = judge(IN_CODE).told("It fails on the record clicks-0 offset 7.")
 
-    def slow(part: Ranges) -> bool:
-        tries[0] += 1
-        if tries[0] > 3:
-            raise TimeoutError
-        return on((P2, 500))(part)
-
-    cut_short = narrow(WHOLE, slow, is_late=never)
-    few = narrow(WHOLE, on((P0, 100)), tries_max=3, is_late=never)
-    late = narrow(WHOLE, on((P0, 100)), is_late=lambda: True)
-
-    assert on((P2, 500))(cut_short.ranges)
-    assert 3 == few.tries
-    assert 0 < size_of(few.ranges) < size_of(WHOLE) / 4
-    assert Narrowed(ranges=WHOLE, tries=0) == late
+    assert told.index("boom") < told.index("clicks-0 offset 7") < told.index("Nothing of this batch was written")
 
 
-def test_halves_are_disjoint_and_whole() -> None:
-    chance = random.Random(3)
-    for _ in range(300):
-        ranges = {
-            TopicPartition("t", number): (first := chance.randint(0, 50), first + chance.randint(1, 9))
-            for number in range(chance.randint(1, 5))
-        }
-        if size_of(ranges) < 2:
-            continue
-        left, right = halves(ranges)
-
-        def records(part: Ranges) -> list[tuple[TopicPartition, int]]:
-            return [(place, offset) for place, (first, stop) in part.items() for offset in range(first, stop)]
-
-        assert sorted(records(ranges)) == sorted(records(left) + records(right))
-        assert abs(size_of(left) - size_of(right)) <= 1
-
-
-def test_the_batch_that_failed_is_the_one_that_was_planned_and_not_finished(tmp_path: Path) -> None:
-    position = {"group": "g", "q": "q", "g": 1, "f": {"clicks": {"0": 3}}, "t": {"clicks": {"0": 9}}}
-    for kind in ("offsets", "commits"):
-        (tmp_path / kind).mkdir()
-    for number in (9, 10):
-        (tmp_path / "offsets" / str(number)).write_text(f"v1\n{{}}\n{json.dumps(position)}")
-    (tmp_path / "commits" / "9").touch()
-    (tmp_path / "offsets" / ".11.crc").touch()
-
-    assert {P0: (3, 9)} == failed_ranges(tmp_path)
-    (tmp_path / "commits" / "10").touch()
-    assert {} == failed_ranges(tmp_path)
+def _raised_by(transform: str, error: BaseException) -> BaseException:
+    """An exception that code in a file of that name has raised."""
+    code = compile("def transform(error):\n    raise error\n", transform, "exec")
+    names: dict[str, object] = {}
+    exec(code, names)
+    with pytest.raises(type(error)) as raised:
+        names["transform"](error)  # type: ignore[operator]
+    return raised.value
 
 
 @pytest.mark.parametrize(
-    ("raised", "kind", "said"),
+    ("error", "kind"),
     [
-        ("ZeroDivisionError: division by zero", Kind.FINAL, "code failed: ZeroDivisionError: division by zero (/home"),
-        ("MemoryError", Kind.PASSING, "which may pass: MemoryError (/home/ann/logmark/billing.py, line 7, in price)"),
-        ("requests.exceptions.ConnectionError: refused", Kind.PASSING, "ConnectionError: refused"),
-        ("socket.gaierror: [Errno -2] Name or service not known", Kind.PASSING, "gaierror"),
-        ("KeyError", Kind.FINAL, "code failed: KeyError (/home/ann/logmark/billing.py"),
-        ("shop.errors.NoPrice: none", Kind.FINAL, "NoPrice: none"),
+        (UserError("There is no topic clicks."), Kind.FINAL),
+        (AuthenticationFailed("Wrong password."), Kind.FINAL),
+        (BrokerUnreachable("Nobody answers."), Kind.PASSING),
+        (Superseded("Group billing was taken over."), Kind.SUPERSEDED),
+        (Contended("Others change the table."), Kind.PASSING),
+        (Interrupted("Python worker failed to connect back."), Kind.PASSING),
+        (ValueError("no column price"), Kind.FINAL),
     ],
 )
-def test_an_exception_in_the_pipelines_code_ends_it_unless_it_is_one_that_passes(
-    raised: str, kind: Kind, said: str
-) -> None:
-    trace = f"""Job aborted.
-Traceback (most recent call last):
-  File "/opt/lib/python3.11/site-packages/pyspark/worker.py", line 99, in main
-    process()
-  File "/home/ann/logmark/billing.py", line 7, in price
-    return 100 // value
-           ~~~~^^~~~~~~
-{raised}
-
-\tat org.apache.spark.api.python.BasePythonRunner.compute(PythonRunner.scala:1)
-"""
-
-    found = judge(trace)
+def test_what_is_raised_before_there_is_a_query_is_judged_alike(error: Exception, kind: Kind) -> None:
+    found = judge_raised(_raised_by("/home/ann/billing.py", error))
 
     assert kind is found.kind
-    assert said in found.sentence
+    assert str(error) in found.told()
 
 
-@pytest.mark.parametrize(
-    ("told", "where"),
-    [
-        ('== DataFrame ==\n"__truediv__" was called from\n/home/ann/billing.py:3', "(/home/ann/billing.py, line 3)"),
-        ("== SQL (line 1, position 1) ==\n100 / price as share\n^^^^^^^^^^^", "(in 100 / price as share)"),
-        ("", "instead."),
-    ],
-)
-def test_an_expression_that_cannot_be_computed_is_named_by_its_line_or_its_words(told: str, where: str) -> None:
-    trace = f"""terminated with exception: Traceback (most recent call last):
-  File "/opt/lib/python3.11/site-packages/logmark/spark/tables/table.py", line 155, in _stage
-pyspark.errors.exceptions.captured.ArithmeticException: [DIVIDE_BY_ZERO] Division by zero. Use `try_divide` instead. \
-SQLSTATE: 22012
-{told}
+def test_the_line_of_the_pipelines_file_that_raised_is_named() -> None:
+    found = judge_raised(_raised_by("/home/ann/billing.py", ValueError("no column price")))
 
- SQLSTATE: 39000 SQLSTATE: XXKST
-=== Streaming Query ===
-Identifier: [id = 1]
-"""
-
-    found = judge(trace)
-
-    assert (Kind.FINAL, True) == (found.kind, found.is_of_code)
-    assert found.sentence.startswith("Spark refused what the pipeline asks for (DIVIDE_BY_ZERO): Division by zero.")
-    assert found.sentence.endswith(where)
+    assert "ValueError: no column price (/home/ann/billing.py, line 2, in transform)" in found.told()
 
 
-def test_another_mistake_than_the_one_that_ended_the_pipeline_names_no_record() -> None:
-    code = "The pipeline's own code failed: {} (/home/ann/billing.py, line {}, in price)."
-    refused = "Spark refused what the pipeline asks for ({}): some words (/home/ann/billing.py, line 3)"
+def pauses(restarts: Restarts, failures: int) -> list[float]:
+    found = []
+    for number in range(failures):
+        restarts = restarts.after_failure(number)
+        found.append(restarts.pause_s(lambda: 0.5))
+    return found
 
-    assert is_alike(code.format("ValueError: 'a'", 7), code.format("ValueError: 'b' (or so)", 7))
-    assert not is_alike(code.format("ValueError: 'a'", 7), code.format("KeyError: 'a'", 7))
-    assert not is_alike(code.format("ValueError: 'a'", 8), code.format("ValueError: 'a'", 7))
-    assert is_alike(refused.format("DIVIDE_BY_ZERO"), refused.format("DIVIDE_BY_ZERO"))
-    assert not is_alike(refused.format("UNSUPPORTED_STREAMING"), refused.format("DIVIDE_BY_ZERO"))
-    assert not is_alike("A broker is away.", code.format("ValueError: 'a'", 7))
-    assert is_alike("anything", "")
+
+def test_pauses_double_from_a_second_to_a_minute() -> None:
+    assert [1, 2, 4, 8, 16, 32, 60, 60] == pauses(Restarts(), 8)
+    assert PAUSE_S_MAX == pauses(Restarts(), 200)[-1]
+
+
+def test_pauses_are_spread_so_that_many_pipelines_do_not_start_in_step() -> None:
+    once = Restarts().after_failure(0)
+
+    assert pytest.approx(0.8) == once.pause_s(lambda: 0.0)
+    assert pytest.approx(1.2) == once.pause_s(lambda: 1.0)
+
+
+def test_a_query_that_worked_for_a_while_begins_with_a_short_pause_again() -> None:
+    calm_ms = round(CALM_AFTER_S * 1000)
+    restarts = Restarts()
+    for _ in range(5):
+        restarts = restarts.after_failure(0)
+    worked = restarts.after_batch()
+
+    assert 32 == worked.after_failure(calm_ms - 1).pause_s(lambda: 0.5)
+    assert 1 == worked.after_failure(calm_ms).pause_s(lambda: 0.5)
+    assert 1 == worked.working(calm_ms).after_failure(calm_ms + 1).pause_s(lambda: 0.5)
+    assert 6 == worked.after_failure(calm_ms).count
+
+
+def test_tries_that_take_long_and_finish_no_batch_are_failures_in_a_row() -> None:
+    calm_ms = round(CALM_AFTER_S * 1000)
+    restarts = Restarts().after_batch()
+    for number in range(1, 12):
+        restarts = restarts.working(number * 2 * calm_ms - 1).after_failure(number * 2 * calm_ms)
+
+    assert (11, PAUSE_S_MAX) == (restarts.in_a_row, restarts.pause_s(lambda: 0.5))

@@ -11,20 +11,23 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from logmark.cli.main import app
-from logmark.cli.pipelines import known
+from logmark.cli.pipelines import known_pipeline as known
 from logmark.client.client import Client
 from logmark.errors import UserError
-from logmark.spark.pipelines import plans, releasing, replaying, rereading
 from logmark.spark.pipelines.home import Home
-from logmark.spark.pipelines.loading import load
-from logmark.spark.pipelines.queries import Brokers
-from logmark.spark.pipelines.working import Job, described
+from logmark.spark.pipelines.pipeline_files import load
+from logmark.spark.pipelines.query import Brokers
+from logmark.spark.pipelines.replay import in_place as rereading
+from logmark.spark.pipelines.replay import plan as plans
+from logmark.spark.pipelines.replay import publication as releasing
+from logmark.spark.pipelines.replay import runner as replaying
+from logmark.spark.pipelines.supervisor import Job, described
 from tests.harness.brokers import BrokerUnderTest
-from tests.spark.pipelines.paper import Paper
-from tests.spark.pipelines.staged import Numbers
+from tests.spark.pipelines.fake_queries import Paper
+from tests.spark.pipelines.number_pipelines import Numbers
 
 FILE = """
-from logmark.spark.pipelines.declaration import Pipeline, Table, Topic
+from logmark.spark.pipelines.pipeline import Pipeline, Table, Topic
 
 sink = {sink}
 pipeline = Pipeline(name={name!r}, topics={topic!r}, transform=lambda records: records, sink=sink)

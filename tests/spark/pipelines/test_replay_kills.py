@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logmark.spark.pipelines.building import connect
-from logmark.spark.pipelines.replaying import Replay, Telling, unfinished
-from logmark.spark.pipelines.working import Job
+from logmark.spark.pipelines.replay.build import connect
+from logmark.spark.pipelines.replay.runner import Replay, Telling, unfinished
+from logmark.spark.pipelines.supervisor import Job
 from tests.harness.brokers import BrokerUnderTest
-from tests.spark.pipelines.staged import Numbers, Running, Writing
+from tests.spark.pipelines.number_pipelines import Numbers, Running, Writing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,12 +14,14 @@ from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.moves.targets import ToEarliest
-from logmark.spark.pipelines import lineage, releasing, replaying, working
-from logmark.spark.pipelines.aims import parse_aim
-from logmark.spark.pipelines.building import connect, is_close, standing
-from logmark.spark.pipelines.lineage import drop, previous, versions_of
-from logmark.spark.pipelines.plans import check_older, kind_of, plan_version
-from logmark.spark.pipelines.replaying import (
+from logmark.spark.pipelines import supervisor as working
+from logmark.spark.pipelines import versions as lineage
+from logmark.spark.pipelines.replay import publication as releasing
+from logmark.spark.pipelines.replay import runner as replaying
+from logmark.spark.pipelines.replay.build import connect, is_close, standing
+from logmark.spark.pipelines.replay.fence import claim, give_back
+from logmark.spark.pipelines.replay.plan import check_older, kind_of, plan_version
+from logmark.spark.pipelines.replay.runner import (
     Choices,
     Outcome,
     Replay,
@@ -29,13 +31,14 @@ from logmark.spark.pipelines.replaying import (
     begin_taking_back,
     rebuild,
 )
-from logmark.spark.pipelines.taking import claim, give_back
-from logmark.spark.pipelines.working import Job, start_live
-from logmark.spark.pipelines.works import Kind, read_work
+from logmark.spark.pipelines.replay.state import Kind, read_work
+from logmark.spark.pipelines.replay.targets import parse_aim
+from logmark.spark.pipelines.supervisor import Job, start_live
+from logmark.spark.pipelines.versions import drop, previous, versions_of
 from logmark.spark.tables.versions import list_versions
 from tests.harness.brokers import BrokerUnderTest
-from tests.spark.pipelines.paper import Died, Paper, Superseded
-from tests.spark.pipelines.staged import Numbers
+from tests.spark.pipelines.fake_queries import Died, Paper, Superseded
+from tests.spark.pipelines.number_pipelines import Numbers
 
 
 class Killed(BaseException):
@@ -43,17 +46,17 @@ class Killed(BaseException):
 
 
 class Scene:
-    """A pipeline of either kind that has read its first numbers, and the code that shall read them again."""
+    """A pipeline whose queries are on paper, and whose process dies without a word."""
 
-    def __init__(self, broker: BrokerUnderTest, folder: Path, client: Client, *, to_topic: bool) -> None:
-        self.numbers = Numbers(broker, folder)
-        self.paper = Paper(self.numbers)
-        self.client = client
-        self.to_topic = to_topic
-        self.job: Job = self.numbers.job("fraud") if to_topic else self.numbers.job("counts")
-        self.numbers.send(20)
-        self.go_on()
-        self.numbers.label, self.numbers.divisors = "new", [2, 3]
+    def __init__(self, numbers: Numbers, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.numbers = numbers
+        self.paper = Paper(numbers)
+        self.client = numbers.broker.closing(Client(numbers.servers, timeout_s=20.0))
+        self.job: Job = numbers.job(kind)
+        self.to_topic = kind != "counts"
+        monkeypatch.setattr(Replay, "_give_back", lambda replay: None)
+        monkeypatch.setattr(replaying, "run", self.paper.run)
+        monkeypatch.setattr(replaying, "run_until_close", self.paper.run)
 
     def go_on(self) -> None:
         """The live version reads all there is."""
@@ -111,12 +114,11 @@ def client(our_broker: BrokerUnderTest) -> Iterator[Client]:
 
 
 def staged(broker: BrokerUnderTest, folder: Path, monkeypatch: pytest.MonkeyPatch, *, to_topic: bool) -> Scene:
-    """A scene whose queries are on paper, and whose process dies without a word."""
-    client = broker.closing(Client(broker.bootstrap_servers, timeout_s=20.0))
-    scene = Scene(broker, folder, client, to_topic=to_topic)
-    monkeypatch.setattr(Replay, "_give_back", lambda replay: None)
-    monkeypatch.setattr(replaying, "run", scene.paper.run)
-    monkeypatch.setattr(replaying, "run_until_close", scene.paper.run)
+    """A pipeline of either kind that has read its first numbers, and the code that shall read them again."""
+    scene = Scene(Numbers(broker, folder), "fraud" if to_topic else "counts", monkeypatch)
+    scene.numbers.send(20)
+    scene.go_on()
+    scene.numbers.label, scene.numbers.divisors = "new", [2, 3]
     return scene
 
 

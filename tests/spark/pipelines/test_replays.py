@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from logmark.offsets.moves.targets import ToEarliest
-from logmark.spark.pipelines.building import connect
-from logmark.spark.pipelines.plans import plan_version
-from logmark.spark.pipelines.replaying import Choices, Outcome, Replay, Telling, begin
-from logmark.spark.pipelines.working import Job
-from logmark.spark.pipelines.works import Kind
+from logmark.spark.pipelines.replay.build import connect
+from logmark.spark.pipelines.replay.plan import plan_version
+from logmark.spark.pipelines.replay.runner import Choices, Outcome, Replay, Telling, begin
+from logmark.spark.pipelines.replay.state import Kind
+from logmark.spark.pipelines.supervisor import Job
 from tests.harness.brokers import BrokerUnderTest
-from tests.spark.pipelines.staged import BOTH, Numbers, Running, Watching, Writing
+from tests.spark.pipelines.number_pipelines import BOTH, Numbers, Running, Watching, Writing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

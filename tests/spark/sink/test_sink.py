@@ -18,7 +18,7 @@ from logmark.spark.sink.outbox import Outbox, connect
 from logmark.spark.sink.topics import ids_in_topic, origin_key, origin_of
 from logmark.testing import Broker
 from tests.harness.brokers import BrokerUnderTest
-from tests.spark.sending import Killed, Query, Row, kill_after, rows, values
+from tests.spark.sink_rows import Killed, Query, Row, kill_after, rows, values
 
 
 def numbered(count: int, start: int = 0, **more: object) -> list[Row]:
@@ -70,7 +70,7 @@ def test_keys_go_where_librdkafka_sends_them_by_javas_rule(
     broker: BrokerUnderTest, monkeypatch: pytest.MonkeyPatch, has_numpy: bool
 ) -> None:
     if not has_numpy:
-        monkeypatch.setitem(sys.modules, "logmark.spark.sink.keyed", None)
+        monkeypatch.setitem(sys.modules, "logmark.spark.sink.key_hashes", None)
     ours, theirs = broker.create_topic("ours", partitions=7), broker.create_topic("theirs", partitions=7)
     keys = ["", "a", "ab", "abc", "abcd", "größe", "🙂", *(f"user-{number}" for number in range(200))]
     producer = broker.producer(partitioner="murmur2_random")

@@ -24,10 +24,10 @@ from logmark.spark.sink import writer as sink
 from logmark.spark.sink.options import parse
 from logmark.spark.sink.outbox import Attempt
 from logmark.spark.sink.writer import BatchWriter, StreamWriter, check_columns
-from logmark.spark.source.reader import DefaultSource
+from logmark.spark.source.data_source import DefaultSource
 from logmark.wire import codecs
 from tests.harness.brokers import BrokerUnderTest
-from tests.spark.sending import arrow, values
+from tests.spark.sink_rows import arrow, values
 
 GIVEN = {"bootstrap.servers": "b:1", "topic": "alerts", "checkpointLocation": "/c/alerts"}
 TEXT, BINARY, INT, LONG = StringType(), BinaryType(), IntegerType(), LongType()

@@ -20,8 +20,8 @@ from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
 from tests.harness.searches import seed
 from tests.spark.kills.processes import python_workers
-from tests.spark.sending import rows, values
 from tests.spark.sink_driver import ROWS_PER_BATCH, start
+from tests.spark.sink_rows import rows, values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

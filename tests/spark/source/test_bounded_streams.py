@@ -9,10 +9,10 @@ from logmark.client.errors import BrokerUnreachable
 from logmark.clock import ManualClock
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.spark.source.following import GroupFollower
+from logmark.spark.source.group_follower import GroupFollower
 from logmark.spark.source.options import parse
 from logmark.spark.source.position import Position
-from tests.spark.source.test_following import EARLY, FakeCluster, follow, step
+from tests.spark.source.test_group_follower import EARLY, FakeCluster, follow, step
 
 P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 Q0 = TopicPartition("clicks-eu", 0)

@@ -1,11 +1,11 @@
 """A driver that dies in the first batch of a query: Spark asks where it starts once more, and repeats the batch."""
 
 from logmark.clock import ManualClock
-from logmark.spark.source.following import GroupFollower
+from logmark.spark.source.data_source import StreamReader
+from logmark.spark.source.group_follower import GroupFollower
 from logmark.spark.source.options import parse
 from logmark.spark.source.position import Position
-from logmark.spark.source.reader import StreamReader
-from tests.spark.source.test_following import P0, FakeCluster
+from tests.spark.source.test_group_follower import P0, FakeCluster
 
 OPTIONS = {"bootstrap.servers": "h:1", "subscribe": "clicks", "group.id": "billing", "auto.offset.reset": "earliest"}
 

@@ -8,9 +8,9 @@ import pytest
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.spark.source.limits import Limits
+from logmark.spark.source.offset_specs import EARLIEST, LATEST, Ago, AtOffsets, AtTime, Back, Edge
 from logmark.spark.source.option_names import NAMES, REFUSED, WITHOUT_EFFECT
 from logmark.spark.source.options import Options, parse
-from logmark.spark.source.starts import EARLIEST, LATEST, Ago, AtOffsets, AtTime, Back, Edge
 
 BATCH = {"bootstrap.servers": "b:1", "subscribe": "clicks"}
 STREAM = BATCH | {"group.id": "billing"}

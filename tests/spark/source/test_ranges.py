@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logmark.names import TopicPartition
+from logmark.spark.source.data_loss import Loss, losses, told
 from logmark.spark.source.limits import Limits, share
-from logmark.spark.source.losses import Loss, losses, told
 from logmark.spark.source.ranges import RECORDS_PER_TASK_MAX, Bounds, Range, split
 
 P0, P1, P2 = (TopicPartition("clicks", number) for number in range(3))

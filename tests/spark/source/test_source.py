@@ -21,16 +21,16 @@ from logmark.client.metadata import ClusterMetadata
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.spark.errors import Refused
-from logmark.spark.source import reader as source
+from logmark.spark.source import data_source as source
+from logmark.spark.source.data_source import DefaultSource, StreamReader
 from logmark.spark.source.options import Options, parse
 from logmark.spark.source.position import Position
 from logmark.spark.source.ranges import Range
-from logmark.spark.source.reader import DefaultSource, StreamReader
 from logmark.testing import Broker
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.clocks import turn_clock
 from tests.harness.node import wait_until
-from tests.spark.source.test_following import FakeCluster
+from tests.spark.source.test_group_follower import FakeCluster
 
 P0 = TopicPartition("clicks", 0)
 STREAM = {"bootstrap.servers": "b:1", "subscribe": "clicks", "group.id": "billing"}
@@ -48,11 +48,11 @@ def reader(**more: str) -> StreamReader:
 
 
 def test_a_process_of_spark_loads_no_more_than_the_source_needs() -> None:
-    modules = "import logmark.spark.source.reader, sys; print(*sys.modules)"
+    modules = "import logmark.spark.source.data_source, sys; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", modules], capture_output=True, text=True, check=True)
 
     loaded = set(ran.stdout.split())
-    assert "logmark.spark.source.reader" in loaded
+    assert "logmark.spark.source.data_source" in loaded
     assert not {"logmark.spark.tables.table", "logmark.spark.pipelines", "deltalake", "pyarrow.compute"} & loaded, (
         "Spark starts a Python process for every stream, which waits for these imports"
     )

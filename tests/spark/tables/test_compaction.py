@@ -15,7 +15,7 @@ from logmark.spark.tables.commits import files_of, open_table
 from logmark.spark.tables.compaction import bunches, optimize_table, optimize_when_due, vacuum_table
 from logmark.spark.tables.files import DataFile
 from logmark.spark.tables.modes import Rules
-from tests.spark.staging import P0, P1, WHERE, Row, batch, rows, write
+from tests.spark.table_batches import P0, P1, WHERE, Row, batch, rows, write
 
 CLICKS = {**WHERE, "value": "string"}
 RANGES = Rules()

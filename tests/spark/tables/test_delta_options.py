@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from logmark.errors import UserError
-from logmark.spark.tables.delta import Settings
+from logmark.spark.tables.data_source import Settings
 from logmark.spark.tables.modes import Rules
 
 PLACES = {"path": "/tables/billing", "checkpointLocation": "/checkpoints/billing"}

@@ -19,7 +19,7 @@ from logmark.spark.tables.versions import (
     take_back,
     version_path,
 )
-from tests.spark.staging import P0, batch, write
+from tests.spark.table_batches import P0, batch, write
 
 TOTALS = {"campaign": "string", "total": "long"}
 UPSERT = Rules.of("upsert", keys="campaign")

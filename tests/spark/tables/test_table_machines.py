@@ -27,7 +27,7 @@ from logmark.spark.tables.compaction import optimize_table, vacuum_table
 from logmark.spark.tables.ledger import Batch
 from logmark.spark.tables.modes import Rules
 from logmark.spark.tables.versions import next_version, swap_in, version_path
-from tests.spark.staging import P0, P1, WHERE, Columns, Row, batch, rows, spark_schema, staging
+from tests.spark.table_batches import P0, P1, WHERE, Columns, Row, batch, rows, spark_schema, staging
 
 PLACES = (P0, P1)
 CRASHES = ("none", "none", "staging", "before commit", "after commit", "before checkpoint")

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from logmark.errors import UserError
 from logmark.spark.tables.commits import put
 from logmark.spark.tables.modes import Rules
-from tests.spark.staging import P0, P1, WHERE, Row, batch, rows, spark_schema, write
+from tests.spark.table_batches import P0, P1, WHERE, Row, batch, rows, spark_schema, write
 
 CLICKS = {**WHERE, "value": "string"}
 USERS = {**WHERE, "user": "string", "city": "string"}

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from logmark.spark.tables.compaction import optimize_table
 from logmark.spark.tables.modes import Rules
 from logmark.spark.tables.versions import swap_in, take_back, version_path
-from tests.spark.staging import P0, WHERE, Row, batch, rows, write
+from tests.spark.table_batches import P0, WHERE, Row, batch, rows, write
 
 NARROW = {**WHERE, "user": "string"}
 WIDE = {**NARROW, "price": "double"}

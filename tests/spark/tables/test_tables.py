@@ -19,7 +19,7 @@ from logmark.spark.tables.table import load_table, write_table
 from logmark.spark.tables.versions import swap_in, version_path
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
-from tests.spark.staging import rows
+from tests.spark.table_batches import rows
 from tests.spark.totals_driver import totals, write
 
 if TYPE_CHECKING:

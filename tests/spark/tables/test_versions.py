@@ -30,7 +30,7 @@ from logmark.spark.tables.versions import (
     take_back,
     version_path,
 )
-from tests.spark.staging import P0, P1, WHERE, batch, rows, write
+from tests.spark.table_batches import P0, P1, WHERE, batch, rows, write
 
 TOTALS = {"campaign": "string", "total": "long"}
 UPSERT = Rules.of("upsert", keys="campaign")

@@ -9,10 +9,10 @@ import typer
 from logmark.cli.clusters import Cluster, Origin, chosen_cluster
 
 if TYPE_CHECKING:
-    from logmark.spark.pipelines.declaration import Pipeline
     from logmark.spark.pipelines.home import Home, Record
-    from logmark.spark.pipelines.queries import Brokers
-    from logmark.spark.pipelines.working import Job
+    from logmark.spark.pipelines.pipeline import Pipeline
+    from logmark.spark.pipelines.query import Brokers
+    from logmark.spark.pipelines.supervisor import Job
 
 app = typer.Typer(help="Run, show and replay Spark pipelines that are consumer groups.", no_args_is_help=True)
 
@@ -71,7 +71,7 @@ def pipelines() -> None:
 
 def brokers_of(cluster: Cluster, pipeline: "Pipeline") -> "tuple[Brokers, str | None]":
     """The cluster of a pipeline and its context: what options or environment say, else its file, else the usual one."""
-    from logmark.spark.pipelines.queries import Brokers
+    from logmark.spark.pipelines.query import Brokers
 
     if cluster.said_by in (Origin.SETTINGS, Origin.NOBODY) and pipeline.bootstrap_servers is not None:
         # Properties of a context are those of another cluster.
@@ -83,7 +83,7 @@ def brokers_of(cluster: Cluster, pipeline: "Pipeline") -> "tuple[Brokers, str | 
 def job_of(cluster: Cluster, pipeline: "Pipeline", file: Path | None, root: Path) -> "Job":
     """A pipeline on its cluster and in its home."""
     from logmark.spark.pipelines.home import Home
-    from logmark.spark.pipelines.working import Job
+    from logmark.spark.pipelines.supervisor import Job
 
     brokers, context = brokers_of(cluster, pipeline)
     home = Home(root, pipeline.name)

@@ -8,8 +8,8 @@ from logmark.cli.clusters import Cluster, on_cluster
 from logmark.cli.offsets.acting import ask
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.pipelines.app import HomeFolder, app
-from logmark.cli.pipelines.known import File, Name, known
-from logmark.cli.pipelines.places import nested, shown
+from logmark.cli.pipelines.known_pipeline import File, Name, known
+from logmark.cli.pipelines.offset_text import nested, shown
 from logmark.cli.tables import Column, print_json, print_table, say
 
 
@@ -24,7 +24,7 @@ def versions(
 ) -> None:
     """Shows the versions of a pipeline: which one is live, being built, or can be taken back."""
     from logmark.offsets.times import show_time
-    from logmark.spark.pipelines.lineage import versions_of
+    from logmark.spark.pipelines.versions import versions_of
 
     with known(cluster, name, file=file, home=home) as it:
         found = versions_of(it.job)
@@ -67,7 +67,7 @@ def drop(
     home: HomeFolder = None,
 ) -> None:
     """Removes a version that was kept: its checkpoint, its rows beside the table, its side topic and its group."""
-    from logmark.spark.pipelines.lineage import drop as drop_version
+    from logmark.spark.pipelines.versions import drop as drop_version
 
     with known(cluster, name, file=file, home=home) as it:
         it.cluster.refuse_writing()

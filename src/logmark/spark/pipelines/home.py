@@ -23,7 +23,7 @@ from typing import IO
 from logmark import private_files
 from logmark.errors import UserError
 from logmark.offsets.folders import state_folder
-from logmark.spark.pipelines.declaration import Pipeline, Version
+from logmark.spark.pipelines.pipeline import Pipeline, Version
 
 _FORMAT = 1
 # Looking whether a lock is held takes microseconds.

@@ -22,7 +22,7 @@ from logmark.spark.sink.delivery import (
     sender_of,
 )
 from logmark.spark.sink.options import SinkOptions
-from logmark.spark.source.fetching import is_passing
+from logmark.spark.source.range_reader import is_passing
 from logmark.wire import batches
 
 log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from logmark.spark.sink.delivery import Content, Plan, finish, group_of, plan
 from logmark.spark.sink.options import SinkOptions, parse
 from logmark.spark.sink.outbox import Attempt, Headers, Outbox, connect, patiently
 from logmark.spark.sink.topics import ID_HEADER
-from logmark.spark.source.fetching import for_spark
+from logmark.spark.source.range_reader import for_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -156,7 +156,7 @@ def _partitions(keys: "pa.Array", count: int) -> list[int]:
 
     column = keys.cast(pa.binary())
     try:
-        from logmark.spark.sink.keyed import partitions_of_keys
+        from logmark.spark.sink.key_hashes import partitions_of_keys
     except ImportError:  # numpy comes with pandas, which Spark recommends and does not need
         return [0 if key is None else partition_of_key(key, count) for key in column.to_pylist()]
     return partitions_of_keys(column, count)

@@ -15,6 +15,17 @@ from logmark.client.properties import Security
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.spark.source.limits import DELAY_MAX_MS, Limits
+from logmark.spark.source.offset_specs import (
+    EARLIEST,
+    LATEST,
+    Ago,
+    Edge,
+    Word,
+    parse_edge,
+    parse_json,
+    parse_time_edge,
+    parse_times_edge,
+)
 from logmark.spark.source.option_names import (
     INT32_MAX,
     REFUSED,
@@ -28,18 +39,7 @@ from logmark.spark.source.option_names import (
     sorted_out,
     text_of,
 )
-from logmark.spark.source.patterns import topic_pattern
-from logmark.spark.source.starts import (
-    EARLIEST,
-    LATEST,
-    Ago,
-    Edge,
-    Word,
-    parse_edge,
-    parse_json,
-    parse_time_edge,
-    parse_times_edge,
-)
+from logmark.spark.source.topic_patterns import topic_pattern
 
 NEW_PARTITIONS_AFTER_MS = 10_000
 STREAM_PATIENCE_S, BATCH_PATIENCE_S = 15 * 60.0, 2 * 60.0

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 from logmark.errors import UserError
 from logmark.spark.errors import Contended
 from logmark.spark.tables.files import DataFile, Replacement, describe, listed, replace
+from logmark.spark.tables.intervals import common_of, layers
 from logmark.spark.tables.ledger import Batch, Ledger, entries, note, read_ledger, takes
 from logmark.spark.tables.modes import APPEND, COMPLETE, REPLACE, UPSERT, Rules, is_located
 from logmark.spark.tables.schemas import arrow_of, check_fit, check_types, columns_of, grow, schema_of, types_of
-from logmark.spark.tables.spans import common_of, layers
 from logmark.spark.tables.upserts import merge
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.spark.errors import Superseded
 from logmark.spark.source.position import Offsets, Position
+from logmark.spark.tables.intervals import Spans, joined
 from logmark.spark.tables.modes import APPEND, MODES, REPLACE, UPSERT
-from logmark.spark.tables.spans import Spans, joined
 
 PREFIX = "logmark/"
 _GENERATION = "logmark/generation"

@@ -1,0 +1,154 @@
+"""`logmark pipelines run`: pipelines in one Spark session, until Ctrl-C or until all there is now is read."""
+
+import contextlib
+import functools
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from logmark.cli.clusters import CONNECT_TIMEOUT_S, PATIENCE_S, TIMEOUT_S, Cluster, on_cluster
+from logmark.cli.options import Output, OutputFormat, example
+from logmark.cli.pipelines import topics as creating
+from logmark.cli.pipelines.app import Conf, Files, HomeFolder, Master, Package, app, job_of, root_of
+from logmark.cli.tables import print_json, say
+from logmark.errors import LogmarkError, UserError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from logmark.client.client import Client
+    from logmark.spark.pipelines.supervisor import Job
+    from logmark.spark.source.options import Options
+
+
+@app.command("run", epilog=example("logmark pipelines run billing.py fraud.py --available-now"))
+@on_cluster
+def run(
+    cluster: Cluster,
+    files: Files,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="NAME", help="Only this pipeline; may be repeated.", show_default=False),
+    ] = None,
+    available_now: Annotated[bool, typer.Option("--available-now", help="Read all there is now, then end.")] = False,
+    create_topics: Annotated[
+        bool,
+        typer.Option("--create-topics", help="Create the topics that pipelines write to, with the cluster's settings."),
+    ] = False,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    package: Package = None,
+    home: HomeFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Runs the pipelines of these files as their consumer groups; a query that fails is started again."""
+    from logmark.cli.pipelines.run_display import bars, board, lines
+    from logmark.cli.pipelines.spark_session import started
+    from logmark.spark.pipelines.pipeline_files import folders_of, load_with, own_modules, ship_by_value
+    from logmark.spark.pipelines.program import Stops
+    from logmark.spark.pipelines.runner import Runner
+    from logmark.spark.sessions import check_java, check_spark
+
+    cluster.refuse_writing()
+    check_spark()
+    check_java()
+    root = root_of(home)
+    log_file = root / "spark.log"
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def spark() -> "SparkSession":
+            say(f"Starting Spark ({master}); its own log is {log_file}.")
+            name = ", ".join(file.stem for file in files)
+            folders = folders_of(files)
+            return stack.enter_context(
+                started(name, master=master, conf=conf or (), package=package or (), paths=folders, log_file=log_file)
+            )
+
+        loaded = load_with(spark, files, only=only or ())
+        jobs = [job_of(cluster, one.pipeline, one.file, root) for one in loaded]
+        ship_by_value(own_modules(files))
+        clients = connected(jobs, stack)
+        if create_topics:
+            creating.create_topics(jobs, clients)
+        check_all(jobs, clients)
+        stops = stack.enter_context(Stops())
+        spark()
+        shown = bars if available_now else board if sys.stderr.isatty() else lines
+        watch, tell = stack.enter_context(shown(clients))
+        runner = Runner(jobs, spark(), available_now=available_now, say=tell)
+        is_well = runner.run(stops=stops, watch=watch)
+    if output is OutputFormat.JSON:
+        print_json([{"name": one.name} | asdict(one.status) for one in runner.workers])
+    if not is_well:
+        raise typer.Exit(1)
+
+
+def connected(jobs: "Sequence[Job]", stack: contextlib.ExitStack) -> "dict[str, Client]":
+    """A client for each cluster, by its address; none where nobody can say how to reach it."""
+    clients: dict[str, Client] = {}
+    failures: list[str] = []
+    for job in jobs:
+        try:
+            if job.brokers.bootstrap_servers not in clients:
+                clients[job.brokers.bootstrap_servers] = stack.enter_context(_client(job))
+        except LogmarkError as error:
+            failures.append(f"{job.pipeline.name}: {error}")
+    if not clients:
+        raise _all_of(failures)
+    return clients
+
+
+def _all_of(failures: "Sequence[str]") -> UserError:
+    first, *others = dict.fromkeys(failures)
+    return UserError(first, lines=[f"logmark: {one}" for one in others])
+
+
+def check_all(jobs: "Sequence[Job]", clients: "dict[str, Client]") -> None:
+    """Raises a sentence, before Spark is started, if none of the pipelines could run."""
+    failures = [failure for failure in (_checked(job, clients) for job in jobs) if failure is not None]
+    if len(failures) == len(jobs):
+        raise _all_of(failures)
+
+
+def _checked(job: "Job", clients: "dict[str, Client]") -> str | None:
+    """Why the pipeline cannot be run; None if nothing is known that speaks against it."""
+    from logmark.spark.pipelines.replay.state import check_may_run
+    from logmark.spark.source.cluster import partitions_of
+
+    try:
+        if job.home.is_live():
+            with job.home.live():
+                pass  # the lock knows who has it
+        elif not job.home.is_replaying() and not job.home.has_lost_checkpoint():
+            check_may_run(job.home)
+        options = _options(job)
+        if job.brokers.bootstrap_servers in clients:
+            partitions_of(clients[job.brokers.bootstrap_servers], options)
+    except LogmarkError as error:
+        return f"{job.pipeline.name}: {error}"
+    return None
+
+
+def _options(job: "Job") -> "Options":
+    from logmark.spark.pipelines.query import read_options
+    from logmark.spark.source.options import parse
+
+    version = job.home.live_version(job.pipeline)
+    return parse(read_options(job.pipeline, version, job.brokers, job.options), is_stream=True)
+
+
+def _client(job: "Job") -> "Client":
+    """A client of the pipeline's cluster, with the properties that its own options add."""
+    from logmark.client.client import Client
+
+    return Client(
+        job.brokers.bootstrap_servers,
+        config=_options(job).client,
+        timeout_s=TIMEOUT_S,
+        connect_timeout_s=CONNECT_TIMEOUT_S,
+        patience_s=PATIENCE_S,
+    )

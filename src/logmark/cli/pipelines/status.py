@@ -1,0 +1,205 @@
+"""`logmark pipelines list` and `status`: what is remembered, how it is doing, how far behind it is; without Spark."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from logmark.cli.clusters import Cluster, on_cluster
+from logmark.cli.lagtables import age_fields, age_text, rate_text
+from logmark.cli.options import Output, OutputFormat, example
+from logmark.cli.pipelines.app import HomeFolder, app, cluster_of, complete_pipeline, remembered, root_of
+from logmark.cli.tables import Column, print_json, print_table, say, write_line
+from logmark.errors import LogmarkError
+
+if TYPE_CHECKING:
+    from logmark.client.client import Client
+    from logmark.offsets.lags.ages import Age
+    from logmark.spark.pipelines.home import Home, Record
+    from logmark.spark.pipelines.status import Status
+
+_LIST = [
+    Column("PIPELINE"), Column("GROUP"), Column("TOPICS"), Column("SINK"), Column("VERSION", True), Column("STATE"),
+    Column("FILE"),
+]  # fmt: skip
+
+
+@app.command("list", epilog=example("logmark pipelines list"))
+def list_pipelines(home: HomeFolder = None, output: Output = OutputFormat.TABLE) -> None:
+    """Lists the pipelines that were ever run from here."""
+    root = root_of(home)
+    found = [_listed(one) for one in remembered(root, ())]
+    if output is OutputFormat.JSON:
+        print_json(found)
+    elif not found:
+        say(f"No pipeline was ever run from {root}. `logmark pipelines run FILE` runs one.")
+    else:
+        print_table(
+            _LIST,
+            [
+                (
+                    one["name"], one["group"], one["topics"], one["sink"], one["version"], one["state"],
+                    one["file"],
+                )
+                for one in found
+            ],
+        )  # fmt: skip
+
+
+def _listed(home: "Home") -> dict[str, Any]:
+    from logmark.spark.pipelines.status import read_status
+
+    record = home.record()
+    return _known(home, record, read_status(home.status_file))
+
+
+def _known(home: "Home", record: "Record", status: "Status | None") -> dict[str, Any]:
+    return {
+        "name": home.name,
+        "file": record.file,
+        "bootstrap_servers": record.bootstrap_servers,
+        "group": record.group,
+        "topics": record.topics,
+        "sink": record.sink,
+        "version": record.live,
+        "building": record.building,
+        "is_running": home.is_live(),
+        "is_replaying": home.is_replaying(),
+        "state": state_text(status, is_live=home.is_live(), is_replaying=home.is_replaying()),
+    }
+
+
+def state_text(status: "Status | None", *, is_live: bool, is_replaying: bool) -> str:
+    """What a pipeline is doing, by its locks where its last words are not to be believed."""
+    if status is None:
+        said = "running" if is_live else "never ran"
+    elif is_live:
+        said = "running" if status.state.is_over else str(status.state)
+    elif status.state.is_over or (is_replaying and status.state == "making way"):
+        said = str(status.state)
+    else:
+        said = "died"
+    return f"{said}, being replayed" if is_replaying else said
+
+
+@app.command("status", epilog=example("logmark pipelines status billing --output json"))
+@on_cluster
+def status(
+    cluster: Cluster,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...",
+            help="Pipelines; none means all.",
+            autocompletion=complete_pipeline,
+            show_default=False,
+        ),
+    ] = None,
+    home: HomeFolder = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Shows group, lag, rate, last batch, restarts and last error of pipelines, whether they run or not."""
+    root = root_of(home)
+    found = [_looked_at(one, cluster) for one in remembered(root, names or ())]
+    if output is OutputFormat.JSON:
+        print_json([{name: value for name, value in one.items() if not name.startswith("_")} for one in found])
+    elif not found:
+        say(f"No pipeline was ever run from {root}. `logmark pipelines run FILE` runs one.")
+    else:
+        for one in found:
+            _print(one)
+
+
+def _looked_at(home: "Home", cluster: Cluster) -> dict[str, Any]:
+    from logmark.spark.pipelines.status import read_status
+
+    record = home.record()
+    last = read_status(home.status_file)
+    fields = _known(home, record, last)
+    lag, age, letters, problem = _behind(record, cluster)
+    fields |= {
+        "lag": lag,
+        **(age_fields(age) if age is not None else {"seconds": None}),
+        "dead_letters_topic": record.dead_letters,
+        "dead_letters": letters,
+        "problem": problem,
+        "rate": None if last is None else _fresh_rate(last, is_live=fields["is_running"]),
+        "batch": None if last is None or last.batch is None else asdict(last.batch),
+        "batches": None if last is None else last.batches,
+        "records": None if last is None else last.records,
+        "restarts": None if last is None else last.restarts,
+        "error": None if last is None else last.error,
+        "error_at_ms": None if last is None else last.error_at_ms,
+        "next_try_at_ms": None if last is None or not fields["is_running"] else last.next_try_at_ms,
+        "since_ms": None if last is None else last.since_ms,
+        "pid": None if last is None or not fields["is_running"] else last.pid,
+        "_age": age,
+        "_status": last,
+    }
+    return fields
+
+
+def _fresh_rate(last: "Status", *, is_live: bool) -> float:
+    return last.rate if is_live else 0.0
+
+
+def _behind(record: "Record", cluster: Cluster) -> "tuple[int | None, Age | None, int | None, str | None]":
+    """Lag in records and in time, letters, and why these could not be asked for."""
+    from logmark.offsets.lags.sampling import take_sample
+    from logmark.offsets.lags.standing import standing_of
+    from logmark.offsets.mailbox import count_letters
+
+    if record.group is None:
+        return None, None, None, None
+    try:
+        with _asked(cluster_of(cluster, record)) as client:
+            sample = take_sample(client, [record.group])
+            [group] = standing_of(sample, client=client).groups
+            letters = None if record.dead_letters is None else count_letters(client, record.dead_letters)
+    except LogmarkError as error:
+        return None, None, None, str(error)
+    if group.group.problem or not group.total.partitions:
+        return None, None, letters, group.group.problem or None
+    return group.total.records, group.age, letters, None
+
+
+@contextlib.contextmanager
+def _asked(cluster: Cluster) -> "Iterator[Client]":
+    with cluster.connect() as client:
+        yield client
+
+
+def _print(one: dict[str, Any]) -> None:
+    from logmark.cli.pipelines.run_display import batch_text
+    from logmark.offsets.times import show_time
+
+    last: Status | None = one["_status"]
+    now_ms = time.time_ns() // 1_000_000
+    behind = age_text(one["_age"]) if one["_age"] is not None else None
+    building = f", version {one['building']} is being built" if one["building"] is not None else ""
+    process = f" in process {one['pid']}" if one["pid"] is not None else ""
+    rows: list[tuple[str, object]] = [
+        ("state", f"{one['state']}{process}"),
+        ("version", f"{one['version']}{building}"),
+        ("group", one["group"]),
+        ("topics", one["topics"]),
+        ("sink", one["sink"]),
+        ("lag", None if one["lag"] is None else f"{one['lag']:,} records" + (f", {behind} behind" if behind else "")),
+        ("rate", None if one["rate"] is None else rate_text(one["rate"])),
+        ("last batch", None if last is None else batch_text(last, now_ms)),
+        ("restarts", one["restarts"]),
+    ]
+    if one["dead_letters_topic"] is not None:
+        letters = "unknown" if one["dead_letters"] is None else f"{one['dead_letters']:,}"
+        rows.append(("dead letters", f"{letters} in {one['dead_letters_topic']}"))
+    if one["error"] is not None:
+        at = f" ({show_time(one['error_at_ms'])})" if one["error_at_ms"] is not None else ""
+        rows.append(("last error", f"{one['error']}{at}"))
+    if one["problem"] is not None:
+        rows.append(("problem", one["problem"]))
+    write_line(one["name"])
+    for title, value in rows:
+        write_line(f"  {title:<13} {'-' if value is None else value}")

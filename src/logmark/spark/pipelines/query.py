@@ -1,0 +1,145 @@
+"""A version of a pipeline as a query of Spark."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from logmark.spark.dead_letters import LetterBox, check_letter_topic
+from logmark.spark.pipelines.error_column import without_marked
+from logmark.spark.pipelines.pipeline import Pipeline, Table, Topic, Version
+from logmark.spark.pipelines.stateful_operators import keeps_state
+from logmark.spark.sessions import make_known
+from logmark.spark.sink.outbox import connect
+from logmark.spark.sink.topics import write_topic
+from logmark.spark.tables.table import write_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+FIRST_CONTACT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brokers:
+    """The cluster that a pipeline reads and writes: its address, and properties such as those of its security."""
+
+    bootstrap_servers: str
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def options(self) -> dict[str, str]:
+        """The same as options of `format("logmark")`."""
+        named = {f"kafka.{name}": value for name, value in self.properties.items()}
+        return {"bootstrap.servers": self.bootstrap_servers} | named
+
+
+def read_records(
+    pipeline: Pipeline, version: Version, spark: "SparkSession", brokers: Brokers, *, options: Mapping[str, str]
+) -> "DataFrame":
+    """The stream of records that a version reads, before `transform`; `options` win over those of the pipeline."""
+    make_known(spark)
+    return spark.readStream.format("logmark").options(**read_options(pipeline, version, brokers, options)).load()
+
+
+def read_options(
+    pipeline: Pipeline, version: Version, brokers: Brokers, options: Mapping[str, str]
+) -> dict[str, str]:
+    """What `format("logmark")` is told for a version."""
+    given = brokers.options() | {"group.id": version.group} | dict(pipeline.options)
+    topics = pipeline.topics if isinstance(pipeline.topics, str) else ",".join(pipeline.topics)
+    if topics:
+        given["subscribe"] = topics
+    if version.group_before is not None:
+        given["group.id.before"] = version.group_before
+    if pipeline.schema is not None:
+        given |= {"value.format": "json", "value.schema": pipeline.schema}
+        if pipeline.dead_letters is not None:
+            given |= {"deadLetters.topic": pipeline.dead_letters, "deadLetters.pipeline": pipeline.name}
+    return given | dict(options)
+
+
+def make_rows(
+    pipeline: Pipeline,
+    version: Version,
+    spark: "SparkSession",
+    brokers: Brokers,
+    *,
+    options: Mapping[str, str] | None = None,
+) -> "DataFrame":
+    """The stream of rows that a version writes: what `transform` makes of the records."""
+    rows = pipeline.transform(read_records(pipeline, version, spark, brokers, options=options or {}))
+    return without_marked(rows, letter_box(pipeline, brokers), is_for_topic=isinstance(pipeline.sink, Topic))
+
+
+def letter_box(pipeline: Pipeline, brokers: Brokers) -> LetterBox | None:
+    """Where the letters of a pipeline go, if it has said so."""
+    if pipeline.dead_letters is None:
+        return None
+    return LetterBox(
+        bootstrap_servers=brokers.bootstrap_servers,
+        topic=pipeline.dead_letters,
+        pipeline=pipeline.name,
+        client=dict(brokers.properties),
+    )
+
+
+def check_letters(pipeline: Pipeline, brokers: Brokers) -> None:
+    """Raises a sentence unless there is a topic for the letters of a pipeline that has them."""
+    box = letter_box(pipeline, brokers)
+    if box is not None:
+        with connect(box.sink(), timeout_s=FIRST_CONTACT_S) as client:
+            topics = [pipeline.topics] if isinstance(pipeline.topics, str) else pipeline.topics
+            check_letter_topic(client, box.topic, reads=topics)
+
+
+def needs_versions(pipeline: Pipeline, version: Version, spark: "SparkSession", brokers: Brokers) -> bool:
+    """Whether reading again needs a version beside the old one: rows of a topic cannot be replaced, and state counts.
+
+    The rows of a pipeline without state go into a table by the offsets that they came from, however often.
+    """
+    return isinstance(pipeline.sink, Topic) or keeps_state(make_rows(pipeline, version, spark, brokers))
+
+
+def start_query(
+    pipeline: Pipeline,
+    version: Version,
+    spark: "SparkSession",
+    brokers: Brokers,
+    *,
+    available_now: bool = False,
+    options: Mapping[str, str] | None = None,
+) -> "StreamingQuery":
+    """A running query: a batch whenever there is something, or once an interval, or all there is now."""
+    check_letters(pipeline, brokers)
+    rows = make_rows(pipeline, version, spark, brokers, options=options)
+    name = pipeline.name if version.group == pipeline.group else version.group
+    sink = version.sink
+    if isinstance(sink, Table):
+        return write_table(
+            rows,
+            sink.path,
+            mode=sink.mode,
+            keys=sink.keys,
+            sequence=sink.sequence,
+            delete_by=sink.delete_by,
+            merge_schema=sink.merge_schema,
+            checkpoint=version.checkpoint,
+            every=pipeline.every,
+            available_now=available_now,
+            name=name,
+            output_mode=sink.output_mode,
+            optimize_every=sink.optimize_every,
+        )
+    query = write_topic(
+        rows,
+        sink.name,
+        bootstrap_servers=brokers.bootstrap_servers,
+        checkpoint=version.checkpoint,
+        every=pipeline.every,
+        available_now=available_now,
+        name=name,
+        options={**brokers.options(), "id": f"{pipeline.name}.v{version.number}", **sink.options},
+    )
+    assert query is not None
+    return query

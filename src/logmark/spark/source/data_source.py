@@ -1,0 +1,264 @@
+"""`format("logmark")`: Spark's side of the source."""
+
+import logging
+import time
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    DataSourceWriter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from logmark.client.client import Client
+from logmark.client.errors import ClientError
+from logmark.clock import SystemClock
+from logmark.errors import UserError
+from logmark.spark.ddl import parse_fields
+from logmark.spark.source.batch_ranges import ranges_of
+from logmark.spark.source.group_follower import GroupFollower
+from logmark.spark.source.json_values import typed_schema
+from logmark.spark.source.option_names import is_true, sorted_out
+from logmark.spark.source.options import Options, letter_topic, parse, value_schema
+from logmark.spark.source.position import Position
+from logmark.spark.source.range_reader import connect, for_spark, is_passing, read_range
+from logmark.spark.source.ranges import Range, split
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+FIRST_CONTACT_S = 10.0
+IDLE_PAUSE_S = 0.1  # Spark asks an idle source 80 times a second
+IDLE_PAUSE_FIRST_S = 0.01  # right after a batch: whatever comes next comes soon
+
+SCHEMA = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+    ]
+)
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+SCHEMA_WITH_HEADERS = StructType([*SCHEMA.fields, StructField("headers", ArrayType(_HEADER))])
+
+
+class DefaultSource(DataSource):
+    """Kafka topics, of Logmark or of Apache Kafka: read as batches and as a consumer group's stream, and written."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "logmark"
+
+    def schema(self) -> StructType:
+        ours, _ = sorted_out(self.options)  # at load() already, not when the query runs
+        plain = SCHEMA_WITH_HEADERS if is_true(ours, "includeHeaders") else SCHEMA
+        fields = value_schema(ours)
+        has_letters = letter_topic(ours) is not None
+        if fields is None:
+            return plain
+        return typed_schema(plain, parse_fields(fields, name="value.schema"), with_refused=not has_letters)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        _check_schema(schema, self.schema())
+        return BatchReader(parse(self.options, is_stream=False))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        _check_schema(schema, self.schema())
+        return StreamReader(parse(self.options, is_stream=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from logmark.spark.sink.writer import batch_writer
+
+        return batch_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        from logmark.spark.sink.writer import stream_writer
+
+        return stream_writer(self.options, schema)
+
+
+class Task(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, range: Range) -> None:
+        super().__init__(range)
+
+
+class BatchReader(DataSourceReader):
+    """Reads from the starting to the ending offsets and leaves no trace in any group."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        with connect(options, timeout_s=FIRST_CONTACT_S) as client:
+            ranges = ranges_of(client, options, now_ms=SystemClock().now_ms())
+            _check_letters(client, options, {place.topic for place in ranges})
+        pieces = split(ranges, records_max=options.records_per_task_max, pieces_min=options.tasks_min)
+        return [Task(piece) for piece in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        return _read(self._options, partition)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads as a consumer group; the process that plans batches holds the connection, executors make their own."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._client: Client | None = None
+        self._follower: GroupFollower | None = None
+        self._begun: Position | None = None
+        self._idle_until = 0.0
+        self._pause_s = IDLE_PAUSE_FIRST_S
+        self._away_since: float | None = None
+        self._is_end_to_be_fixed = False
+
+    def __reduce__(self) -> tuple[type["StreamReader"], tuple[Options]]:
+        return StreamReader, (self._options,)
+
+    def initialOffset(self) -> dict[str, Any]:
+        # Spark asks twice and writes its log in between: another answer would lose the records between the two.
+        if self._begun is None:
+            try:
+                self._begun = self._following().begin()
+            except ClientError as error:
+                raise for_spark(error) from None
+        return self._begun.to_json()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        time.sleep(max(0.0, self._idle_until - time.monotonic()))
+        here = Position.from_json(start)
+        records_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        there = self._advanced(here, records_max)
+        if there is here:
+            self._idle_until = time.monotonic() + self._pause_s
+            self._pause_s = min(2 * self._pause_s, IDLE_PAUSE_S)
+            return start
+        self._pause_s = IDLE_PAUSE_FIRST_S
+        return there.to_json()
+
+    def _advanced(self, here: Position, records_max: int | None) -> Position:
+        """The end of the next batch; while the broker is away there is none, for as long as the patience lasts."""
+        while True:
+            try:
+                follower = self._following()
+                if self._is_end_to_be_fixed:
+                    self._fix_end()
+                there = follower.advance(here, records_max=records_max)
+            except ClientError as error:
+                self._endure(error)
+                if not self._reads_to_a_fixed_end:
+                    return here  # Spark asks again, and can stop the query in between
+                time.sleep(IDLE_PAUSE_S)
+                continue
+            self._away_since = None
+            return there
+
+    @property
+    def _reads_to_a_fixed_end(self) -> bool:
+        follower = self._follower
+        return self._is_end_to_be_fixed or (follower is not None and follower.reads_to_a_fixed_end)
+
+    def _endure(self, error: ClientError) -> None:
+        """Raises the error if it does not pass, or has lasted for longer than the patience."""
+        now = time.monotonic()
+        is_first = self._away_since is None
+        self._away_since = now if self._away_since is None else self._away_since
+        if not is_passing(error) or now - self._away_since >= self._options.patience_s:
+            raise for_spark(error) from None
+        if is_first:
+            log.warning("%s The query waits up to %.0f s for it.", error, self._options.patience_s)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        limit = self._options.limits.records_max
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._is_end_to_be_fixed = True
+        try:
+            self._fix_end()
+        except ClientError as error:
+            self._endure(error)  # a query that goes on from its checkpoint waits; a new one asks where it starts
+
+    def _fix_end(self) -> None:
+        self._following().fix_end()
+        self._is_end_to_be_fixed = False
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        ends = self._follower.ends() if self._follower is not None else {}
+        nested: dict[str, dict[str, int]] = {}
+        for place in sorted(ends):
+            nested.setdefault(place.topic, {})[str(place.partition)] = ends[place]
+        return nested or None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        if start == end:
+            return []
+        # By the end alone: it says where its batch begins, which for a seek is where it ends. The start says something
+        # else where the first batch is repeated after a crash.
+        after = Position.from_json(end)
+        pieces = split(after.ranges, records_max=self._options.records_per_task_max, pieces_min=self._options.tasks_min)
+        return [Task(piece) for piece in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        return _read(self._options, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: it comes one batch late, and not at all when the query is idle or ends; `latestOffset` commits."""
+
+    def stop(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    def _following(self) -> GroupFollower:
+        if self._client is None:
+            self._client = connect(self._options, timeout_s=FIRST_CONTACT_S)
+        if self._follower is None:
+            _check_letters(self._client, self._options, self._options.topics)
+            self._follower = GroupFollower(self._options, self._client, SystemClock())
+        return self._follower
+
+
+def _read(options: Options, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+    # Spark hands a partition without a value to a batch read that has nothing to read.
+    return read_range(options, partition.value) if partition.value is not None else iter(())
+
+
+def _check_letters(client: Client, options: Options, reads: Collection[str]) -> None:
+    if options.letters is None:
+        return
+    from logmark.spark.dead_letters import check_letter_topic
+
+    also = [options.letters] if options.pattern is not None and options.pattern.fullmatch(options.letters) else []
+    check_letter_topic(client, options.letters, reads=[*reads, *also])
+
+
+def _check_schema(schema: StructType, wanted: StructType) -> None:
+    if [(one.name, one.dataType) for one in schema.fields] != [(one.name, one.dataType) for one in wanted.fields]:
+        raise UserError(
+            f'format("logmark") always gives the columns {", ".join(wanted.names)}. Nothing was read. Leave out '
+            ".schema(...); the columns of a JSON value are given by the options value.format=json and value.schema."
+        )

@@ -1,0 +1,214 @@
+"""Reads a range of a partition into Arrow, where the executors are."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
+from logmark.client.aborted import without_aborted
+from logmark.client.client import Client
+from logmark.client.errors import BrokerUnreachable, ClientError, OffsetOutOfRange, RefusedByBroker, UnknownTopic
+from logmark.client.fetcher import Fetcher, next_offset
+from logmark.errors import ErrorCode, UserError
+from logmark.memory import keep_freed_buffers, spare_what_stays
+from logmark.names import TopicPartition
+from logmark.spark.errors import Refused
+from logmark.spark.source.data_loss import Loss, told
+from logmark.spark.source.options import Options
+from logmark.spark.source.parallel_fetch import read_stripes
+from logmark.spark.source.ranges import Bounds, Range
+from logmark.wire import columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+DECOMPRESSED_BYTES_MAX = 1 << 30
+COMPRESSED_BYTES_FIRST = 512 << 10  # decompressed at once: an answer of 4 MiB may stand for half a gigabyte
+COMPRESSED_BYTES_MIN = 64 << 10
+WINDOW_BYTES = 4 << 20  # what is wanted of one part, decompressed: every part costs about a millisecond
+_HEADER_BYTES, _CODEC_AT, _CODEC_BITS = 61, 22, 7
+TIMEOUT_S = 30.0
+PAUSE_S = 1.0
+UNKNOWN_TOPIC_PATIENCE_S = 30.0
+
+
+def connect(options: Options, *, timeout_s: float = TIMEOUT_S) -> Client:
+    """A client for the cluster that the options name."""
+    return Client(options.bootstrap_servers, config=options.client, client_id=options.client_id, timeout_s=timeout_s)
+
+
+def is_passing(error: ClientError) -> bool:
+    """Whether the same call may succeed later: a broker is away, or a partition has no leader yet."""
+    if isinstance(error, BrokerUnreachable):
+        return True
+    return isinstance(error, RefusedByBroker) and error.code.is_retriable and error.code != ErrorCode.CORRUPT_MESSAGE
+
+
+def for_spark(error: ClientError) -> UserError:
+    """The error by a name that says whether it passes: the name is all that Spark leaves of its class."""
+    return error if is_passing(error) else Refused(str(error), exit_code=error.exit_code)
+
+
+def read_range(options: Options, wanted: Range) -> Iterator["pa.RecordBatch"]:
+    """Every record of the range, in order, however often its broker goes away for less than the patience.
+
+    Records can expire after the batch was planned. Spark plans it once and for all, so what is left is read if the
+    options allow to skip records; else this and every later attempt is a sentence.
+    """
+    keep_freed_buffers()
+    with ExitStack() as held:
+        yield from _read_patiently(options, wanted, _layout(options, held))
+    spare_what_stays()  # at the end of a task, when all that it needs is imported
+
+
+def _read_patiently(options: Options, wanted: Range, laid_out: "Layout") -> Iterator["pa.RecordBatch"]:
+    progress = _Progress(wanted.first)
+    waits = _Waits(options.patience_s)
+    while progress.at < wanted.stop:
+        before = progress.at
+        try:
+            with ExitStack() as opened:
+                client = opened.enter_context(connect(options))
+                fetchers = [
+                    opened.enter_context(
+                        client.fetcher(
+                            wanted.place, bytes_max=options.fetch_bytes_max, read_committed=options.read_committed
+                        )
+                    )
+                    for _ in range(options.fetches_in_flight)
+                ]
+                yield from _read(fetchers, wanted, progress, options, laid_out)
+            return
+        except OffsetOutOfRange as error:
+            progress.at = _skipped(options, wanted, progress.at, error)
+        except ClientError as error:
+            if progress.at > before:
+                waits = _Waits(options.patience_s)
+            waits.wait(wanted, error)
+
+
+class _Progress:
+    """How far a range was handed on, so that another connection goes on there."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+
+class _Waits:
+    """Waits for a broker that is away, as long as the patience lasts."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._began = time.monotonic()
+        self._patience_s = patience_s
+
+    def wait(self, wanted: Range, error: ClientError) -> None:
+        """Pauses before another try; raises the error if it does not pass, or has lasted too long."""
+        patience_s = min(self._patience_s, UNKNOWN_TOPIC_PATIENCE_S if isinstance(error, UnknownTopic) else 1e9)
+        waited_s = time.monotonic() - self._began
+        if not is_passing(error) or waited_s >= patience_s:
+            raise for_spark(error) from None
+        log.warning("%s Reading of %s is tried again for up to %.0f s.", error, wanted.place, patience_s - waited_s)
+        time.sleep(PAUSE_S)
+
+
+def _skipped(options: Options, wanted: Range, at: int, error: OffsetOutOfRange) -> int:
+    """Where to go on after records that are gone; raises a sentence if none may be skipped."""
+    is_beyond = error.offset > error.log_end
+    bounds = Bounds(min(error.log_start, wanted.stop), error.log_end)
+    lost = Loss(place=wanted.place, offset=error.offset if is_beyond else at, bounds=bounds)
+    if options.lost is None or is_beyond or error.log_start <= at:
+        raise UserError(
+            f"{told([lost])}. They were planned to be read and have expired since. Nothing was skipped. To skip what "
+            "is gone, set failOnDataLoss to false, or auto.offset.reset to earliest or latest."
+        ) from None
+    log.warning("%s. What is gone is skipped, as the options say.", told([lost]))
+    return min(error.log_start, wanted.stop)
+
+
+def _read(
+    fetchers: Sequence[Fetcher], wanted: Range, progress: _Progress, options: Options, laid_out: "Layout"
+) -> Iterator["pa.RecordBatch"]:
+    from logmark.spark.source.arrow import pieces
+
+    expansion = Expansion()
+    for answer, stop in read_stripes(fetchers, progress.at, wanted.stop, timeout_s=TIMEOUT_S):
+        end = min(stop, next_offset(answer.records, progress.at))
+        records = answer.records
+        if options.read_committed and answer.aborted_transactions:
+            records = without_aborted(records, answer.aborted_transactions)
+        for window in windows(records, expansion):
+            # One call may stop early, where the values would no longer fit into one Arrow array.
+            while progress.at < end:
+                part = columns.decode(
+                    window,
+                    start=progress.at,
+                    stop=stop,
+                    with_headers=options.with_headers or options.letters is not None,
+                    decompressed_bytes_max=DECOMPRESSED_BYTES_MAX,
+                )
+                expansion.saw(len(window), len(part.value_bytes) + len(part.key_bytes))
+                if part.next_offset <= progress.at:
+                    break  # what is left is not to be seen: aborted, or beyond the range in a compacted log
+                # Laid out before they count as handed on: where letters cannot be sent the part is read again.
+                rows = laid_out(part, wanted.place) if part.count else None
+                progress.at = part.next_offset
+                if rows is not None and rows.num_rows:
+                    yield from pieces(rows)
+
+
+Layout = Callable[[columns.Columns, TopicPartition], "pa.RecordBatch"]
+
+
+def _layout(options: Options, held: ExitStack) -> Layout:
+    """What makes records the columns that were asked for; what it holds open is closed with `held`."""
+    if options.value_schema is not None:
+        from logmark.spark.source.json_values import JsonValues
+
+        values = JsonValues(options.value_schema)
+        if options.letters is None:
+            return values.to_arrow
+        from logmark.spark.dead_letters import GoodRows, LetterBox, LetterSender
+
+        box = LetterBox(
+            bootstrap_servers=options.bootstrap_servers,
+            topic=options.letters,
+            pipeline=options.letters_by,
+            client_id=options.client_id,
+            client=options.client,
+            patience_s=options.patience_s,
+        )
+        return GoodRows(values, held.enter_context(LetterSender(box)), with_headers=options.with_headers).to_arrow
+    from logmark.spark.source.arrow import Times, to_arrow
+
+    return partial(to_arrow, times=Times())
+
+
+class Expansion:
+    """How many compressed bytes to take at once, by what the last ones became."""
+
+    def __init__(self) -> None:
+        self.compressed_bytes = COMPRESSED_BYTES_FIRST
+
+    def saw(self, compressed: int, decompressed: int) -> None:
+        """Takes at most four times as much as before, because one part says little about the next."""
+        wanted = WINDOW_BYTES * compressed // max(1, decompressed)
+        self.compressed_bytes = max(COMPRESSED_BYTES_MIN, min(wanted, 4 * self.compressed_bytes, WINDOW_BYTES))
+
+
+def windows(records: memoryview, expansion: Expansion) -> Iterator[memoryview]:
+    """An answer in parts of whole batches that stay small when they are decompressed; one part if nothing is."""
+    size = len(records)
+    at = begin = 0
+    while size - at >= _HEADER_BYTES and records[_CODEC_AT] & _CODEC_BITS:
+        end = at + 12 + int.from_bytes(records[at + 8 : at + 12], "big")
+        if end > size:
+            break
+        if end - begin > expansion.compressed_bytes and at > begin:
+            yield records[begin:at]
+            begin = at
+        at = end
+    yield records[begin:]

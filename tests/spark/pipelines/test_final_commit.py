@@ -1,0 +1,72 @@
+"""The last commit of a query that was stopped between two batches."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logmark.client.answers import Committed
+from logmark.names import TopicPartition
+from logmark.offsets.marks import Mark
+from logmark.spark.pipelines.final_commit import commit_finished, finished
+from logmark.spark.source.position import Position
+
+PLACE = TopicPartition("clicks", 0)
+POSITION = Position(group="billing", query="q", generation=7, first={PLACE: 10}, next={PLACE: 20})
+
+
+class Group:
+    """A cluster with one group in one partition."""
+
+    def __init__(self, offset: int | None, mark: Mark | None = None) -> None:
+        self.offset = offset
+        self.mark = mark
+
+    def committed(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> dict[Any, Committed]:
+        if self.offset is None:
+            return {}
+        return {PLACE: Committed(offset=self.offset, metadata=self.mark.to_metadata() if self.mark else "")}
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, Any]) -> None:
+        assert "billing" == group
+        one = offsets[PLACE]
+        self.offset, self.mark = one.offset, Mark.of(one.metadata)
+
+
+def marked(offset: int, *, query: str = "q", generation: int = 7) -> Group:
+    return Group(offset, Mark(query=query, generation=generation, offset=offset))
+
+
+@pytest.mark.parametrize(
+    ("group", "is_committed"),
+    [
+        (marked(10), True),  # a batch behind, as the query left it
+        (marked(20), False),  # the query was asked once more before it was stopped
+        (Group(None), True),  # expired
+        (Group(4), False),  # reset by somebody
+        (marked(15), False),  # reset by a tool that kept the mark
+        (marked(10, query="r", generation=9), False),  # taken over
+    ],
+)
+def test_a_finished_batch_is_committed_unless_somebody_else_has_moved_the_group(
+    group: Group, is_committed: bool
+) -> None:
+    before = group.offset, group.mark
+
+    assert is_committed == commit_finished(group, POSITION)  # type: ignore[arg-type]
+
+    expected = (20, POSITION.mark(PLACE)) if is_committed else before
+    assert expected == (group.offset, group.mark)
+
+
+def test_a_query_that_was_stopped_in_a_batch_has_finished_nothing_new(tmp_path: Path) -> None:
+    assert finished(tmp_path) is None
+    for kind in ("offsets", "commits"):
+        (tmp_path / kind).mkdir()
+    (tmp_path / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(POSITION.to_json())}\n")
+    assert finished(tmp_path) is None
+
+    (tmp_path / "commits" / "0").write_text("v1\n{}")
+    assert POSITION == finished(tmp_path)

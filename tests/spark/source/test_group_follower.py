@@ -1,0 +1,559 @@
+"""A query and its group, with a cluster that a test can disturb."""
+
+from collections.abc import Iterable, Mapping
+
+import pytest
+
+from logmark.client.answers import EARLIEST, LATEST, Committed, FetchedPartition, OffsetAndTimestamp
+from logmark.client.connection import Address
+from logmark.client.errors import BrokerUnreachable, CommitRefused, NoCoordinator, RefusedByBroker
+from logmark.client.metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
+from logmark.clock import ManualClock
+from logmark.errors import ErrorCode, UserError
+from logmark.names import TopicPartition
+from logmark.offsets.marks import Mark
+from logmark.spark.source.group_follower import GroupFollower
+from logmark.spark.source.options import parse
+from logmark.spark.source.position import Position
+from logmark.spark.source.range_reader import is_passing
+from logmark.wire.batches import build
+
+RECORD_EVERY_MS = 1000  # the record of offset 7 was written in second 7
+P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
+
+
+class FakeCluster:
+    """Logs with two ends and committed offsets: no network, and failures on demand."""
+
+    def __init__(self, **logs: tuple[int, int]) -> None:
+        self.logs = {TopicPartition("clicks", int(name[1:])): ends for name, ends in logs.items()}
+        self.stable: dict[TopicPartition, int] = {}  # where the oldest open transaction begins
+        self.topic_id = b"\1" * 16
+        self.is_away = False
+        self.value_bytes = 100
+        self.fetches: list[tuple[TopicPartition, int]] = []
+        self.offsets: dict[TopicPartition, Committed] = {}
+        self.commits: list[dict[TopicPartition, int]] = []
+        self.failure: Exception | None = None
+        self.arrives_all_the_same = False
+
+    def metadata(self, topics: list[str] | None = None) -> ClusterMetadata:
+        one = PartitionMetadata(leader=1, leader_epoch=0, replicas=(1,), in_sync=(1,), error=ErrorCode.NONE)
+        numbers: dict[str, dict[int, PartitionMetadata]] = {}
+        for place in self.logs:
+            if topics is None or place.topic in topics:
+                numbers.setdefault(place.topic, {})[place.partition] = one
+        return ClusterMetadata(
+            cluster_id="",
+            controller=1,
+            brokers={1: Address("h", 1)},
+            topics={
+                name: TopicMetadata(
+                    name=name, topic_id=self.topic_id, is_internal=name.startswith("__"), partitions=partitions
+                )
+                for name, partitions in numbers.items()
+            },
+            errors={},
+        )
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        if self.failure is not None and self.is_away:
+            raise self.failure
+        return {
+            place: OffsetAndTimestamp(offset=self._offset(place, at, read_committed=read_committed))
+            for place, at in wanted.items()
+        }
+
+    def _offset(self, place: TopicPartition, at: int, *, read_committed: bool) -> int:
+        start, end = self.logs[place]
+        if at == EARLIEST:
+            return start
+        if at == LATEST:
+            return min(end, self.stable.get(place, end)) if read_committed else end
+        return next((offset for offset in range(start, end) if offset * RECORD_EVERY_MS >= at), -1)
+
+    def fetch(
+        self, partition: TopicPartition, offset: int, *, bytes_max: int, max_wait_ms: int, min_bytes: int
+    ) -> FetchedPartition:
+        records = build([(None, b"x" * self.value_bytes)] * 10, timestamp_ms=0, base_offset=offset)
+        self.fetches.append((partition, offset))
+        start, end = self.logs[partition]
+        return FetchedPartition(
+            records=memoryview(records),
+            high_watermark=end,
+            last_stable_offset=end,
+            log_start_offset=start,
+        )
+
+    def committed(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Committed]:
+        if self.failure is not None:
+            raise self.failure
+        return dict(self.offsets)
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, Committed | int]) -> None:
+        marked = {place: one if isinstance(one, Committed) else Committed(offset=one) for place, one in offsets.items()}
+        if self.failure is None or self.arrives_all_the_same:
+            self.offsets |= marked
+        if self.failure is not None:
+            raise self.failure
+        self.commits.append({place: one.offset for place, one in marked.items()})
+
+    def reset(self, **offsets: int) -> None:
+        """What Apache's tool does: another offset, no metadata."""
+        self.offsets |= {TopicPartition("clicks", int(name[1:])): Committed(offset=to) for name, to in offsets.items()}
+
+
+def follow(cluster: FakeCluster, clock: ManualClock | None = None, **given: str) -> GroupFollower:
+    options = {"bootstrap.servers": "b:1", "subscribe": "clicks", "group.id": "billing", **given}
+    return GroupFollower(parse(options, is_stream=True), cluster, clock or ManualClock())
+
+
+EARLY = {"auto.offset.reset": "earliest"}
+
+
+def step(follower: GroupFollower, start: Position, records_max: int | None = None) -> Position:
+    return follower.advance(start, records_max=records_max)
+
+
+def test_a_new_query_starts_at_the_committed_offsets_and_owns_them_when_it_plans_its_first_batch() -> None:
+    cluster = FakeCluster(p0=(0, 100), p1=(0, 50))
+    cluster.reset(p0=42)
+    follower = follow(cluster, **EARLY)
+
+    position = follower.begin()
+    anchored = list(cluster.commits)
+    step(follower, position)
+
+    assert {P0: 42, P1: 0} == position.next
+    assert [{P1: 0}] == anchored, "where the group had none, the start is its own at once"
+    assert {P0: 42, P1: 0} == {place: one.offset for place, one in cluster.offsets.items()}
+    assert position.mark(P0) == Mark.of(cluster.offsets[P0].metadata)
+
+
+@pytest.mark.parametrize(("reset", "offset"), [("earliest", 10), ("latest", 100), (None, 100)])
+def test_a_group_without_commits_starts_where_the_reset_rule_says(reset: str | None, offset: int) -> None:
+    cluster = FakeCluster(p0=(10, 100))
+
+    position = follow(cluster, **({"auto.offset.reset": reset} if reset else {})).begin()
+
+    assert {P0: offset} == position.next
+
+
+def test_a_group_without_commits_and_without_a_rule_is_a_sentence() -> None:
+    with pytest.raises(UserError, match=r"has no committed offset for clicks-0, and auto\.offset\.reset is none"):
+        follow(FakeCluster(p0=(0, 9)), **{"auto.offset.reset": "none"}).begin()
+
+
+def test_each_trigger_commits_where_the_last_finished_batch_ended() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **EARLY)
+
+    first = step(follower, follower.begin(), 60)
+    second = step(follower, first)
+    assert second is step(follower, second)
+
+    assert [{P0: 0}, {P0: 60}, {P0: 100}] == cluster.commits
+    assert [{P0: (0, 60)}, {P0: (60, 100)}] == [first.ranges, second.ranges]
+
+
+def test_a_foreign_move_is_followed_and_then_owned() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **EARLY)
+    end = step(follower, follower.begin())
+    step(follower, end)
+    cluster.reset(p0=30)
+
+    seek = step(follower, end)
+    batch = step(follower, seek)
+
+    assert (end.generation + 1, {P0: 30}, {}) == (seek.generation, seek.next, seek.ranges)
+    assert {P0: (30, 100)} == batch.ranges
+    assert batch.generation == seek.generation
+    assert {P0: 30} == cluster.commits[-1]
+
+
+def test_a_stopped_query_follows_a_move_when_it_comes_back() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    end = step(follower := follow(cluster, **EARLY), follower.begin())
+    cluster.reset(p0=30)
+
+    assert {P0: 30} == step(follow(cluster), end).next
+
+
+def test_a_query_that_died_before_its_commit_does_not_read_the_batch_again() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **EARLY)
+    end = step(follower, follower.begin())
+    assert 0 == cluster.offsets[P0].offset
+
+    assert end is step(follow(cluster), end)
+    assert 100 == cluster.offsets[P0].offset
+
+
+def test_the_query_that_lost_its_group_stops_names_the_owner_and_commits_nothing() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    old = follow(cluster, clock, **EARLY)
+    end = step(old, old.begin(), 50)
+    clock.advance(seconds=1)
+    owner = step(heir := follow(cluster, clock), heir.begin())
+    commits = len(cluster.commits)
+
+    with pytest.raises(UserError, match=f"taken over by the query {owner.query}"):
+        step(old, end)
+    assert commits == len(cluster.commits)
+
+
+def test_a_reset_gives_the_group_back_to_the_query_that_had_lost_it() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    old = follow(cluster, clock, **EARLY)
+    end = step(old, old.begin(), 50)
+    clock.advance(seconds=1)
+    heir = follow(cluster, clock)
+    lost = step(heir, heir.begin(), 20)
+    clock.advance(seconds=1)
+    # As our own tool resets: another offset, what stood beside it stays.
+    cluster.offsets[P0] = Committed(offset=30, metadata=cluster.offsets[P0].metadata)
+
+    back = step(old, end)
+    step(old, back)
+
+    assert ({P0: 30}, True) == (back.next, back.generation > lost.generation)
+    with pytest.raises(UserError, match=f"taken over by the query {back.query}"):
+        step(heir, lost)
+
+
+def test_a_lost_commit_is_no_move_and_is_made_again() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **EARLY)
+    end = step(follower, follower.begin())
+    cluster.offsets.clear()
+
+    assert end is step(follower, end)
+    assert 100 == cluster.offsets[P0].offset
+
+
+def test_a_failing_commit_never_stops_the_query() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **EARLY)
+    end = step(follower, follower.begin(), 50)
+    for failure in (BrokerUnreachable("gone."), CommitRefused("billing", {P0: ErrorCode.UNKNOWN_MEMBER_ID})):
+        cluster.failure = failure
+        end = step(follower, end, 10)
+    cluster.failure = None
+
+    assert end.generation == step(follower, end).generation
+    assert {P0: 70} == cluster.commits[-1]
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_commit_without_an_answer_is_ours_whether_it_arrived_or_not(arrives: bool) -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **EARLY)
+    end = step(follower, follower.begin(), 50)
+    original = cluster.committed
+    cluster.failure, cluster.arrives_all_the_same = BrokerUnreachable("gone."), arrives
+    cluster.committed = lambda group, partitions=None: dict(cluster.offsets)  # type: ignore[method-assign]
+    later = step(follower, end, 10)
+    cluster.failure, cluster.committed = None, original  # type: ignore[method-assign]
+
+    assert later.generation == step(follower, later).generation
+    assert 60 == cluster.offsets[P0].offset
+
+
+def test_a_restart_after_failed_commits_does_not_go_back() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **EARLY)
+    end = step(follower, follower.begin(), 50)
+    cluster.failure = CommitRefused("billing", {P0: ErrorCode.UNKNOWN_MEMBER_ID})
+    cluster.committed = lambda group, partitions=None: dict(cluster.offsets)  # type: ignore[method-assign]
+    end = step(follower, step(follower, end, 10), 10)
+    assert 0 == cluster.offsets[P0].offset
+    cluster.failure = None
+
+    assert end.generation == step(follow(cluster), end).generation
+    assert 70 == cluster.offsets[P0].offset
+
+
+REFUSED = CommitRefused("billing", dict.fromkeys((P0, P1), ErrorCode.GROUP_AUTHORIZATION_FAILED))
+
+
+class Refusing(FakeCluster):
+    """Lets everybody see the group, and refuses commits while `refuses` says so."""
+
+    refuses: int = 1_000_000
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, Committed | int]) -> None:
+        self.refuses -= 1
+        if self.refuses >= 0:
+            raise REFUSED
+        super().commit(group, offsets)
+
+
+def read(follower: GroupFollower, position: Position, triggers: int, records_max: int = 10) -> list[dict[int, object]]:
+    """The ranges that the next triggers read, partition by partition, without those that read nothing."""
+    seen = []
+    for _ in range(triggers):
+        before, position = position, step(follower, position, records_max)
+        if position.ranges and position is not before:
+            seen.append({place.partition: ends for place, ends in position.ranges.items()})
+    return seen
+
+
+def test_where_no_commit_is_allowed_a_query_reads_each_record_once() -> None:
+    cluster = Refusing(p0=(0, 40))
+    cluster.reset(p0=10)
+    follower = follow(cluster, **EARLY)
+
+    assert [{0: (10, 20)}, {0: (20, 30)}, {0: (30, 40)}] == read(follower, follower.begin(), 6)
+
+
+def test_where_no_commit_is_allowed_a_restarted_query_goes_on() -> None:
+    cluster = Refusing(p0=(0, 40))
+    cluster.reset(p0=10)
+    end = step(follower := follow(cluster, **EARLY), follower.begin(), 10)
+
+    assert [{0: (20, 30)}, {0: (30, 40)}] == read(follow(cluster, **EARLY), Position.from_json(end.to_json()), 4)
+
+
+def test_a_reset_is_followed_once_though_the_commit_after_it_is_refused() -> None:
+    cluster = Refusing(p0=(0, 40))
+    cluster.refuses = 0
+    follower = follow(cluster, **EARLY)
+    end = step(follower, follower.begin(), 30)
+    step(follower, end, 1)
+    cluster.reset(p0=5)
+    cluster.refuses = 2
+
+    assert [{0: (5, 15)}, {0: (15, 25)}, {0: (25, 35)}] == read(follower, end, 4)
+    assert 25 == cluster.offsets[P0].offset
+
+
+def test_a_refused_commit_beside_a_reset_rewinds_no_other_partition() -> None:
+    cluster = Refusing(p0=(0, 50), p1=(0, 50))
+    cluster.refuses = 0
+    follower = follow(cluster, **EARLY)
+    end = step(follower, follower.begin(), 100)
+    cluster.reset(p0=5)
+    cluster.refuses = 1
+
+    assert [{0: (5, 50)}] == read(follower, end, 4, records_max=100)
+
+
+def test_a_query_that_was_restarted_without_its_coordinator_does_not_go_back() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **EARLY)
+    end = step(follower, step(follower, follower.begin(), 50), 50)
+    assert end is step(follower, end)
+    cluster.logs[P0] = (0, 300)
+    cluster.failure = NoCoordinator("billing", ErrorCode.COORDINATOR_NOT_AVAILABLE, "It is being elected.")
+    restarted = follow(cluster)
+
+    blind = step(restarted, step(restarted, end, 50), 50)
+    cluster.failure = None
+    after = step(restarted, blind, 50)
+
+    assert {P0: (150, 200)} == blind.ranges
+    assert (blind.generation, {P0: (200, 250)}) == (after.generation, after.ranges)
+    assert {P0: (200, 250)} == step(follow(cluster), blind, 50).ranges, "nor does the next one"
+
+
+def test_a_commit_that_arrived_without_an_answer_is_known_after_a_restart() -> None:
+    cluster = FakeCluster(p0=(0, 300))
+    follower = follow(cluster, **EARLY)
+    end = step(follower, follower.begin(), 50)
+    original = cluster.committed
+    cluster.failure, cluster.arrives_all_the_same = BrokerUnreachable("gone."), True
+    cluster.committed = lambda group, partitions=None: dict(cluster.offsets)  # type: ignore[method-assign]
+    end = step(follower, end, 50)
+    cluster.committed = original  # type: ignore[method-assign]
+    end = step(follower, end, 50)
+    cluster.failure = None
+    assert (50, {P0: (100, 150)}) == (cluster.offsets[P0].offset, end.ranges)
+
+    assert {P0: (150, 200)} == step(follow(cluster), end, 50).ranges
+
+
+def test_an_idle_query_renews_its_commit_every_day() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    follower = follow(cluster, clock, **EARLY)
+    end = step(follower, follower.begin())
+    for hours in (1, 22, 2, 1, 23):
+        clock.advance(seconds=hours * 3600)
+        assert end is step(follower, end)
+
+    assert [{P0: 0}, {P0: 100}, {P0: 100}, {P0: 100}] == cluster.commits
+
+
+def test_a_restarted_query_renews_its_commit_at_once() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **EARLY)
+    end = step(follower, step(follower, follower.begin()))
+    commits = len(cluster.commits)
+
+    assert end is step(follow(cluster), end)
+    assert commits + 1 == len(cluster.commits)
+
+
+@pytest.mark.parametrize(("reset", "goes_on_at"), [("earliest", 40), ("latest", 100)])
+def test_records_that_expired_unread_are_skipped_as_the_reset_rule_says(reset: str, goes_on_at: int) -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **{"auto.offset.reset": reset})
+    cluster.reset(p0=0)
+    end = step(follower, follower.begin(), 10)
+    cluster.logs[P0] = (40, 100)
+
+    seek = step(follower, end)
+
+    assert ({P0: goes_on_at}, {}) == (seek.next, seek.ranges)
+    assert seek.generation > end.generation
+
+
+@pytest.mark.parametrize("given", [{}, {"auto.offset.reset": "none"}])
+def test_records_that_expired_unread_stop_a_query_without_a_rule(given: dict[str, str]) -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    cluster.reset(p0=0)
+    follower = follow(cluster, **given)
+    end = step(follower, follower.begin(), 10)
+    cluster.logs[P0] = (40, 100)
+
+    with pytest.raises(UserError, match=r"30 records of clicks-0 \(offsets 10 to 39; the log holds 40 to 100\)"):
+        step(follower, end)
+    assert 10 == cluster.offsets[P0].offset, "what was read is committed, and nothing is skipped"
+
+
+def test_a_log_that_was_made_anew_is_noticed() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    follower = follow(cluster, clock, **EARLY)
+    end = step(follower, follower.begin())
+    cluster.logs[P0] = (0, 7)
+    assert end is step(follower, end), "an end that went back may come forward again"
+    clock.advance(seconds=30)
+
+    assert {P0: 0} == step(follower, end).next
+
+
+def test_the_offset_of_a_topic_that_was_deleted_is_not_committed_in_the_one_that_has_its_name_now() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    cluster.reset(p0=0)
+    end = step(follower := follow(cluster, clock), follower.begin())
+    cluster.topic_id, cluster.logs[P0] = b"\2" * 16, (0, 150)
+    cluster.offsets.clear()
+
+    with pytest.raises(UserError, match="belongs to a topic of that name that was deleted"):
+        step(follow(cluster, clock), end)
+    assert {} == cluster.offsets
+
+
+def test_a_run_that_ends_waits_until_it_is_known_that_a_log_has_become_shorter() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    cluster.reset(p0=0)
+    end = step(follower := follow(cluster, clock), follower.begin())
+    cluster.logs[P0] = (0, 60)
+    weekly = follow(cluster, clock)
+    weekly.fix_end()
+
+    with pytest.raises(RefusedByBroker, match="clicks-0 is missing, or shorter than what was read of it") as waits:
+        step(weekly, end)
+    clock.advance(seconds=30)
+    with pytest.raises(UserError, match="offset 100 of clicks-0 lies beyond the log, which holds 0 to 60"):
+        step(weekly, end)
+    assert is_passing(waits.value)
+
+
+def test_a_run_that_ends_waits_until_it_is_known_that_a_topic_is_gone() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    cluster.reset(p0=0)
+    pattern = {"subscribe": "", "subscribePattern": "cl.*"}
+    end = step(follower := follow(cluster, clock, **pattern), follower.begin())
+    cluster.logs.clear()
+    weekly = follow(cluster, clock, **pattern)
+    weekly.fix_end()
+
+    with pytest.raises(RefusedByBroker, match="clicks-0 is missing"):
+        step(weekly, end)
+    clock.advance(seconds=30)
+    with pytest.raises(UserError, match="clicks-0 is not there any more"):
+        step(weekly, end)
+
+
+def test_a_take_over_while_a_new_leader_knows_less_does_not_begin_elsewhere() -> None:
+    cluster, clock = FakeCluster(p0=(0, 90)), ManualClock()
+    cluster.reset(p0=100)
+    follower = follow(cluster, clock, **EARLY)
+    position = follower.begin()
+    assert position is step(follower, position)
+    cluster.logs[P0] = (0, 120)
+
+    assert {P0: (100, 120)} == step(follower, position).ranges
+
+
+def test_a_topic_that_never_was_is_a_sentence_whatever_may_be_lost() -> None:
+    with pytest.raises(UserError, match="There is no topic clicks"):
+        follow(FakeCluster(), failOnDataLoss="false").begin()
+
+
+def test_a_new_partition_is_read_from_its_first_record() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
+    follower = follow(cluster, clock)
+    end = step(follower, follower.begin())
+    cluster.logs[P1] = (3, 9)
+    clock.advance(seconds=60)
+
+    assert {P1: (3, 9)} == step(follower, end).ranges
+
+
+def test_a_partition_that_is_gone_is_a_sentence() -> None:
+    cluster, clock = FakeCluster(p0=(0, 100), p1=(0, 5)), ManualClock()
+    follower = follow(cluster, clock, **EARLY)
+    end = step(follower, follower.begin())
+    del cluster.logs[P1]
+    clock.advance(seconds=60)
+    assert end is step(follower, end), "one answer may miss a partition"
+    clock.advance(seconds=60)
+
+    with pytest.raises(UserError, match="clicks-1 is not there any more"):
+        step(follower, end)
+
+
+def test_a_topic_that_does_not_exist_is_a_sentence() -> None:
+    with pytest.raises(UserError, match="There is no topic clicks at b:1"):
+        follow(FakeCluster()).begin()
+
+
+def test_available_now_ends_where_the_logs_ended_when_it_began() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **EARLY)
+    follower.fix_end()
+    start = follower.begin()
+    cluster.logs[P0] = (0, 500)
+
+    end = step(follower, start)
+
+    assert {P0: (0, 100)} == end.ranges
+    assert end is step(follower, end)
+
+
+def test_available_now_follows_a_reset_beyond_the_end_that_it_began_with() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    follower = follow(cluster, **EARLY)
+    follower.fix_end()
+    end = step(follower, follower.begin())
+    cluster.logs[P0] = (0, 500)
+    cluster.reset(p0=400)
+
+    seek = step(follower, end)
+
+    assert {P0: 400} == seek.next
+    assert seek is step(follower, seek)
+
+
+def test_a_checkpoint_of_another_group_is_a_sentence() -> None:
+    cluster = FakeCluster(p0=(0, 100))
+    end = step(follower := follow(cluster, **EARLY), follower.begin())
+
+    with pytest.raises(UserError, match=r"belongs to group billing, but group\.id is fraud"):
+        step(follow(cluster, **{"group.id": "fraud"}), end)

@@ -1,0 +1,141 @@
+"""A query and its group through crashes, resets and failed commits: each record is read once, and resets are followed.
+
+The model is where the next batch has to begin in each partition, and where somebody has moved the group since the query
+last looked at it.
+"""
+
+from collections.abc import Mapping
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from logmark.client.answers import Committed
+from logmark.client.errors import BrokerUnreachable, CommitRefused, NoCoordinator
+from logmark.clock import ManualClock
+from logmark.errors import ErrorCode
+from logmark.names import TopicPartition
+from logmark.offsets.marks import Mark
+from logmark.spark.source.group_follower import GroupFollower
+from logmark.spark.source.position import Found, Position
+from tests.harness.searches import examples
+from tests.spark.source.test_group_follower import EARLY, P0, P1, FakeCluster, follow
+
+PLACES = (P0, P1)
+SEEN, LOST, UNSURE, REFUSED = "seen", "lost", "unsure", "refused"
+
+
+class Unreliable(FakeCluster):
+    """Answers commits as `fate` says, and looks at the group unless it is away."""
+
+    fate = SEEN
+    is_without_coordinator = False
+
+    def committed(self, group: str, partitions: object = None) -> dict[TopicPartition, Committed]:
+        if self.is_without_coordinator:
+            raise NoCoordinator(group, ErrorCode.COORDINATOR_NOT_AVAILABLE, "It is being elected.")
+        return dict(self.offsets)
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, Committed | int]) -> None:
+        if self.is_without_coordinator or self.fate == LOST:
+            raise BrokerUnreachable("It is gone.")
+        if self.fate == REFUSED:
+            raise CommitRefused(group, dict.fromkeys(offsets, ErrorCode.UNKNOWN_MEMBER_ID))
+        super().commit(group, offsets)
+        if self.fate == UNSURE:
+            raise BrokerUnreachable("It was done, and nobody said so.")
+
+
+class Query(RuleBasedStateMachine):
+    """What Spark does with a source, and what others do to its group."""
+
+    @initialize(foreign=st.none() | st.integers(0, 20), fate=st.sampled_from([SEEN, LOST, UNSURE, REFUSED]))
+    def begin(self, foreign: int | None, fate: str) -> None:
+        self.clock = ManualClock()
+        self.cluster = Unreliable(p0=(0, 30), p1=(0, 30))
+        if foreign is not None:
+            self.cluster.reset(p0=foreign)
+        self.cluster.fate = fate
+        self.follower = self.new_follower()
+        self.done = self.follower.begin()
+        self.cluster.fate = SEEN
+        self.has_batch = False  # before its first batch is planned a query that dies begins anew
+        self.moved: dict[TopicPartition, int] = {}
+        self.old: list[dict[TopicPartition, Committed]] = []
+
+    def new_follower(self) -> GroupFollower:
+        return follow(self.cluster, self.clock, **EARLY)
+
+    @rule(records=st.integers(1, 50))
+    def produce(self, records: int) -> None:
+        for place in PLACES:
+            start, end = self.cluster.logs[place]
+            self.cluster.logs[place] = (start, end + records)
+
+    @rule(fate=st.sampled_from([SEEN, SEEN, LOST, UNSURE, REFUSED]), is_blind=st.booleans(), records=st.integers(1, 40))
+    def trigger(self, fate: str, is_blind: bool, records: int) -> None:
+        self.old.append(dict(self.cluster.offsets))
+        self.cluster.fate, self.cluster.is_without_coordinator = fate, is_blind
+        planned = self.follower.advance(self.done, records_max=records)
+        self.cluster.fate, self.cluster.is_without_coordinator = SEEN, False
+        self.clock.advance(seconds=1)
+        moved = {} if is_blind else {place: to for place, to in self.moved.items() if to != self.done.next[place]}
+        if moved:
+            assert ({**self.done.next, **moved}, {}) == (planned.next, planned.ranges), "a move is followed at once"
+            assert planned.generation > self.done.generation
+        else:
+            firsts = {place: first for place, (first, _) in planned.ranges.items() if planned is not self.done}
+            assert {place: self.done.next[place] for place in firsts} == firsts, "a batch begins where the last ended"
+            assert planned.generation == self.done.generation
+            self.has_batch = self.has_batch or bool(firsts)
+        if not is_blind:
+            self.moved = {}
+        self.done = Position.from_json(planned.to_json())
+
+    @precondition(lambda self: self.has_batch)
+    @rule()
+    def restart(self) -> None:
+        self.follower = self.new_follower()
+        # A commit of its own that was restored before the query stopped is all that its checkpoint knows of.
+        known = self.done.committed_before()
+        self.moved = {place: to for place, to in self.moved.items() if self.found(place) not in known[place]}
+
+    def found(self, place: TopicPartition) -> Found:
+        one = self.cluster.offsets[place]
+        return Found(offset=one.offset, mark=Mark.of(one.metadata))
+
+    @rule(place=st.sampled_from(PLACES), offset=st.integers(0, 30), keeps_metadata=st.booleans())
+    def reset(self, place: TopicPartition, offset: int, keeps_metadata: bool) -> None:
+        self.trigger(SEEN, is_blind=False, records=1)  # only what the query has seen can be told from what it has not
+        there = self.cluster.offsets[place]
+        self.put(place, Committed(offset=offset, metadata=there.metadata if keeps_metadata else ""))
+
+    @precondition(lambda self: bool(self.old))
+    @rule(data=st.data())
+    def undo(self, data: st.DataObject) -> None:
+        before = data.draw(st.sampled_from(self.old))
+        self.trigger(SEEN, is_blind=False, records=1)
+        for place, one in before.items():
+            self.put(place, one)
+
+    def put(self, place: TopicPartition, one: Committed) -> None:
+        if one != self.cluster.offsets.get(place):
+            self.cluster.offsets[place] = one
+            self.moved[place] = one.offset
+
+    @rule(place=st.sampled_from(PLACES))
+    def expire(self, place: TopicPartition) -> None:
+        self.cluster.offsets.pop(place, None)
+        self.moved.pop(place, None)
+
+    @invariant()
+    def the_group_never_leads(self) -> None:
+        """What the query commits, its sink has."""
+        for place, one in self.cluster.offsets.items():
+            assert place in self.moved or one.offset <= self.done.next[place]
+
+
+TestEachRecordIsReadOnceWhateverHappens = Query.TestCase
+TestEachRecordIsReadOnceWhateverHappens.settings = settings(
+    max_examples=examples(60, soak=5000), stateful_step_count=30
+)
