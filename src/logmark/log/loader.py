@@ -90,6 +90,7 @@ class Loader:
         """Opens the folder and leaves it as a stop would have left it."""
         names = self._sweep()
         present = set(names)
+        self._remove_stray_aborts(present)
         self.segments = [
             self._segment(int(name[:20]), has_aborted=name[:20] + TXN_INDEX in present)
             for name in names
@@ -142,6 +143,15 @@ class Loader:
             elif name[:20].isdigit():
                 names.append(name)
         return names
+
+    def _remove_stray_aborts(self, present: Set[str]) -> None:
+        """Remove transaction indexes without a segment, whose name a crash has lost: another may get the same name.
+
+        The sync of the folder that makes that segment durable makes the removal durable too.
+        """
+        for name in present:
+            if name.endswith(TXN_INDEX) and name[:20] + LOG not in present:
+                self.files.remove(f"{self.folder}/{name}")
 
     def _segment(self, base_offset: int, *, size: int | None = None, has_aborted: bool = False) -> Segment:
         path = f"{self.folder}/{file_name(base_offset, LOG)}"
