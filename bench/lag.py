@@ -33,9 +33,9 @@ from bench.wire import metadata_request
 from logmark.client.answers import NewTopic
 from logmark.client.client import Client
 from logmark.names import TopicPartition
-from logmark.offsets.lags.ages import Method, ages_of
-from logmark.offsets.lags.history import History
-from logmark.offsets.lags.sampling import Sample, take_sample
+from logmark.offsets.lag.ages import Method, compute_ages
+from logmark.offsets.lag.history import History
+from logmark.offsets.lag.sample import Sample, take_sample
 from tests.harness import distribution
 from tests.harness.tools import CONSUMER_GROUPS, java_command
 
@@ -115,7 +115,7 @@ def look(address: str, history: Path) -> dict[str, float]:
         sample = take_sample(client)
     sampled = time.perf_counter()
     with History(history, cluster_id=sample.cluster_id, read_only=True) as past:
-        ages = ages_of(sample, history=past)
+        ages = compute_ages(sample, history=past)
     ended = time.perf_counter()
     methods = {age.method for age in ages.found.values()}
     assert methods <= {Method.SAMPLES}, methods

@@ -13,9 +13,9 @@ from pathlib import Path
 from bench import sides
 from logmark.client.client import Client
 from logmark.names import TopicPartition
-from logmark.offsets.replays.copying import Copier
-from logmark.offsets.replays.replaying import aim, begin, seek
-from logmark.offsets.replays.runs import Request, RunStore
+from logmark.offsets.bounded_replay.copier import ReplayCopier
+from logmark.offsets.bounded_replay.plan import plan_target, resolve_ranges, start_run
+from logmark.offsets.bounded_replay.runs import ReplayRequest, RunStore
 from logmark.wire import batches, codecs
 
 VALUE_BYTES = 100
@@ -39,13 +39,13 @@ def measure(address: str, records: int, folder: Path) -> dict[str, tuple[int, fl
         for index, (way, (source, partitions, asked)) in enumerate(WAYS.items()):
             target = f"target-{index}"
             client.create_topic(target, partitions=partitions, replication_factor=1)
-            request = Request(topic=source, to_topic=target, **asked)
+            request = ReplayRequest(topic=source, to_topic=target, **asked)
             now_ms = time.time_ns() // 1_000_000
-            sought = seek(client, request, now_ms=now_ms)
-            goal = aim(client, client, request, sought, now_ms=now_ms)
-            run = begin(client, request, sought, goal, target_cluster=goal.cluster_id, now_ms=now_ms)
+            sought = resolve_ranges(client, request, now_ms=now_ms)
+            goal = plan_target(client, client, request, sought, now_ms=now_ms)
+            run = start_run(client, request, sought, goal, target_cluster=goal.cluster_id, now_ms=now_ms)
             began = time.perf_counter()
-            done = Copier(client, client, run, RunStore(folder / "state")).copy()
+            done = ReplayCopier(client, client, run, RunStore(folder / "state")).copy()
             found[way] = done.copied, time.perf_counter() - began
     return found
 

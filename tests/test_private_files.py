@@ -10,11 +10,11 @@ import pytest
 
 from logmark import private_files
 from logmark.disk.files import RealFileSystem
-from logmark.offsets.lags.history import History
-from logmark.offsets.monitoring.lookout import _locked
-from logmark.offsets.moves import journal
-from logmark.offsets.moves.journal_file import FileJournal
-from logmark.offsets.replays.runs import RunStore
+from logmark.offsets.bounded_replay.runs import RunStore
+from logmark.offsets.journal import journal
+from logmark.offsets.journal.file_journal import FileJournal
+from logmark.offsets.lag.history import History
+from logmark.offsets.monitor.cluster_sampler import _locked
 from logmark.testing import Broker
 from tests.harness import wire
 
@@ -98,8 +98,8 @@ def test_histories_journals_and_runs_are_private(tmp_path: Path, umask: int, mon
         assert [] == open_to_others(tmp_path)
     _locked(tmp_path / "monitor/history.db").close()
     FileJournal(tmp_path / "journal/offsets.jsonl")._append({"version": 1})
-    journal.remember_topic("c", "changes")
-    with RunStore(tmp_path / "runs").held("r1"):
+    journal.save_journal_topic_name("c", "changes")
+    with RunStore(tmp_path / "runs").lock("r1"):
         pass
 
     assert [] == open_to_others(tmp_path)

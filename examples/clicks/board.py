@@ -19,7 +19,7 @@ from examples.clicks.lags import Lags
 from logmark.client import Client
 from logmark.client.errors import ClientError
 from logmark.names import TopicPartition
-from logmark.offsets.lags.lag import lag_of
+from logmark.offsets.partitions import compute_lag
 
 LOOK_EVERY_S = 0.4
 PLAIN_LINE_EVERY_S = 3.0
@@ -48,7 +48,7 @@ class View:
         """Records that the group has before it; all of them while it has committed nothing."""
         stands = self.committed.get(group, {})
         places = ((stands.get(number, self.starts[number]), number) for number in self.ends)
-        return sum(lag_of(at, start=self.starts[number], end=self.ends[number]).records for at, number in places)
+        return sum(compute_lag(at, start=self.starts[number], end=self.ends[number]).records for at, number in places)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from examples.clicks.topic import ALERTS, LETTERS, read
 from examples.clicks.truth import Place
-from logmark.offsets.letters import read_letter
+from logmark.offsets.dead_letters.dead_letter import parse_dead_letter
 from logmark.spark import read_table
 from logmark.spark.sink.topics import ID_HEADER
 
@@ -59,7 +59,7 @@ def letters(bootstrap_servers: str) -> dict[str, dict[Place, str]]:
     """By pipeline, the places of the records that it refused, and why."""
     found: dict[str, dict[Place, str]] = {}
     for one in read(bootstrap_servers, LETTERS):
-        letter = read_letter(one.value, one.headers)
+        letter = parse_dead_letter(one.value, one.headers)
         if letter is not None:
             found.setdefault(letter.pipeline, {})[Place(letter.place.partition, letter.offset)] = letter.error
     return found

@@ -6,10 +6,10 @@ from pathlib import Path
 from examples.clicks.world import TOPIC
 from logmark.cli.plots import draw_lag
 from logmark.client import Client
-from logmark.offsets.lags.annotations import annotations_of
-from logmark.offsets.lags.history import History
-from logmark.offsets.lags.sampling import take_sample
-from logmark.offsets.moves.journal import FileJournal
+from logmark.offsets.journal.file_journal import FileJournal
+from logmark.offsets.lag.annotations import annotations_from_changes
+from logmark.offsets.lag.history import History
+from logmark.offsets.lag.sample import take_sample
 
 LOOK_EVERY_S = 1.0
 SINK_GROUPS = "logmark-sink-"  # they say what was written, and read nothing
@@ -33,7 +33,7 @@ class Lags:
         """Draws a line for each group, with the resets of our own tools, and says what was drawn."""
         changes = FileJournal(journal).changes() if journal.exists() else []
         groups = [group for group in self._history.groups() if not group.startswith(SINK_GROUPS)]
-        return draw_lag(path, self._history, groups, annotations_of(changes), since_ms=0, topics=[TOPIC])
+        return draw_lag(path, self._history, groups, annotations_from_changes(changes), since_ms=0, topics=[TOPIC])
 
     def close(self) -> None:
         """Lets go of what was noted."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from examples.clicks import checks, features, fraud
 from examples.clicks.stage import Stage
-from logmark.offsets.moves.targets import ToEarliest
+from logmark.offsets.reset.targets import ToEarliest
 from logmark.spark.pipelines.replay.build import connect, group_of
 from logmark.spark.pipelines.replay.plan import plan_version
 from logmark.spark.pipelines.replay.runner import Choices, Outcome, Replay, Telling, begin

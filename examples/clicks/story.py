@@ -11,10 +11,10 @@ from examples.clicks.topic import publish
 from examples.clicks.truth import Place
 from examples.clicks.world import TOPIC
 from logmark.client import Client
-from logmark.offsets.moves.applying import apply
-from logmark.offsets.moves.journal import FileJournal
-from logmark.offsets.moves.reset import plan_reset
-from logmark.offsets.moves.targets import ToEarliest, ToTime
+from logmark.offsets.journal.file_journal import FileJournal
+from logmark.offsets.reset.executor import apply_plan
+from logmark.offsets.reset.planner import plan_reset
+from logmark.offsets.reset.targets import ToEarliest, ToTime
 from logmark.spark import Pipeline, Table, read_table
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def reset_by_time(stage: Stage, at_ms: int) -> str:
         return "Apache's ConsumerGroupCommand"
     with Client(stage.servers) as client:
         plan = plan_reset(client, BOUNCES, {TOPIC: None}, ToTime(at_ms))
-        apply(client, plan, journal=FileJournal(stage.journal))
+        apply_plan(client, plan, journal=FileJournal(stage.journal))
     return "logmark.offsets"
 
 
@@ -176,7 +176,7 @@ def the_running_query(stage: Stage) -> None:
     query = stage.queries[BOUNCES]
     with Client(stage.servers) as client:
         plan = plan_reset(client, BOUNCES, {TOPIC: None}, ToEarliest())
-        apply(client, plan, journal=FileJournal(stage.journal))
+        apply_plan(client, plan, journal=FileJournal(stage.journal))
     board.say(f"logmark.offsets moved bounces back to 0: {plan.read_again:,} clicks to read again")
     stage.wait_until_current(BOUNCES)
     stage.check(

@@ -6,7 +6,7 @@ import pytest
 
 from logmark.client.client import Client
 from logmark.names import TopicPartition
-from logmark.offsets.moves.journal import open_journal
+from logmark.offsets.journal.journal import open_journal
 from tests.cli.conftest import Logmark, run
 from tests.harness.brokers import BrokerUnderTest, read
 

@@ -13,9 +13,9 @@ import pytest
 from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.names import TopicPartition
-from logmark.offsets.folders import state_folder
-from logmark.offsets.moves.journal import open_journal
-from logmark.offsets.moves.undo import undo
+from logmark.offsets.changes import undo_change
+from logmark.offsets.journal.journal import open_journal
+from logmark.offsets.user_files import state_folder
 from tests.cli.conftest import Ran, run
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.clocks import turn_clock
@@ -79,7 +79,7 @@ def test_an_executed_reset_is_in_the_journal_and_can_be_undone(tool: Tool, clien
     assert ("reset", "kafka-consumer-groups --to-latest", "done") == (change.action, change.how, change.state)
     assert {TopicPartition(tool.topic, 0): Committed(offset=4, metadata="mark")} == change.before
 
-    undo(client, change.id)
+    undo_change(client, change.id)
     assert tool.before == tool.committed()
     assert "mark" == client.committed(tool.group)[TopicPartition(tool.topic, 0)].metadata
 
@@ -91,7 +91,7 @@ def test_deletions_are_in_the_journal_and_can_be_undone(tool: Tool, client: Clie
 
     (change,) = open_journal(client).changes(name=tool.group)
     assert (action.removeprefix("--"), "done") == (change.action, change.state)
-    undo(client, change.id)
+    undo_change(client, change.id)
     assert tool.before == tool.committed()
 
 

@@ -20,10 +20,11 @@ from logmark.client.client import Client
 from logmark.client.errors import RefusedByBroker
 from logmark.errors import ErrorCode
 from logmark.names import TopicPartition
-from logmark.offsets.lags.history import History, default_path
-from logmark.offsets.lags.sampling import take_sample
-from logmark.offsets.lags.standing import standing_of
-from logmark.offsets.moves.journal import Change, new_id, open_journal
+from logmark.offsets.journal.changes import Change, new_change_id
+from logmark.offsets.journal.journal import open_journal
+from logmark.offsets.lag.history import History, default_history_path
+from logmark.offsets.lag.report import build_lag_report
+from logmark.offsets.lag.sample import take_sample
 from tests.cli.conftest import Ran, run
 from tests.harness.brokers import BrokerUnderTest, read
 
@@ -181,12 +182,13 @@ def test_what_is_kept_is_the_whole_cluster_and_is_drawn_with_our_own_resets(
     assert 0 == lag(scene.billing, "--keep", "--history", kept).exit_code
     now_ms = time.time_ns() // 1_000_000
     change = Change(
-        id=new_id(now_ms), at_ms=now_ms, cluster_id=client.metadata([]).cluster_id, name=scene.billing, action="reset",
+        id=new_change_id(now_ms), at_ms=now_ms, cluster_id=client.metadata([]).cluster_id, name=scene.billing,
+        action="reset",
         how="to earliest", reason="bad deploy", before={}, after={TopicPartition(scene.orders, 0): Committed(offset=0)},
     )  # fmt: skip
     journal = open_journal(client)
-    journal.begin(change)
-    journal.finish(change.id, "done")
+    journal.add(change)
+    journal.set_state(change.id, "done")
     with_history = lag(scene.billing, "--keep", "--history", kept, "--by", "group", "-o", "json").json
 
     drawn = lag(scene.billing, scene.fraud, "--plot", str(tmp_path / "lag.svg"), "--history", kept)
@@ -217,7 +219,7 @@ def test_without_matplotlib_a_plot_is_refused_with_what_to_install(
 
 
 def test_the_history_of_the_cluster_is_used_without_being_named(lag: Command, client: Client, scene: Scene) -> None:
-    path = default_path(client.metadata([]).cluster_id)
+    path = default_history_path(client.metadata([]).cluster_id)
     path.unlink(missing_ok=True)
     try:
         assert [None] == [row["verdict"] for row in lag(scene.billing, "--by", "group", "-o", "json").json]
@@ -301,7 +303,7 @@ def test_the_board_shows_the_worst_first_and_as_many_as_there_is_room_for(our_br
             at_ms = 1_700_000_000_000 + second * 1_000
             history.add(take_sample(client, [scene.billing, scene.fraud], now_ms=lambda at_ms=at_ms: at_ms))  # type: ignore[misc]
         sample = take_sample(client, [scene.billing, scene.fraud], now_ms=lambda: 1_700_000_120_000)
-        standing = standing_of(sample, history=history)
+        standing = build_lag_report(sample, history=history)
 
     console = Console(width=400, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(board(standing, {scene.billing: "▁█"}, rows_max=1, pause_s=2))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from logmark.cli import clusters
+from logmark.cli import clusters, main
 from logmark.client.client import Client
 from logmark.names import TopicPartition
 from tests.cli.conftest import Logmark, run
@@ -219,3 +219,10 @@ def _read_until(terminal: int, wanted: bytes) -> bytes:
         if select.select([terminal], [], [], 0.1)[0]:
             found += os.read(terminal, 4096)
     return found
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_the_list_of_commands_says_what_the_help_of_each_command_says(name: str) -> None:
+    listed, shown = main.COMMANDS[name].help, " ".join(run(name, "--help").out.replace("│", " ").split())
+
+    assert listed in shown or name == "kafka-consumer-groups"

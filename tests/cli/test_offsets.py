@@ -12,8 +12,8 @@ from logmark.cli.offsets.past import complete_change
 from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.names import TopicPartition
-from logmark.offsets.moves import applying
-from logmark.offsets.moves.journal import FileJournal
+from logmark.offsets.journal.file_journal import FileJournal
+from logmark.offsets.reset import executor
 from tests.cli.conftest import Ran, run
 from tests.conftest import BOTH
 from tests.harness import shared
@@ -32,13 +32,13 @@ class Stage:
         self.client = Client(broker.bootstrap_servers)
         self.topic = broker.create_topic("clicks", partitions=2, config={"retention.ms": "-1"})
         self.group = broker.group("fraud")
-        self.places = [TopicPartition(self.topic, 0), TopicPartition(self.topic, 1)]
+        self.partitions = [TopicPartition(self.topic, 0), TopicPartition(self.topic, 1)]
         for partition in range(2):
             for hour in range(10):
                 self.produce(f"user-{hour % 4}", partition, NOON + hour * HOUR_MS)
         self.producer.flush(60)
         first = Committed(offset=8, leader_epoch=0, metadata="kept")
-        self.client.commit(self.group, {self.places[0]: first, self.places[1]: 3})
+        self.client.commit(self.group, {self.partitions[0]: first, self.partitions[1]: 3})
         self.begin = self.stands()
 
     @property
@@ -72,7 +72,7 @@ class Stage:
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nobody else is in these groups, and every test has a journal of its own."""
-    monkeypatch.setattr(applying, "QUIET_WATCH_S", 0.0)
+    monkeypatch.setattr(executor, "QUIET_WATCH_S", 0.0)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
@@ -165,17 +165,17 @@ def test_every_scenario_leads_to_the_same_place_on_any_kafka(
     done = stage.reset(*scenario, "--yes", "--output", "json")
     assert (0, True) == (done.exit_code, done.json["applied"])
     assert to == stage.offsets()
-    assert "kept" == stage.stands()[stage.places[0]].metadata
+    assert "kept" == stage.stands()[stage.partitions[0]].metadata
     stage.client.commit(stage.group, stage.begin)
 
 
 def test_the_places_of_another_group_and_of_a_file_are_taken(stage: Stage, tmp_path: Path) -> None:
     other = stage.broker.group("other")
-    stage.client.commit(other, {stage.places[0]: Committed(offset=4, metadata="theirs")})
+    stage.client.commit(other, {stage.partitions[0]: Committed(offset=4, metadata="theirs")})
     stage.done("reset", stage.group, "--from-group", other, "--yes")
     assert {
-        stage.places[0]: Committed(offset=4, metadata="kept"),
-        stage.places[1]: Committed(offset=3),
+        stage.partitions[0]: Committed(offset=4, metadata="kept"),
+        stage.partitions[1]: Committed(offset=3),
     } == stage.stands()
 
     csv = tmp_path / "offsets.csv"
@@ -195,7 +195,7 @@ def test_exported_offsets_are_imported_exactly(stage: Stage, tmp_path: Path) -> 
     kept = stage.run("export", stage.group, str(saved))
     assert (1, True) == (kept.exit_code, "was left as it is; add --overwrite" in kept.error)
 
-    stage.client.commit(stage.group, dict.fromkeys(stage.places, 0))
+    stage.client.commit(stage.group, dict.fromkeys(stage.partitions, 0))
     planned = stage.run("import", stage.group, str(saved), "--dry-run", "-o", "json").json
     assert ("import", [8, 3]) == (planned["action"], [move["to"] for move in planned["moves"]])
     stage.done("import", stage.group, str(saved), "--yes")
@@ -222,7 +222,7 @@ def test_forgotten_offsets_come_back_with_an_undo(stage: Stage) -> None:
 
 def test_a_group_that_moved_on_is_told_with_what_would_be_read_twice(stage: Stage) -> None:
     stage.reset("--to-offset", "2", "--yes")
-    stage.client.commit(stage.group, {stage.places[0]: 9})
+    stage.client.commit(stage.group, {stage.partitions[0]: 9})
 
     refused = stage.run("undo", "--yes")
     assert 1 == refused.exit_code
@@ -247,7 +247,7 @@ def test_members_are_named_and_waited_for(stage: Stage) -> None:
 
     refused = stage.reset("--to-earliest", "--yes")
     assert 1 == refused.exit_code
-    assert f"worker-1 on 127.0.0.1 with {stage.places[0]}, {stage.places[1]}" in refused.error
+    assert f"worker-1 on 127.0.0.1 with {stage.partitions[0]}, {stage.partitions[1]}" in refused.error
     waited = stage.reset("--to-earliest", "--yes", "--wait-empty", "100ms")
     assert (1, True) == (waited.exit_code, "worker-1 on" in waited.error)
     consumer.close()
@@ -438,7 +438,7 @@ def test_an_interrupted_change_is_told_and_finished_or_taken_back(stage: Stage) 
     for way in ("finish", "undo"):
         stage.reset("--to-offset", "2", "--yes")
         (*_, last) = stage.done("history", "-o", "json").json
-        FileJournal().finish(last["id"], "pending")
+        FileJournal().set_state(last["id"], "pending")
 
         told = stage.done("history").error
         assert f"`logmark offsets finish {last['id']}` makes it" in told

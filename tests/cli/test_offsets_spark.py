@@ -14,17 +14,17 @@ from confluent_kafka.admin import (
 )
 
 from logmark.client.client import Client
-from logmark.offsets.checkpoints.folder import LocalFolder
-from logmark.offsets.checkpoints.moving import append, plan_rewind
-from logmark.offsets.checkpoints.sinks import named_sink
-from logmark.offsets.moves.journal import open_journal
-from logmark.offsets.moves.targets import ToEarliest
-from logmark.offsets.moves.undo import undo
+from logmark.offsets.changes import undo_change
+from logmark.offsets.journal.journal import open_journal
+from logmark.offsets.reset.targets import ToEarliest
+from logmark.offsets.spark_checkpoints.folder import LocalFolder
+from logmark.offsets.spark_checkpoints.rewind import apply_rewind, plan_rewind
+from logmark.offsets.spark_checkpoints.sinks import parse_sink
 from tests.cli.conftest import Ran, run
 from tests.harness import shared
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
-from tests.offsets.checkpoints.made import FIRST_MS, QUERY, Made, ends, kafka
+from tests.offsets.spark_checkpoints.checkpoint_builder import FIRST_MS, QUERY, Made, ends, kafka
 
 HOUR_MS = 3_600_000
 
@@ -366,9 +366,9 @@ def interrupt(query: Query, *, before: str) -> str:
     folder = Interrupted(query.made.path, before=before)
     with Client(query.broker.bootstrap_servers) as client:
         journal = open_journal(client)
-        rewind = plan_rewind(client, folder, ToEarliest(), sink=named_sink("noop"), now_ms=FIRST_MS + HOUR_MS)
+        rewind = plan_rewind(client, folder, ToEarliest(), sink=parse_sink("noop"), now_ms=FIRST_MS + HOUR_MS)
         with pytest.raises(Killed):
-            append(client, folder, journal, rewind, now_ms=FIRST_MS + HOUR_MS)
+            apply_rewind(client, folder, journal, rewind, now_ms=FIRST_MS + HOUR_MS)
         return journal.changes(name=folder.url)[-1].id
 
 
@@ -407,7 +407,7 @@ def test_the_python_api_takes_a_move_back_as_well(ours: Query) -> None:
     id = ours.moved("--to-earliest").error.split()[-1]
 
     with Client(ours.broker.bootstrap_servers) as client:
-        applied = undo(client, id)
+        applied = undo_change(client, id)
 
     assert applied is not None
     assert (id, [10, 3]) == (applied.change.undoes, ours.stands)

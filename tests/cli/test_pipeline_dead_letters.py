@@ -11,7 +11,7 @@ from logmark.spark.pipelines.pipeline import Pipeline, Topic
 from logmark.spark.pipelines.query import Brokers
 from logmark.spark.pipelines.supervisor import Job
 from tests.cli.conftest import run
-from tests.cli.test_letters_back import write_letters
+from tests.cli.test_replay_dead_letters import write_letters
 from tests.harness.brokers import BrokerUnderTest
 
 

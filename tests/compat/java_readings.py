@@ -6,8 +6,8 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
-from logmark.offsets.kafka_groups import plan_files, re2, times
-from logmark.offsets.kafka_groups.failures import Ended
+from logmark.offsets.kafka_consumer_groups import java_times, plan_files, re2j_syntax
+from logmark.offsets.kafka_consumer_groups.failures import Ended
 from tests.harness.gateway import JavaTools
 
 _EXPRESSION = [
@@ -47,7 +47,7 @@ def _expression(apache: JavaTools) -> _Reader:
     def theirs(word: str) -> object:
         return _asked(lambda: compile(word) and None, lambda error: error.getDescription())
 
-    return lambda chance: _joined(chance, _EXPRESSION, 7), theirs, re2.problem
+    return lambda chance: _joined(chance, _EXPRESSION, 7), theirs, re2j_syntax.find_syntax_error
 
 
 def _date(apache: JavaTools) -> _Reader:
@@ -63,7 +63,7 @@ def _date(apache: JavaTools) -> _Reader:
     def theirs(word: str) -> object:
         return _asked(lambda: read(word), lambda error: error.toString())
 
-    return word, theirs, lambda word: _told(times.parse_date, word)
+    return word, theirs, lambda word: _told(java_times.parse_date, word)
 
 
 def _duration(apache: JavaTools) -> _Reader:
@@ -75,7 +75,7 @@ def _duration(apache: JavaTools) -> _Reader:
     def word(chance: random.Random) -> str:
         return chance.choice(["", "P", "-P", "PT", "P1DT"]) + _joined(chance, _DURATION, 7)
 
-    return word, theirs, lambda word: _told(times.parse_duration, word)
+    return word, theirs, lambda word: _told(java_times.parse_duration, word)
 
 
 def _lines(apache: JavaTools) -> list[_Reader]:
@@ -93,7 +93,7 @@ def _lines(apache: JavaTools) -> list[_Reader]:
             return _asked(fields, lambda error: error.toString())
 
         def ours(word: str) -> object:
-            row = _told(lambda line: plan_files.record(line, columns), word)
+            row = _told(lambda line: plan_files.parse_record(line, columns), word)
             if not isinstance(row, dict):
                 return row
             return [row.get(column, 0 if column in ("partition", "offset") else None) for column in columns]

@@ -1,7 +1,7 @@
 import pytest
 
 from logmark.errors import UserError
-from logmark.offsets.times import parse_datetime, parse_duration, parse_moment, show_duration, show_time
+from logmark.offsets.times import format_duration, format_time, parse_datetime, parse_duration, parse_time
 
 MARCH_5 = 1_709_596_800_000
 
@@ -81,7 +81,7 @@ def test_what_is_no_length_of_time_is_refused_with_a_sentence(text: str) -> None
     [(MARCH_5 + 7, "2024-03-05T00:00:00.007Z"), (0, "1970-01-01T00:00:00.000Z"), (10**18, "1000000000000000000 ms")],
 )
 def test_a_time_is_shown_in_utc(timestamp_ms: int, expected: str) -> None:
-    assert expected == show_time(timestamp_ms)
+    assert expected == format_time(timestamp_ms)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_time_is_shown_in_utc(timestamp_ms: int, expected: str) -> None:
     ],
 )
 def test_a_moment_is_a_date_or_so_long_ago(text: str, expected: int) -> None:
-    assert expected == parse_moment(text, now_ms=MARCH_5)
+    assert expected == parse_time(text, now_ms=MARCH_5)
 
 
 @pytest.mark.parametrize(
@@ -109,4 +109,4 @@ def test_a_moment_is_a_date_or_so_long_ago(text: str, expected: int) -> None:
     ],
 )  # fmt: skip
 def test_a_length_of_time_is_shown_in_its_two_largest_units(milliseconds: int, expected: str) -> None:
-    assert expected == show_duration(milliseconds)
+    assert expected == format_duration(milliseconds)

@@ -8,7 +8,7 @@ from logmark.client.client import Client
 from logmark.client.errors import BrokerUnreachable
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.letters import Letter, read_letter
+from logmark.offsets.dead_letters.dead_letter import DeadLetter, parse_dead_letter
 from logmark.spark.dead_letters import check_letter_topic
 from logmark.spark.source import range_reader as fetching
 from logmark.spark.source.data_source import DefaultSource
@@ -36,12 +36,12 @@ def read(broker: BrokerUnderTest, topic: str, dead: str, stop: int, **more: str)
     return [offset for batch in found for offset in batch.column("offset").to_pylist()]
 
 
-def letters_in(broker: BrokerUnderTest, topic: str, partitions: int = 1) -> list[tuple[bytes, Letter]]:
+def letters_in(broker: BrokerUnderTest, topic: str, partitions: int = 1) -> list[tuple[bytes, DeadLetter]]:
     found = []
     for number in range(partitions):
         for row in rows(broker, topic, number):
             headers = [(name.encode(), value) for name, value in row["headers"]]
-            letter = read_letter(row["value"], headers)
+            letter = parse_dead_letter(row["value"], headers)
             assert letter is not None
             found.append((row["key"], letter))
     return sorted(found, key=lambda pair: pair[1].offset)

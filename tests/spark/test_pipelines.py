@@ -15,7 +15,7 @@ import pytest
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.marks import Mark
+from logmark.offsets.commit_metadata import CommitMetadata
 from logmark.spark import Pipeline, Table, read_table
 from logmark.spark.pipelines.home import Home, default_root
 from logmark.spark.pipelines.pipeline import Version
@@ -330,7 +330,7 @@ def test_a_query_whose_group_was_taken_over_stops_and_names_the_new_owner(
     owner.stop()
 
     with Client(broker.bootstrap_servers) as client:
-        mark = Mark.of(client.committed(old.group)[TopicPartition(topic, 0)].metadata)
+        mark = CommitMetadata.parse(client.committed(old.group)[TopicPartition(topic, 0)].metadata)
     assert mark is not None
     assert f"Group {old.group} was taken over by the query {mark.query}" in str(query.exception())
     assert once(p0=numbers(20)) == rows(table_of(old))

@@ -13,15 +13,15 @@ from logmark.cli.lagtables import By, age_text, print_standing, rate_text, rows
 from logmark.cli.tables import count, json_line, say
 from logmark.errors import LogmarkError
 from logmark.escaping import escape
-from logmark.offsets.lags.verdicts import Verdict
+from logmark.offsets.lag.verdicts import Verdict
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-    from logmark.offsets.lags.history import History
-    from logmark.offsets.lags.sampling import Sample
-    from logmark.offsets.lags.standing import GroupStanding, Standing
+    from logmark.offsets.lag.history import History
+    from logmark.offsets.lag.report import GroupLag, LagReport
+    from logmark.offsets.lag.sample import Sample
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 24
@@ -50,7 +50,7 @@ class _Watcher(ABC):
         return
 
     @abstractmethod
-    def show(self, standing: "Standing", history: "History") -> None:
+    def show(self, standing: "LagReport", history: "History") -> None:
         """Shows what was seen."""
 
     def trouble(self, sentence: str) -> None:
@@ -83,7 +83,7 @@ class JsonLines(_Watcher):
         self._by = by
         self._only_with_lag = only_with_lag
 
-    def show(self, standing: "Standing", history: "History") -> None:
+    def show(self, standing: "LagReport", history: "History") -> None:
         found = rows(standing, self._by, only_with_lag=self._only_with_lag)
         line = {"at_ms": standing.sample.at_ms, "requests": standing.sample.requests, "rows": found}
         typer.echo(json_line(line))
@@ -114,7 +114,7 @@ class Board(_Watcher):
             self._live.stop()
             self._live.console.print(self._last)
 
-    def show(self, standing: "Standing", history: "History") -> None:
+    def show(self, standing: "LagReport", history: "History") -> None:
         if self._live is None:
             print_standing(standing, By.GROUP, only_with_lag=self._only_with_lag)
             return
@@ -148,7 +148,7 @@ def _since(history: "History") -> int:
 
 
 def board(
-    standing: "Standing", sparks: "dict[str, str]", *, rows_max: int, only_with_lag: bool = False, pause_s: float = 0
+    standing: "LagReport", sparks: "dict[str, str]", *, rows_max: int, only_with_lag: bool = False, pause_s: float = 0
 ) -> "RenderableType":
     """The board as it is now: the worst first, as many as there is room for."""
     from rich.console import Group
@@ -178,12 +178,12 @@ def board(
     return Group(*parts)
 
 
-def _worst_first(one: "GroupStanding") -> tuple[int, int, str]:
+def _worst_first(one: "GroupLag") -> tuple[int, int, str]:
     severity = one.finding.verdict.severity if one.finding else 0
     return -severity, -one.total.records, one.group.group
 
 
-def _cells(one: "GroupStanding", sparks: "dict[str, str]") -> "Iterator[Any]":
+def _cells(one: "GroupLag", sparks: "dict[str, str]") -> "Iterator[Any]":
     from rich.text import Text
 
     trend, finding = one.trend, one.finding

@@ -73,7 +73,7 @@ class Cluster:
 def complete_context(ctx: typer.Context, incomplete: str) -> list[str]:
     """The contexts of the settings file."""
     from logmark.offsets.contexts import read_contexts
-    from logmark.offsets.folders import config_file
+    from logmark.offsets.user_files import config_file
 
     with contextlib.suppress(LogmarkError):
         return [name for name in sorted(read_contexts(config_file()).known) if name.startswith(incomplete)]
@@ -156,7 +156,7 @@ def chosen_cluster(
     """The cluster that the options name, else the environment, else the settings; what is named wins as a whole."""
     from logmark import properties
     from logmark.offsets.contexts import read_contexts
-    from logmark.offsets.folders import config_file
+    from logmark.offsets.user_files import config_file
 
     variables = os.environ.get("LOGMARK_BOOTSTRAP_SERVERS"), os.environ.get("LOGMARK_CONTEXT")
     if bootstrap_servers or context:

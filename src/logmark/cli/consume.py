@@ -23,7 +23,7 @@ from logmark.names import TopicPartition
 
 if TYPE_CHECKING:
     from logmark.client.client import Client
-    from logmark.offsets.positions import Position
+    from logmark.offsets.offset_spec import OffsetSpec
 
 _POLL_S = 0.2
 _POLL_RECORDS = 500
@@ -51,9 +51,7 @@ class Progress:
 @on_cluster
 def consume(
     cluster: Cluster,
-    topic: Annotated[
-        str, typer.Argument(help="The topic to read.", autocompletion=complete_topic, show_default=False)
-    ],
+    topic: Annotated[str, typer.Argument(help="The topic to read.", autocompletion=complete_topic, show_default=False)],
     begin: Annotated[
         str | None,
         typer.Option(
@@ -90,12 +88,12 @@ def consume(
 ) -> None:
     """Writes the records of a topic, one line each, up to the end that it has now."""
     from logmark.client.properties import librdkafka_properties
-    from logmark.offsets.positions import parse_position
+    from logmark.offsets.offset_spec import parse_offset_spec
 
     check_topic_name(topic)
     if group is not None:
         cluster.refuse_writing()
-    position = parse_position(begin or "earliest", now_ms=time.time_ns() // 1_000_000)
+    position = parse_offset_spec(begin or "earliest", now_ms=time.time_ns() // 1_000_000)
     # A reader who begins at the end wants what comes.
     progress = Progress(max_records, is_endless=follow or (position.is_latest and group is None))
     if raw and output is OutputFormat.JSON:
@@ -146,7 +144,7 @@ class _Reader:
         settings: dict[str, Any],
         progress: Progress,
         write: Callable[[Any], None],
-        position: "Position",
+        position: "OffsetSpec",
         partitions: list[TopicPartition],
     ) -> None:
         from confluent_kafka import Consumer
@@ -234,12 +232,12 @@ class _Reader:
     def _begin(self, partitions: list[TopicPartition], places: dict[TopicPartition, int]) -> None:
         from confluent_kafka import TopicPartition as Assigned
 
-        from logmark.offsets.lags.inspect import Bounds
-        from logmark.offsets.positions import resolve
+        from logmark.offsets.offset_spec import resolve_offset_spec
+        from logmark.offsets.partitions import LogBounds
 
         without = [one for one in partitions if one not in places]
-        begins, _ = resolve(self._client, without, self._position)
-        bounds = Bounds.of(self._client, partitions)
+        begins, _ = resolve_offset_spec(self._client, without, self._position)
+        bounds = LogBounds.fetch(self._client, partitions)
         for problem in bounds.problems.values():
             raise UserError(problem)
         for one, offset in places.items():

@@ -12,7 +12,7 @@ from logmark.cli.tables import Column, confirm, count, print_json, print_table, 
 from logmark.errors import UserError
 
 if TYPE_CHECKING:
-    from logmark.offsets.lags.inspect import GroupView
+    from logmark.offsets.partitions import GroupView
 
 app = typer.Typer(help="List, describe and delete consumer groups.", no_args_is_help=True)
 
@@ -56,12 +56,12 @@ def describe_groups(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Shows the state, the members and the places of groups."""
-    from logmark.offsets.lags.inspect import inspect
+    from logmark.offsets.partitions import inspect_groups
 
     with cluster.connect() as client:
-        views = inspect(client, names)
+        views = inspect_groups(client, names)
     for view in views:
-        if view.description.is_unknown and not view.places:
+        if view.description.is_unknown and not view.partitions:
             raise UserError(
                 f"Group {view.description.group} does not exist; `logmark groups list` shows those that do."
             )
@@ -92,7 +92,7 @@ def _described(view: "GroupView") -> dict[str, object]:
             for member in group.members
         ],
         "offsets": [row(place) | {"member_id": place.member.member_id if place.member else None}
-                    for place in view.places],
+                    for place in view.partitions],
     }  # fmt: skip
 
 
@@ -121,7 +121,7 @@ def delete_groups(
     yes: Yes = False,
 ) -> None:
     """Deletes groups with their committed offsets, which the journal keeps; asks first in a terminal."""
-    from logmark.offsets.moves.deleting import delete_group
+    from logmark.offsets.reset.deletion import delete_group
 
     refusals = []
     with cluster.connect() as client:

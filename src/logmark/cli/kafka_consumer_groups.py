@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from logmark.client.client import Client
-    from logmark.offsets.kafka_groups.command import Wanted
+    from logmark.offsets.kafka_consumer_groups.command import ConnectionOptions
 
 INTERRUPTED = 130
 # Kafka's tool waits for a broker as long as for a request; a person who did not say how long waits no longer than this.
@@ -19,17 +19,17 @@ _YES = ("1", "true", "t", "yes", "y", "on")
 
 def main(words: Sequence[str]) -> int:
     """Runs the tool with the words behind its name; returns the exit code."""
-    from logmark.offsets.kafka_groups.command import run
-    from logmark.offsets.kafka_groups.printing import Printer
+    from logmark.offsets.kafka_consumer_groups.command import run_tool
+    from logmark.offsets.kafka_consumer_groups.printer import Printer
 
     printer = Printer(sys.stdout, sys.stderr)
     if any(word.partition("=")[0] == "--install-shim" for word in words):
         return _install(words)
     is_cluster_known = any(os.environ.get(name) for name in ("LOGMARK_BOOTSTRAP_SERVERS", "LOGMARK_CONTEXT"))
-    return run(words, printer, connect=_connect, is_cluster_known=is_cluster_known)
+    return run_tool(words, printer, connect=_connect, is_cluster_known=is_cluster_known)
 
 
-def _connect(wanted: "Wanted") -> "Client":
+def _connect(wanted: "ConnectionOptions") -> "Client":
     from logmark.cli.clusters import CONNECT_TIMEOUT_S, chosen_cluster
     from logmark.client.client import Client
 
@@ -55,14 +55,14 @@ def _connect(wanted: "Wanted") -> "Client":
 
 def _install(words: Sequence[str]) -> int:
     from logmark.errors import UserError
-    from logmark.offsets.kafka_groups.arguments import parse
-    from logmark.offsets.kafka_groups.failures import Ended
-    from logmark.offsets.kafka_groups.shim import install
+    from logmark.offsets.kafka_consumer_groups.arguments import parse
+    from logmark.offsets.kafka_consumer_groups.failures import Ended
+    from logmark.offsets.kafka_consumer_groups.shim import install_shims
 
     try:
         given = parse(words)
         folder = Path(given.value("install-shim") or "").expanduser().absolute()
-        paths = install(folder, python=sys.executable, is_strict=given.has("strict"))
+        paths = install_shims(folder, python=sys.executable, is_strict=given.has("strict"))
     except Ended as ended:
         sys.stderr.write(ended.message + "\n")
         return 1

@@ -19,3 +19,6 @@ def kafka_consumer_groups(ctx: typer.Context) -> None:
     from logmark.cli.kafka_consumer_groups import main
 
     ctx.exit(main(ctx.args))
+
+
+kafka_consumer_groups.command_class = Untouched  # type: ignore[attr-defined]

@@ -15,9 +15,9 @@ from logmark.errors import LogmarkError, UserError
 
 if TYPE_CHECKING:
     from logmark.client.client import Client
-    from logmark.offsets.lags.annotations import Annotation
-    from logmark.offsets.lags.history import History
-    from logmark.offsets.lags.sampling import Sample
+    from logmark.offsets.lag.annotations import Annotation
+    from logmark.offsets.lag.history import History
+    from logmark.offsets.lag.sample import Sample
 
 _DEFAULT_EVERY = "2s"
 _DEFAULT_SINCE = "1h"
@@ -100,15 +100,15 @@ class _Looker:
 
     def look(self, by: By, output: OutputFormat, *, only_with_lag: bool) -> None:
         """One sample, written once."""
-        from logmark.offsets.lags.sampling import with_untouched
-        from logmark.offsets.lags.standing import standing_of
+        from logmark.offsets.lag.report import build_lag_report
+        from logmark.offsets.lag.sample import add_uncommitted_partitions
 
         sample = self._sample()
         with self._history(sample.cluster_id) as history:
             shown = self._narrowed(sample)
             self._refuse_unknown(shown)
-            shown = with_untouched(self._client, shown)
-            standing = standing_of(shown, client=self._client, history=history, own_changes=self._own_changes)
+            shown = add_uncommitted_partitions(self._client, shown)
+            standing = build_lag_report(shown, client=self._client, history=history, own_changes=self._own_changes)
             if history is not None and self._keep:
                 history.add(sample)
         _say_problems(shown)
@@ -120,9 +120,9 @@ class _Looker:
     def watch(self, every: str, by: By, output: OutputFormat, *, only_with_lag: bool) -> None:
         """One sample after the other, until Ctrl-C."""
         from logmark.cli.board import Board, JsonLines
-        from logmark.offsets.lags.history import History, Tier
-        from logmark.offsets.lags.standing import standing_of
-        from logmark.offsets.monitoring.known_ages import KnownAges
+        from logmark.offsets.lag.age_cache import AgeCache
+        from logmark.offsets.lag.history import History, Tier
+        from logmark.offsets.lag.report import build_lag_report
         from logmark.offsets.times import parse_duration
 
         pause_s = parse_duration(every if not every.isdecimal() else f"{every}s") / 1000
@@ -131,7 +131,7 @@ class _Looker:
         first = self._sample()
         self._refuse_unknown(self._narrowed(first))
         board = JsonLines(by, only_with_lag) if output is OutputFormat.JSON else Board(only_with_lag, pause_s)
-        ages = KnownAges(records_max=20)
+        ages = AgeCache(records_max=20)
         with self._history(first.cluster_id) as kept, History(None, tiers=[Tier(3_600_000, 0)]) as recent, board:
             own = kept if self._keep and kept is not None else recent
 
@@ -139,7 +139,7 @@ class _Looker:
                 shown = self._narrowed(sample)
                 past = kept if kept is not None and kept.times(since_ms=sample.at_ms - _FRESH_MS) else own
                 known = ages.of(shown, past, self._client)
-                standing = standing_of(shown, history=own, ages=known, own_changes=self._own_changes)
+                standing = build_lag_report(shown, history=own, ages=known, own_changes=self._own_changes)
                 own.add(sample)
                 board.show(standing, own)
 
@@ -149,15 +149,15 @@ class _Looker:
         """A picture of the kept history."""
         from logmark.cli.plots import draw_lag
         from logmark.clock import SystemClock
-        from logmark.offsets.lags.history import open_history
-        from logmark.offsets.lags.sampling import matches
-        from logmark.offsets.times import parse_duration, parse_moment
+        from logmark.offsets.lag.history import open_history
+        from logmark.offsets.lag.sample import matches
+        from logmark.offsets.times import parse_duration, parse_time
 
         now_ms = SystemClock().now_ms()
         try:
             since_ms = now_ms - parse_duration(since)
         except UserError:
-            since_ms = parse_moment(since, now_ms=now_ms)
+            since_ms = parse_time(since, now_ms=now_ms)
         cluster_id = self._client.metadata([]).cluster_id
         history = open_history(self._path, cluster_id, read_committed=self._read_committed)
         if history is None:
@@ -172,7 +172,7 @@ class _Looker:
         say(f"Drew {drawn} into {path}.")
 
     def _sample(self) -> "Sample":
-        from logmark.offsets.lags.sampling import take_sample
+        from logmark.offsets.lag.sample import take_sample
 
         # What is kept is the whole cluster; what is shown may be less.
         groups, topics = (None, None) if self._keep else (self._groups, self._topics)
@@ -183,10 +183,10 @@ class _Looker:
 
     @contextmanager
     def _history(self, cluster_id: str) -> "Iterator[History | None]":
-        from logmark.offsets.lags.history import History, default_path, open_history
+        from logmark.offsets.lag.history import History, default_history_path, open_history
 
         if self._keep:
-            path = self._path or default_path(cluster_id, read_committed=self._read_committed)
+            path = self._path or default_history_path(cluster_id, read_committed=self._read_committed)
             found: History | None = History(path, cluster_id=cluster_id)
         else:
             found = open_history(self._path, cluster_id, read_committed=self._read_committed)
@@ -197,8 +197,8 @@ class _Looker:
                 found.close()
 
     def _own_changes(self, since_ms: int) -> "Iterable[Annotation]":
-        from logmark.offsets.lags.annotations import annotations_of
-        from logmark.offsets.moves.journal import open_journal
+        from logmark.offsets.journal.journal import open_journal
+        from logmark.offsets.lag.annotations import annotations_from_changes
 
         try:
             cluster_id = self._client.metadata([]).cluster_id
@@ -206,11 +206,11 @@ class _Looker:
         except LogmarkError as error:
             say(f"The journal of our own changes cannot be read, so a reset of ours may look like another's: {error}")
             return []
-        return annotations_of(changes)
+        return annotations_from_changes(changes)
 
     def _refuse_unknown(self, sample: "Sample") -> None:
-        from logmark.offsets.lags.sampling import is_pattern
-        from logmark.offsets.spelling import unknown_group, unknown_topic
+        from logmark.offsets.lag.sample import is_pattern
+        from logmark.offsets.suggestions import unknown_group, unknown_topic
 
         for one in sample.groups.values():
             if one.is_unknown:

@@ -5,13 +5,14 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from logmark.cli.tables import Column, count, place, print_table, say, write_line
+from logmark.offsets.times import format_duration
 
 if TYPE_CHECKING:
-    from logmark.offsets.lags.ages import Age
-    from logmark.offsets.lags.inspect import GroupView, Place
-    from logmark.offsets.lags.sampling import Total
-    from logmark.offsets.lags.standing import GroupStanding, PartitionStanding, Standing
-    from logmark.offsets.lags.verdicts import Finding
+    from logmark.offsets.lag.ages import Age
+    from logmark.offsets.lag.report import GroupLag, LagReport, PartitionLag
+    from logmark.offsets.lag.sample import Total
+    from logmark.offsets.lag.verdicts import Finding
+    from logmark.offsets.partitions import GroupPartition, GroupView
 
 _PLACES = [
     Column("GROUP"), Column("TOPIC"), Column("PARTITION", True), Column("PLACE"), Column("START", True),
@@ -29,16 +30,16 @@ class By(StrEnum):
 
 def print_lag(views: "Sequence[GroupView]") -> None:
     """One table for all groups, and the total of each."""
-    if not any(view.places for view in views):
+    if not any(view.partitions for view in views):
         say("No group has committed an offset yet.")
         return
-    print_table(_PLACES, [(*_place_cells(one), note(one)) for view in views for one in view.places])
+    print_table(_PLACES, [(*_place_cells(one), note(one)) for view in views for one in view.partitions])
     for view in views:
-        if view.places:
+        if view.partitions:
             write_line(f"Group {view.description.group}: {count(view.lag, 'record')} behind in total.")
 
 
-def row(one: "Place") -> dict[str, object]:
+def row(one: "GroupPartition") -> dict[str, object]:
     """What JSON says about a place; `lost` counts records that expired unread."""
     committed = one.committed.offset if one.committed else None
     return {
@@ -54,7 +55,7 @@ def row(one: "Place") -> dict[str, object]:
     }
 
 
-def note(one: "Place") -> str:
+def note(one: "GroupPartition") -> str:
     """What a person should know about a place beyond its numbers."""
     if one.problem:
         return one.problem
@@ -65,7 +66,7 @@ def note(one: "Place") -> str:
     return ""
 
 
-def _place_cells(one: "Place") -> tuple[object, ...]:
+def _place_cells(one: "GroupPartition") -> tuple[object, ...]:
     committed = one.committed.offset if one.committed else None
     return (
         one.group, one.partition.topic, one.partition.partition, place(committed), one.start, one.end,
@@ -75,27 +76,24 @@ def _place_cells(one: "Place") -> tuple[object, ...]:
 
 def age_text(age: "Age") -> str | None:
     """An age with its bound and the way it was found; None where it is not known."""
-    from logmark.offsets.lags.ages import Method
-    from logmark.offsets.times import show_duration
+    from logmark.offsets.lag.ages import Method
 
     if age.ms is None:
         return None
     if age.method is Method.CAUGHT_UP:
         return "0 s"
-    return f"{show_duration(age.ms)}{_bound_text(age)} ({age.method})"
+    return f"{format_duration(age.ms)}{_bound_text(age)} ({age.method})"
 
 
 def _age_sentence(age: "Age") -> str:
-    from logmark.offsets.times import show_duration
 
     assert age.ms is not None
-    return f"{show_duration(age.ms)}{_bound_text(age)} old ({age.method})"
+    return f"{format_duration(age.ms)}{_bound_text(age)} old ({age.method})"
 
 
 def _bound_text(age: "Age") -> str:
-    from logmark.offsets.times import show_duration
 
-    return f" ±{show_duration(age.bound_ms)}" if age.bound_ms else ""
+    return f" ±{format_duration(age.bound_ms)}" if age.bound_ms else ""
 
 
 def age_fields(age: "Age") -> dict[str, object]:
@@ -114,11 +112,11 @@ def _finding_fields(finding: "Finding | None") -> dict[str, object]:
     }
 
 
-def rows(standing: "Standing", by: By, *, only_with_lag: bool = False) -> list[dict[str, Any]]:
+def rows(standing: "LagReport", by: By, *, only_with_lag: bool = False) -> list[dict[str, Any]]:
     """What JSON says: a list with an object for each partition, topic or group."""
     if by is By.PARTITION:
         return [
-            row(one.place)
+            row(one.group_partition)
             | age_fields(one.age)
             | _finding_fields(one.finding)
             | {"note": _note(one, with_evidence=False)}
@@ -134,7 +132,7 @@ def rows(standing: "Standing", by: By, *, only_with_lag: bool = False) -> list[d
     ]
 
 
-def _group_row(one: "GroupStanding") -> dict[str, object]:
+def _group_row(one: "GroupLag") -> dict[str, object]:
     trend = one.trend
     catch_up = None if trend is None or trend.catch_up_ms in (None, float("inf")) else trend.catch_up_ms
     return {
@@ -163,7 +161,7 @@ def _total_row(total: "Total") -> dict[str, object]:
     }
 
 
-def print_standing(standing: "Standing", by: By, *, only_with_lag: bool = False) -> None:
+def print_standing(standing: "LagReport", by: By, *, only_with_lag: bool = False) -> None:
     """The table that was asked for, and the totals under it."""
     if not any(group.total.partitions for group in standing.groups):
         say("No group has committed an offset yet.")
@@ -178,12 +176,12 @@ def print_standing(standing: "Standing", by: By, *, only_with_lag: bool = False)
         _print_topics(standing, only_with_lag=only_with_lag)
 
 
-def _print_partitions(standing: "Standing", *, only_with_lag: bool, has_history: bool) -> None:
+def _print_partitions(standing: "LagReport", *, only_with_lag: bool, has_history: bool) -> None:
     shown = [one for group in standing.groups for one in _shown(group, only_with_lag=only_with_lag)]
     columns = [*_PLACES[:-1], Column("BEHIND"), *([Column("VERDICT")] if has_history else []), Column("NOTE")]
     cells = [
         (
-            *_place_cells(one.place),
+            *_place_cells(one.group_partition),
             age_text(one.age),
             *([one.finding.verdict if one.finding else None] if has_history else []),
             _note(one),
@@ -194,7 +192,7 @@ def _print_partitions(standing: "Standing", *, only_with_lag: bool, has_history:
         print_table(columns, cells)
 
 
-def _print_totals(standing: "Standing") -> None:
+def _print_totals(standing: "LagReport") -> None:
     for one in standing.groups:
         if not one.total.partitions:
             continue
@@ -209,7 +207,7 @@ def _print_totals(standing: "Standing") -> None:
         write_line(f"All groups: {count(standing.total.records, 'record')} behind in total.")
 
 
-def _trend_text(one: "GroupStanding") -> str:
+def _trend_text(one: "GroupLag") -> str:
     trend = one.trend
     if trend is None or trend.in_per_s is None:
         return ""
@@ -226,7 +224,7 @@ def rate_text(per_s: float | None) -> str:
     return f"{per_s:,.0f}/s" if per_s >= 10 or per_s == 0 else f"{per_s:.2g}/s"
 
 
-def _print_groups(standing: "Standing", *, only_with_lag: bool, has_history: bool) -> None:
+def _print_groups(standing: "LagReport", *, only_with_lag: bool, has_history: bool) -> None:
     columns = [
         Column("GROUP"), Column("STATE"), Column("MEMBERS", True), Column("PARTITIONS", True), Column("LAG", True),
         Column("BEHIND"), Column("LOST", True),
@@ -257,7 +255,7 @@ def _print_groups(standing: "Standing", *, only_with_lag: bool, has_history: boo
     write_line(f"All groups: {count(standing.total.records, 'record')} behind in total.")
 
 
-def _print_topics(standing: "Standing", *, only_with_lag: bool) -> None:
+def _print_topics(standing: "LagReport", *, only_with_lag: bool) -> None:
     cells = [
         (group.group.group, topic, total.partitions, total.records, age_text(age), total.lost, _total_note(total))
         for group, topic, total, age in _topics(standing)
@@ -272,16 +270,16 @@ def _print_topics(standing: "Standing", *, only_with_lag: bool) -> None:
     write_line(f"All groups: {count(standing.total.records, 'record')} behind in total.")
 
 
-def _topics(standing: "Standing") -> "Iterator[tuple[GroupStanding, str, Total, Age]]":
+def _topics(standing: "LagReport") -> "Iterator[tuple[GroupLag, str, Total, Age]]":
     for group in standing.groups:
         name = group.group.group
-        for topic in sorted({one.place.partition.topic for one in group.partitions}):
+        for topic in sorted({one.group_partition.partition.topic for one in group.partitions}):
             yield group, topic, standing.sample.total(name, topic), standing.ages.oldest(name, topic)
 
 
-def _shown(group: "GroupStanding", *, only_with_lag: bool) -> "Iterator[PartitionStanding]":
+def _shown(group: "GroupLag", *, only_with_lag: bool) -> "Iterator[PartitionLag]":
     for one in group.partitions:
-        if not only_with_lag or one.place.problem or (one.lag and (one.lag.records or one.lag.lost)):
+        if not only_with_lag or one.group_partition.problem or (one.lag and (one.lag.records or one.lag.lost)):
             yield one
 
 
@@ -289,12 +287,12 @@ def _is_wanted(total: "Total", *, only_with_lag: bool) -> bool:
     return not only_with_lag or bool(total.records or total.lost or total.unknown)
 
 
-def _note(one: "PartitionStanding", *, with_evidence: bool = True) -> str:
-    remarks = [note(one.place), one.age.note, *_remarks(one.finding, with_evidence=with_evidence)]
+def _note(one: "PartitionLag", *, with_evidence: bool = True) -> str:
+    remarks = [note(one.group_partition), one.age.note, *_remarks(one.finding, with_evidence=with_evidence)]
     return "; ".join(remark for remark in remarks if remark)
 
 
-def _group_note(one: "GroupStanding", *, with_evidence: bool = True) -> str:
+def _group_note(one: "GroupLag", *, with_evidence: bool = True) -> str:
     remarks = [one.group.problem, _total_note(one.total), *_remarks(one.finding, with_evidence=with_evidence)]
     return "; ".join(remark for remark in remarks if remark)
 

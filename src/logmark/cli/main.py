@@ -1,59 +1,123 @@
 """The command `logmark`: finds the subcommand, and turns what went wrong into a sentence and an exit code."""
 
 import contextlib
+import importlib
 import os
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from logmark import __version__
-from logmark.cli import (
-    backup,
-    consume,
-    contexts,
-    groups,
-    health,
-    kafka_tools,
-    lag,
-    log,
-    monitor,
-    offsets,
-    pipelines,
-    produce,
-    recover,
-    replay,
-    topics,
-    tour,
-    verify,
-)
 from logmark.cli.options import example
 from logmark.cli.tables import say
 from logmark.errors import LogmarkError, UserError
 
-_SERVE_HELP = "Run a broker in the foreground until it is told to stop."
-_ORDER = (
-    "tour", "topics", "produce", "consume", "groups", "lag", "monitor", "offsets", "replay", "pipelines", "health",
-    "verify", "recover", "log", "backup", "restore", "contexts", "kafka-consumer-groups",
-)  # fmt: skip
 INTERRUPTED = 130
 
 
+class CommandSource(NamedTuple):
+    """Where a command is defined (`module:name`), and its line in the list of commands."""
+
+    target: str
+    help: str
+    example: str = ""
+
+
+# In the order of a first minute: serve, write, read, look, move. Modules are imported when their command is run.
+COMMANDS = {
+    "serve": CommandSource(
+        "serve:serve", "Run a broker in the foreground until it is told to stop.", "logmark serve --data-dir ./data"
+    ),
+    "tour": CommandSource(
+        "tour:tour",
+        "Walks you through offsets with real clients and a broker of its own; nothing of yours is touched.",
+        "logmark tour lag crash --no-pause",
+    ),
+    "topics": CommandSource("topics:app", "List, create, describe and delete topics."),
+    "produce": CommandSource(
+        "produce:produce",
+        "Writes each line of standard input as a record, and tells the offsets that the broker gave.",
+        "seq 3 | logmark produce orders",
+    ),
+    "consume": CommandSource(
+        "consume:consume",
+        "Writes the records of a topic, one line each, up to the end that it has now.",
+        "logmark consume orders --from @-2h --max 10",
+    ),
+    "groups": CommandSource("groups:app", "List, describe and delete consumer groups."),
+    "lag": CommandSource(
+        "lag:lag",
+        "Shows how far each group is behind in records and seconds, what it lost, and what its past says about it.",
+        "logmark lag billing --output json",
+    ),
+    "monitor": CommandSource(
+        "monitor:monitor",
+        "Watches a cluster until it is told to stop: keeps the history of lag, serves metrics, sends alerts.",
+        "logmark monitor --alerts alerts.toml",
+    ),
+    "offsets": CommandSource("offsets:app", "Reset a group's committed offsets, and undo it."),
+    "replay": CommandSource(
+        "replay:replay",
+        "Shows a range of a topic, or copies it to another topic; live consumer groups are not affected.",
+        "logmark replay orders --from @-2h --key ORD-7 --to-topic orders-sandbox",
+    ),
+    "pipelines": CommandSource("pipelines:app", "Run, show and replay Spark pipelines that are consumer groups."),
+    "health": CommandSource(
+        "health:health",
+        "Shows whether brokers answer, take records, and have all partitions and coordinators.",
+        "logmark health --bootstrap-servers 127.0.0.1:9092",
+    ),
+    "verify": CommandSource(
+        "verify:verify",
+        "Checks every batch, index, snapshot, id and setting; exit code 1 when anything is wrong.",
+        "logmark verify ./logmark-data",
+    ),
+    "recover": CommandSource(
+        "recover:recover",
+        "Make a directory clean after a crash, without serving it; exit code 1 when records are damaged or missing.",
+        "logmark recover ./logmark-data --dry-run",
+    ),
+    "log": CommandSource("log:app", "Look into the files of a log."),
+    "backup": CommandSource(
+        "backup:backup",
+        "Copies all records, topics, settings and committed offsets, while the broker runs.",
+        "logmark backup ./logmark-data /mnt/backup/orders",
+    ),
+    "restore": CommandSource(
+        "backup:restore",
+        "Makes a data directory of a backup, every file and every batch checked.",
+        "logmark restore /mnt/backup/orders ./restored",
+    ),
+    "contexts": CommandSource(
+        "contexts:contexts",
+        "Lists the clusters that you have named; a star marks the one that is used when none is said.",
+        "logmark contexts",
+    ),
+    "kafka-consumer-groups": CommandSource(
+        "kafka_tools:kafka_consumer_groups",
+        "Kafka's kafka-consumer-groups.sh: the same options, output and exit codes, without a JVM.",
+    ),
+}
+
+
 class Root(TyperGroup):
-    """The commands; the broker is imported only when it is to be served."""
+    """The commands; a command's module is imported when the command is run."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """In the order of a first minute: serve, write, read, look, move."""
-        known = super().list_commands(ctx)
-        return ["serve", *sorted(known, key=_ORDER.index)]
+        """Return the names of all commands in the order of a first minute."""
+        return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return TyperCommand("serve", help=_SERVE_HELP) if cmd_name == "serve" else super().get_command(ctx, cmd_name)
+        """Return a stand-in with the command's help, for the list of commands."""
+        source = COMMANDS.get(cmd_name)
+        return None if source is None else TyperCommand(cmd_name, help=source.help)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        if args[:1] == ["serve"]:
-            return "serve", _serve_command(), args[1:]
+        """Return the command that is to be run."""
+        if args and args[0] in COMMANDS:
+            return args[0], _load_command(args[0]), args[1:]
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -76,12 +140,21 @@ class Root(TyperGroup):
         return result
 
 
-def _serve_command() -> Any:
-    from logmark.cli.serve import serve
+def _load_command(name: str) -> Any:
+    source = COMMANDS[name]
+    module, _, attribute = source.target.partition(":")
+    target = getattr(importlib.import_module(f"logmark.cli.{module}"), attribute)
+    if isinstance(target, typer.Typer):
+        return typer.main.get_group(target)
+    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    # What a function leaves to its decorator: another class of command.
+    options = {"cls": target.command_class} if hasattr(target, "command_class") else {}
+    command.command(name, help=source.help if name == "serve" else None, epilog=_epilog(source), **options)(target)
+    return typer.main.get_command(command)
 
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command("serve", help=_SERVE_HELP, epilog=example("logmark serve --data-dir ./data"))(serve)
-    return typer.main.get_command(app)
+
+def _epilog(source: CommandSource) -> str | None:
+    return example(source.example) if source.example else None
 
 
 app = typer.Typer(
@@ -92,26 +165,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-app.command("tour", epilog=example("logmark tour lag crash --no-pause"))(tour.tour)
-app.add_typer(topics.app, name="topics")
-app.command("produce", epilog=example("seq 3 | logmark produce orders"))(produce.produce)
-app.command("consume", epilog=example("logmark consume orders --from @-2h --max 10"))(consume.consume)
-app.add_typer(groups.app, name="groups")
-app.command("lag", epilog=example("logmark lag billing --output json"))(lag.lag)
-app.command("monitor", epilog=example("logmark monitor --alerts alerts.toml"))(monitor.monitor)
-app.add_typer(offsets.app, name="offsets")
-app.command("replay", epilog=example("logmark replay orders --from @-2h --key ORD-7 --to-topic orders-sandbox"))(
-    replay.replay
-)
-app.add_typer(pipelines.app, name="pipelines")
-app.command("health", epilog=example("logmark health --bootstrap-servers 127.0.0.1:9092"))(health.health)
-app.command("verify", epilog=example("logmark verify ./logmark-data"))(verify.verify)
-app.command("recover", epilog=example("logmark recover ./logmark-data --dry-run"))(recover.recover)
-app.add_typer(log.app, name="log")
-app.command("backup", epilog=example("logmark backup ./logmark-data /mnt/backup/orders"))(backup.backup)
-app.command("restore", epilog=example("logmark restore /mnt/backup/orders ./restored"))(backup.restore)
-app.command("contexts", epilog=example("logmark contexts"))(contexts.contexts)
-app.command("kafka-consumer-groups", cls=kafka_tools.Untouched)(kafka_tools.kafka_consumer_groups)
 
 
 def _print_version(wanted: bool) -> None:

@@ -16,10 +16,11 @@ from logmark.cli.options import OutputFormat
 from logmark.cli.tables import count, json_line, say, write_line
 from logmark.errors import UserError
 from logmark.escaping import escape
+from logmark.offsets.times import format_time
 
 if TYPE_CHECKING:
-    from logmark.offsets.monitoring.alert_file import AlertFile
-    from logmark.offsets.monitoring.monitor import Monitor
+    from logmark.offsets.monitor.alert_file import AlertFile
+    from logmark.offsets.monitor.monitor import Monitor
 
 _INTERVAL_MIN_MS = 1000
 _FLUSH_S = 30.0
@@ -85,12 +86,12 @@ def monitor(
 ) -> None:  # fmt: skip
     """Watches a cluster until it is told to stop: keeps the history of lag, serves metrics, sends alerts."""
     from logmark.clock import SystemClock
-    from logmark.offsets.monitoring.alert_file import read_alert_file
-    from logmark.offsets.monitoring.lookout import Lookout
-    from logmark.offsets.monitoring.metrics import KAFKA_EXPORTER
-    from logmark.offsets.monitoring.monitor import Monitor, MonitorSettings
-    from logmark.offsets.monitoring.notifying import Post
-    from logmark.offsets.monitoring.serving import parse_listen
+    from logmark.offsets.monitor.alert_file import read_alert_file
+    from logmark.offsets.monitor.cluster_sampler import ClusterSampler
+    from logmark.offsets.monitor.metrics import KAFKA_EXPORTER
+    from logmark.offsets.monitor.metrics_server import parse_listen
+    from logmark.offsets.monitor.monitor import Monitor, MonitorSettings
+    from logmark.offsets.monitor.notifications import NotificationDispatcher
 
     if check_alerts is not None:
         _check(check_alerts, read_alert_file(check_alerts))
@@ -102,7 +103,7 @@ def monitor(
     name = cluster_name or cluster.context or ""
     clock = SystemClock()
     talk = _Talk(output)
-    lookout = Lookout(
+    lookout = ClusterSampler(
         lambda: replace(cluster, is_read_only=True).connect(timeout_s=max(8.0, min(interval_ms / 1000, 60.0))),
         wanted=_wanted(group, topic, file, name, every_partition=KAFKA_EXPORTER in wanted_families and not once),
         clock=clock,
@@ -116,7 +117,7 @@ def monitor(
         cluster_name=name,
         gap_ms_max=float("inf") if once else None,
     )
-    post = Post(file.notifiers if file else {}, say=talk.say, write=talk.write)
+    post = NotificationDispatcher(file.notifiers if file else {}, say=talk.say, write=talk.write)
     watching = Monitor(lookout, post, settings=settings, clock=clock, say=talk.say)
     if once:
         _run_once(watching, post)
@@ -144,7 +145,7 @@ def _run_once(watching: "Monitor", post: Any) -> None:
 
 
 def _run(watching: "Monitor", address: tuple[str, int] | None, stop: "_Stop", talk: "_Talk", cluster: Cluster) -> None:
-    from logmark.offsets.monitoring.serving import MetricsServer
+    from logmark.offsets.monitor.metrics_server import MetricsServer
 
     server = None
     try:
@@ -215,20 +216,19 @@ class _Talk:
 
     def say(self, sentence: str) -> None:
         from logmark.clock import SystemClock
-        from logmark.offsets.times import show_time
 
         with self._lock:
             if self._console is not None:
                 self._show(sentence)
             else:
-                say(f"{show_time(SystemClock().now_ms())} {sentence}")
+                say(f"{format_time(SystemClock().now_ms())} {sentence}")
 
     def write(self, message: Mapping[str, Any]) -> None:
         """An alert, on standard output."""
-        from logmark.offsets.monitoring.notifying import line_of
+        from logmark.offsets.monitor.notifications import format_message
 
         is_json = self._output is OutputFormat.JSON
-        line = json_line(message) if is_json else escape(line_of(message))
+        line = json_line(message) if is_json else escape(format_message(message))
         with self._lock:
             if self._console is not None and sys.stdout.isatty():
                 # One screen for both: the console keeps the line of status below.
@@ -277,8 +277,8 @@ def _interval_ms(text: str) -> int:
 
 
 def _families(text: str) -> Sequence[str]:
-    from logmark.offsets.monitoring.metrics import FAMILIES
-    from logmark.offsets.spelling import did_you_mean
+    from logmark.offsets.monitor.metrics import FAMILIES
+    from logmark.offsets.suggestions import did_you_mean
 
     names = [one.strip() for one in text.split(",") if one.strip()]
     for name in names:
@@ -293,11 +293,11 @@ def _families(text: str) -> Sequence[str]:
 def _wanted(
     groups: list[str] | None, topics: list[str] | None, file: "AlertFile | None", name: str, *, every_partition: bool
 ) -> Any:
-    from logmark.offsets.monitoring.alerts import EXPIRING, FALLING_OFF
-    from logmark.offsets.monitoring.lookout import Wanted
+    from logmark.offsets.monitor.alerts import EXPIRING, FALLING_OFF
+    from logmark.offsets.monitor.cluster_sampler import SampleScope
 
     kinds = {rule.when for rule in file.rules} if file else set()
-    return Wanted(
+    return SampleScope(
         groups=groups or None,
         topics=topics or None,
         every_partition=every_partition,

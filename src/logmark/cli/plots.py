@@ -10,8 +10,8 @@ from logmark.errors import UserError
 from logmark.escaping import escape
 
 if TYPE_CHECKING:
-    from logmark.offsets.lags.annotations import Annotation
-    from logmark.offsets.lags.history import History
+    from logmark.offsets.lag.annotations import Annotation
+    from logmark.offsets.lag.history import History
 
 _POINTS_MAX = 600
 _NAMED_MAX = 20

@@ -53,9 +53,7 @@ def produce(
     cluster: Cluster,
     topic: Annotated[
         str,
-        typer.Argument(
-            help="The topic to write to; it must exist.", autocompletion=complete_topic, show_default=False
-        ),
+        typer.Argument(help="The topic to write to; it must exist.", autocompletion=complete_topic, show_default=False),
     ],
     key_separator: Annotated[
         str | None,

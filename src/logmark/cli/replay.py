@@ -1,5 +1,6 @@
 """`logmark replay`: a bounded, filtered range of a topic is shown, or copied to another topic."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -188,19 +189,19 @@ def replay(
         OutputFormat, typer.Option("--output", "-o", help="For people, or JSON: a line for each record that is shown.")
     ] = OutputFormat.TABLE,
 ) -> None:
-    """Shows a range of a topic, or copies it to another one beside the live groups, which do not notice."""
+    """Shows a range of a topic, or copies it to another topic; live consumer groups are not affected."""
     from logmark.cli.replay_session import Session, print_runs
-    from logmark.offsets.folders import state_folder
-    from logmark.offsets.replays.rate import Rate, parse_rate
-    from logmark.offsets.replays.replay import ORIGINAL_TOPIC_HEADERS, parse_headers, parse_keys
-    from logmark.offsets.replays.runs import Request, RunStore, check_id
+    from logmark.offsets.bounded_replay.copy_headers import ORIGINAL_TOPIC_HEADERS
+    from logmark.offsets.bounded_replay.rate import Rate, parse_rate
+    from logmark.offsets.bounded_replay.runs import ReplayRequest, RunStore, check_run_id
+    from logmark.offsets.user_files import state_folder
 
     store = RunStore(state_folder() / "replays")
     if runs:
         print_runs(store, output)
         return
     if forget is not None:
-        with store.held(forget):
+        with store.lock(forget):
             store.forget(forget)
         say(f"Replay {forget} is given up; what it has copied stays.")
         return
@@ -219,7 +220,7 @@ def replay(
     if (restore and not to_topic) or (pipeline is not None and not (restore or to_original)):
         raise UserError("--restore goes with --to-topic, and --pipeline with --to-original or --restore.", exit_code=2)
     originals = original_topic or [name.decode() for name in ORIGINAL_TOPIC_HEADERS]
-    request = Request(
+    request = ReplayRequest(
         topic=topic,
         begin=begin,
         end=end,
@@ -250,7 +251,7 @@ def replay(
             create=create_topic,
             allow_same_topic=allow_same_topic,
             start_over=start_over,
-            run_id=check_id(run_id) if run_id is not None else None,
+            run_id=check_run_id(run_id) if run_id is not None else None,
         )
 
 
@@ -267,3 +268,27 @@ def _other_cluster(
         context=context,
         read_only=cluster.is_read_only,
     )
+
+
+def parse_keys(texts: Sequence[str], *, is_hex: bool) -> frozenset[bytes]:
+    """Keys as they are written after --key: text, or with --key-hex the bytes in hexadecimal."""
+    if not is_hex:
+        return frozenset(text.encode() for text in texts)
+    try:
+        return frozenset(bytes.fromhex(text.removeprefix("0x")) for text in texts)
+    except ValueError:
+        raise UserError(
+            f"--key {' '.join(texts)!r} is not hexadecimal: with --key-hex write two digits for each byte (00ff10).",
+            exit_code=2,
+        ) from None
+
+
+def parse_headers(texts: Sequence[str]) -> tuple[tuple[bytes, bytes | None], ...]:
+    """Headers as they are written after --header: NAME, or NAME=VALUE."""
+    found = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name:
+            raise UserError(f"--header {text!r} names no header: write NAME or NAME=VALUE.", exit_code=2)
+        found.append((name.encode(), value.encode() if equals else None))
+    return tuple(found)

@@ -17,24 +17,21 @@ from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.escaping import escape
 from logmark.names import TopicPartition
-from logmark.offsets.replays.copying import Copier
-from logmark.offsets.replays.rate import Rate
-from logmark.offsets.replays.replaying import (
-    Count,
-    Goal,
-    Sought,
-    aim,
-    begin,
-    refuse_if_changed,
+from logmark.offsets.bounded_replay.copier import ReplayCopier
+from logmark.offsets.bounded_replay.dead_letter_restore import UNSENT, redriven_ends, specs_after
+from logmark.offsets.bounded_replay.plan import (
+    ReplayRanges,
+    TargetPlan,
+    check_unchanged,
+    plan_target,
+    resolve_ranges,
     retention_warnings,
-    seek,
-    selected,
-    survey,
-    times_of,
+    start_run,
 )
-from logmark.offsets.replays.restoring import UNSENT, places_behind, sent_back
-from logmark.offsets.replays.runs import Request, Run, RunStore
-from logmark.offsets.times import show_time
+from logmark.offsets.bounded_replay.range_reader import RangeCount, count_selected, range_times, read_selected
+from logmark.offsets.bounded_replay.rate import Rate
+from logmark.offsets.bounded_replay.runs import ReplayRequest, ReplayRun, RunStore
+from logmark.offsets.times import format_time
 from logmark.wire.batches import Record
 
 NOTHING = 3
@@ -55,17 +52,19 @@ class Session:
         self._yes = yes
         self._output = output
 
-    def show(self, request: Request, *, with_offsets: bool) -> None:
+    def show(self, request: ReplayRequest, *, with_offsets: bool) -> None:
         """Writes the records to standard output."""
         is_json = self._output is OutputFormat.JSON
         shown = 0
         with self._source.connect() as client:
-            sought = seek(client, request, now_ms=_now_ms())
+            sought = resolve_ranges(client, request, now_ms=_now_ms())
             for span in sought.spans:
                 if span.note:
                     say(f"Partition {span.partition}: {span.note}.")
-            counts = {span.partition: Count() for span in sought.spans}
-            for number, record in selected(client, request, sought.spans, counts=counts, step=lambda offsets: None):
+            counts = {span.partition: RangeCount() for span in sought.spans}
+            for number, record in read_selected(
+                client, request, sought.spans, counts=counts, step=lambda offsets: None
+            ):
                 place = TopicPartition(request.topic, number)
                 sys.stdout.write(_json_line(place, record) if is_json else _text_line(place, record, with_offsets))
                 shown += 1
@@ -74,21 +73,23 @@ class Session:
             say("There was nothing to show.")
             raise typer.Exit(NOTHING)
 
-    def survey(self, request: Request, *, create: bool, allow_same_topic: bool) -> None:
+    def survey(self, request: ReplayRequest, *, create: bool, allow_same_topic: bool) -> None:
         """Tells what a run would copy, and writes nothing."""
         goal = None
         with self._source.connect() as client, self._target.connect() as target:
             request = self._placed(client, request)
-            sought = seek(client, request, now_ms=_now_ms())
+            sought = resolve_ranges(client, request, now_ms=_now_ms())
             if request.to_topic:
                 # Before the range is read: what is refused need not be counted.
-                aim(client, target, request, sought, create=create, allow_same_topic=allow_same_topic, now_ms=_now_ms())
+                plan_target(
+                    client, target, request, sought, create=create, allow_same_topic=allow_same_topic, now_ms=_now_ms()
+                )
             with bar("Reading", is_bytes=False) as shown:
                 shown.expect(sought.offsets)
-                counts = survey(client, request, sought.spans, step=shown.advance)
+                counts = count_selected(client, request, sought.spans, step=shown.advance)
             if request.to_topic:
                 oldest = min((one.first_ms for one in counts.values() if one.first_ms is not None), default=None)
-                goal = aim(
+                goal = plan_target(
                     client, target, request, sought,
                     create=create, allow_same_topic=allow_same_topic, oldest_ms=oldest, now_ms=_now_ms(),
                 )  # fmt: skip
@@ -98,7 +99,7 @@ class Session:
             raise typer.Exit(NOTHING)
 
     def copy(
-        self, request: Request, *, create: bool, allow_same_topic: bool, start_over: bool, run_id: str | None
+        self, request: ReplayRequest, *, create: bool, allow_same_topic: bool, start_over: bool, run_id: str | None
     ) -> None:
         """Shows the plan, asks, and copies; takes up a run of the same command, or of the same id."""
         self._target.refuse_writing()
@@ -110,12 +111,12 @@ class Session:
             if known is not None and not start_over:
                 self._take_up(client, target, known)
                 return
-            sought = seek(client, request, now_ms=_now_ms())
-            times = times_of(client, request.topic, sought.spans)
+            sought = resolve_ranges(client, request, now_ms=_now_ms())
+            times = range_times(client, request.topic, sought.spans)
             oldest = min((first for first, _ in times.values() if first is not None), default=None)
             goal = None
             if request.to_topic:
-                goal = aim(
+                goal = plan_target(
                     client, target, request, sought,
                     create=create, allow_same_topic=allow_same_topic, oldest_ms=oldest, now_ms=_now_ms(),
                 )  # fmt: skip
@@ -136,14 +137,14 @@ class Session:
                 say(f"Created topic {goal.topic}.")
                 _say_all(retention_warnings(target, request, oldest_ms=oldest, now_ms=_now_ms()))
             if known is not None:
-                with self._store.held(known.id):
+                with self._store.lock(known.id):
                     self._store.forget(known.id)
-            run = begin(
+            run = start_run(
                 target, request, sought, goal, target_cluster=target_cluster, now_ms=_now_ms(), run_id=run_id
             )  # fmt: skip
             self._run(client, target, run, is_resumed=False)
 
-    def _placed(self, client: Client, request: Request) -> Request:
+    def _placed(self, client: Client, request: ReplayRequest) -> ReplayRequest:
         """The request with numbers for `--from unsent`, the same ones until another replay has sent something back."""
         if request.begin != UNSENT:
             return request
@@ -153,28 +154,28 @@ class Session:
         topic = cluster.topics.get(request.topic)
         if topic is None:
             return replace(request, begin="earliest")  # which is refused with a sentence that knows the other topics
-        ends = sent_back(
+        ends = redriven_ends(
             self._store.runs(), request, source_cluster=cluster.cluster_id, topic_id=topic.topic_id.hex()
         )  # fmt: skip
         starts = {place.partition: start for place, start in client.earliest(cluster.partitions(request.topic)).items()}
-        return replace(request, begin=places_behind(ends, sorted(starts), starts))
+        return replace(request, begin=specs_after(ends, sorted(starts), starts))
 
-    def _warn(self, request: Request, sought: Sought) -> None:
+    def _warn(self, request: ReplayRequest, sought: ReplayRanges) -> None:
         if not request.restores:
             return
         if request.to_original:
             say(
                 "What is sent back comes to the end of its topic as a new record, for every group that reads the topic."
             )
-        ends = sent_back(
+        ends = redriven_ends(
             self._store.runs(), request, source_cluster=sought.cluster_id, topic_id=sought.topic_id
         )  # fmt: skip
         if any(span.start < ends.get(span.partition, 0) for span in sought.spans if span.offsets):
             say("Some of these were sent back from here before, and would be again; --from unsent begins behind them.")
 
-    def _known(self, digest: str, run_id: str | None) -> Run | None:
+    def _known(self, digest: str, run_id: str | None) -> ReplayRun | None:
         if run_id is None:
-            return self._store.untold(digest)
+            return self._store.find_unreported(digest)
         if not self._store.has(run_id):
             return None
         run = self._store.load(run_id)
@@ -185,13 +186,13 @@ class Session:
             )
         return run
 
-    def _take_up(self, client: Client, target: Client, run: Run) -> None:
+    def _take_up(self, client: Client, target: Client, run: ReplayRun) -> None:
         if run.is_finished:
             say(f"Replay {run.id} of the same command has come to its end already; --start-over would begin anew.")
             self._report(run)
             return
         say(
-            f"The same command was interrupted before: replay {run.id}, begun {show_time(run.started_ms)}. "
+            f"The same command was interrupted before: replay {run.id}, begun {format_time(run.started_ms)}. "
             "It goes on where it stopped; --start-over would begin anew."
         )
         self._go_on(client, target, run)
@@ -200,7 +201,7 @@ class Session:
         """Goes on with an interrupted run."""
         self._target.refuse_writing()
         run = self._store.load(run_id)
-        if run.is_finished and not run.is_told:
+        if run.is_finished and not run.is_reported:
             self._report(run)
             return
         if run.is_finished:
@@ -209,17 +210,17 @@ class Session:
         with self._source.connect() as client, self._target.connect() as target:
             self._go_on(client, target, run)
 
-    def _go_on(self, client: Client, target: Client, run: Run) -> None:
-        refuse_if_changed(client, target, run)
+    def _go_on(self, client: Client, target: Client, run: ReplayRun) -> None:
+        check_unchanged(client, target, run)
         self._ask(
             f"Go on copying {run.request.topic} to {run.request.target} "
             f"(at most {count(run.offsets_left, 'record')} more)?"
         )
         self._run(client, target, run, is_resumed=True)
 
-    def _run(self, client: Client, target: Client, run: Run, *, is_resumed: bool) -> None:
+    def _run(self, client: Client, target: Client, run: ReplayRun, *, is_resumed: bool) -> None:
         client.timeout_s = target.timeout_s = _COPY_TIMEOUT_S
-        with self._store.held(run.id):
+        with self._store.lock(run.id):
             # Another process may have had it meanwhile.
             if is_resumed:
                 run = self._store.load(run.id)
@@ -228,12 +229,12 @@ class Session:
             try:
                 with bar("Copying", is_bytes=False) as shown:
                     shown.expect(run.offsets_left)
-                    copier = Copier(
+                    copier = ReplayCopier(
                         client, target, run, self._store, is_resumed=is_resumed, rate=self._rate, step=shown.advance
                     )
                     done = copier.copy()
             except KeyboardInterrupt:
-                say(f"Stopped. {copier.how_to_go_on()}")
+                say(f"Stopped. {copier.describe_progress()}")
                 raise
         self._report(done)
 
@@ -245,7 +246,7 @@ class Session:
         if not confirm(question):
             raise UserError("Nothing was copied.")
 
-    def _report(self, run: Run) -> None:
+    def _report(self, run: ReplayRun) -> None:
         request = run.request
         if self._output is OutputFormat.JSON:
             print_json(_described(run))
@@ -262,7 +263,7 @@ class Session:
             say(f"{counted(run.unaddressed, 'record')} left out, because no header names their topic.")
         _say_all(_letters_left_out(run.repeated, run.valueless))
         sys.stdout.flush()
-        self._store.tell(run)
+        self._store.mark_reported(run)
         if run.expired:
             raise UserError(
                 f"{run.expired} offsets of {request.topic} were deleted before they could be read; their records are "
@@ -271,7 +272,9 @@ class Session:
         if not run.copied:
             raise typer.Exit(NOTHING)
 
-    def _print_survey(self, request: Request, sought: Sought, counts: Mapping[int, Count], goal: Goal | None) -> None:
+    def _print_survey(
+        self, request: ReplayRequest, sought: ReplayRanges, counts: Mapping[int, RangeCount], goal: TargetPlan | None
+    ) -> None:
         if self._output is OutputFormat.JSON:
             print_json(
                 [
@@ -326,7 +329,10 @@ class Session:
 
 
 def _print_plan(
-    request: Request, sought: Sought, times: Mapping[int, tuple[int | None, int | None]], goal: Goal | None
+    request: ReplayRequest,
+    sought: ReplayRanges,
+    times: Mapping[int, tuple[int | None, int | None]],
+    goal: TargetPlan | None,
 ) -> None:
     _print_heading(request, goal)
     print_table(
@@ -345,7 +351,7 @@ def _print_plan(
     write_line(f"In total: at most {count(sought.offsets, 'record')}{_conditions(request)}.")
 
 
-def _conditions(request: Request) -> str:
+def _conditions(request: ReplayRequest) -> str:
     words = []
     if not request.selection.is_everything:
         words.append("those that are selected")
@@ -354,7 +360,7 @@ def _conditions(request: Request) -> str:
     return f", of them {' and '.join(words)}" if words else ""
 
 
-def _print_heading(request: Request, goal: Goal | None) -> None:
+def _print_heading(request: ReplayRequest, goal: TargetPlan | None) -> None:
     if goal is None:
         where = f" to {request.target}" if request.is_copy else ""
         write_line(f"Replay of {request.topic}{where}:")
@@ -385,7 +391,7 @@ def print_runs(store: RunStore, output: OutputFormat) -> None:
         ],
         [
             (
-                run.id, show_time(run.started_ms), run.request.topic, run.request.target, run.copied,
+                run.id, format_time(run.started_ms), run.request.topic, run.request.target, run.copied,
                 0 if run.is_finished else run.offsets_left, "finished" if run.is_finished else "unfinished",
             )
             for run in runs
@@ -393,7 +399,7 @@ def print_runs(store: RunStore, output: OutputFormat) -> None:
     )  # fmt: skip
 
 
-def _described(run: Run) -> dict[str, object]:
+def _described(run: ReplayRun) -> dict[str, object]:
     return {
         "id": run.id,
         "topic": run.request.topic,
@@ -448,7 +454,7 @@ def _letters_left_out(repeated: int, valueless: int) -> list[str]:
 
 
 def _time(moment: int | None) -> str | None:
-    return None if moment is None else show_time(moment)
+    return None if moment is None else format_time(moment)
 
 
 def _say_all(sentences: Sequence[str]) -> None:

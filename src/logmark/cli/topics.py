@@ -74,7 +74,7 @@ def describe_topics(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Shows the partitions of topics, what they hold, and the settings that were changed."""
-    from logmark.offsets.lags.inspect import Bounds
+    from logmark.offsets.partitions import LogBounds
 
     with cluster.connect() as client:
         found = client.metadata(names)
@@ -82,7 +82,7 @@ def describe_topics(
             if name not in found.topics:
                 raise UserError(f"Topic {name} does not exist; `logmark topics list` shows those that do.")
         configs = client.describe_configs(names)
-        bounds = Bounds.of(client, [one for name in names for one in found.partitions(name)])
+        bounds = LogBounds.fetch(client, [one for name in names for one in found.partitions(name)])
     described = [
         {
             "topic": name,

@@ -1,114 +1,155 @@
-"""The offset tools as a Python API, for any Kafka: see every group's place, move it safely, take it back.
+"""Offset tools for any Kafka: read lag, reset committed offsets, undo a reset, copy a bounded range of a topic.
 
     from logmark import offsets
 
     with offsets.Client("127.0.0.1:9092") as client:
-        sample = offsets.take_sample(client)                                  # where every group stands
+        sample = offsets.take_sample(client)                                       # committed offsets of every group
         print(sample.total("fraud").records)
         plan = offsets.plan_reset(client, "fraud", {"clicks": None}, offsets.ToEarliest())
         print(plan.read_again, plan.skipped)
-        applied = offsets.apply(client, plan, reason="a bug in the model")    # journaled, read back
-        offsets.undo(client, applied.change.id)                               # and taken back
+        applied = offsets.apply_plan(client, plan, reason="a bug in the model")    # journaled, then read back
+        offsets.undo_change(client, applied.change.id)
 
-The command line is a thin face over these names; docs/api.md lists them. A name is imported when it is first used.
+The commands use these names themselves; docs/api.md lists them. Each name is imported when it is first used, so that a
+command pays only for what it needs.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from logmark.client.answers import Committed as Committed
-    from logmark.client.client import Client as Client
-    from logmark.names import TopicPartition as TopicPartition
-    from logmark.offsets.checkpoints.folder import open_folder as open_folder
-    from logmark.offsets.checkpoints.reading import read_checkpoint as read_checkpoint
-    from logmark.offsets.lags.ages import Age as Age
-    from logmark.offsets.lags.ages import ages_of as ages_of
-    from logmark.offsets.lags.history import History as History
-    from logmark.offsets.lags.history import default_path as default_path
-    from logmark.offsets.lags.sampling import Sample as Sample
-    from logmark.offsets.lags.sampling import take_sample as take_sample
-    from logmark.offsets.lags.standing import standing_of as standing_of
-    from logmark.offsets.lags.trends import Trend as Trend
-    from logmark.offsets.lags.verdicts import Finding as Finding
-    from logmark.offsets.lags.verdicts import Verdict as Verdict
-    from logmark.offsets.monitoring.monitor import Monitor as Monitor
-    from logmark.offsets.moves.applying import Applied as Applied
-    from logmark.offsets.moves.applying import MovedMeanwhile as MovedMeanwhile
-    from logmark.offsets.moves.applying import apply as apply
-    from logmark.offsets.moves.changes import Change as Change
-    from logmark.offsets.moves.deleting import plan_delete as plan_delete
-    from logmark.offsets.moves.exporting import export as export
-    from logmark.offsets.moves.exporting import parse_offsets as parse_offsets
-    from logmark.offsets.moves.journal import Journal as Journal
-    from logmark.offsets.moves.journal import open_journal as open_journal
-    from logmark.offsets.moves.keys import find_key as find_key
-    from logmark.offsets.moves.members import GroupActive as GroupActive
-    from logmark.offsets.moves.plan import Move as Move
-    from logmark.offsets.moves.plan import ResetPlan as ResetPlan
-    from logmark.offsets.moves.reset import copied_from as copied_from
-    from logmark.offsets.moves.reset import plan_reset as plan_reset
-    from logmark.offsets.moves.targets import ShiftBy as ShiftBy
-    from logmark.offsets.moves.targets import ToCurrent as ToCurrent
-    from logmark.offsets.moves.targets import ToEarliest as ToEarliest
-    from logmark.offsets.moves.targets import ToKey as ToKey
-    from logmark.offsets.moves.targets import ToLatest as ToLatest
-    from logmark.offsets.moves.targets import ToOffset as ToOffset
-    from logmark.offsets.moves.targets import ToPlaces as ToPlaces
-    from logmark.offsets.moves.targets import ToTime as ToTime
-    from logmark.offsets.moves.undo import MovedOn as MovedOn
-    from logmark.offsets.moves.undo import finish as finish
-    from logmark.offsets.moves.undo import history as history
-    from logmark.offsets.moves.undo import undo as undo
-    from logmark.offsets.records import first_record as first_record
-    from logmark.offsets.records import read_records as read_records
-    from logmark.offsets.replays.copying import Copier as Copier
-    from logmark.offsets.replays.replaying import aim as aim
-    from logmark.offsets.replays.replaying import begin as begin
-    from logmark.offsets.replays.replaying import seek as seek
-    from logmark.offsets.replays.runs import Request as Request
-    from logmark.offsets.replays.runs import RunStore as RunStore
+    from logmark.client.answers import Committed
+    from logmark.client.client import Client
+    from logmark.names import TopicPartition
+    from logmark.offsets.bounded_replay.copier import ReplayCopier
+    from logmark.offsets.bounded_replay.plan import plan_target, resolve_ranges, start_run
+    from logmark.offsets.bounded_replay.runs import ReplayRequest, RunStore
+    from logmark.offsets.changes import finish_change, undo_change
+    from logmark.offsets.journal.changes import Change
+    from logmark.offsets.journal.journal import Journal, list_changes, open_journal
+    from logmark.offsets.lag.ages import Age, compute_ages
+    from logmark.offsets.lag.history import History, default_history_path
+    from logmark.offsets.lag.report import build_lag_report
+    from logmark.offsets.lag.sample import Sample, take_sample
+    from logmark.offsets.lag.trend import Trend
+    from logmark.offsets.lag.verdicts import Finding, Verdict
+    from logmark.offsets.monitor.monitor import Monitor
+    from logmark.offsets.records import first_record, read_records
+    from logmark.offsets.reset.deletion import plan_deletion
+    from logmark.offsets.reset.executor import AppliedReset, PlanOutdated, apply_plan
+    from logmark.offsets.reset.key_search import find_key
+    from logmark.offsets.reset.members import GroupActive
+    from logmark.offsets.reset.offset_files import export_offsets, parse_offsets
+    from logmark.offsets.reset.plan import PartitionMove, ResetPlan
+    from logmark.offsets.reset.planner import offsets_of_group, plan_reset
+    from logmark.offsets.reset.targets import (
+        ShiftBy,
+        ToCurrent,
+        ToEarliest,
+        ToKey,
+        ToLatest,
+        ToOffset,
+        ToOffsets,
+        ToTime,
+    )
+    from logmark.offsets.reset.undo import ChangeConflict
+    from logmark.offsets.spark_checkpoints.checkpoint import read_checkpoint
+    from logmark.offsets.spark_checkpoints.folder import open_folder
 
-# Where each name lives: the command line must not import all of them to use one.
-_HOMES = {
+__all__ = [
+    "Age",
+    "AppliedReset",
+    "Change",
+    "ChangeConflict",
+    "Client",
+    "Committed",
+    "Finding",
+    "GroupActive",
+    "History",
+    "Journal",
+    "Monitor",
+    "PartitionMove",
+    "PlanOutdated",
+    "ReplayCopier",
+    "ReplayRequest",
+    "ResetPlan",
+    "RunStore",
+    "Sample",
+    "ShiftBy",
+    "ToCurrent",
+    "ToEarliest",
+    "ToKey",
+    "ToLatest",
+    "ToOffset",
+    "ToOffsets",
+    "ToTime",
+    "TopicPartition",
+    "Trend",
+    "Verdict",
+    "apply_plan",
+    "build_lag_report",
+    "compute_ages",
+    "default_history_path",
+    "export_offsets",
+    "find_key",
+    "finish_change",
+    "first_record",
+    "list_changes",
+    "offsets_of_group",
+    "open_folder",
+    "open_journal",
+    "parse_offsets",
+    "plan_deletion",
+    "plan_reset",
+    "plan_target",
+    "read_checkpoint",
+    "read_records",
+    "resolve_ranges",
+    "start_run",
+    "take_sample",
+    "undo_change",
+]
+
+_MODULES = {
     "logmark.client.answers": ("Committed",),
     "logmark.client.client": ("Client",),
     "logmark.names": ("TopicPartition",),
-    "logmark.offsets.lags.ages": ("Age", "ages_of"),
-    "logmark.offsets.moves.applying": ("Applied", "MovedMeanwhile", "apply"),
-    "logmark.offsets.moves.changes": ("Change",),
-    "logmark.offsets.checkpoints.folder": ("open_folder",),
-    "logmark.offsets.checkpoints.reading": ("read_checkpoint",),
-    "logmark.offsets.replays.copying": ("Copier",),
-    "logmark.offsets.moves.deleting": ("plan_delete",),
-    "logmark.offsets.moves.exporting": ("export", "parse_offsets"),
-    "logmark.offsets.lags.history": ("History", "default_path"),
-    "logmark.offsets.moves.journal": ("Journal", "open_journal"),
-    "logmark.offsets.moves.keys": ("find_key",),
-    "logmark.offsets.moves.members": ("GroupActive",),
-    "logmark.offsets.monitoring.monitor": ("Monitor",),
-    "logmark.offsets.moves.plan": ("Move", "ResetPlan"),
+    "logmark.offsets.bounded_replay.copier": ("ReplayCopier",),
+    "logmark.offsets.bounded_replay.plan": ("plan_target", "resolve_ranges", "start_run"),
+    "logmark.offsets.bounded_replay.runs": ("ReplayRequest", "RunStore"),
+    "logmark.offsets.changes": ("finish_change", "undo_change"),
+    "logmark.offsets.journal.changes": ("Change",),
+    "logmark.offsets.journal.journal": ("Journal", "list_changes", "open_journal"),
+    "logmark.offsets.lag.ages": ("Age", "compute_ages"),
+    "logmark.offsets.lag.history": ("History", "default_history_path"),
+    "logmark.offsets.lag.report": ("build_lag_report",),
+    "logmark.offsets.lag.sample": ("Sample", "take_sample"),
+    "logmark.offsets.lag.trend": ("Trend",),
+    "logmark.offsets.lag.verdicts": ("Finding", "Verdict"),
+    "logmark.offsets.monitor.monitor": ("Monitor",),
     "logmark.offsets.records": ("first_record", "read_records"),
-    "logmark.offsets.replays.replaying": ("aim", "begin", "seek"),
-    "logmark.offsets.replays.runs": ("Request", "RunStore"),
-    "logmark.offsets.moves.reset": ("copied_from", "plan_reset"),
-    "logmark.offsets.lags.sampling": ("Sample", "take_sample"),
-    "logmark.offsets.lags.standing": ("standing_of",),
-    "logmark.offsets.moves.targets": (
-        "ShiftBy", "ToCurrent", "ToEarliest", "ToKey", "ToLatest", "ToOffset", "ToPlaces", "ToTime",
+    "logmark.offsets.reset.deletion": ("plan_deletion",),
+    "logmark.offsets.reset.executor": ("AppliedReset", "PlanOutdated", "apply_plan"),
+    "logmark.offsets.reset.key_search": ("find_key",),
+    "logmark.offsets.reset.members": ("GroupActive",),
+    "logmark.offsets.reset.offset_files": ("export_offsets", "parse_offsets"),
+    "logmark.offsets.reset.plan": ("PartitionMove", "ResetPlan"),
+    "logmark.offsets.reset.planner": ("offsets_of_group", "plan_reset"),
+    "logmark.offsets.reset.targets": (
+        "ShiftBy", "ToCurrent", "ToEarliest", "ToKey", "ToLatest", "ToOffset", "ToOffsets", "ToTime",
     ),
-    "logmark.offsets.lags.trends": ("Trend",),
-    "logmark.offsets.moves.undo": ("MovedOn", "finish", "history", "undo"),
-    "logmark.offsets.lags.verdicts": ("Finding", "Verdict"),
+    "logmark.offsets.reset.undo": ("ChangeConflict",),
+    "logmark.offsets.spark_checkpoints.checkpoint": ("read_checkpoint",),
+    "logmark.offsets.spark_checkpoints.folder": ("open_folder",),
 }  # fmt: skip
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULE_OF:
         raise AttributeError(f"logmark.offsets has no {name}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(_HOME)
+    return __all__

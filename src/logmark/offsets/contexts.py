@@ -1,14 +1,14 @@
 """Named clusters in the user's settings file, so that nobody types addresses and passwords.
 
-    current = "prod"
+current = "prod"
 
-    [contexts.prod]
-    bootstrap_servers = "kafka-1:9092,kafka-2:9092"
-    command_config = "prod.properties"     # beside this file, or an absolute path
-    read_only = true
+[contexts.prod]
+bootstrap_servers = "kafka-1:9092,kafka-2:9092"
+command_config = "prod.properties"     # beside this file, or an absolute path
+read_only = true
 
-    [contexts.prod.properties]             # the same properties without a file
-    "security.protocol" = "SASL_SSL"
+[contexts.prod.properties]             # the same properties without a file
+"security.protocol" = "SASL_SSL"
 """
 
 import tomllib
@@ -19,7 +19,7 @@ from typing import Any
 
 from logmark import properties
 from logmark.errors import UserError
-from logmark.offsets.spelling import did_you_mean
+from logmark.offsets.suggestions import did_you_mean
 
 _FIELDS = {"bootstrap_servers": str, "command_config": str, "read_only": bool, "properties": dict}
 

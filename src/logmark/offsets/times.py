@@ -21,7 +21,7 @@ FORMATS = (
 )
 
 
-def parse_moment(text: str, *, now_ms: int) -> int:
+def parse_time(text: str, *, now_ms: int) -> int:
     """Milliseconds since 1970 of a point in time: what `parse_datetime` reads, `3d ago`, `-3d`, or `now`."""
     stripped = text.strip()
     if stripped.lower() == "now":
@@ -41,9 +41,7 @@ def parse_datetime(text: str) -> int:
     try:
         moment = datetime.fromisoformat(stripped)
     except ValueError:
-        raise UserError(
-            f"{text!r} is not a point in time that is understood: write {FORMATS}."
-        ) from None
+        raise UserError(f"{text!r} is not a point in time that is understood: write {FORMATS}.") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
@@ -69,7 +67,7 @@ def parse_duration(text: str) -> int:
     )
 
 
-def show_duration(milliseconds: float) -> str:
+def format_duration(milliseconds: float) -> str:
     """A length of time in its two largest units: 3 d 4 h, 1 min 30 s, 12 s, 250 ms."""
     if milliseconds < 1000:
         return f"{round(milliseconds)} ms"
@@ -81,7 +79,7 @@ def show_duration(milliseconds: float) -> str:
     return f"{seconds} s"
 
 
-def show_time(timestamp_ms: int) -> str:
+def format_time(timestamp_ms: int) -> str:
     """A point in time in UTC, to the millisecond."""
     try:
         moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)

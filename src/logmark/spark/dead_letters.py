@@ -10,7 +10,13 @@ from logmark.client.client import Client
 from logmark.client.metadata import ClusterMetadata
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
-from logmark.offsets.letters import ERROR_BYTES_MAX, Headers, Letter, headers_of, refused
+from logmark.offsets.dead_letters.dead_letter import (
+    ERROR_BYTES_MAX,
+    DeadLetter,
+    Headers,
+    dead_letter_for_record,
+    dead_letter_headers,
+)
 from logmark.spark.sink.delivery import Plan
 from logmark.spark.sink.options import STREAM_PATIENCE_S, SinkOptions
 from logmark.spark.sink.outbox import Attempt, Outbox, connect
@@ -73,14 +79,14 @@ class LetterSender(AbstractContextManager["LetterSender"]):
             self._client.close()
         self._client = self._outbox = None
 
-    def send(self, letters: Iterable[Letter]) -> None:
+    def send(self, letters: Iterable[DeadLetter]) -> None:
         """The letters are in the log, acknowledged; a broker that is away is waited for as long as the sink would."""
         now_ms = time.time_ns() // 1_000_000
         try:
             outbox = self._outbox or self._open()
             room = outbox.message_bytes_max(self.box.topic) * 15 // 16 - _SPARE_BYTES
             for letter in letters:
-                outbox.put(self.box.topic, None, letter.letter_key.encode(), *_content(letter, room), now_ms)
+                outbox.put(self.box.topic, None, letter.dead_letter_key.encode(), *_content(letter, room), now_ms)
             outbox.close()
         except BaseException:
             # What is half sent here is made again by whoever tries again.
@@ -94,15 +100,15 @@ class LetterSender(AbstractContextManager["LetterSender"]):
         return self._outbox
 
 
-def _content(letter: Letter, room: int) -> "tuple[bytes | None, Headers]":
+def _content(letter: DeadLetter, room: int) -> "tuple[bytes | None, Headers]":
     """The value and the headers; without the value where a letter with it is more than its topic takes."""
-    headers = headers_of(letter)
+    headers = dead_letter_headers(letter)
     if len(letter.value or b"") + _size(headers) <= room:
         return letter.value, headers
     missing = f"The value has {len(letter.value or b'')} bytes, too many for this topic (max.message.bytes)."
     bare = replace(letter, value=None, missing=missing)
-    headers = headers_of(bare)
-    return None, headers if _size(headers) <= room else headers_of(replace(bare, key=None, headers=()))
+    headers = dead_letter_headers(bare)
+    return None, headers if _size(headers) <= room else dead_letter_headers(replace(bare, key=None, headers=()))
 
 
 def _size(headers: "Headers") -> int:
@@ -127,10 +133,10 @@ class GoodRows:
 
 def _letters(
     columns: Columns, place: TopicPartition, bad: Collection[tuple[int, str]], pipeline: str
-) -> Iterable[Letter]:
+) -> Iterable[DeadLetter]:
     keys, values, headers = columns.keys(), columns.values(), _HeadersOf(columns)
     for index, error in bad:
-        yield refused(
+        yield dead_letter_for_record(
             place, columns.offsets[index], columns.timestamps_ms[index], keys[index], values[index], headers.at(index),
             error=error, pipeline=pipeline,
         )  # fmt: skip

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from logmark.offsets.lags.lag import lag_of
+from logmark.offsets.partitions import compute_lag
 
 WIDTH = 84
 CELLS_MAX = 12
@@ -122,7 +122,7 @@ def _said(mark: Mark, log: Log) -> str:
         return f"position {mark.offset}"
     if mark.offset is None:
         return "nothing committed"
-    behind = lag_of(mark.offset, start=log.start, end=log.end)
+    behind = compute_lag(mark.offset, start=log.start, end=log.end)
     processed = f"last processed {mark.offset - 1}" if mark.offset else "nothing processed"
     lost = f", {behind.lost} lost" if behind.lost else ""
     return f"committed {mark.offset} ({processed}), lag {behind.records}{lost}"

@@ -4,7 +4,7 @@ import traceback
 from collections.abc import Sequence
 
 from logmark.errors import UserError
-from logmark.offsets.spelling import did_you_mean
+from logmark.offsets.suggestions import did_you_mean
 from logmark.tour import firststeps
 from logmark.tour.chapters import CHAPTERS, Chapter
 from logmark.tour.elements import Cover, Pause, Prose, Title

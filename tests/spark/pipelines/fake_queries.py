@@ -9,7 +9,7 @@ from typing import Any
 
 from logmark.client.client import Client
 from logmark.names import TopicPartition
-from logmark.offsets.marks import Mark
+from logmark.offsets.commit_metadata import CommitMetadata
 from logmark.offsets.records import read_records
 from logmark.spark.pipelines.final_commit import last_number
 from logmark.spark.pipelines.pipeline import Table, Version
@@ -101,7 +101,7 @@ class Paper:
         """Where the version goes on, as the source finds it out."""
         now_ms = time.time_ns() // 1_000_000
         found = {
-            place: Found(offset=one.offset, mark=Mark.of(one.metadata))
+            place: Found(offset=one.offset, mark=CommitMetadata.parse(one.metadata))
             for place, one in client.committed(version.group).items()
         }
         position = standing(version.checkpoint)

@@ -5,7 +5,7 @@ import signal
 import sys
 from pathlib import Path
 
-from logmark.offsets.moves.targets import ToEarliest
+from logmark.offsets.reset.targets import ToEarliest
 from logmark.spark import session
 from logmark.spark.pipelines.replay.build import connect
 from logmark.spark.pipelines.replay.plan import plan_version

@@ -10,7 +10,7 @@ from logmark.client.errors import BrokerUnreachable
 from logmark.clock import ManualClock
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.marks import Mark
+from logmark.offsets.commit_metadata import CommitMetadata
 from logmark.spark import read_table, write_table
 from logmark.spark.source.options import parse
 from logmark.spark.source.position import Position
@@ -51,7 +51,7 @@ def test_the_query_takes_the_group_over_where_its_checkpoint_stands() -> None:
     assert ("billing", "built", BUILT.next, {}) == (there.group, there.query, there.next, there.ranges)
     assert there.generation > max(BUILT.generation, here.generation)
     assert BUILT.next == {place: one.offset for place, one in cluster.offsets.items()}
-    assert there.mark(P0) == Mark.of(cluster.offsets[P0].metadata)
+    assert there.mark(P0) == CommitMetadata.parse(cluster.offsets[P0].metadata)
 
 
 def test_the_query_that_had_the_group_ends() -> None:

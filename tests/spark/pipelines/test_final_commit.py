@@ -9,7 +9,7 @@ import pytest
 
 from logmark.client.answers import Committed
 from logmark.names import TopicPartition
-from logmark.offsets.marks import Mark
+from logmark.offsets.commit_metadata import CommitMetadata
 from logmark.spark.pipelines.final_commit import commit_finished, finished
 from logmark.spark.source.position import Position
 
@@ -20,23 +20,23 @@ POSITION = Position(group="billing", query="q", generation=7, first={PLACE: 10},
 class Group:
     """A cluster with one group in one partition."""
 
-    def __init__(self, offset: int | None, mark: Mark | None = None) -> None:
+    def __init__(self, offset: int | None, mark: CommitMetadata | None = None) -> None:
         self.offset = offset
         self.mark = mark
 
     def committed(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> dict[Any, Committed]:
         if self.offset is None:
             return {}
-        return {PLACE: Committed(offset=self.offset, metadata=self.mark.to_metadata() if self.mark else "")}
+        return {PLACE: Committed(offset=self.offset, metadata=self.mark.to_text() if self.mark else "")}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, Any]) -> None:
         assert "billing" == group
         one = offsets[PLACE]
-        self.offset, self.mark = one.offset, Mark.of(one.metadata)
+        self.offset, self.mark = one.offset, CommitMetadata.parse(one.metadata)
 
 
 def marked(offset: int, *, query: str = "q", generation: int = 7) -> Group:
-    return Group(offset, Mark(query=query, generation=generation, offset=offset))
+    return Group(offset, CommitMetadata(query=query, generation=generation, offset=offset))
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.moves.plan import ResetPlan
-from logmark.offsets.moves.undo import history
+from logmark.offsets.journal.journal import list_changes
+from logmark.offsets.reset.plan import ResetPlan
 from logmark.spark.pipelines.replay import in_place as rereading
 from logmark.spark.pipelines.replay import runner as replaying
 from logmark.spark.pipelines.replay.in_place import plan_rereading, reread, rows_between, stops_of
@@ -132,7 +132,7 @@ def test_a_pipeline_that_runs_goes_on_where_it_was_after_the_end(scene: Scene) -
 def test_the_move_is_in_the_journal(scene: Scene) -> None:
     scene.replay(FROM_5_AND_8)
 
-    [change] = history(scene.client, scene.job.pipeline.group)
+    [change] = list_changes(scene.client, scene.job.pipeline.group)
     assert ("replay", "done", scene.job.pipeline.name) == (change.action, change.state, change.details["pipeline"])
 
 

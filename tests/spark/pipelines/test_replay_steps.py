@@ -13,7 +13,7 @@ import pytest
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.moves.targets import ToEarliest
+from logmark.offsets.reset.targets import ToEarliest
 from logmark.spark.pipelines import supervisor as working
 from logmark.spark.pipelines import versions as lineage
 from logmark.spark.pipelines.replay import publication as releasing

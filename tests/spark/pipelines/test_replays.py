@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logmark.offsets.moves.targets import ToEarliest
+from logmark.offsets.reset.targets import ToEarliest
 from logmark.spark.pipelines.replay.build import connect
 from logmark.spark.pipelines.replay.plan import plan_version
 from logmark.spark.pipelines.replay.runner import Choices, Outcome, Replay, Telling, begin

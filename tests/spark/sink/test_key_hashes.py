@@ -5,7 +5,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from logmark.offsets.partitioning import partition_of_key
+from logmark.offsets.partitioner import partition_for_key
 from logmark.spark.sink.key_hashes import partitions_of_keys
 
 
@@ -18,7 +18,7 @@ def keys(seed: int) -> list[bytes]:
 def test_a_column_of_keys_has_the_partitions_of_its_keys(count: int) -> None:
     given = keys(count)
 
-    assert [partition_of_key(key, count) for key in given] == partitions_of_keys(pa.array(given, pa.binary()), count)
+    assert [partition_for_key(key, count) for key in given] == partitions_of_keys(pa.array(given, pa.binary()), count)
 
 
 def test_a_part_of_a_column_and_nulls_in_it_change_nothing() -> None:
@@ -27,11 +27,11 @@ def test_a_part_of_a_column_and_nulls_in_it_change_nothing() -> None:
 
     found = partitions_of_keys(column, 5)
 
-    assert [(row, partition_of_key(key, 5)) for row, key in enumerate(column.to_pylist()) if key is not None] == [
+    assert [(row, partition_for_key(key, 5)) for row, key in enumerate(column.to_pylist()) if key is not None] == [
         (row, number) for row, number in enumerate(found) if column[row].is_valid
     ]
 
 
 def test_no_keys_and_only_empty_ones_have_partitions() -> None:
     assert [] == partitions_of_keys(pa.array([], pa.binary()), 5)
-    assert [partition_of_key(b"", 5)] * 3 == partitions_of_keys(pa.array([b""] * 3, pa.binary()), 5)
+    assert [partition_for_key(b"", 5)] * 3 == partitions_of_keys(pa.array([b""] * 3, pa.binary()), 5)

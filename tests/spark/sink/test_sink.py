@@ -15,7 +15,7 @@ from logmark.spark.sink import outbox as outbox_module
 from logmark.spark.sink.delivery import EPOCHS, FIRST_ID, Plan, sender_of
 from logmark.spark.sink.options import CODECS
 from logmark.spark.sink.outbox import Outbox, connect
-from logmark.spark.sink.topics import ids_in_topic, origin_key, origin_of
+from logmark.spark.sink.topics import ids_in_topic, origin_key, parse_origin_key
 from logmark.testing import Broker
 from tests.harness.brokers import BrokerUnderTest
 from tests.spark.sink_rows import Killed, Query, Row, kill_after, rows, values
@@ -364,9 +364,9 @@ def test_the_ids_that_a_topic_holds_are_found_in_a_bounded_range(broker: BrokerU
 
 def test_a_dead_letters_key_names_the_record_that_it_came_from() -> None:
     assert '["clicks",3,42]' == origin_key("clicks", 3, 42)
-    assert (TopicPartition("clicks", 3), 42) == origin_of(b'["clicks",3,42]')
+    assert (TopicPartition("clicks", 3), 42) == parse_origin_key(b'["clicks",3,42]')
     with pytest.raises(UserError, match="does not name a record"):
-        origin_of(b"clicks-3")
+        parse_origin_key(b"clicks-3")
 
 
 def said(broker: BrokerUnderTest, topic: str | None, given: list[Row], **options: str) -> str:

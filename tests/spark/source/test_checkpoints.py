@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logmark.client.client import Client
-from logmark.offsets.checkpoints.folder import LocalFolder
-from logmark.offsets.checkpoints.moving import plan_moves, rewind_of
-from logmark.offsets.checkpoints.reading import read_checkpoint
-from logmark.offsets.moves.targets import ToEarliest
+from logmark.offsets.reset.targets import ToEarliest
+from logmark.offsets.spark_checkpoints.checkpoint import read_checkpoint
+from logmark.offsets.spark_checkpoints.folder import LocalFolder
+from logmark.offsets.spark_checkpoints.rewind import build_rewind, plan_moves
 from tests.cli.conftest import Ran, run
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
@@ -169,7 +169,7 @@ def test_a_query_with_a_file_sink_is_refused_and_would_have_failed(ours: Query, 
         with Client(ours.broker.bootstrap_servers) as client:
             checkpoint = read_checkpoint(folder)
             plan = plan_moves(client, checkpoint, ToEarliest(), None, clamp=False)
-        for file in rewind_of(checkpoint, plan, sink="", now_ms=1_800_000_000_000).addition.files:
+        for file in build_rewind(checkpoint, plan, sink="", now_ms=1_800_000_000_000).addition.files:
             folder.create(*file)
         with pytest.raises(Exception, match=r"_spark_metadata/1"):
             written()

@@ -11,7 +11,7 @@ from logmark.client.metadata import ClusterMetadata, PartitionMetadata, TopicMet
 from logmark.clock import ManualClock
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
-from logmark.offsets.marks import Mark
+from logmark.offsets.commit_metadata import CommitMetadata
 from logmark.spark.source.group_follower import GroupFollower
 from logmark.spark.source.options import parse
 from logmark.spark.source.position import Position
@@ -131,7 +131,7 @@ def test_a_new_query_starts_at_the_committed_offsets_and_owns_them_when_it_plans
     assert {P0: 42, P1: 0} == position.next
     assert [{P1: 0}] == anchored, "where the group had none, the start is its own at once"
     assert {P0: 42, P1: 0} == {place: one.offset for place, one in cluster.offsets.items()}
-    assert position.mark(P0) == Mark.of(cluster.offsets[P0].metadata)
+    assert position.mark(P0) == CommitMetadata.parse(cluster.offsets[P0].metadata)
 
 
 @pytest.mark.parametrize(("reset", "offset"), [("earliest", 10), ("latest", 100), (None, 100)])

@@ -15,7 +15,7 @@ from logmark.client.errors import BrokerUnreachable, CommitRefused, NoCoordinato
 from logmark.clock import ManualClock
 from logmark.errors import ErrorCode
 from logmark.names import TopicPartition
-from logmark.offsets.marks import Mark
+from logmark.offsets.commit_metadata import CommitMetadata
 from logmark.spark.source.group_follower import GroupFollower
 from logmark.spark.source.position import Found, Position
 from tests.harness.searches import examples
@@ -102,7 +102,7 @@ class Query(RuleBasedStateMachine):
 
     def found(self, place: TopicPartition) -> Found:
         one = self.cluster.offsets[place]
-        return Found(offset=one.offset, mark=Mark.of(one.metadata))
+        return Found(offset=one.offset, mark=CommitMetadata.parse(one.metadata))
 
     @rule(place=st.sampled_from(PLACES), offset=st.integers(0, 30), keeps_metadata=st.booleans())
     def reset(self, place: TopicPartition, offset: int, keeps_metadata: bool) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.marks import Mark
+from logmark.offsets.commit_metadata import CommitMetadata
 from logmark.spark.source.position import Found, Moved, Position, TakenOver, Unmoved, begin, judge
 
 P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
@@ -18,7 +18,7 @@ def found(offset: int, *, query: str | None = None, generation: int = 7, says: i
     """A commit of this offset: without metadata, or with the mark of a query that says it committed `says`."""
     mark = None
     if query is not None:
-        mark = Mark(query=query, generation=generation, offset=offset if says is None else says)
+        mark = CommitMetadata(query=query, generation=generation, offset=offset if says is None else says)
     return Found(offset=offset, mark=mark)
 
 
@@ -185,11 +185,11 @@ def test_a_checkpoint_of_another_source_is_a_sentence(fields: dict[str, object])
 
 @pytest.mark.parametrize("metadata", [None, "", "by hand", "logmark", "logmark query=a generation=x offset=1", "{}"])
 def test_metadata_of_others_is_no_mark(metadata: str | None) -> None:
-    assert Mark.of(metadata) is None
+    assert CommitMetadata.parse(metadata) is None
 
 
 def test_a_mark_survives_the_metadata_of_a_commit() -> None:
-    mark = Mark(query="host-1-ab", generation=7, offset=259_000_000_000)
+    mark = CommitMetadata(query="host-1-ab", generation=7, offset=259_000_000_000)
 
-    assert mark == Mark.of(mark.to_metadata())
-    assert "logmark query=host-1-ab generation=7 offset=259000000000" == mark.to_metadata()
+    assert mark == CommitMetadata.parse(mark.to_text())
+    assert "logmark query=host-1-ab generation=7 offset=259000000000" == mark.to_text()

@@ -12,12 +12,14 @@ import pytest
 
 from logmark.client.client import Client
 from logmark.names import TopicPartition
-from logmark.offsets.marks import Mark
-from logmark.offsets.moves.applying import Applied, apply
-from logmark.offsets.moves.journal import FileJournal
-from logmark.offsets.moves.reset import plan_reset
-from logmark.offsets.moves.targets import ToOffset
-from logmark.offsets.moves.undo import MovedOn, history, undo
+from logmark.offsets.changes import undo_change
+from logmark.offsets.commit_metadata import CommitMetadata
+from logmark.offsets.journal.file_journal import FileJournal
+from logmark.offsets.journal.journal import list_changes
+from logmark.offsets.reset.executor import AppliedReset, apply_plan
+from logmark.offsets.reset.planner import plan_reset
+from logmark.offsets.reset.targets import ToOffset
+from logmark.offsets.reset.undo import ChangeConflict
 from logmark.spark.source.position import Position
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.gateway import tools_of_this_process
@@ -94,8 +96,8 @@ def client(broker: BrokerUnderTest) -> Iterator[Client]:
         yield client
 
 
-def reset_to(client: Client, busy: BusyQuery, offset: int, journal: FileJournal) -> Applied:
-    return apply(client, plan_reset(client, busy.group, {busy.topic: None}, ToOffset(offset)), journal=journal)
+def reset_to(client: Client, busy: BusyQuery, offset: int, journal: FileJournal) -> AppliedReset:
+    return apply_plan(client, plan_reset(client, busy.group, {busy.topic: None}, ToOffset(offset)), journal=journal)
 
 
 def test_a_running_query_honours_a_reset_and_its_undo(
@@ -112,21 +114,21 @@ def test_a_running_query_honours_a_reset_and_its_undo(
 
         busy.wait(lambda: busy.went_to(10_000, after=first), "the query has gone to where it was set")
         (position, *_) = busy.positions()
-        assert applied.taken_up_by in (f"the query {position.query}", ""), "a slow machine may take longer than 5 s"
+        assert applied.picked_up_by in (f"the query {position.query}", ""), "a slow machine may take longer than 5 s"
         before = applied.change.before[busy.place]
         assert before is not None and before.metadata == applied.change.after[busy.place].metadata  # type: ignore[union-attr]
-        assert Mark.of(before.metadata) is not None
+        assert CommitMetadata.parse(before.metadata) is not None
 
         second = busy.generation()
         busy.wait(lambda: client.committed(busy.group)[busy.place].offset > 10_000, "the query goes on from there")
-        with pytest.raises(MovedOn, match=r"would not be right any more: group .* has moved on"):
-            undo(client, applied.change.id, journal=journal)
-        undone = undo(client, applied.change.id, journal=journal, force=True)
+        with pytest.raises(ChangeConflict, match=r"would not be right any more: group .* has moved on"):
+            undo_change(client, applied.change.id, journal=journal)
+        undone = undo_change(client, applied.change.id, journal=journal, force=True)
 
         assert undone is not None and applied.change.before == undone.change.after
         busy.wait(lambda: busy.went_to(before.offset, after=second), "the query has gone back")
         busy.wait(lambda: before.offset < client.committed(busy.group)[busy.place].offset < 10_000, "it goes on")
-        assert ["undone", "done"] == [one.state for one in history(client, journal=journal)]
+        assert ["undone", "done"] == [one.state for one in list_changes(client, journal=journal)]
     finally:
         busy.query.stop()
 
@@ -193,7 +195,7 @@ def _was_honoured(client: Client, busy: BusyQuery, target: int, generation_befor
         if busy.went_to(target, after=generation_before):
             return True
         committed = client.committed(busy.group)[busy.place]
-        mark = Mark.of(committed.metadata)
+        mark = CommitMetadata.parse(committed.metadata)
         if mark is not None and mark.generation == generation_before and committed.offset != target:
             time.sleep(0.5)  # the checkpoint is written after the commit
             return busy.went_to(target, after=generation_before)

@@ -16,9 +16,9 @@ from logmark.escaping import escape
 
 if TYPE_CHECKING:
     from logmark.client.client import Client
-    from logmark.offsets.moves.applying import Applied
-    from logmark.offsets.moves.changes import Change
-    from logmark.offsets.moves.plan import ResetPlan
+    from logmark.offsets.journal.changes import Change
+    from logmark.offsets.reset.executor import AppliedReset
+    from logmark.offsets.reset.plan import ResetPlan
 
 NOTHING_TO_DO = 3
 
@@ -65,12 +65,12 @@ class Act:
         if self._output is OutputFormat.TABLE:
             print_plan(plan)
 
-    def _apply(self, client: "Client", plan: "ResetPlan", pending: "Change | None") -> "Applied":
-        from logmark.offsets.moves.applying import apply
+    def _apply(self, client: "Client", plan: "ResetPlan", pending: "Change | None") -> "AppliedReset":
+        from logmark.offsets.reset.executor import apply_plan
 
         details = {"context": self._cluster.context} if self._cluster.context else {}
         with spinner(f"Moving group {plan.group} and watching whether it stays") as stop:
-            return apply(
+            return apply_plan(
                 client,
                 plan,
                 reason=self._reason,
@@ -96,7 +96,7 @@ class Act:
             )
         ask(f"Apply this to group {plan.group}?")
 
-    def _write_json(self, plan: "ResetPlan", applied: "Applied | None") -> None:
+    def _write_json(self, plan: "ResetPlan", applied: "AppliedReset | None") -> None:
         if self._output is OutputFormat.JSON:
             print_json(plan_fields(plan, applied))
 
@@ -128,14 +128,14 @@ def wait_empty(client: "Client", group: str, wait: str | None) -> None:
     """Waits until the group has no members, if that was asked for."""
     if wait is None:
         return
-    from logmark.offsets.moves.members import wait_until_empty
+    from logmark.offsets.reset.members import wait_until_empty
     from logmark.offsets.times import parse_duration
 
     with spinner(f"Waiting for the members of group {group} to stop"):
         wait_until_empty(client, group, timeout_s=parse_duration(wait) / 1000)
 
 
-def _tell(applied: "Applied") -> None:
+def _tell(applied: "AppliedReset") -> None:
     group = applied.plan.group
     if applied.is_in_use and not applied.plan.warnings:
         say(f"Group {group} is in use although it has no members: it moved while you decided.")
@@ -143,6 +143,6 @@ def _tell(applied: "Applied") -> None:
         times = "once" if applied.repeats == 1 else f"{applied.repeats} times"
         by = applied.overwritten_by
         say(f"{by[:1].upper()}{by[1:]} commits to this group and wrote over it; it was set again {times}, and stays.")
-    if applied.taken_up_by:
-        say(f"{applied.taken_up_by[:1].upper()}{applied.taken_up_by[1:]} runs, has seen it and goes on from there.")
+    if applied.picked_up_by:
+        say(f"{applied.picked_up_by[:1].upper()}{applied.picked_up_by[1:]} runs, has seen it and goes on from there.")
     say(f"Done: group {group} stands there now. To take it back: logmark offsets undo {applied.change.id}")

@@ -7,7 +7,7 @@ from typer.core import TyperCommand
 
 from logmark.cli.clusters import complete_group, complete_topic
 
-app = typer.Typer(help="Move a group's committed offsets, and take it back.", no_args_is_help=True)
+app = typer.Typer(help="Reset a group's committed offsets, and undo it.", no_args_is_help=True)
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group.", autocompletion=complete_group)]
 Topic = Annotated[
@@ -34,7 +34,7 @@ WAIT_EMPTY = "60s"
 
 @app.callback()
 def offsets() -> None:
-    """Move a group's committed offsets, and take it back."""
+    """Reset a group's committed offsets, and undo it."""
 
 
 class WithOptionalValues(TyperCommand):

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from logmark.names import TopicPartition
-    from logmark.offsets.checkpoints.moving import Rewind
-    from logmark.offsets.checkpoints.viewing import BatchView, CheckpointView
-    from logmark.offsets.moves.changes import Change
+    from logmark.offsets.journal.changes import Change
+    from logmark.offsets.spark_checkpoints.rewind import Rewind
+    from logmark.offsets.spark_checkpoints.view import BatchView, CheckpointView
 
 _PARTITIONS_SHOWN = 8
 
@@ -33,7 +33,7 @@ def print_view(view: "CheckpointView") -> None:
                 one.start, one.end, one.lag.records if one.lag else None,
                 age_text(view.ages[one.partition]) if one.partition in view.ages else None, note(one),
             )
-            for one in view.places
+            for one in view.partitions
         ],
     )  # fmt: skip
     if view.ages:
@@ -98,7 +98,7 @@ def view_fields(view: "CheckpointView") -> dict[str, object]:
             {name: value for name, value in row(one).items() if name != "group"}
             | (age_fields(view.ages[one.partition]) if one.partition in view.ages else {})
             | {"note": note(one)}
-            for one in view.places
+            for one in view.partitions
         ],
         "new_partitions": [
             {"topic": one.topic, "partition": one.partition} for one in view.new_partitions
@@ -131,7 +131,7 @@ def print_rewind(rewind: "Rewind") -> None:
 def rewind_fields(rewind: "Rewind", change: "Change | None") -> dict[str, object]:
     """The plan of a move with everything that is known about it, and the change that it has become."""
     fields = plan_fields(rewind.plan, None)
-    group_only = ("group", "creates_group", "repeats", "overwritten_by", "taken_up_by")
+    group_only = ("group", "creates_group", "repeats", "overwritten_by", "picked_up_by")
     return {
         "checkpoint": rewind.checkpoint.url,
         "query": rewind.checkpoint.query_id,
@@ -150,6 +150,6 @@ def _nested(offsets: "Mapping[TopicPartition, int]") -> dict[str, dict[str, int]
 
 
 def _moment(timestamp_ms: int | None) -> str | None:
-    from logmark.offsets.times import show_time
+    from logmark.offsets.times import format_time
 
-    return show_time(timestamp_ms) if timestamp_ms else None
+    return format_time(timestamp_ms) if timestamp_ms else None

@@ -21,11 +21,11 @@ def delete(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Forgets what a group has committed in topics; planned, journaled, and undone like any other change."""
-    from logmark.offsets.moves.deleting import plan_delete
-    from logmark.offsets.moves.reset import parse_topics
+    from logmark.offsets.reset.deletion import plan_deletion
+    from logmark.offsets.reset.planner import parse_topic_selection
 
     if bool(topic) == all_topics:
         raise typer.BadParameter("Say which topics are meant: --topic NAME or --topic NAME:0,1, or --all-topics.")
     act = Act(cluster, yes=yes, dry_run=dry_run, output=output, reason=reason)
     with cluster.connect() as client:
-        act.carry_out(client, plan_delete(client, group, parse_topics(topic) if topic else None))
+        act.carry_out(client, plan_deletion(client, group, parse_topic_selection(topic) if topic else None))

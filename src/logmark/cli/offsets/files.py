@@ -44,18 +44,18 @@ def export_offsets(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Write over a file that is there.")] = False,
 ) -> None:
     """Writes a group's committed offsets down, as kafka-consumer-groups.sh --export does."""
-    from logmark.offsets.moves.exporting import export
-    from logmark.offsets.moves.reset import parse_topics
+    from logmark.offsets.reset.offset_files import export_offsets
+    from logmark.offsets.reset.planner import parse_topic_selection
 
     is_json = format is FileFormat.JSON or (format is None and file is not None and file.suffix.lower() == ".json")
     with cluster.connect() as client:
-        found = export(client, group, parse_topics(topic) if topic else None)
+        found = export_offsets(client, group, parse_topic_selection(topic) if topic else None)
     text = found.to_json() if is_json else found.to_csv()
     if file is None:
         typer.echo(text, nl=False)
         return
     _write(file, text, overwrite=overwrite)
-    say(f"Wrote {count(len(found.places), 'offset')} of group {group} to {file}.")
+    say(f"Wrote {count(len(found.offsets), 'offset')} of group {group} to {file}.")
 
 
 @app.command("import", cls=WithOptionalValues, epilog=example("logmark offsets import fraud fraud.json"))
@@ -81,8 +81,8 @@ def import_offsets(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Moves a group to the offsets in a file: shows the plan, asks, journals it, applies it and reads it back."""
-    from logmark.offsets.moves.exporting import parse_offsets
-    from logmark.offsets.moves.reset import parse_topics, plan_reset
+    from logmark.offsets.reset.offset_files import parse_offsets
+    from logmark.offsets.reset.planner import parse_topic_selection, plan_reset
 
     target = parse_offsets(read_text(file), group, "standard input" if str(file) == "-" else str(file))
     act = Act(cluster, yes=yes, dry_run=dry_run, output=output, reason=reason)
@@ -90,7 +90,7 @@ def import_offsets(
         wait_empty(client, group, wait)
         with spinner("Looking at the group and its logs"):
             plan = plan_reset(
-                client, group, parse_topics(topic) if topic else None, target, create_group=create_group,
+                client, group, parse_topic_selection(topic) if topic else None, target, create_group=create_group,
                 allow_new_topics=allow_new_topics, clamp=clamp, with_preview=True, action="import",
             )  # fmt: skip
         act.carry_out(client, plan)

@@ -44,7 +44,7 @@ def journal(
     yes: Yes = False,
 ) -> None:
     """Says where the journal of this cluster is, or moves it into a topic of the cluster."""
-    from logmark.offsets.moves.journal import open_journal
+    from logmark.offsets.journal.journal import open_journal
 
     with cluster.connect() as client:
         if topic is not None:
@@ -52,19 +52,25 @@ def journal(
             _move(client, topic, replication_factor, yes=yes)
         found = open_journal(client)
         number = len(found.changes(client.metadata([]).cluster_id))
-    write_line(f"The journal of this cluster is {found.where}; it has {count(number, 'change')}.")
+    write_line(f"The journal of this cluster is {found.location}; it has {count(number, 'change')}.")
 
 
 def _move(client: "Client", topic: str, replication_factor: int | None, *, yes: bool) -> None:
     from dataclasses import replace
 
-    from logmark.offsets.moves.journal import FileJournal, TopicJournal, remember_topic
-    from logmark.offsets.moves.journal_topic import create_topic, plan_topic, refuse_other_topic
+    from logmark.offsets.journal.file_journal import FileJournal
+    from logmark.offsets.journal.journal import save_journal_topic_name
+    from logmark.offsets.journal.topic_journal import (
+        TopicJournal,
+        check_journal_topic,
+        create_journal_topic,
+        plan_journal_topic,
+    )
 
     if topic in client.metadata([topic]).topics:
-        refuse_other_topic(client, topic)
+        check_journal_topic(client, topic)
     else:
-        plan = plan_topic(client, topic)
+        plan = plan_journal_topic(client, topic)
         if replication_factor is not None:
             plan = replace(plan, replication_factor=replication_factor)
         say(
@@ -74,7 +80,7 @@ def _move(client: "Client", topic: str, replication_factor: int | None, *, yes: 
         )
         if not yes:
             ask(f"Create topic {topic}?")
-        create_topic(client, plan)
-    moved = TopicJournal(client, topic, also=FileJournal()).move_over()
-    remember_topic(client.metadata([]).cluster_id, topic)
+        create_journal_topic(client, plan)
+    moved = TopicJournal(client, topic, also=FileJournal()).import_file()
+    save_journal_topic_name(client.metadata([]).cluster_id, topic)
     say(f"{counted(len(moved), 'change')} copied there from your file.")

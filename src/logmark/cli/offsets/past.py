@@ -13,14 +13,15 @@ from logmark.cli.offsets.spark import Mover
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.tables import print_json, say
 from logmark.errors import LogmarkError
+from logmark.offsets.times import format_time
 
 if TYPE_CHECKING:
-    from logmark.offsets.moves.changes import Change
+    from logmark.offsets.journal.changes import Change
 
 
 def complete_change(incomplete: str) -> list[str]:
     """The ids in the user's own journal, the newest first."""
-    from logmark.offsets.moves.journal_file import FileJournal
+    from logmark.offsets.journal.file_journal import FileJournal
 
     with contextlib.suppress(LogmarkError):
         return [one.id for one in reversed(FileJournal().changes()) if one.id.startswith(incomplete.lower())]
@@ -47,17 +48,16 @@ def history_of(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Lists who moved what in this cluster, when and why: the newest last."""
-    from logmark.offsets.moves.journal import open_journal
-    from logmark.offsets.moves.undo import history
+    from logmark.offsets.journal.journal import list_changes, open_journal
 
     with cluster.connect() as client:
         journal = open_journal(client)
-        changes = history(client, group, limit=limit, journal=journal)
+        changes = list_changes(client, group, limit=limit, journal=journal)
     if output is OutputFormat.JSON:
         print_json([one.to_json() for one in changes])
         return
     if not changes:
-        say(f"No change{f' of {group}' if group else ''} is journaled in {journal.where}.")
+        say(f"No change{f' of {group}' if group else ''} is journaled in {journal.location}.")
         return
     print_changes(changes)
     for one in changes:
@@ -72,11 +72,10 @@ def history_of(
 @on_cluster
 def show(cluster: Cluster, id: ChangeId, output: Output = OutputFormat.TABLE) -> None:
     """Shows a change: who, when, why, and every partition before and after."""
-    from logmark.offsets.moves.journal import find_change
-    from logmark.offsets.moves.undo import history
+    from logmark.offsets.journal.journal import find_change, list_changes
 
     with cluster.connect() as client:
-        change = find_change(history(client), id)
+        change = find_change(list_changes(client), id)
     if output is OutputFormat.JSON:
         print_json(change.to_json())
         return
@@ -103,15 +102,15 @@ def undo(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Takes a change back: offsets, metadata and leader epochs as they were, and no commit where there was none."""
-    from logmark.offsets.moves.changes import CHECKPOINT
-    from logmark.offsets.moves.journal import open_journal
-    from logmark.offsets.moves.preview import with_spans
-    from logmark.offsets.moves.undo import MovedOn, chosen, close, history, plan_undo
+    from logmark.offsets.journal.changes import CHECKPOINT
+    from logmark.offsets.journal.journal import list_changes, mark_undone, open_journal, select_change
+    from logmark.offsets.reset.preview import add_preview
+    from logmark.offsets.reset.undo import ChangeConflict, plan_undo
 
     act = Act(cluster, yes=yes, dry_run=dry_run, output=output, reason=reason)
     with cluster.connect() as client:
         journal = open_journal(client)
-        change = chosen(history(client, journal=journal), id)
+        change = select_change(list_changes(client, journal=journal), id)
         if change.subject == CHECKPOINT:
             _say_what(change)
             Mover(cluster, yes=yes, dry_run=dry_run, output=output, reason=reason).undo(
@@ -120,12 +119,12 @@ def undo(
             return
         wait_empty(client, change.name, wait)
         try:
-            plan = with_spans(client, plan_undo(client, change, force=force))
-        except MovedOn as error:
+            plan = add_preview(client, plan_undo(client, change, force=force))
+        except ChangeConflict as error:
             act.show(error.plan)
             raise
         _say_what(change)
-        act.carry_out(client, plan, nothing_left=lambda: close(journal, change))
+        act.carry_out(client, plan, nothing_left=lambda: mark_undone(journal, change))
 
 
 @app.command("finish", cls=WithOptionalValues, epilog=example("logmark offsets finish 5p7m2k9q3xd"))
@@ -140,31 +139,30 @@ def finish(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Brings a change to its end that was interrupted; `undo` takes it back instead."""
-    from logmark.offsets.moves.changes import CHECKPOINT
-    from logmark.offsets.moves.journal import find_change, open_journal
-    from logmark.offsets.moves.preview import with_spans
-    from logmark.offsets.moves.undo import MovedOn, history, plan_finish
+    from logmark.offsets.journal.changes import CHECKPOINT
+    from logmark.offsets.journal.journal import find_change, list_changes, open_journal
+    from logmark.offsets.reset.preview import add_preview
+    from logmark.offsets.reset.undo import ChangeConflict, plan_finish
 
     act = Act(cluster, yes=yes, dry_run=dry_run, output=output)
     with cluster.connect() as client:
         journal = open_journal(client)
-        change = find_change(history(client, journal=journal), id)
+        change = find_change(list_changes(client, journal=journal), id)
         if change.subject == CHECKPOINT:
             _say_what(change)
             Mover(cluster, yes=yes, dry_run=dry_run, output=output).finish(journal, change)
             return
         wait_empty(client, change.name, wait)
         try:
-            plan = with_spans(client, plan_finish(client, change, force=force))
-        except MovedOn as error:
+            plan = add_preview(client, plan_finish(client, change, force=force))
+        except ChangeConflict as error:
             act.show(error.plan)
             raise
         _say_what(change)
-        act.carry_out(client, plan, pending=change, nothing_left=lambda: journal.finish(change.id, "done"))
+        act.carry_out(client, plan, pending=change, nothing_left=lambda: journal.set_state(change.id, "done"))
 
 
 def _say_what(change: "Change") -> None:
-    from logmark.offsets.times import show_time
 
     why = f" ({change.reason})" if change.reason else ""
-    say(f"{change.id}: {change.action} of {change.name} by {change.who}, {show_time(change.at_ms)}{why}")
+    say(f"{change.id}: {change.action} of {change.name} by {change.who}, {format_time(change.at_ms)}{why}")

@@ -18,8 +18,8 @@ from logmark.errors import UserError
 
 if TYPE_CHECKING:
     from logmark.client.client import Client
-    from logmark.offsets.moves.reset import Topics
-    from logmark.offsets.moves.targets import Target
+    from logmark.offsets.reset.planner import TopicSelection
+    from logmark.offsets.reset.targets import Target
 
 _WHERE_TO = "Where to: one of these"
 _MOMENT = "2024-03-05T00:00:00, seconds, milliseconds, '3d ago'; without a zone UTC."
@@ -110,7 +110,7 @@ def reset(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Moves a group's committed offsets: shows the plan, asks, journals it, applies it and reads it back."""
-    from logmark.offsets.moves.reset import parse_topics, plan_reset
+    from logmark.offsets.reset.planner import parse_topic_selection, plan_reset
 
     scenarios = _Scenarios(
         to_earliest=to_earliest, to_latest=to_latest, to_offset=to_offset, to_datetime=to_datetime,
@@ -120,7 +120,7 @@ def reset(
     scenarios.check()
     topics = _topics(topic, all_topics=all_topics, is_named_elsewhere=bool(from_file or from_group))
     act = Act(cluster, yes=yes, dry_run=dry_run, output=output, reason=reason)
-    chosen = None if topics is None else parse_topics(topics)
+    chosen = None if topics is None else parse_topic_selection(topics)
     with cluster.connect() as client:
         wait_empty(client, group, wait)
         target = scenarios.target(client, group, chosen)
@@ -182,24 +182,24 @@ class _Scenarios:
                 exit_code=2,
             )
 
-    def target(self, client: "Client", group: str, topics: "Topics | None") -> "Target":
+    def target(self, client: "Client", group: str, topics: "TopicSelection | None") -> "Target":
         """Where the group shall go; a file is read, another group asked and a key looked for."""
-        from logmark.offsets.moves import targets
-        from logmark.offsets.moves.exporting import parse_offsets
-        from logmark.offsets.moves.reset import copied_from
-        from logmark.offsets.times import parse_duration, parse_moment
+        from logmark.offsets.reset import targets
+        from logmark.offsets.reset.offset_files import parse_offsets
+        from logmark.offsets.reset.planner import offsets_of_group
+        from logmark.offsets.times import parse_duration, parse_time
 
         now_ms = time.time_ns() // 1_000_000
         if self.from_file is not None:
             return parse_offsets(read_text(self.from_file), group, str(self.from_file))
         if self.from_group is not None:
-            return copied_from(client, self.from_group)
+            return offsets_of_group(client, self.from_group)
         if self.before_key is not None or self.after_key is not None:
             return self._key(client, group, topics, now_ms)
         if self.to_offset is not None:
             return targets.ToOffset(self.to_offset)
         if self.to_datetime is not None:
-            return targets.ToTime(parse_moment(self.to_datetime, now_ms=now_ms))
+            return targets.ToTime(parse_time(self.to_datetime, now_ms=now_ms))
         if self.by_duration is not None:
             return targets.ToTime(max(now_ms - parse_duration(self.by_duration), 0))
         if self.shift_by is not None:
@@ -208,11 +208,11 @@ class _Scenarios:
             return targets.ToCurrent()
         return targets.ToEarliest() if self.to_earliest else targets.ToLatest()
 
-    def _key(self, client: "Client", group: str, topics: "Topics | None", now_ms: int) -> "Target":
-        from logmark.offsets.moves.keys import find_key
-        from logmark.offsets.moves.reset import select
-        from logmark.offsets.moves.targets import ToEarliest
-        from logmark.offsets.times import parse_moment
+    def _key(self, client: "Client", group: str, topics: "TopicSelection | None", now_ms: int) -> "Target":
+        from logmark.offsets.reset.key_search import find_key
+        from logmark.offsets.reset.planner import select_partitions
+        from logmark.offsets.reset.targets import ToEarliest
+        from logmark.offsets.times import parse_time
 
         text = self.before_key if self.before_key is not None else self.after_key
         assert text is not None
@@ -220,8 +220,8 @@ class _Scenarios:
             key = bytes.fromhex(text) if self.key_hex else text.encode()
         except ValueError:
             raise UserError(f"{text!r} is no key in hexadecimal digits. Nothing was changed.", exit_code=2) from None
-        times = [parse_moment(one, now_ms=now_ms) if one else None for one in (self.since, self.until)]
-        partitions = select(client, group, client.committed(group), topics, ToEarliest())
+        times = [parse_time(one, now_ms=now_ms) if one else None for one in (self.since, self.until)]
+        partitions = select_partitions(client, group, client.committed(group), topics, ToEarliest())
         with bar("Looking for the key", is_bytes=False) as progress:
             return find_key(
                 client, partitions, key, is_after=self.after_key is not None, since_ms=times[0], until_ms=times[1],

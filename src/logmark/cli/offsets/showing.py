@@ -7,9 +7,9 @@ from logmark.cli.tables import Column, count, place, print_table, say, write_lin
 
 if TYPE_CHECKING:
     from logmark.client.answers import Committed
-    from logmark.offsets.moves.applying import Applied
-    from logmark.offsets.moves.changes import Change
-    from logmark.offsets.moves.plan import Move, ResetPlan
+    from logmark.offsets.journal.changes import Change
+    from logmark.offsets.reset.executor import AppliedReset
+    from logmark.offsets.reset.plan import PartitionMove, ResetPlan
 
 
 def print_plan(plan: "ResetPlan", *, of: str = "group") -> None:
@@ -29,7 +29,7 @@ def print_plan(plan: "ResetPlan", *, of: str = "group") -> None:
         say(warning)
 
 
-def _row(move: "Move", *, has_spans: bool) -> Sequence[object]:
+def _row(move: "PartitionMove", *, has_spans: bool) -> Sequence[object]:
     span = move.span
     bound = "<= " if span is not None and span.is_upper_bound else ""
     cells: list[object] = [
@@ -59,9 +59,9 @@ def _total(plan: "ResetPlan") -> str:
 
 
 def _moment(timestamp_ms: int | None) -> str | None:
-    from logmark.offsets.times import show_time
+    from logmark.offsets.times import format_time
 
-    return None if timestamp_ms is None else show_time(timestamp_ms)
+    return None if timestamp_ms is None else format_time(timestamp_ms)
 
 
 def show_bytes(size: int) -> str:
@@ -74,7 +74,7 @@ def show_bytes(size: int) -> str:
     return f"{round(amount)} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
 
 
-def plan_fields(plan: "ResetPlan", applied: "Applied | None") -> dict[str, object]:
+def plan_fields(plan: "ResetPlan", applied: "AppliedReset | None") -> dict[str, object]:
     """The plan with everything that is known about it, and the change that it has become."""
     return {
         "group": plan.group,
@@ -92,11 +92,11 @@ def plan_fields(plan: "ResetPlan", applied: "Applied | None") -> dict[str, objec
         "change": applied.change.id if applied else None,
         "repeats": applied.repeats if applied else None,
         "overwritten_by": (applied.overwritten_by or None) if applied else None,
-        "taken_up_by": (applied.taken_up_by or None) if applied else None,
+        "picked_up_by": (applied.picked_up_by or None) if applied else None,
     }
 
 
-def _move_fields(move: "Move") -> dict[str, object]:
+def _move_fields(move: "PartitionMove") -> dict[str, object]:
     span = move.span
     return {
         "topic": move.partition.topic,
@@ -120,7 +120,7 @@ def _move_fields(move: "Move") -> dict[str, object]:
 
 def print_changes(changes: "Sequence[Change]") -> None:
     """Writes a table of changes."""
-    from logmark.offsets.times import show_time
+    from logmark.offsets.times import format_time
 
     print_table(
         [
@@ -129,7 +129,7 @@ def print_changes(changes: "Sequence[Change]") -> None:
         ],
         [
             (
-                one.id, show_time(one.at_ms), f"{one.who} on {one.host}", one.action, one.name, one.how,
+                one.id, format_time(one.at_ms), f"{one.who} on {one.host}", one.action, one.name, one.how,
                 len({*one.before, *one.after}), one.state, one.reason,
             )
             for one in changes
@@ -139,11 +139,11 @@ def print_changes(changes: "Sequence[Change]") -> None:
 
 def print_change(change: "Change") -> None:
     """Writes everything that the journal has of a change."""
-    from logmark.offsets.times import show_time
+    from logmark.offsets.times import format_time
 
     write_line(f"Change {change.id}: {change.action} of {change.subject} {change.name}, {change.state}")
     lines = [
-        ("when", show_time(change.at_ms)), ("who", f"{change.who} on {change.host}"), ("how", change.how),
+        ("when", format_time(change.at_ms)), ("who", f"{change.who} on {change.host}"), ("how", change.how),
         ("why", change.reason), ("undoes", change.undoes or ""), ("cluster", change.cluster_id),
         *((name, value) for name, value in change.details.items() if not name.startswith("topic id of ")),
     ]  # fmt: skip

@@ -16,11 +16,11 @@ from logmark.errors import UserError
 
 if TYPE_CHECKING:
     from logmark.client.client import Client
-    from logmark.offsets.checkpoints.folder import Folder
-    from logmark.offsets.checkpoints.moving import Rewind
-    from logmark.offsets.moves.changes import Change
-    from logmark.offsets.moves.journal import Journal
-    from logmark.offsets.moves.plan import Target
+    from logmark.offsets.journal.changes import Change
+    from logmark.offsets.journal.journal import Journal
+    from logmark.offsets.reset.targets import Target
+    from logmark.offsets.spark_checkpoints.folder import Folder
+    from logmark.offsets.spark_checkpoints.rewind import Rewind
 
 _EXAMPLES = example(
     "logmark offsets spark /data/checkpoints/clicks",
@@ -89,7 +89,7 @@ def spark(
     Without a target it changes nothing. A target moves the query by a batch that is added to its checkpoint; none is
     ever edited, the change is journaled, and `logmark offsets undo` takes it back.
     """
-    from logmark.offsets.checkpoints.folder import open_folder
+    from logmark.offsets.spark_checkpoints.folder import open_folder
 
     folder = open_folder(checkpoint)
     target = _target(
@@ -141,10 +141,10 @@ class Mover:
         is_stopped: bool,
     ) -> None:
         """Plans a move of a query, shows it, asks, and adds the batch."""
-        from logmark.offsets.checkpoints.moving import append, plan_rewind
-        from logmark.offsets.checkpoints.sinks import named_sink
-        from logmark.offsets.moves.journal import open_journal
-        from logmark.offsets.moves.reset import parse_topics
+        from logmark.offsets.journal.journal import open_journal
+        from logmark.offsets.reset.planner import parse_topic_selection
+        from logmark.offsets.spark_checkpoints.rewind import apply_rewind, plan_rewind
+        from logmark.offsets.spark_checkpoints.sinks import parse_sink
 
         with self._cluster.connect() as client:
             journal = open_journal(client)
@@ -153,8 +153,8 @@ class Mover:
                     client,
                     folder,
                     target,
-                    topics=parse_topics(topic) if topic else None,
-                    sink=named_sink(sink) if sink is not None else None,
+                    topics=parse_topic_selection(topic) if topic else None,
+                    sink=parse_sink(sink) if sink is not None else None,
                     clamp=clamp,
                     is_stopped=is_stopped,
                     changes=journal.changes(name=folder.url),
@@ -163,34 +163,34 @@ class Mover:
             if self._is_agreed(client, rewind):
                 self._tell(
                     rewind,
-                    append(
+                    apply_rewind(
                         client, folder, journal, rewind, reason=self._reason, details=self._details, now_ms=_now_ms()
                     ),
                 )
 
     def undo(self, client: "Client", journal: "Journal", change: "Change", *, force: bool) -> None:
         """Takes a journaled move back, by one more batch."""
-        from logmark.offsets.checkpoints.folder import open_folder
-        from logmark.offsets.checkpoints.moving import finish
-        from logmark.offsets.checkpoints.undoing import apply_undo, plan_undo
+        from logmark.offsets.spark_checkpoints.folder import open_folder
+        from logmark.offsets.spark_checkpoints.rewind import complete_rewind
+        from logmark.offsets.spark_checkpoints.undo import apply_rewind_undo, plan_rewind_undo
 
         folder = open_folder(change.name)
-        rewind = plan_undo(client, folder, change, force=force, now_ms=_now_ms())
+        rewind = plan_rewind_undo(client, folder, change, force=force, now_ms=_now_ms())
         if rewind is None:
             if not self._dry_run:
-                finish(folder, journal, change)
+                complete_rewind(folder, journal, change)
             say(f"Nothing to do: the change {change.id} was interrupted before it changed anything.")
             raise typer.Exit(NOTHING_TO_DO)
         if self._is_agreed(client, rewind):
-            done = apply_undo(
+            done = apply_rewind_undo(
                 client, folder, journal, change, rewind, reason=self._reason, details=self._details, now_ms=_now_ms()
             )
             self._tell(rewind, done)
 
     def finish(self, journal: "Journal", change: "Change") -> None:
         """Brings an interrupted move to its end."""
-        from logmark.offsets.checkpoints.folder import open_folder
-        from logmark.offsets.checkpoints.moving import finish
+        from logmark.offsets.spark_checkpoints.folder import open_folder
+        from logmark.offsets.spark_checkpoints.rewind import complete_rewind
 
         if self._output is OutputFormat.TABLE:
             print_change(change)
@@ -199,7 +199,7 @@ class Mover:
             return
         if not self._yes:
             ask("Is the query stopped, and shall this change be completed?")
-        done = finish(open_folder(change.name), journal, change)
+        done = complete_rewind(open_folder(change.name), journal, change)
         if done.state == "done":
             say(f"Done: the change {change.id} is complete. To take it back: logmark offsets undo {change.id}")
             return
@@ -210,9 +210,9 @@ class Mover:
         """Shows the plan and asks; false for a dry run. Leaves with exit code 3 where it would change nothing."""
         from dataclasses import replace
 
-        from logmark.offsets.moves.preview import with_spans
+        from logmark.offsets.reset.preview import add_preview
 
-        shown = replace(rewind, plan=with_spans(client, rewind.plan))
+        shown = replace(rewind, plan=add_preview(client, rewind.plan))
         if self._output is OutputFormat.TABLE:
             print_rewind(shown)
         elif self._dry_run or not rewind.plan.changes:
@@ -237,13 +237,14 @@ class Mover:
 
 
 def _show(cluster: Cluster, folder: "Folder", *, batches: int, is_alone: bool, output: OutputFormat) -> None:
-    from logmark.offsets.checkpoints.reading import read_checkpoint
-    from logmark.offsets.checkpoints.viewing import view_alone, view_checkpoint
-    from logmark.offsets.moves.journal import FileJournal, open_journal
+    from logmark.offsets.journal.file_journal import FileJournal
+    from logmark.offsets.journal.journal import open_journal
+    from logmark.offsets.spark_checkpoints.checkpoint import read_checkpoint
+    from logmark.offsets.spark_checkpoints.view import view_checkpoint, view_without_cluster
 
     checkpoint = read_checkpoint(folder, batches=batches)
     if is_alone:
-        view = view_alone(checkpoint, FileJournal().changes(name=folder.url))
+        view = view_without_cluster(checkpoint, FileJournal().changes(name=folder.url))
     else:
         with cluster.connect() as client:
             changes = open_journal(client).changes(name=folder.url)
@@ -257,17 +258,17 @@ def _show(cluster: Cluster, folder: "Folder", *, batches: int, is_alone: bool, o
 def _seed(
     cluster: Cluster, folder: "Folder", group: str, act: Act, *, topic: list[str] | None, clamp: bool, is_stopped: bool
 ) -> None:
-    from logmark.offsets.checkpoints.seeding import plan_seed
-    from logmark.offsets.moves.journal import open_journal
-    from logmark.offsets.moves.reset import parse_topics
+    from logmark.offsets.journal.journal import open_journal
+    from logmark.offsets.reset.planner import parse_topic_selection
+    from logmark.offsets.spark_checkpoints.group_seed import plan_group_seed
 
     with cluster.connect() as client:
         with spinner("Looking at the checkpoint, the group and their logs"):
-            seed = plan_seed(
+            seed = plan_group_seed(
                 client,
                 folder,
                 group,
-                topics=parse_topics(topic) if topic else None,
+                topics=parse_topic_selection(topic) if topic else None,
                 clamp=clamp,
                 is_stopped=is_stopped,
                 changes=open_journal(client).changes(name=folder.url),
@@ -282,9 +283,9 @@ def _target(
     folder: "Folder", *, to_earliest: bool, to_latest: bool, to_offset: int | None, to_datetime: str | None,
     by_duration: str | None, shift_by: int | None, before_batch: int | None,
 ) -> "Target | None":  # fmt: skip
-    from logmark.offsets.checkpoints.moving import before
-    from logmark.offsets.moves import targets
-    from logmark.offsets.times import parse_duration, parse_moment
+    from logmark.offsets.reset import targets
+    from logmark.offsets.spark_checkpoints.rewind import start_of_batch
+    from logmark.offsets.times import parse_duration, parse_time
 
     chosen: list[targets.Target] = []
     if to_earliest:
@@ -294,13 +295,13 @@ def _target(
     if to_offset is not None:
         chosen.append(targets.ToOffset(to_offset))
     if to_datetime is not None:
-        chosen.append(targets.ToTime(parse_moment(to_datetime, now_ms=_now_ms())))
+        chosen.append(targets.ToTime(parse_time(to_datetime, now_ms=_now_ms())))
     if by_duration is not None:
         chosen.append(targets.ToTime(max(_now_ms() - parse_duration(by_duration), 0)))
     if shift_by is not None:
         chosen.append(targets.ShiftBy(shift_by))
     if before_batch is not None:
-        chosen.append(before(folder, before_batch))
+        chosen.append(start_of_batch(folder, before_batch))
     if len(chosen) > 1:
         raise UserError(
             "Say one place where the query shall go: --to-earliest, --to-latest, --to-offset, --to-datetime, "

@@ -111,7 +111,7 @@ def cluster_of(cluster: Cluster, record: "Record") -> Cluster:
 def remembered(root: Path, names: Sequence[str]) -> "list[Home]":
     """The pipelines of these names, or all; raises a sentence for one that nobody knows."""
     from logmark.errors import UserError
-    from logmark.offsets.spelling import did_you_mean
+    from logmark.offsets.suggestions import did_you_mean
     from logmark.spark.pipelines.home import homes
 
     found = {one.name: one for one in homes(root)}

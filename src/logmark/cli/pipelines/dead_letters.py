@@ -12,7 +12,7 @@ from logmark.cli.tables import Column, count, print_json, print_table, say, writ
 from logmark.errors import UserError
 
 if TYPE_CHECKING:
-    from logmark.offsets.mailbox import Kept, Tally
+    from logmark.offsets.dead_letters.topic import DeadLetterCounts, StoredDeadLetter
 
 NOTHING = 3
 _COLUMNS = [
@@ -44,7 +44,7 @@ def letters(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Shows the newest dead letters of a pipeline: which record, how large, and why it was refused."""
-    from logmark.offsets.mailbox import newest_letters, tally_letters
+    from logmark.offsets.dead_letters.topic import newest_dead_letters, tally_dead_letters
 
     if topic is None:
         [found] = remembered(root_of(home), [name])
@@ -57,9 +57,9 @@ def letters(
         )
     with cluster.connect() as client:
         if tally:
-            _print_tally(tally_letters(client, topic, pipeline=name), name, topic, output)
+            _print_tally(tally_dead_letters(client, topic, pipeline=name), name, topic, output)
             return
-        newest = newest_letters(client, topic, limit=limit, pipeline=name)
+        newest = newest_dead_letters(client, topic, limit=limit, pipeline=name)
     if output is OutputFormat.JSON:
         print_json([_described(one) for one in newest])
     elif newest:
@@ -70,22 +70,22 @@ def letters(
         raise typer.Exit(NOTHING)
 
 
-def _print(newest: "list[Kept]") -> None:
-    from logmark.offsets.times import show_time
+def _print(newest: "list[StoredDeadLetter]") -> None:
+    from logmark.offsets.times import format_time
 
     print_table(
         _COLUMNS,
         [
             (
-                show_time(kept.at_ms), f"{kept.letter.place} offset {kept.letter.offset}", kept.letter.attempts,
-                len(kept.letter.value or b""), kept.letter.error,
+                format_time(kept.at_ms), f"{kept.dead_letter.partition} offset {kept.dead_letter.offset}",
+                kept.dead_letter.attempts, len(kept.dead_letter.value or b""), kept.dead_letter.error,
             )
             for kept in newest
         ],
     )  # fmt: skip
 
 
-def _print_tally(tally: "Tally", name: str, topic: str, output: OutputFormat) -> None:
+def _print_tally(tally: "DeadLetterCounts", name: str, topic: str, output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
         print_json(
             {
@@ -105,21 +105,21 @@ def _print_tally(tally: "Tally", name: str, topic: str, output: OutputFormat) ->
         )
 
 
-def _described(kept: "Kept") -> dict[str, Any]:
-    letter = kept.letter
+def _described(kept: "StoredDeadLetter") -> dict[str, Any]:
+    letter = kept.dead_letter
     return {
-        "topic": letter.place.topic,
-        "partition": letter.place.partition,
+        "topic": letter.partition.topic,
+        "partition": letter.partition.partition,
         "offset": letter.offset,
         "timestamp_ms": letter.timestamp_ms,
         "error": letter.error,
         "pipeline": letter.pipeline,
         "attempts": letter.attempts,
-        "origin": letter.origin or letter.letter_key,
+        "origin": letter.origin or letter.dead_letter_key,
         "key": as_text(letter.key),
         "value": as_text(letter.value),
         "bytes": len(letter.value or b""),
         "missing": letter.missing or None,
         "written_ms": kept.at_ms,
-        "letter": {"topic": kept.place.topic, "partition": kept.place.partition, "offset": kept.offset},
+        "letter": {"topic": kept.partition.topic, "partition": kept.partition.partition, "offset": kept.offset},
     }

@@ -22,7 +22,7 @@ from logmark.errors import UserError
 
 if TYPE_CHECKING:
     from logmark.client.client import Client
-    from logmark.offsets.moves.plan import ResetPlan
+    from logmark.offsets.reset.plan import ResetPlan
     from logmark.spark.pipelines.replay.plan import VersionPlan
     from logmark.spark.pipelines.replay.runner import Choices, Outcome
     from logmark.spark.pipelines.replay.state import Kind, Work

@@ -56,12 +56,12 @@ class Lags:
 
 def batch_text(status: "Status", now_ms: int) -> str | None:
     """The last batch, for people."""
-    from logmark.offsets.times import show_duration
+    from logmark.offsets.times import format_duration
 
     if status.batch is None:
         return None
     done = status.batch
-    ago = show_duration(max(now_ms - done.at_ms, 0))
+    ago = format_duration(max(now_ms - done.at_ms, 0))
     return f"{done.number}: {count(done.records, 'record')} in {done.duration_ms / 1000:.1f} s, {ago} ago"
 
 

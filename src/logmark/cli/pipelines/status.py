@@ -17,7 +17,7 @@ from logmark.errors import LogmarkError
 
 if TYPE_CHECKING:
     from logmark.client.client import Client
-    from logmark.offsets.lags.ages import Age
+    from logmark.offsets.lag.ages import Age
     from logmark.spark.pipelines.home import Home, Record
     from logmark.spark.pipelines.status import Status
 
@@ -148,17 +148,17 @@ def _fresh_rate(last: "Status", *, is_live: bool) -> float:
 
 def _behind(record: "Record", cluster: Cluster) -> "tuple[int | None, Age | None, int | None, str | None]":
     """Lag in records and in time, letters, and why these could not be asked for."""
-    from logmark.offsets.lags.sampling import take_sample
-    from logmark.offsets.lags.standing import standing_of
-    from logmark.offsets.mailbox import count_letters
+    from logmark.offsets.dead_letters.topic import count_dead_letters
+    from logmark.offsets.lag.report import build_lag_report
+    from logmark.offsets.lag.sample import take_sample
 
     if record.group is None:
         return None, None, None, None
     try:
         with _asked(cluster_of(cluster, record)) as client:
             sample = take_sample(client, [record.group])
-            [group] = standing_of(sample, client=client).groups
-            letters = None if record.dead_letters is None else count_letters(client, record.dead_letters)
+            [group] = build_lag_report(sample, client=client).groups
+            letters = None if record.dead_letters is None else count_dead_letters(client, record.dead_letters)
     except LogmarkError as error:
         return None, None, None, str(error)
     if group.group.problem or not group.total.partitions:
@@ -174,7 +174,7 @@ def _asked(cluster: Cluster) -> "Iterator[Client]":
 
 def _print(one: dict[str, Any]) -> None:
     from logmark.cli.pipelines.run_display import batch_text
-    from logmark.offsets.times import show_time
+    from logmark.offsets.times import format_time
 
     last: Status | None = one["_status"]
     now_ms = time.time_ns() // 1_000_000
@@ -196,7 +196,7 @@ def _print(one: dict[str, Any]) -> None:
         letters = "unknown" if one["dead_letters"] is None else f"{one['dead_letters']:,}"
         rows.append(("dead letters", f"{letters} in {one['dead_letters_topic']}"))
     if one["error"] is not None:
-        at = f" ({show_time(one['error_at_ms'])})" if one["error_at_ms"] is not None else ""
+        at = f" ({format_time(one['error_at_ms'])})" if one["error_at_ms"] is not None else ""
         rows.append(("last error", f"{one['error']}{at}"))
     if one["problem"] is not None:
         rows.append(("problem", one["problem"]))

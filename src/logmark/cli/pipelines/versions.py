@@ -23,7 +23,7 @@ def versions(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Shows the versions of a pipeline: which one is live, being built, or can be taken back."""
-    from logmark.offsets.times import show_time
+    from logmark.offsets.times import format_time
     from logmark.spark.pipelines.versions import versions_of
 
     with known(cluster, name, file=file, home=home) as it:
@@ -47,7 +47,7 @@ def versions(
                 one.number,
                 "live" if one.is_live else "being built" if one.is_building else "kept" if one.can_be_taken_back
                 else "incomplete",
-                show_time(one.since_ms) if one.since_ms is not None else None,
+                format_time(one.since_ms) if one.since_ms is not None else None,
                 one.rows,
                 shown(one.stands),
             )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.letters import Letter, lost, refused
+from logmark.offsets.dead_letters.dead_letter import DeadLetter, dead_letter_for_lost_record, dead_letter_for_record
 from logmark.spark.dead_letters import LetterBox, LetterSender
 from logmark.spark.record_lookup import read_originals
 from logmark.spark.sink.outbox import connect, patiently
@@ -121,14 +121,14 @@ def _deliver(marked: dict[TopicPartition, dict[int, str]], sender: LetterSender)
                 )
 
 
-def _letters(client: Client, place: TopicPartition, reasons: dict[int, str], pipeline: str) -> Iterator[Letter]:
+def _letters(client: Client, place: TopicPartition, reasons: dict[int, str], pipeline: str) -> Iterator[DeadLetter]:
     for offset, record in read_originals(client, place, list(reasons)):
         error = reasons[offset]
         if record is None:
             missing = "The record was deleted before its letter was written."
-            yield lost(place, offset, error=error, pipeline=pipeline, missing=missing)
+            yield dead_letter_for_lost_record(place, offset, error=error, pipeline=pipeline, missing=missing)
         else:
-            yield refused(
+            yield dead_letter_for_record(
                 place, offset, record.timestamp_ms, record.key, record.value, record.headers,
                 error=error, pipeline=pipeline,
             )  # fmt: skip

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from logmark.client.answers import Committed
 from logmark.errors import LogmarkError
-from logmark.offsets.marks import Mark
+from logmark.offsets.commit_metadata import CommitMetadata
 from logmark.spark.pipelines.pipeline import Pipeline, Version
 from logmark.spark.pipelines.query import Brokers, read_options
 from logmark.spark.source.cluster import Cluster
@@ -35,12 +35,14 @@ def settle(pipeline: Pipeline, version: Version, brokers: Brokers) -> None:
 def commit_finished(cluster: Cluster, position: Position) -> bool:
     """Commits the position as its query would; False if somebody has moved the group, or there is nothing to commit."""
     committed = cluster.committed(position.group, list(position.next))
-    found = {place: Found(offset=one.offset, mark=Mark.of(one.metadata)) for place, one in committed.items()}
+    found = {
+        place: Found(offset=one.offset, mark=CommitMetadata.parse(one.metadata)) for place, one in committed.items()
+    }
     verdict = judge(position, found, held=position.committed_before())
     if not isinstance(verdict, Unmoved) or not verdict.commit:
         return False
     marked = {
-        place: Committed(offset=offset, metadata=position.mark(place).to_metadata())
+        place: Committed(offset=offset, metadata=position.mark(place).to_text())
         for place, offset in verdict.commit.items()
     }
     cluster.commit(position.group, marked)

@@ -22,7 +22,7 @@ from typing import IO
 
 from logmark import private_files
 from logmark.errors import UserError
-from logmark.offsets.folders import state_folder
+from logmark.offsets.user_files import state_folder
 from logmark.spark.pipelines.pipeline import Pipeline, Version
 
 _FORMAT = 1

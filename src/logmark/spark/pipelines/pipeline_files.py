@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from logmark.errors import UserError
-from logmark.offsets.spelling import did_you_mean
+from logmark.offsets.suggestions import did_you_mean
 from logmark.spark.pipelines.declaration_folder import INSTALLED
 from logmark.spark.pipelines.pipeline import Pipeline, Table
 

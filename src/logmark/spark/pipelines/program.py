@@ -13,7 +13,7 @@ from logmark import properties
 from logmark.errors import UserError
 from logmark.escaping import escape
 from logmark.offsets.contexts import read_contexts
-from logmark.offsets.folders import config_file
+from logmark.offsets.user_files import config_file
 from logmark.spark.pipelines.home import Home, default_root
 from logmark.spark.pipelines.pipeline import Pipeline
 from logmark.spark.pipelines.pipeline_files import own_modules, ship_by_value

@@ -29,7 +29,7 @@ from logmark.client.client import Client
 from logmark.client.errors import RefusedByBroker, UnknownTopic
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
-from logmark.offsets.spelling import unknown_topic
+from logmark.offsets.suggestions import unknown_topic
 from logmark.wire import batches
 
 # Brokers give out small numbers: these are never theirs.

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from logmark.offsets.partitioning import murmur2
+from logmark.offsets.partitioner import murmur2
 
 _SEED, _FACTOR = np.uint32(0x9747B28C), np.uint32(0x5BD1E995)
 # One step takes the next word of all keys, so a single long one would cost as many steps for nothing.

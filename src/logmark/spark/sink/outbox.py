@@ -10,7 +10,7 @@ from logmark.client.client import Client
 from logmark.client.errors import ClientError, RefusedByBroker, UnknownTopic
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
-from logmark.offsets.partitioning import partition_of_key
+from logmark.offsets.partitioner import partition_for_key
 from logmark.spark.sink.delivery import (
     SEQUENCE_MAX,
     Plan,
@@ -175,7 +175,7 @@ class Outbox:
                 )
             return TopicPartition(topic, partition)
         if key is not None:
-            return TopicPartition(topic, partition_of_key(key, count))
+            return TopicPartition(topic, partition_for_key(key, count))
         return TopicPartition(topic, self._stick(topic, count))
 
     def _stick(self, topic: str, count: int) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.letters import origin_key, origin_of
+from logmark.offsets.dead_letters.dead_letter import origin_key, parse_origin_key
 from logmark.spark.sessions import make_active
 from logmark.wire import columns
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["ID_HEADER", "ids_in_topic", "origin_key", "origin_of", "write_topic"]
+__all__ = ["ID_HEADER", "ids_in_topic", "origin_key", "parse_origin_key", "write_topic"]
 
 ID_HEADER = "logmark.id"
 DECOMPRESSED_BYTES_MAX = 1 << 30

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 
 from logmark.client.errors import ClientError
 from logmark.errors import UserError
-from logmark.offsets.partitioning import partition_of_key
+from logmark.offsets.partitioner import partition_for_key
 from logmark.spark.sink.delivery import Content, Plan, finish, group_of, plan
 from logmark.spark.sink.options import SinkOptions, parse
 from logmark.spark.sink.outbox import Attempt, Headers, Outbox, connect, patiently
@@ -158,7 +158,7 @@ def _partitions(keys: "pa.Array", count: int) -> list[int]:
     try:
         from logmark.spark.sink.key_hashes import partitions_of_keys
     except ImportError:  # numpy comes with pandas, which Spark recommends and does not need
-        return [0 if key is None else partition_of_key(key, count) for key in column.to_pylist()]
+        return [0 if key is None else partition_for_key(key, count) for key in column.to_pylist()]
     return partitions_of_keys(column, count)
 
 

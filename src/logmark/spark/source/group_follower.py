@@ -20,7 +20,7 @@ from logmark.client.errors import ClientError, CommitRefused, RefusedByBroker
 from logmark.clock import Clock
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
-from logmark.offsets.marks import Mark
+from logmark.offsets.commit_metadata import CommitMetadata
 from logmark.spark.errors import Superseded
 from logmark.spark.source.cluster import Cluster, bounds_of, look_up, names, partitions_of
 from logmark.spark.source.data_loss import Grace, Loss, losses, refusal, shown_edge, told
@@ -262,7 +262,9 @@ class GroupFollower:
 
     def _found(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, Found]:
         committed = self._cluster.committed(self._group, list(places))
-        return {place: Found(offset=one.offset, mark=Mark.of(one.metadata)) for place, one in committed.items()}
+        return {
+            place: Found(offset=one.offset, mark=CommitMetadata.parse(one.metadata)) for place, one in committed.items()
+        }
 
     def _partitions(self, *, is_new: bool = False) -> list[TopicPartition]:
         """The partitions to read; new ones are noticed within seconds."""
@@ -390,12 +392,12 @@ class GroupFollower:
 
 def _marked(position: Position, offsets: Offsets) -> dict[TopicPartition, Committed]:
     return {
-        place: Committed(offset=offset, metadata=position.mark(place).to_metadata())
+        place: Committed(offset=offset, metadata=position.mark(place).to_text())
         for place, offset in offsets.items()
     }
 
 
-def _taken_over(group: str, owner: Mark) -> str:
+def _taken_over(group: str, owner: CommitMetadata) -> str:
     since = datetime.fromtimestamp(owner.generation / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return (
         f"Group {group} was taken over by the query {owner.query} (since {since}), which has a checkpoint of its own. "

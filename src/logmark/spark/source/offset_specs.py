@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.times import parse_datetime, show_time
+from logmark.offsets.times import format_time, parse_datetime
 from logmark.spark.source.option_names import INT32_MAX, INT64_MAX, length_ms, shown, whole
 from logmark.spark.source.ranges import Bounds
 
@@ -103,7 +103,7 @@ def start_offsets(
     if missing and isinstance(edge, AtTime) and edge.is_strict:
         time = edge.times if isinstance(edge.times, int) else edge.times[missing[0]]
         raise UserError(
-            f"{name} asks for {show_time(time)}, but {', '.join(str(place) for place in missing)} has no record of "
+            f"{name} asks for {format_time(time)}, but {', '.join(str(place) for place in missing)} has no record of "
             "that time or later. Nothing was read. To begin at the end of such a partition, set "
             "startingOffsetsByTimestampStrategy to latest."
         )

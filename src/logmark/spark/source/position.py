@@ -36,7 +36,7 @@ from typing import Any
 
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.marks import Mark
+from logmark.offsets.commit_metadata import CommitMetadata
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -46,7 +46,7 @@ class Found:
     """A committed offset as the group has it now."""
 
     offset: int
-    mark: Mark | None
+    mark: CommitMetadata | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,13 +97,13 @@ class Position:
         both = ((place, (first, self.next[place])) for place, first in self.first.items() if place in self.next)
         return {place: (first, end) for place, (first, end) in both if first < end}
 
-    def mark(self, place: TopicPartition) -> Mark:
+    def mark(self, place: TopicPartition) -> CommitMetadata:
         """What the commit of this position carries."""
-        return Mark(query=self.query, generation=self.generation, offset=self.next[place])
+        return CommitMetadata(query=self.query, generation=self.generation, offset=self.next[place])
 
     def own(self, offset: int) -> Found:
         """How the group shows a commit of this offset by this query in this generation."""
-        return Found(offset=offset, mark=Mark(query=self.query, generation=self.generation, offset=offset))
+        return Found(offset=offset, mark=CommitMetadata(query=self.query, generation=self.generation, offset=offset))
 
     def seek(
         self, to: Offsets, *, now_ms: int, held: "Held | None" = None, ids: Mapping[str, str] | None = None
@@ -149,7 +149,7 @@ class Position:
 
     def _packed(self, commits: Iterable[Found]) -> list[Any]:
         """Commits as JSON: an offset of our own; or a list of an offset and who has committed it, if that is known."""
-        ordered = sorted(commits, key=lambda one: (one.offset, one.mark.to_metadata() if one.mark else ""))
+        ordered = sorted(commits, key=lambda one: (one.offset, one.mark.to_text() if one.mark else ""))
         return [one.offset if one == self.own(one.offset) else [one.offset, *self._who(one)] for one in ordered]
 
     def _who(self, one: Found) -> list[int | str]:
@@ -157,7 +157,7 @@ class Position:
         if one.mark is None:
             return []
         earlier = replace(self, generation=one.mark.generation).own(one.offset)
-        return [one.mark.generation if one == earlier else one.mark.to_metadata()]
+        return [one.mark.generation if one == earlier else one.mark.to_text()]
 
     def _unpacked(self, packed: Any) -> frozenset[Found]:
         """The commits that `_packed` wrote; a bare number is what earlier versions wrote."""
@@ -167,7 +167,7 @@ class Position:
     def _of(self, offset: int, who: int | str = "") -> Found:
         if isinstance(who, int):
             return replace(self, generation=who).own(offset)
-        return Found(offset=offset, mark=Mark.of(who))
+        return Found(offset=offset, mark=CommitMetadata.parse(who))
 
 
 Held = Mapping[TopicPartition, Collection[Found]]
@@ -192,7 +192,7 @@ class Moved:
 class TakenOver:
     """A newer query owns the group."""
 
-    owner: Mark
+    owner: CommitMetadata
 
 
 def judge(start: Position, found: Mapping[TopicPartition, Found], *, held: Held) -> Unmoved | Moved | TakenOver:
@@ -221,7 +221,7 @@ def judge(start: Position, found: Mapping[TopicPartition, Found], *, held: Held)
     return Moved(to=moved, commit=commit) if moved else Unmoved(commit=commit)
 
 
-def _is_newer(mark: Mark, offset: int, start: Position) -> bool:
+def _is_newer(mark: CommitMetadata, offset: int, start: Position) -> bool:
     return mark.query != start.query and mark.generation > start.generation and mark.offset == offset
 
 

@@ -15,7 +15,7 @@ from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.marks import Mark
+from logmark.offsets.commit_metadata import CommitMetadata
 from logmark.spark.pipelines.replay.build import standing
 from logmark.spark.pipelines.replay.state import read_work
 from logmark.spark.pipelines.supervisor import Job, held
@@ -30,7 +30,7 @@ def claim(client: Client, group: str, position: Position) -> None:
     found = client.committed(group)
     if all(_is_of(found.get(place), position.query, offset) for place, offset in position.next.items()):
         return
-    marks = [mark for one in found.values() if (mark := Mark.of(one.metadata)) is not None]
+    marks = [mark for one in found.values() if (mark := CommitMetadata.parse(one.metadata)) is not None]
     generation = max([time.time_ns() // 1_000_000, position.generation, *(mark.generation for mark in marks)]) + 1
     put(client, group, replace(position, generation=generation))
 
@@ -38,7 +38,7 @@ def claim(client: Client, group: str, position: Position) -> None:
 def put(client: Client, group: str, position: Position) -> None:
     """The group stands where the position does, by the mark of its query."""
     marked = {
-        place: Committed(offset=offset, metadata=position.mark(place).to_metadata())
+        place: Committed(offset=offset, metadata=position.mark(place).to_text())
         for place, offset in position.next.items()
     }
     if marked:
@@ -48,7 +48,7 @@ def put(client: Client, group: str, position: Position) -> None:
 def _is_of(commit: Committed | None, query: str, offset: int) -> bool:
     if commit is None or commit.offset != offset:
         return False
-    mark = Mark.of(commit.metadata)
+    mark = CommitMetadata.parse(commit.metadata)
     return mark is not None and (mark.query, mark.offset) == (query, offset)
 
 

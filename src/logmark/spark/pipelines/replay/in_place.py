@@ -13,10 +13,10 @@ from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.moves.applying import QUIET_WATCH_S, Applied, Patience, apply
-from logmark.offsets.moves.plan import ResetPlan
-from logmark.offsets.moves.reset import plan_reset
-from logmark.offsets.moves.targets import ToPlaces
+from logmark.offsets.reset.executor import QUIET_WATCH_S, AppliedReset, WatchTimeouts, apply_plan
+from logmark.offsets.reset.plan import ResetPlan
+from logmark.offsets.reset.planner import plan_reset
+from logmark.offsets.reset.targets import ToOffsets
 from logmark.spark.pipelines.pipeline import Table
 from logmark.spark.pipelines.replay.build import Report, how_far, logs_of, run, source_of
 from logmark.spark.pipelines.replay.targets import Aim, offsets_of
@@ -87,7 +87,7 @@ def reread(
     reason: str = "",
     is_detached: bool = False,
     report: Report = lambda done, of: None,
-) -> Applied:
+) -> AppliedReset:
     """The group was moved, journaled, and everything up to `stops` was read again, by whoever runs the pipeline.
 
     With `is_detached` a pipeline that runs is left to it.
@@ -96,7 +96,7 @@ def reread(
     if is_detached and back:
         raise UserError("With --to somebody has to wait for the end. Nothing was changed. Leave --detach away.")
     details = {"pipeline": job.pipeline.name}
-    applied = apply(client, plan, reason=reason, agree=agree, patience=_patience(job), details=details)
+    applied = apply_plan(client, plan, reason=reason, agree=agree, patience=_patience(job), details=details)
     starts = {move.partition: move.to for move in applied.plan.moves if move.to is not None}
     if job.home.is_live():
         if not is_detached:
@@ -162,12 +162,12 @@ def _go_on(
         place: Committed(offset=offset) for place, offset in back.items() if place in now and now[place].offset < offset
     }
     if places:
-        target = ToPlaces(places, "where it was before the replay")
+        target = ToOffsets(places, "where it was before the replay")
         plan = plan_reset(client, job.pipeline.group, None, target, clamp=True, action="replay")
         if plan.changes:
-            apply(client, plan, reason=reason or "the end of a replay", agree=agree, patience=_patience(job))
+            apply_plan(client, plan, reason=reason or "the end of a replay", agree=agree, patience=_patience(job))
 
 
-def _patience(job: Job) -> Patience:
+def _patience(job: Job) -> WatchTimeouts:
     """Where nobody runs the pipeline, nobody has to be seen to follow."""
-    return Patience() if job.home.is_live() else Patience(watch_s=QUIET_WATCH_S)
+    return WatchTimeouts() if job.home.is_live() else WatchTimeouts(watch_s=QUIET_WATCH_S)

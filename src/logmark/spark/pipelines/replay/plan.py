@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.moves.targets import ToEarliest, ToLatest
+from logmark.offsets.reset.targets import ToEarliest, ToLatest
 from logmark.spark.pipelines.home import has_begun
 from logmark.spark.pipelines.pipeline import Table, Topic
 from logmark.spark.pipelines.query import make_rows

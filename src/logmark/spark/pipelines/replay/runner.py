@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from logmark.client.client import Client
 from logmark.errors import UserError
-from logmark.offsets.moves.targets import ToEarliest
+from logmark.offsets.reset.targets import ToEarliest
 from logmark.spark.pipelines.final_commit import finished
 from logmark.spark.pipelines.home import has_begun
 from logmark.spark.pipelines.pipeline import Table, Topic

@@ -9,12 +9,12 @@ from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.moves.exporting import parse_offsets
-from logmark.offsets.moves.targets import ToEarliest, ToLatest, ToPlaces, ToTime
-from logmark.offsets.times import FORMATS, parse_duration, parse_moment
+from logmark.offsets.reset.offset_files import parse_offsets
+from logmark.offsets.reset.targets import ToEarliest, ToLatest, ToOffsets, ToTime
+from logmark.offsets.times import FORMATS, parse_duration, parse_time
 from logmark.spark.source.ranges import Bounds
 
-Aim = ToEarliest | ToLatest | ToTime | ToPlaces
+Aim = ToEarliest | ToLatest | ToTime | ToOffsets
 
 
 def parse_aim(text: str, *, group: str, now_ms: int, name: str = "--from") -> Aim:
@@ -27,7 +27,7 @@ def parse_aim(text: str, *, group: str, now_ms: int, name: str = "--from") -> Ai
     with contextlib.suppress(UserError):
         return ToTime(max(now_ms - parse_duration(word), 0))
     with contextlib.suppress(UserError):
-        return ToTime(parse_moment(word, now_ms=now_ms))
+        return ToTime(parse_time(word, now_ms=now_ms))
     if Path(word).is_file():
         return parse_offsets(Path(word).read_text(), group, word)
     raise UserError(
@@ -37,7 +37,7 @@ def parse_aim(text: str, *, group: str, now_ms: int, name: str = "--from") -> Ai
     )
 
 
-def _of_json(text: str, name: str) -> ToPlaces:
+def _of_json(text: str, name: str) -> ToOffsets:
     wrong = UserError(
         f'{name} must give an offset for each partition of each topic, such as {{"clicks": {{"0": 100, "1": 250}}}}. '
         "Nothing was changed.",
@@ -53,7 +53,7 @@ def _of_json(text: str, name: str) -> ToPlaces:
         raise wrong from None
     if not places or any(type(one.offset) is not int or one.offset < 0 for one in places.values()):
         raise wrong
-    return ToPlaces(places, f"{name} {text}")
+    return ToOffsets(places, f"{name} {text}")
 
 
 def offsets_of(client: Client, aim: Aim, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:
@@ -66,7 +66,7 @@ def offsets_of(client: Client, aim: Aim, bounds: Mapping[TopicPartition, Bounds]
         case ToTime(timestamp_ms):
             found = client.list_offsets(dict.fromkeys(bounds, timestamp_ms)) if bounds else {}
             return {place: one.offset if one.offset >= 0 else bounds[place].end for place, one in found.items()}
-        case ToPlaces(places):
+        case ToOffsets(places):
             missing = sorted(set(bounds) - set(places))
             if missing:
                 raise UserError(

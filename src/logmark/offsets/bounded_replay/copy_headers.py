@@ -1,0 +1,79 @@
+"""The headers that a copy carries: the replay's id, and the topic, partition and offset that it was copied from."""
+
+from collections.abc import Sequence
+
+from logmark.offsets.dead_letters import dead_letter
+
+Headers = Sequence[tuple[bytes, bytes | None]]
+
+PREFIX = b"logmark.replay."
+ID = PREFIX + b"id"
+TOPIC = PREFIX + b"topic"
+PARTITION = PREFIX + b"partition"
+OFFSET = PREFIX + b"offset"
+TIMESTAMP = PREFIX + b"timestamp"
+HOPS = PREFIX + b"hops"
+ORIGIN = PREFIX + b"origin"
+# Who writes dead letters names their topic in one of these: our pipelines, Spring, Kafka Connect, a replay.
+ORIGINAL_TOPIC_HEADERS = (dead_letter.TOPIC, b"kafka_dlt-original-topic", b"__connect.errors.topic", TOPIC)
+
+
+def original_topic(headers: Headers, names: Sequence[bytes]) -> str | None:
+    """The topic that a dead letter comes from: the first of these headers that it has."""
+    for wanted in names:
+        for name, content in headers:
+            if name == wanted and content:
+                return content.decode("utf-8", "replace")
+    return None
+
+
+def count_hops(headers: Headers) -> int:
+    """How many replays a record has been through."""
+    for name, content in reversed(headers):
+        if name == HOPS:
+            return int(content) if content and content.isdigit() and len(content) < 10 else 1
+    return int(any(name == ID for name, _ in headers))
+
+
+class CopyHeaders:
+    """Makes the headers of the copies of one partition; those of an earlier replay go.
+
+    The headers name where this copy was made from. From the second replay on, `origin` keeps the first place of all.
+    """
+
+    def __init__(self, run_id: str, topic: str, partition: int, *, strip: Sequence[bytes] = ()) -> None:
+        self._prefixes = (PREFIX, *strip)
+        self._first = ((ID, run_id.encode()), (TOPIC, topic.encode()), (PARTITION, b"%d" % partition))
+
+    def headers(self, offset: int, timestamp_ms: int, headers: Headers) -> Headers:
+        """The headers of the copy of a record: its own, and where it comes from."""
+        kept = [header for header in headers if not header[0].startswith(self._prefixes)]
+        hops = count_hops(headers)
+        place = (OFFSET, b"%d" % offset), (TIMESTAMP, b"%d" % timestamp_ms), (HOPS, b"%d" % (hops + 1))
+        origin = ((ORIGIN, _origin(headers)),) if hops else ()
+        return [*kept, *self._first, *place, *origin]
+
+    def bare(self, offsets: Sequence[int], timestamps_ms: Sequence[int]) -> list[Headers]:
+        """The headers of the copies of many records that had none."""
+        first, once = self._first, (HOPS, b"1")
+        return [
+            (*first, (OFFSET, b"%d" % offset), (TIMESTAMP, b"%d" % timestamp), once)
+            for offset, timestamp in zip(offsets, timestamps_ms, strict=True)
+        ]
+
+
+def _origin(headers: Headers) -> bytes:
+    found = dict(headers)
+    known = found.get(ORIGIN)
+    if known is not None:
+        return known
+    return b"%s-%s@%s" % tuple(found.get(name) or b"?" for name in (TOPIC, PARTITION, OFFSET))
+
+
+def copy_source(headers: Headers, run_id: bytes) -> tuple[int, int] | None:
+    """The partition and offset that this run copied a record from, or None if it is not of this run."""
+    found = dict(headers)
+    partition, offset = found.get(PARTITION), found.get(OFFSET)
+    if found.get(ID) != run_id or not partition or not offset or not partition.isdigit() or not offset.isdigit():
+        return None
+    return int(partition), int(offset)

@@ -1,0 +1,126 @@
+"""Reads the ranges of a replay: the committed records, those that are selected, and how many there are."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from logmark.client.client import Client
+from logmark.client.errors import OffsetOutOfRange
+from logmark.names import TopicPartition
+from logmark.offsets.bounded_replay.copy_buffer import RecordRouter
+from logmark.offsets.bounded_replay.ranges import OffsetRange
+from logmark.offsets.bounded_replay.runs import ReplayRequest
+from logmark.offsets.records import Batch, first_record, read_batches
+from logmark.wire.batches import Record
+
+# Times of more ranges would hold up the question; the counts are shown anyway.
+_TIMES_SHOWN_MAX = 50
+
+
+@dataclass(slots=True)
+class RangeCount:
+    """What a range holds of the wanted records, and what is passed over."""
+
+    records: int = 0
+    size_bytes: int = 0
+    first_ms: int | None = None
+    last_ms: int | None = None
+    not_selected: int = 0
+    hopped: int = 0
+    unaddressed: int = 0
+    repeated: int = 0
+    valueless: int = 0
+    topics: Counter[str] = field(default_factory=Counter)  # where dead letters would go
+
+
+def read_committed_batches(
+    client: Client, place: TopicPartition, start: int, stop: int, *, expired: Callable[[int], None]
+) -> Iterator[tuple[Iterator[Batch], int]]:
+    """The committed records of [start, stop) a fetch at a time; `expired` is told of offsets deleted meanwhile."""
+    at = start
+    while at < stop:
+        try:
+            for batches, after in read_batches(client, place, at, stop, read_committed=True):
+                yield batches, after
+                at = after
+            return
+        except OffsetOutOfRange as error:
+            if error.log_start <= at:
+                raise
+            after = min(error.log_start, stop)
+            expired(after - at)
+            at = after
+
+
+def read_selected(
+    client: Client,
+    request: ReplayRequest,
+    spans: Sequence[OffsetRange],
+    *,
+    counts: Mapping[int, RangeCount],
+    step: Callable[[int], None],
+) -> Iterator[tuple[int, Record]]:
+    """The wanted records with their partitions, one partition after the other; what is passed over is counted.
+
+    To be copied, letters are counted with the topics that they go to; to be shown, every record is wanted as it is.
+    """
+    selection = request.selection
+    left = request.limit
+    for span in spans:
+        count = counts[span.partition]
+        sorter = RecordRouter(request, span.partition, count) if request.is_copy else None
+        place = TopicPartition(request.topic, span.partition)
+        at = span.start
+        for batches, after in read_committed_batches(client, place, span.start, span.stop, expired=step):
+            for _, found in batches:
+                for fields in zip(
+                    found.offsets, found.timestamps_ms, found.keys(), found.values(), found.headers(), strict=True
+                ):
+                    record = Record(*fields)
+                    if sorter is not None:
+                        way = sorter.sort(*fields)
+                        if way is None:
+                            continue
+                        if request.to_original:
+                            count.topics[way.topic] += 1
+                    elif not selection.takes(record.key, record.value, record.headers):
+                        count.not_selected += 1
+                        continue
+                    yield span.partition, record
+                    left = None if left is None else left - 1
+                    if left == 0:
+                        return
+            step(after - at)
+            at = after
+
+
+def count_selected(
+    client: Client, request: ReplayRequest, spans: Sequence[OffsetRange], *, step: Callable[[int], None]
+) -> dict[int, RangeCount]:
+    """Reads the ranges and counts what a run would copy of them; writes nothing."""
+    counts = {span.partition: RangeCount() for span in spans}
+    for partition, record in read_selected(client, request, spans, counts=counts, step=step):
+        count = counts[partition]
+        count.records += 1
+        count.size_bytes += len(record.key or b"") + len(record.value or b"")
+        count.size_bytes += sum(len(name) + len(content or b"") for name, content in record.headers)
+        time = record.timestamp_ms
+        count.first_ms = time if count.first_ms is None else min(count.first_ms, time)
+        count.last_ms = time if count.last_ms is None else max(count.last_ms, time)
+    return counts
+
+
+def range_times(client: Client, topic: str, spans: Sequence[OffsetRange]) -> dict[int, tuple[int | None, int | None]]:
+    """The times of the first and the last record of each range, where there are few ranges."""
+    found: dict[int, tuple[int | None, int | None]] = {}
+    wanted = [span for span in spans if span.offsets]
+    for span in wanted if len(wanted) <= _TIMES_SHOWN_MAX else ():
+        place = TopicPartition(topic, span.partition)
+        ends: list[int | None] = []
+        for offset in (span.start, span.stop - 1):
+            with contextlib.suppress(OffsetOutOfRange):
+                record = first_record(client, place, offset, stop=span.stop, read_committed=True)
+                ends.append(record.timestamp_ms if record else None)
+        found[span.partition] = (ends[0], ends[-1]) if ends else (None, None)
+    return found

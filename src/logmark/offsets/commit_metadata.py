@@ -1,0 +1,48 @@
+"""The metadata that a Logmark query stores with its committed offsets, so that any tool can tell who committed them.
+
+A query is no member of its group. Its metadata is therefore the only sign that it runs: see `activity_token`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_PREFIX = "logmark"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitMetadata:
+    """Who committed an offset: a query, its generation, and the offset itself."""
+
+    query: str
+    generation: int
+    offset: int
+
+    def to_text(self) -> str:
+        """Return the metadata of a commit, plain enough for any Kafka tool."""
+        return f"{_PREFIX} query={self.query} generation={self.generation} offset={self.offset}"
+
+    @classmethod
+    def parse(cls, metadata: str | None) -> "CommitMetadata | None":
+        """Return what a query wrote into a commit's metadata; None if no Logmark query did."""
+        words = (metadata or "").split(" ")
+        if len(words) != 4 or words[0] != _PREFIX:
+            return None
+        names = dict(word.partition("=")[::2] for word in words[1:])
+        try:
+            return cls(query=names["query"], generation=int(names["generation"]), offset=int(names["offset"]))
+        except (KeyError, ValueError):
+            return None
+
+
+def activity_token(metadata: Iterable[str]) -> str:
+    """Return a text that changes whenever a Logmark query commits in its group; empty without such a query."""
+    known = [parsed for one in metadata if one and (parsed := CommitMetadata.parse(one))]
+    if not known:
+        return ""
+    newest = max(known, key=lambda one: (one.generation, one.query))
+    return f"{newest.generation} {newest.query} {sum(one.offset for one in known)}"
+
+
+def generation_start_ms(token: str) -> int | None:
+    """Return when the query behind an activity token started its present generation, in milliseconds."""
+    return int(token.partition(" ")[0]) if token else None

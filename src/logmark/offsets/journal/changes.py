@@ -1,0 +1,182 @@
+"""A change that a tool makes to somebody's place, as the journal keeps it."""
+
+import getpass
+import os
+import random
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+from logmark.client.answers import Committed
+from logmark.errors import UserError
+from logmark.names import TopicPartition
+
+VERSION = 1
+
+# pending     written down before anything was changed; what became of it is not known
+# done        made, and seen to be made
+# undone      made, and taken back by a later change
+# taken back  begun, and taken back before it was done
+# refused     the cluster refused it, and nothing was changed
+# overwritten made, and written over by a reader that runs and does not look
+ChangeState = Literal["pending", "done", "undone", "taken back", "refused", "overwritten"]
+STATES: tuple[ChangeState, ...] = ("pending", "done", "undone", "taken back", "refused", "overwritten")
+GROUP, CHECKPOINT = "group", "checkpoint"
+
+_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"  # without i, l, o and u, which are misread
+_EPOCH_MS = 1_577_836_800_000  # 2020-01-01: eight digits last until 2054
+_TIME_DIGITS, _RANDOM_DIGITS = 8, 3
+
+
+class Author(NamedTuple):
+    """A person, as far as the machine knows, and the machine."""
+
+    user: str
+    host: str
+
+
+def current_author() -> Author:
+    """The user at this terminal and the name of this machine; behind sudo also who became root."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = f"uid {os.getuid()}"
+    behind = os.environ.get("SUDO_USER", "")
+    return Author(f"{user} (sudo by {behind})" if behind and behind != user else user, socket.gethostname())
+
+
+def new_change_id(now_ms: int) -> str:
+    """A short name for a change: later ones sort behind earlier ones, and no two of one millisecond are alike."""
+    time_part = _in_digits(max(now_ms - _EPOCH_MS, 0), _TIME_DIGITS)
+    return time_part + _in_digits(random.SystemRandom().getrandbits(5 * _RANDOM_DIGITS), _RANDOM_DIGITS)
+
+
+def _in_digits(number: int, length: int) -> str:
+    found = ""
+    while number or len(found) < length:
+        number, digit = divmod(number, 32)
+        found = _DIGITS[digit] + found
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Who moved whose place, when, why, from where and to where; None stands for nothing committed.
+
+    `subject` says what `name` names: a group, or the path of a checkpoint. `how` says in words what was asked for.
+    `undoes` is the change that this one takes back. What belongs to no partition stands in `details`.
+    """
+
+    id: str
+    at_ms: int
+    cluster_id: str
+    subject: str = GROUP
+    name: str
+    action: str
+    how: str = ""
+    who: str = ""
+    host: str = ""
+    reason: str = ""
+    before: Mapping[TopicPartition, Committed | None]
+    after: Mapping[TopicPartition, Committed | None]
+    undoes: str | None = None
+    state: ChangeState = "pending"
+    details: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The change as the journal writes it."""
+        return {
+            "version": VERSION,
+            "id": self.id,
+            "at_ms": self.at_ms,
+            "cluster_id": self.cluster_id,
+            "subject": self.subject,
+            "name": self.name,
+            "action": self.action,
+            "how": self.how,
+            "who": self.who,
+            "host": self.host,
+            "reason": self.reason,
+            "places": [
+                {
+                    "topic": one.topic,
+                    "partition": one.partition,
+                    "before": _shown(self.before.get(one)),
+                    "after": _shown(self.after.get(one)),
+                }
+                for one in sorted({*self.before, *self.after})
+            ],
+            "undoes": self.undoes,
+            "state": self.state,
+            "details": dict(self.details),
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "Change":
+        """The change that `to_json` wrote; refuses what another version wrote."""
+        check_version(fields)
+        places = [(TopicPartition(one["topic"], one["partition"]), one) for one in fields["places"]]
+        if fields["state"] not in STATES:
+            raise ValueError(f"a change cannot be {fields['state']!r}")
+        return cls(
+            **{
+                name: fields[name]
+                for name in ("id", "at_ms", "cluster_id", "subject", "name", "action", "how", "who", "host", "reason")
+            },
+            before={partition: _read(one["before"]) for partition, one in places},
+            after={partition: _read(one["after"]) for partition, one in places},
+            undoes=fields["undoes"],
+            state=fields["state"],
+            details=dict(fields["details"]),
+        )
+
+
+def resolve_states(changes: Iterable[Change]) -> dict[str, Change]:
+    """The changes by id, each in the state that it is in after those that took it back, and those that took these back.
+
+    That a change is undone follows from the change which undid it, so there is no moment between the two.
+    """
+    known = {one.id: one for one in changes}
+    undone_by: dict[str, list[str]] = {}
+    for one in known.values():
+        if one.undoes in known:
+            undone_by.setdefault(one.undoes, []).append(one.id)
+    holds: dict[str, bool] = {}
+    # Whoever undoes a change is younger than it: from the youngest on, each finds its own judges judged.
+    for one in sorted(known.values(), key=_by_age, reverse=True):
+        is_undone = any(holds.get(by, False) for by in undone_by.get(one.id, ()))
+        holds[one.id] = one.state == "done" and not is_undone
+        if is_undone:
+            known[one.id] = replace(one, state="taken back" if one.state == "pending" else "undone")
+    return known
+
+
+def sort_changes(changes: Iterable[Change]) -> list[Change]:
+    """The changes by age, the newest last."""
+    return sorted(changes, key=_by_age)
+
+
+def _by_age(change: Change) -> tuple[int, str]:
+    return change.at_ms, change.id
+
+
+def check_version(fields: Mapping[str, Any]) -> None:
+    """Raises a sentence for what a later Logmark has written."""
+    if fields["version"] != VERSION:
+        raise UserError(
+            f"The journal was written by a newer Logmark (version {fields['version']} of its format; this one knows "
+            f"{VERSION}). Nothing was changed; upgrade Logmark."
+        )
+
+
+def _shown(place: Committed | None) -> dict[str, Any] | None:
+    if place is None:
+        return None
+    return {"offset": place.offset, "leader_epoch": place.leader_epoch, "metadata": place.metadata}
+
+
+def _read(fields: Mapping[str, Any] | None) -> Committed | None:
+    if fields is None:
+        return None
+    return Committed(offset=fields["offset"], leader_epoch=fields["leader_epoch"], metadata=fields["metadata"])

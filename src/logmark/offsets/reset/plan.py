@@ -1,0 +1,271 @@
+"""Moves of a group's committed offsets, as a plan that is shown before it is applied.
+
+A plan is pure: it is made from where the group stands and what the logs hold, and changes nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from logmark.client.answers import Committed
+from logmark.errors import UserError
+from logmark.names import TopicPartition
+from logmark.offsets.partitions import GroupPartition
+from logmark.offsets.reset.targets import (
+    ShiftBy,
+    Target,
+    ToCurrent,
+    ToEarliest,
+    ToKey,
+    ToLatest,
+    ToOffset,
+    ToOffsets,
+    ToTime,
+)
+from logmark.offsets.times import format_time
+
+NOTHING_YET = "nothing committed yet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AffectedRecords:
+    """What lies between a group's old place and its new one: when it was written, and about how large it is.
+
+    `is_upper_bound` says that fewer records lie there than offsets: some were compacted away or are markers.
+    """
+
+    first_ms: int | None = None
+    last_ms: int | None = None
+    size_bytes: int | None = None
+    is_upper_bound: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionMove:
+    """One partition's part of a plan: what is committed, and what will be; None stands for nothing."""
+
+    partition: TopicPartition
+    committed: Committed | None
+    after: Committed | None
+    start: int
+    end: int
+    note: str = ""
+    is_exact: bool = False  # `after` is to be restored as it is, with its metadata and its leader epoch
+    renews: bool = False  # the same is committed again, which keeps it from expiring
+    span: AffectedRecords | None = None
+
+    @property
+    def to(self) -> int | None:
+        """The offset that is read next afterwards."""
+        return self.after.offset if self.after else None
+
+    @property
+    def touched(self) -> tuple[int, int]:
+        """The offsets between the old place and the new that are in the log: [first, behind the last)."""
+        if self.committed is None or self.after is None:
+            return self.end, self.end
+        low, high = sorted((self.committed.offset, self.after.offset))
+        low, high = max(low, self.start), min(high, self.end)
+        return (low, high) if low < high else (self.end, self.end)
+
+    @property
+    def read_again(self) -> int:
+        """Records between the new place and the old that are still in the log."""
+        return self._touched_count if self._distance < 0 else 0
+
+    @property
+    def skipped(self) -> int:
+        """Records that the group has not read and now will not."""
+        return self._touched_count if self._distance > 0 else 0
+
+    @property
+    def lag_after(self) -> int | None:
+        """Records between the new place and the end."""
+        return None if self.after is None else max(0, self.end - max(self.after.offset, self.start))
+
+    @property
+    def is_change(self) -> bool:
+        """Something is committed, or taken away, where it is applied."""
+        return self.renews or self.committed != self.after
+
+    @property
+    def _distance(self) -> int:
+        return 0 if self.committed is None or self.after is None else self.after.offset - self.committed.offset
+
+    @property
+    def _touched_count(self) -> int:
+        first, stop = self.touched
+        return stop - first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetPlan:
+    """Every move of one group, in order of topic and partition, and what was asked for.
+
+    `warnings` are sentences for whoever decides; `topic_ids` tells later whether a topic is still the same one.
+    """
+
+    group: str
+    moves: Sequence[PartitionMove]
+    creates_group: bool = False
+    action: str = "reset"
+    how: str = ""
+    target: Target | None = None
+    clamp: bool = False
+    undoes: str | None = None
+    warnings: Sequence[str] = ()
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def changes(self) -> list[PartitionMove]:
+        """The moves that change something."""
+        return [move for move in self.moves if move.is_change]
+
+    @property
+    def read_again(self) -> int:
+        return sum(move.read_again for move in self.moves)
+
+    @property
+    def skipped(self) -> int:
+        return sum(move.skipped for move in self.moves)
+
+    @property
+    def size_bytes(self) -> int | None:
+        """About how many bytes are read again or skipped, or None if no partition could be looked at."""
+        known = [move.span.size_bytes for move in self.moves if move.span and move.span.size_bytes is not None]
+        return sum(known) if known else None
+
+    @property
+    def is_upper_bound(self) -> bool:
+        """Some of the counts are distances between offsets that hold fewer records."""
+        return any(move.span is not None and move.span.is_upper_bound for move in self.moves)
+
+    @property
+    def is_absolute(self) -> bool:
+        """Where it goes does not depend on where the group stands."""
+        return not isinstance(self.target, ShiftBy | ToCurrent)
+
+    def where(self, now: Mapping[TopicPartition, Committed]) -> "ResetPlan":
+        """The same plan for a group that stands elsewhere by now."""
+        return replace(self, moves=[self._again(move, now.get(move.partition)) for move in self.moves])
+
+    def only_forward(self, now: Mapping[TopicPartition, Committed]) -> bool:
+        """True if since this plan the group has at most moved forward, as a reader does."""
+        return all(
+            (there := now.get(move.partition)) is not None and there.offset >= move.committed.offset
+            for move in self.moves
+            if move.committed is not None
+        )
+
+    def _again(self, move: PartitionMove, now: Committed | None) -> PartitionMove:
+        if now == move.committed:
+            return move
+        if self.is_absolute:
+            fresh = replace(move, committed=now, span=None)
+            return fresh if move.is_exact or move.to is None else replace(fresh, after=keep_metadata(now, move.to))
+        assert self.target is not None
+        place = GroupPartition(
+            group=self.group, partition=move.partition, committed=now, start=move.start, end=move.end
+        )
+        return _move(place, self.target, {}, clamp=self.clamp)
+
+
+def keep_metadata(committed: Committed | None, to: int) -> Committed:
+    """A place elsewhere with what was stored beside the old one; the leader epoch belonged to the old offset."""
+    if committed is not None and committed.offset == to:
+        return committed
+    return Committed(offset=to, metadata=committed.metadata if committed else "")
+
+
+def build_plan(
+    group: str,
+    places: Sequence[GroupPartition],
+    target: Target,
+    *,
+    found: Mapping[TopicPartition, int] | None = None,
+    clamp: bool = False,
+    creates_group: bool = False,
+    action: str = "reset",
+) -> ResetPlan:
+    """The moves that take a group to its target; `found` has the offset of each partition for `ToTime`, -1 for none.
+
+    An offset outside of a log is refused, or with `clamp` moved to the log's nearer end and noted.
+    """
+    for place in places:
+        if place.problem or place.start is None or place.end is None:
+            raise UserError(f"{place.problem or 'A log could not be asked.'} Nothing was changed.")
+    return ResetPlan(
+        group=group,
+        moves=[_move(place, target, found or {}, clamp=clamp) for place in sorted(places, key=lambda p: p.partition)],
+        creates_group=creates_group,
+        action=action,
+        how=target.description,
+        target=target,
+        clamp=clamp,
+    )
+
+
+def _move(place: GroupPartition, target: Target, found: Mapping[TopicPartition, int], *, clamp: bool) -> PartitionMove:
+    assert place.start is not None and place.end is not None
+    move = PartitionMove(
+        partition=place.partition, committed=place.committed, after=place.committed, start=place.start, end=place.end
+    )
+    notes = [NOTHING_YET] if place.committed is None else []
+    if isinstance(target, ToCurrent) and place.committed is not None:
+        return replace(move, renews=True, note="committed again as it is")
+    if isinstance(target, ToKey) and place.partition not in target.found:
+        return replace(move, note="; ".join([*notes, "no record with this key: stays"]))
+    to = _offset(place, target, found, notes, clamp=clamp)
+    note = "; ".join(notes)
+    if isinstance(target, ToOffsets) and target.is_exact and to == target.offsets[place.partition].offset:
+        return replace(move, after=target.offsets[place.partition], is_exact=True, note=note)
+    return replace(move, after=keep_metadata(place.committed, to), note=note)
+
+
+def _offset(
+    place: GroupPartition, target: Target, found: Mapping[TopicPartition, int], notes: list[str], *, clamp: bool
+) -> int:
+    start, end = place.start, place.end
+    assert start is not None and end is not None
+    match target:
+        case ToEarliest():
+            return start
+        case ToLatest():
+            return end
+        case ToOffset(offset):
+            return _within(place, offset, notes, clamp=clamp)
+        case ToTime(timestamp_ms):
+            if found[place.partition] >= 0:
+                return found[place.partition]
+            notes.append(f"no record at or after {format_time(timestamp_ms)}: the end")
+            return end
+        case ShiftBy(records):
+            if place.committed is None:
+                raise UserError(
+                    f"Group {place.group} has committed nothing in {place.partition}, so there is nothing to shift "
+                    "from. Nothing was changed; use --to-earliest, --to-latest or --to-offset there."
+                )
+            return _within(place, place.committed.offset + records, notes, clamp=clamp)
+        case ToCurrent():
+            notes.append("the end")
+            return end
+        case ToOffsets(offsets):
+            return _within(place, offsets[place.partition].offset, notes, clamp=clamp)
+        case ToKey(found=records_found, is_after=is_after):
+            record = records_found[place.partition]
+            notes.append(f"the key is at offset {record.offset}, written {format_time(record.timestamp_ms)}")
+            return record.offset + is_after
+
+
+def _within(place: GroupPartition, offset: int, notes: list[str], *, clamp: bool) -> int:
+    start, end = place.start, place.end
+    assert start is not None and end is not None
+    if start <= offset <= end:
+        return offset
+    if not clamp:
+        raise UserError(
+            f"Offset {offset} is out of range in partition {place.partition.partition} of topic "
+            f"{place.partition.topic}, which holds offsets {start} to {end}. Nothing was changed; choose an offset in "
+            "this range, name the partitions that you mean (--topic NAME:0,1), or add --clamp to go to the nearer end."
+        )
+    notes.append(f"{offset} is below the log start" if offset < start else f"{offset} is beyond the end")
+    return start if offset < start else end

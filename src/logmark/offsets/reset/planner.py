@@ -1,0 +1,183 @@
+"""Plans a move of a group's committed offsets on any Kafka: looks at the group and its logs, and changes nothing."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from logmark.client.answers import Committed
+from logmark.client.client import Client
+from logmark.errors import ErrorCode, UserError
+from logmark.names import TopicPartition
+from logmark.offsets.commit_metadata import CommitMetadata
+from logmark.offsets.partitions import LogBounds
+from logmark.offsets.reset.members import check_inactive
+from logmark.offsets.reset.plan import ResetPlan, build_plan
+from logmark.offsets.reset.preview import add_preview
+from logmark.offsets.reset.targets import Target, ToOffsets, ToTime
+from logmark.offsets.suggestions import did_you_mean, unknown_group, unknown_topic
+
+TopicSelection = Mapping[str, Sequence[int] | None]
+
+
+def parse_topic_selection(texts: Sequence[str]) -> dict[str, list[int] | None]:
+    """Topics as they are written after --topic: `orders` is all partitions, `orders:0,2` these two."""
+    found: dict[str, list[int] | None] = {}
+    for text in texts:
+        topic, colon, numbers = text.partition(":")
+        if not topic:
+            raise UserError(f"{text!r} names no topic: write NAME or NAME:0,1.")
+        if not colon:
+            found[topic] = None
+            continue
+        parts = [part.strip() for part in numbers.split(",")]
+        if not all(part.isascii() and part.isdigit() for part in parts):
+            raise UserError(f"{text!r} does not name partitions: write {topic}:0,1 with numbers from 0 on.")
+        known = found.get(topic, [])
+        if known is not None:
+            found[topic] = sorted({*known, *(int(part) for part in parts)})
+    return found
+
+
+def plan_reset(
+    client: Client,
+    group: str,
+    topics: TopicSelection | None,
+    target: Target,
+    *,
+    create_group: bool = False,
+    allow_new_topics: bool = False,
+    clamp: bool = False,
+    with_preview: bool = False,
+    looked: Callable[[int, int], None] = lambda *_: None,
+    action: str = "reset",
+) -> ResetPlan:
+    """What a reset would do now; nothing is changed, and the group is not joined.
+
+    `topics` names topics, each with its partitions or None for all; None instead of a mapping stands for everything
+    that the group has committed, or for everything that the target itself names. Raises UserError for an unknown
+    topic, an active group, an unknown group unless `create_group`, a topic that nobody named and in which the group
+    has committed nothing unless `allow_new_topics`, and an offset out of range unless `clamp`. `with_preview` looks
+    at the records that are touched: when they were written, and how large they are.
+    """
+    description = client.describe_groups([group])[group]
+    committed = client.committed(group)
+    is_new = description.is_unknown and not committed
+    if is_new and not create_group:
+        raise UserError(
+            f"{unknown_group(client, group)} Nothing was changed; to create it with these offsets, add --create-group."
+        )
+    partitions = select_partitions(client, group, committed, topics, target)
+    if not (allow_new_topics or is_new):
+        _refuse_new_topics(group, committed, partitions, topics)
+    check_inactive(description)
+    bounds = LogBounds.fetch(client, partitions)
+    places = [bounds.group_partition(group, one, committed.get(one)) for one in partitions]
+    found = None
+    if isinstance(target, ToTime):
+        answers = client.list_offsets(dict.fromkeys(partitions, target.timestamp_ms))
+        found = {one: answer.offset for one, answer in answers.items()}
+    plan = build_plan(group, places, target, found=found, clamp=clamp, creates_group=is_new, action=action)
+    plan = replace(plan, topic_ids=fetch_topic_ids(client, partitions))
+    if with_preview:
+        plan = add_preview(client, plan, looked=looked)
+    return warn_if_moving(client, plan)
+
+
+def warn_if_moving(client: Client, plan: ResetPlan) -> ResetPlan:
+    """The plan with a warning if the group has moved while it was made: an Empty group that moves is in use."""
+    now = client.committed(plan.group, [move.partition for move in plan.moves])
+    moved = [move.partition for move in plan.moves if now.get(move.partition) != move.committed]
+    if not moved:
+        return plan
+    sentence = (
+        f"Group {plan.group} is in use although it has no members: it moved in {', '.join(map(str, moved[:3]))}"
+        f"{' and elsewhere' if len(moved) > 3 else ''} while this was planned, by {describe_committer(now.values())}."
+    )
+    return replace(plan, warnings=[*plan.warnings, sentence])
+
+
+def describe_committer(places: Iterable[Committed | None]) -> str:
+    """Who committed these places, as far as their marks tell."""
+    marks = [mark for one in places if one is not None and (mark := CommitMetadata.parse(one.metadata)) is not None]
+    return f"the query {max(marks, key=lambda mark: mark.generation).query}" if marks else "somebody"
+
+
+def offsets_of_group(client: Client, other: str) -> ToOffsets:
+    """The committed offsets of another group as a target; what that group has stored beside them stays there."""
+    places = client.committed(other)
+    if not places:
+        if client.describe_groups([other])[other].is_unknown:
+            raise UserError(f"{unknown_group(client, other)} Nothing was changed.")
+        raise UserError(f"Group {other} has committed nothing that could be copied. Nothing was changed.")
+    return ToOffsets(places, f"group {other}")
+
+
+def select_partitions(
+    client: Client,
+    group: str,
+    committed: Mapping[TopicPartition, Committed],
+    topics: TopicSelection | None,
+    target: Target,
+) -> list[TopicPartition]:
+    """The partitions that are meant; refuses those that are not there."""
+    named = list(target.offsets) if isinstance(target, ToOffsets) else None
+    if topics is None:
+        chosen = sorted(committed if named is None else named)
+        if not chosen:
+            raise UserError(f"Group {group} has committed nothing. Nothing was changed; name topics with --topic.")
+        numbers: dict[str, list[int]] = {}
+        for one in chosen:
+            numbers.setdefault(one.topic, []).append(one.partition)
+        return existing_partitions(client, numbers)
+    partitions = existing_partitions(client, topics)
+    if named is None:
+        return partitions
+    both = [one for one in partitions if one in named]
+    if not both:
+        raise UserError(
+            f"There is no offset for {', '.join(sorted(topics))} in {getattr(target, 'source', 'the target')}. "
+            "Nothing was changed."
+        )
+    return both
+
+
+def existing_partitions(client: Client, topics: TopicSelection) -> list[TopicPartition]:
+    """These partitions of these topics; raises a sentence for a topic or a partition that is not there."""
+    cluster = client.metadata(list(topics))
+    found: list[TopicPartition] = []
+    for topic, numbers in topics.items():
+        if cluster.errors.get(topic) == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            raise UserError(f"You are not allowed to see topic {topic}, if there is one. Nothing was changed.")
+        existing = cluster.partitions(topic)
+        if not existing:
+            raise UserError(
+                f"{unknown_topic(client, topic)} Nothing was changed; `logmark topics list` shows those that do."
+            )
+        for number in numbers or ():
+            if TopicPartition(topic, number) not in existing:
+                raise UserError(
+                    f"Topic {topic} has no partition {number}: it has {len(existing)}, numbered from 0. "
+                    "Nothing was changed."
+                )
+        found += existing if numbers is None else [TopicPartition(topic, number) for number in numbers]
+    return found
+
+
+def fetch_topic_ids(client: Client, partitions: Iterable[TopicPartition]) -> dict[str, str]:
+    """The ids of topics, by which a topic differs from a later one of the same name; none from a broker without ids."""
+    topics = client.metadata(sorted({one.topic for one in partitions})).topics
+    return {name: one.topic_id.hex() for name, one in topics.items() if any(one.topic_id)}
+
+
+def _refuse_new_topics(
+    group: str,
+    committed: Mapping[TopicPartition, Committed],
+    partitions: Sequence[TopicPartition],
+    named: TopicSelection | None,
+) -> None:
+    known = {one.topic for one in committed}
+    new = sorted({one.topic for one in partitions} - known - set(named or ()))
+    if new:
+        raise UserError(
+            f"Group {group} has committed nothing in {', '.join(new)}.{did_you_mean(new[0], known)} Nothing was "
+            "changed; name these topics with --topic, or add --allow-new-topics."
+        )

@@ -1,0 +1,598 @@
+"""A replay copies each record once, in order, whatever interrupts it."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logmark.client.client import Client
+from logmark.client.errors import BrokerUnreachable, RefusedByBroker
+from logmark.errors import ErrorCode, UserError
+from logmark.names import TopicPartition
+from logmark.offsets.bounded_replay import copier
+from logmark.offsets.bounded_replay.copier import ReplayCopier
+from logmark.offsets.bounded_replay.copy_headers import copy_source
+from logmark.offsets.bounded_replay.plan import check_unchanged, plan_target, resolve_ranges, start_run
+from logmark.offsets.bounded_replay.rate import Rate
+from logmark.offsets.bounded_replay.runs import ReplayRequest, ReplayRun, RunStore
+from logmark.offsets.records import Record, read_records
+from logmark.testing import Broker
+from logmark.wire import batches, codecs
+from tests.harness.brokers import BrokerUnderTest
+
+NOW = 1_700_000_000_000
+FOREVER = {"retention.ms": "-1"}
+
+
+class Killed(BaseException):
+    """The process is gone: nothing runs after it, not even what would tidy up."""
+
+
+@dataclass(slots=True)
+class Life:
+    """Counts the steps of a run and ends it at one of them; after Ctrl-C there is time to save."""
+
+    ends_at: int | None = None
+    end: type[BaseException] = Killed
+    steps: int = 0
+
+    def step(self) -> None:
+        if self.steps == self.ends_at:
+            self.ends_at = self.ends_at if self.end is Killed else None
+            raise self.end
+        self.steps += 1
+
+
+class MortalClient(Client):
+    """A client that may die before and after every write."""
+
+    life: Life
+
+    def produce(self, partition: TopicPartition, batch: bytes | bytearray) -> int:
+        self.life.step()
+        written = super().produce(partition, batch)
+        self.life.step()
+        return written
+
+
+class MortalStore(RunStore):
+    """A store that may die before and after every save."""
+
+    life: Life
+
+    def save(self, run: ReplayRun) -> None:
+        self.life.step()
+        super().save(run)
+        self.life.step()
+
+
+@dataclass(slots=True)
+class Stage:
+    """Two topics, a folder for runs, and clients on one broker."""
+
+    broker: BrokerUnderTest
+    client: MortalClient
+    folder: Path
+    source: str = ""
+    target: str = ""
+    clock: float = 0.0
+
+    def fill(self, batches_of: dict[int, list[list[tuple[bytes | None, bytes]]]], **options: Any) -> None:
+        for number, held in batches_of.items():
+            for index, records in enumerate(held):
+                self.client.produce(
+                    TopicPartition(self.source, number), batches.build(records, timestamp_ms=NOW + index, **options)
+                )
+
+    def begin(self, **asked: Any) -> ReplayRun:
+        request = ReplayRequest(topic=self.source, to_topic=self.target, **asked)
+        sought = resolve_ranges(self.client, request, now_ms=NOW)
+        goal = plan_target(self.client, self.client, request, sought, now_ms=NOW)
+        return start_run(self.client, request, sought, goal, target_cluster=goal.cluster_id, now_ms=NOW)
+
+    def copier(self, run: ReplayRun, *, life: Life | None = None, saves: bool = True, **options: Any) -> ReplayCopier:
+        store = MortalStore(self.folder)
+        self.client.life = store.life = life or Life()
+        return ReplayCopier(
+            self.client, self.client, run, store, clock=self.tick if saves else lambda: 0.0,
+            sleep=lambda seconds: None, **options,
+        )  # fmt: skip
+
+    def tick(self) -> float:
+        self.clock += 1
+        return self.clock
+
+    def copies(self, topic: str = "", since: ReplayRun | None = None) -> dict[TopicPartition, list[Record]]:
+        topic = topic or self.target
+        places = self.client.metadata([topic]).partitions(topic)
+        starts = {place: since.targets[place].end if since else 0 for place in places}
+        ends = self.client.latest(places)
+        return {place: list(read_records(self.client, place, starts[place], ends[place])) for place in places}
+
+    def came_from(self, run: ReplayRun) -> dict[TopicPartition, list[tuple[int, int]]]:
+        found = {}
+        for place, records in self.copies(since=run).items():
+            places = [copy_source(record.headers, run.id.encode()) for record in records]
+            found[place] = [one for one in places if one is not None]
+        return found
+
+
+@pytest.fixture
+def stage(broker: BrokerUnderTest, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
+    sources, targets = getattr(request, "param", (2, 3))
+    with MortalClient(broker.bootstrap_servers) as client:
+        client.life = Life()
+        yield Stage(
+            broker, client, tmp_path,
+            source=broker.create_topic("orders", sources, FOREVER),
+            target=broker.create_topic("sandbox", targets, FOREVER),
+        )  # fmt: skip
+
+
+def assert_once_and_in_order(stage: Stage, run: ReplayRun, expected: dict[int, int]) -> None:
+    """Every offset of the partitions was copied once, and each way from partition to partition is in order."""
+    found = stage.came_from(run)
+    counted = Counter(place for places in found.values() for place in places)
+    assert {(number, offset): 1 for number, size in expected.items() for offset in range(size)} == counted
+    for target, places in found.items():
+        for number in expected:
+            offsets = [offset for partition, offset in places if partition == number]
+            assert sorted(offsets) == offsets, f"out of order in {target}"
+
+
+def keyed(number: int, sizes: list[int]) -> list[list[tuple[bytes | None, bytes]]]:
+    values = iter(range(10_000))
+    return [[(b"k%d" % (value % 7), b"%d-%d" % (number, value)) for value, _ in zip(values, range(size), strict=False)]
+            for size in sizes]  # fmt: skip
+
+
+SIZES = [3, 1, 3]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many small writes, so that there are many points between them."""
+    monkeypatch.setattr(copier, "_GATHERED_BYTES", 1)
+    monkeypatch.setattr(copier, "_BATCH_BYTES", 600)
+
+
+@pytest.mark.parametrize(
+    ("end", "saves"),
+    [(Killed, True), (Killed, False), (KeyboardInterrupt, False)],
+    ids=["killed", "killed-without-a-save", "ctrl-c"],
+)
+def test_a_run_that_ends_at_any_step_and_is_resumed_copies_each_record_once(
+    stage: Stage, small: None, end: type[BaseException], saves: bool
+) -> None:
+    stage.fill({number: keyed(number, SIZES) for number in (0, 1)})
+    life = Life()
+    whole = stage.begin()
+    stage.copier(whole, life=life, saves=saves).copy()
+    assert_once_and_in_order(stage, whole, {0: 7, 1: 7})
+
+    # Apache Kafka takes longer for each of them, and sees every kind of step all the same.
+    for ends_at in range(0, life.steps, 1 if stage.broker.is_ours else 5):
+        begun = stage.begin()
+        with pytest.raises(end):
+            stage.copier(begun, life=Life(ends_at, end), saves=saves).copy()
+        known = begun if ends_at < 2 else RunStore(stage.folder).load(begun.id)
+        done = stage.copier(known, is_resumed=True, saves=saves).copy()
+
+        assert_once_and_in_order(stage, begun, {0: 7, 1: 7})
+        assert (14, True) == (done.copied, RunStore(stage.folder).load(begun.id).is_finished)
+
+
+def test_a_run_that_is_killed_again_and_again_copies_each_record_once(stage: Stage, small: None) -> None:
+    stage.fill({number: keyed(number, SIZES) for number in (0, 1)})
+    begun = stage.begin()
+    RunStore(stage.folder).save(begun)
+    for ends_at in (7, 5, 4, 6, 3):
+        with pytest.raises(Killed):
+            stage.copier(RunStore(stage.folder).load(begun.id), life=Life(ends_at), is_resumed=True).copy()
+    done = stage.copier(RunStore(stage.folder).load(begun.id), is_resumed=True).copy()
+
+    assert_once_and_in_order(stage, begun, {0: 7, 1: 7})
+    assert 14 == done.copied
+
+
+def test_the_first_save_comes_before_the_first_write(stage: Stage) -> None:
+    stage.fill({0: keyed(0, [3])})
+    begun = stage.begin()
+    with pytest.raises(Killed):
+        stage.copier(begun, life=Life(2)).copy()
+
+    assert begun.targets == RunStore(stage.folder).load(begun.id).targets
+    assert 0 == sum(map(len, stage.copies().values()))
+
+
+class LateBatch(MortalClient):
+    """Just before its first write, a batch arrives that the run before had sent."""
+
+    late: Callable[[], object] | None = None
+
+    def produce(self, partition: TopicPartition, batch: bytes | bytearray) -> int:
+        if self.late is not None:
+            late, self.late = self.late, None
+            late()
+        return super().produce(partition, batch)
+
+
+@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
+@pytest.mark.parametrize("late_size", [10, 3], ids=["the same batch", "a shorter one"])
+def test_a_batch_of_the_killed_run_that_arrives_late_is_not_written_twice(stage: Stage, late_size: int) -> None:
+    stage.fill({0: keyed(0, [10])})
+    begun = stage.begin()
+    dying = stage.copier(replace(begun, request=replace(begun.request, limit=late_size)), life=Life(2))
+    build, late = dying._batch, []
+
+    def kept(*arguments: Any) -> bytearray:
+        late.append(bytes(build(*arguments)))
+        return bytearray(late[-1])
+
+    dying._batch = kept  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        dying.copy()
+    stage.client.life = Life()
+    with LateBatch(stage.broker.bootstrap_servers) as client:
+        client.life = Life()
+        client.late = lambda: stage.client.produce(TopicPartition(stage.target, 0), late[0])
+        ReplayCopier(
+            stage.client, client, begun, RunStore(stage.folder), is_resumed=True, sleep=lambda seconds: None
+        ).copy()
+
+    assert client.late is None
+    assert_once_and_in_order(stage, begun, {0: 10})
+
+
+@pytest.mark.parametrize("stage", [(2, 1)], indirect=True)
+def test_a_late_batch_with_other_records_is_not_taken_for_the_one_that_was_sent(stage: Stage) -> None:
+    stage.fill({0: keyed(0, [4]), 1: keyed(1, [4])})
+    begun = stage.begin()
+    other = stage.copier(replace(begun, sources={1: begun.sources[1]}))
+    with LateBatch(stage.broker.bootstrap_servers) as client:
+        client.life = Life()
+        client.late = other.copy
+        done = ReplayCopier(
+            stage.client, client, begun, RunStore(stage.folder), is_resumed=True, sleep=lambda seconds: None
+        ).copy()
+
+    assert_once_and_in_order(stage, begun, {0: 4, 1: 4})
+    assert 8 == done.copied
+
+
+class Unclear(MortalClient):
+    """Its second write ends without a clear answer: it was written, or it was not."""
+
+    failure: UserError
+    is_written: bool
+    writes = 0
+
+    def produce(self, partition: TopicPartition, batch: bytes | bytearray) -> int:
+        self.writes += 1
+        if self.writes != 2:
+            return super().produce(partition, batch)
+        if self.is_written:
+            super().produce(partition, batch)
+        raise self.failure
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+@pytest.mark.parametrize(
+    "failure",
+    [BrokerUnreachable("gone"), RefusedByBroker(ErrorCode.REQUEST_TIMED_OUT, "late")],
+    ids=["no answer", "timed out"],
+)
+def test_what_an_unclear_answer_means_is_looked_up(
+    stage: Stage, small: None, failure: UserError, is_written: bool
+) -> None:
+    stage.fill({0: keyed(0, [6])})
+    begun = stage.begin()
+    with Unclear(stage.broker.bootstrap_servers) as client:
+        client.life, client.failure, client.is_written = Life(), failure, is_written
+        ReplayCopier(stage.client, client, begun, RunStore(stage.folder), sleep=lambda seconds: None).copy()
+
+    assert_once_and_in_order(stage, begun, {0: 6})
+
+
+class Shaken(MortalClient):
+    """Each second write finds its broker killed and started again: before it, or between it and its answer."""
+
+    node: Broker
+    writes = 0
+
+    def produce(self, partition: TopicPartition, batch: bytes | bytearray) -> int:
+        self.writes += 1
+        if self.writes % 4 == 0:
+            super().produce(partition, batch)
+        if self.writes % 2 == 0:
+            self.node.kill()
+            self.node.start()
+        if self.writes % 4 == 0:
+            raise BrokerUnreachable("The answer was lost.")
+        return super().produce(partition, batch)
+
+
+def test_a_broker_that_is_killed_and_comes_back_has_each_record_once(small: None, tmp_path: Path) -> None:
+    with Broker(subprocess=True, durability="sync") as node, Shaken(node.bootstrap_servers) as client:
+        client.life, client.node = Life(), node
+        broker = BrokerUnderTest("logmark", node.bootstrap_servers, node)
+        source, target = broker.create_topic("orders", 1, FOREVER), broker.create_topic("sandbox", 2, FOREVER)
+        stage = Stage(broker, MortalClient(node.bootstrap_servers), tmp_path, source=source, target=target)
+        stage.client.life = Life()
+        with stage.client:
+            stage.fill({0: keyed(0, [6])})
+            begun = stage.begin()
+            ReplayCopier(stage.client, client, begun, RunStore(tmp_path), sleep=lambda seconds: None).copy()
+            assert_once_and_in_order(stage, begun, {0: 6})
+        assert client.writes >= 4
+        broker.close()
+
+
+@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
+def test_copies_that_are_gone_are_missed_and_not_written_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.fill({0: keyed(0, [5, 5])})
+    begun = stage.begin()
+    with monkeypatch.context() as patched:
+        patched.setattr(copier, "_GATHERED_BYTES", 1)
+        stage.copier(begun).copy()
+    stage.broker.delete_records(stage.target, 10)
+
+    # As if the file knew of nothing that was written, and the target had lost it: only the broker remembers.
+    with pytest.raises(UserError, match=r"are gone.*--start-over"):
+        stage.copier(begun, is_resumed=True).copy()
+
+    assert 10 == stage.broker.end_offset(stage.target)
+
+
+@pytest.mark.parametrize("stage", [(1, 2)], indirect=True)
+def test_records_of_others_in_the_target_are_passed_over(stage: Stage, small: None) -> None:
+    stage.fill({0: keyed(0, [6])})
+    begun = stage.begin()
+    RunStore(stage.folder).save(begun)
+    with pytest.raises(Killed):
+        stage.copier(begun, life=Life(5)).copy()
+    foreign = [(b"logmark.replay.id", begun.id.encode()), (b"logmark.replay.partition", b"0"),
+               (b"logmark.replay.offset", b"999")]  # fmt: skip
+    for number in (0, 1):
+        stage.client.life = Life()
+        stage.client.produce(
+            TopicPartition(stage.target, number), batches.build([(b"k", b"v")], timestamp_ms=NOW, headers=[foreign])
+        )
+    done = stage.copier(RunStore(stage.folder).load(begun.id), is_resumed=True).copy()
+
+    assert 6 == done.copied
+    copied = sorted(place for places in stage.came_from(begun).values() for place in places if place[1] != 999)
+    assert [(0, offset) for offset in range(6)] == copied
+
+
+def test_each_copy_keeps_key_value_time_and_headers_and_goes_where_it_belongs(stage: Stage) -> None:
+    headers = [[("n", b"1"), ("n", None)]]
+    for number in (0, 1):
+        place = TopicPartition(stage.source, number)
+        stage.client.produce(place, batches.build([(b"k", None)], timestamp_ms=NOW + number, headers=headers))
+        stage.client.produce(place, batches.build([(None, b"v")], timestamp_ms=5))
+    stage.copier(stage.begin()).copy()
+
+    found = [record for records in stage.copies().values() for record in records]
+    keyed_ones = [record for record in found if record.key]
+    assert {(NOW, b"k", None), (NOW + 1, b"k", None)} == {(one.timestamp_ms, one.key, one.value) for one in keyed_ones}
+    assert [(b"n", b"1"), (b"n", None)] == list(keyed_ones[0].headers)[:2]
+    assert {(5, None, b"v")} == {(one.timestamp_ms, one.key, one.value) for one in found if not one.key}
+    places = {place.partition for place, records in stage.copies().items() for one in records if not one.key}
+    assert {0, 1} == places, "without a key the partition is the old one modulo the new count"
+    assert 1 == len([place for place, records in stage.copies().items() if any(one.key for one in records)])
+
+
+@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
+def test_batches_stay_compressed_or_get_another_codec_and_may_have_the_present_time(stage: Stage) -> None:
+    stage.fill({0: [[(b"k", b"v" * 100)]]}, codec=codecs.ZSTD)
+    stage.fill({0: [[(b"k", b"w" * 100)]]}, codec=codecs.GZIP)
+    stage.copier(stage.begin()).copy()
+    stage.copier(stage.begin(compression="lz4", timestamp="now"), now_ms=lambda: NOW + 99).copy()
+
+    headers, at = [], 0
+    data = stage.client.fetch(TopicPartition(stage.target, 0), 0).records
+    while at < len(data):
+        headers.append(batches.read_header(data, at))
+        at += headers[-1].size
+    assert [codecs.ZSTD, codecs.GZIP, codecs.LZ4] == [header.codec for header in headers]
+    assert [NOW, NOW, NOW + 99] == [header.max_timestamp for header in headers]
+
+
+@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
+def test_a_record_that_is_too_large_is_named_all_before_it_is_copied_and_the_run_goes_on(
+    stage: Stage, tmp_path: Path
+) -> None:
+    stage.fill({0: [[(b"k", b"a"), (b"k", b"b")], [(b"k", b"c"), (b"k", b"x" * 3000), (b"k", b"d")]]})
+    stage.client.alter_configs(stage.target, {"max.message.bytes": "2000"})
+    begun = stage.begin()
+    with pytest.raises(UserError, match=rf"offset 3 of {stage.source}-0 .*max\.message\.bytes.*--resume {begun.id}"):
+        stage.copier(begun).copy()
+    assert [(0, 0), (0, 1), (0, 2)] == stage.came_from(begun)[TopicPartition(stage.target, 0)]
+
+    stage.client.alter_configs(stage.target, {"max.message.bytes": "9000"})
+    stage.copier(RunStore(stage.folder).load(begun.id), is_resumed=True).copy()
+
+    assert_once_and_in_order(stage, begun, {0: 5})
+
+
+@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
+def test_a_record_without_a_key_is_named_when_the_target_is_compacted(stage: Stage) -> None:
+    stage.fill({0: [[(b"k", b"a"), (b"k", b"b"), (None, b"c"), (b"k", b"d")]]})
+    stage.client.alter_configs(stage.target, {"cleanup.policy": "compact"})
+    begun = stage.begin()
+    with pytest.raises(UserError, match=rf"offset 2 of {stage.source}-0 .*no key"):
+        stage.copier(begun).copy()
+
+    assert [(0, 0), (0, 1)] == stage.came_from(begun)[TopicPartition(stage.target, 0)]
+
+
+@pytest.mark.parametrize("stage", [(2, 2)], indirect=True)
+@pytest.mark.parametrize(("limit", "expected"), [(5, (5, 0)), (7, (7, 0)), (9, (7, 2))])
+def test_a_limit_holds_for_the_whole_run_also_when_it_was_interrupted(
+    stage: Stage, small: None, limit: int, expected: tuple[int, int]
+) -> None:
+    stage.fill({number: keyed(number, SIZES) for number in (0, 1)})
+    begun = stage.begin(limit=limit)
+    with pytest.raises(Killed):
+        stage.copier(begun, life=Life(7)).copy()
+    done = stage.copier(RunStore(stage.folder).load(begun.id), is_resumed=True).copy()
+
+    assert expected == tuple(source.copied for source in done.sources.values())
+    assert expected == tuple(source.next for source in done.sources.values())
+    for number, count in enumerate(expected):
+        copies = stage.came_from(begun)[TopicPartition(stage.target, number)]
+        assert [(number, offset) for offset in range(count)] == copies
+
+
+def test_a_run_is_not_taken_up_on_another_cluster_or_another_topic_of_the_name(stage: Stage) -> None:
+    begun = stage.begin()
+    topic = begun.topics[stage.target]
+    check_unchanged(stage.client, stage.client, begun)
+
+    for other, sentence in (
+        (replace(begun, source_cluster="x"), "copies from cluster x"),
+        (replace(begun, target_cluster="x"), "copies to cluster x"),
+        (replace(begun, source_topic_id="00"), f"Topic {stage.source} was deleted and created anew"),
+        (replace(begun, topics={stage.target: replace(topic, topic_id="00")}), f"{stage.target} was deleted and cre"),
+        (replace(begun, topics={"gone": topic}), r"Topic gone was deleted .*--start-over"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            check_unchanged(stage.client, stage.client, other)
+
+
+@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
+def test_the_rate_is_kept_by_the_clock(stage: Stage) -> None:
+    stage.fill({0: keyed(0, [45])})
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    begun = stage.begin()
+    stage.client.life = Life()
+    done = ReplayCopier(
+        stage.client, stage.client, begun, RunStore(stage.folder),
+        rate=Rate(records_per_s=50), clock=lambda: now[0], sleep=sleep,
+    ).copy()  # fmt: skip
+
+    assert (45, pytest.approx(0.8)) == (done.copied, now[0]), "four batches of ten go before the fifth"
+
+
+@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
+def test_a_slow_copy_tells_and_saves_its_progress_on_the_way(stage: Stage) -> None:
+    stage.fill({0: keyed(0, [3, 1, 3])})
+    steps: list[int] = []
+    begun = stage.begin()
+    with pytest.raises(KeyboardInterrupt):
+        copier = stage.copier(
+            begun, life=Life(14, KeyboardInterrupt), rate=Rate(records_per_s=4), step=steps.append
+        )  # fmt: skip
+        copier.copy()
+
+    # It was interrupted before it wrote the sixth.
+    assert [1] * 5 == [step for step in steps if step]
+    assert copier.describe_progress().startswith("5 records were copied and stay.")
+    assert 4 == RunStore(stage.folder).load(begun.id).sources[0].next
+
+
+@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
+def test_a_refused_write_names_the_record_that_was_not_written(stage: Stage) -> None:
+    stage.fill({0: keyed(0, [3])})
+    begun = stage.begin(begin="1")
+    with Unclear(stage.broker.bootstrap_servers) as client:
+        client.life, client.is_written, client.writes = Life(), False, 1
+        client.failure = RefusedByBroker(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "You are not allowed to.")
+        with pytest.raises(UserError, match=rf"not allowed to\. The record at offset 1 of {stage.source}-0 .*--resume"):
+            ReplayCopier(stage.client, client, begun, RunStore(stage.folder)).copy()
+
+
+@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
+def test_a_dead_letter_of_a_topic_that_is_gone_is_named(stage: Stage) -> None:
+    headers = [[("origin", b"gone")]]
+    stage.client.produce(
+        TopicPartition(stage.source, 0), batches.build([(b"k", b"v")], timestamp_ms=NOW, headers=headers)
+    )
+    request = ReplayRequest(topic=stage.source, to_original=("origin",))
+    sought = resolve_ranges(stage.client, request, now_ms=NOW)
+    begun = start_run(stage.client, request, sought, None, target_cluster=sought.cluster_id, now_ms=NOW)
+
+    with pytest.raises(UserError, match=rf"offset 0 of {stage.source}-0 cannot go to gone: Topic gone does not exist"):
+        stage.copier(begun).copy()
+
+
+@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
+def test_what_expired_before_it_was_read_is_counted_and_the_rest_is_copied(stage: Stage) -> None:
+    stage.fill({0: keyed(0, [5, 5])})
+    begun = stage.begin()
+    stage.broker.delete_records(stage.source, 5)
+    done = stage.copier(begun).copy()
+
+    assert (5, 5) == (done.expired, done.copied)
+    assert [(0, offset) for offset in range(5, 10)] == stage.came_from(begun)[TopicPartition(stage.target, 0)]
+
+
+@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
+def test_replays_that_feed_each_other_end(stage: Stage) -> None:
+    stage.fill({0: keyed(0, [3])})
+    stage.copier(stage.begin()).copy()
+    stage.source, stage.target = stage.target, stage.source
+    back = stage.copier(stage.begin()).copy()
+    allowed = stage.copier(stage.begin(max_hops=2)).copy()
+    again = stage.copier(stage.begin(max_hops=2)).copy()
+    stage.source, stage.target = stage.target, stage.source
+    third = stage.copier(stage.begin(max_hops=2, begin="3")).copy()
+
+    assert [(0, 3), (3, 0), (3, 0), (0, 6)] == [(run.copied, run.hopped) for run in (back, allowed, again, third)]
+
+
+@pytest.mark.parametrize("stage", [(1, 1)], indirect=True)
+def test_dead_letters_go_back_to_the_topics_that_their_headers_name(stage: Stage) -> None:
+    first, second = stage.broker.create_topic("clicks", 1, FOREVER), stage.target
+    named = [[("__connect.errors.topic", topic.encode())] if topic else [] for topic in (first, second, "", first)]
+    stage.client.produce(
+        TopicPartition(stage.source, 0),
+        batches.build([(b"k", b"%d" % n) for n in range(4)], timestamp_ms=NOW, headers=named),
+    )
+    request = ReplayRequest(topic=stage.source, to_original=("__connect.errors.topic",), strip_headers=("__connect.",))
+    sought = resolve_ranges(stage.client, request, now_ms=NOW)
+    begun = start_run(stage.client, request, sought, None, target_cluster=sought.cluster_id, now_ms=NOW)
+    with pytest.raises(Killed):
+        stage.copier(begun, life=Life(7)).copy()
+    done = stage.copier(RunStore(stage.folder).load(begun.id), is_resumed=True).copy()
+
+    def values(topic: str) -> list[bytes | None]:
+        return [record.value for records in stage.copies(topic).values() for record in records]
+
+    assert ([b"0", b"3"], [b"1"]) == (values(first), values(second))
+    assert (3, 1) == (done.copied, done.unaddressed)
+    assert b"logmark.replay.id" == stage.copies(first)[TopicPartition(first, 0)][0].headers[0][0]
+
+
+@pytest.mark.kafka
+def test_what_a_transaction_did_not_commit_is_not_copied(apache_kafka: BrokerUnderTest, tmp_path: Path) -> None:
+    source = apache_kafka.create_topic("orders", 1, FOREVER)
+    target = apache_kafka.create_topic("sandbox", 1, FOREVER)
+    producer = apache_kafka.producer(transactional_id=apache_kafka.unique("writer"))
+    producer.init_transactions(120)
+    for value, is_committed in (("a", True), ("b", False), ("c", True)):
+        producer.begin_transaction()
+        producer.produce(source, value)
+        producer.flush()
+        producer.commit_transaction(120) if is_committed else producer.abort_transaction(120)
+    producer.begin_transaction()
+    producer.produce(source, "open")
+    producer.flush()
+    with MortalClient(apache_kafka.bootstrap_servers) as client:
+        client.life = Life()
+        stage = Stage(apache_kafka, client, tmp_path, source=source, target=target)
+        note = resolve_ranges(client, ReplayRequest(topic=source), now_ms=NOW).spans[0].note
+        stage.copier(stage.begin()).copy()
+        found = stage.copies()[TopicPartition(target, 0)]
+    producer.abort_transaction(120)
+
+    assert [b"a", b"c"] == [record.value for record in found]
+    assert "ends where an open transaction begins" == note
