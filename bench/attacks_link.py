@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.load import connect, receive
 from logmark.wire import fetch, frames, messages
-from logmark.wire.schema import find_coordinator, join_group, sync_group
+from logmark.wire.schema import find_coordinator, join_group, list_offsets, sync_group
 
 CLIENT = "bench"
 # The topic that the well-behaved producer writes to, and its group member reads.
@@ -107,7 +107,15 @@ class Link:
 
     def exchange(self, made: bytes) -> memoryview:
         """Send a whole request and return its answer, which is valid until the next one."""
+        self.send(made)
+        return self.receive()
+
+    def send(self, made: bytes) -> None:
+        """Send whole requests."""
         self._socket.sendall(made)
+
+    def receive(self) -> memoryview:
+        """Return the next answer, which is valid until the one after it."""
         return receive(self._socket, self._buffer)
 
     def ask(self, schema: ModuleType, version: int, **fields: Any) -> Any:
@@ -121,6 +129,12 @@ class Link:
             if time.monotonic() > until:
                 raise RuntimeError(f"the broker found no coordinator of {group} in {deadline_s:g} s")
             time.sleep(0.05)
+
+    def log_end_offset(self, topic: str) -> int:
+        """Return the offset behind the last record of partition 0."""
+        partition = list_offsets.RequestPartition(partition_index=0, timestamp=-1)
+        wanted = list_offsets.RequestTopic(name=topic, partitions=[partition])
+        return int(self.ask(list_offsets, 5, replica_id=-1, topics=[wanted]).topics[0].partitions[0].offset)
 
     def join(self, group: str, member: str = "") -> Any:
         """Join a group, take part in its rebalance, and return the response to the JoinGroup."""

@@ -6,6 +6,7 @@ others wait for is then the broker.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -312,6 +313,94 @@ class WaitingFetches(Attacker):
                     self.saw["connections closed"] += 1
                     opened.remove(one)
         close_all(opened)
+
+
+class TailingFetches(Attacker):
+    """Waits for the next record of one log on very many connections, and lets it have small ones all the time."""
+
+    # Behind the correlation id, the throttle time, the error, the session, one topic and the head of one partition.
+    _HIGH_WATERMARK_AT = 4 + 4 + 2 + 4 + 4 + 2 + len(LOG_TOPIC) + 4 + 4 + 2
+
+    def prepare(self) -> None:
+        self.fill(LOG_TOPIC, 1)
+
+    def attack(self) -> None:
+        opened = self.open_many(self.sizes["fetches"])
+        ready = select.epoll()
+        by_descriptor = {one.fileno(): one for one in opened}
+        producer = Link(self.address)
+        made = {(end := producer.log_end_offset(LOG_TOPIC)): self._request(end)}
+        for one in opened:
+            ready.register(one.fileno(), select.EPOLLIN)
+            one.sendall(made[end])
+        self.extend()
+        threading.Thread(target=self._produce, args=(producer,), daemon=True).start()
+        buffer = bytearray(1 << 20)
+        while not self.is_over:
+            for descriptor, _ in ready.poll(0.2):
+                one = by_descriptor[descriptor]
+                try:
+                    end = struct.unpack_from(">q", receive(one, buffer), self._HIGH_WATERMARK_AT)[0]
+                    if end not in made:
+                        made = {end: self._request(end)}
+                    one.sendall(made[end])
+                    self.saw["answers"] += 1
+                except LOST:
+                    self.saw["connections closed"] += 1
+                    ready.unregister(descriptor)
+        close_all(opened)
+
+    def _request(self, offset: int) -> bytes:
+        return link.fetch_request({LOG_TOPIC: offset}, max_wait_ms=30_000)
+
+    def _produce(self, one: Link) -> None:
+        made = wire.produce_request(LOG_TOPIC, 0, wire.batch(bytes(100), 1))
+        with contextlib.suppress(*LOST):
+            while not self.is_over:
+                one.exchange(made)
+                self.saw["records"] += 1
+                time.sleep(1 / self.sizes["records_per_second"])
+
+
+class NewGroups(Attacker):
+    """Commits an offset of another group with every request, many requests at a time on each connection."""
+
+    def attack(self) -> None:
+        self.in_threads(self.sizes["connections"], self._commit)
+
+    def _commit(self, number: int) -> None:
+        partition = offset_commit.RequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
+        topic = offset_commit.RequestTopic(name=PROBE_TOPIC, partitions=[partition])
+        # The requests differ in the name of the group only.
+        head, tail = request(offset_commit, 7, group_id="g" * 20, member_id="", topics=[topic]).split(b"g" * 20)
+        pending = self.sizes["at_once"]
+        groups = itertools.count()
+
+        def commit(one: Link) -> None:
+            names = (f"{number:05}-{next(groups):014}".encode() for _ in range(pending))
+            one.send(b"".join(head + name + tail for name in names))
+            for _ in range(pending):
+                answer = link.read(offset_commit, 7, one.receive())
+                error = answer.topics[0].partitions[0].error_code
+                self.saw[f"commits with error code {error}" if error else "commits"] += 1
+
+        self.repeat(commit)
+
+
+class TopicChurn(Attacker):
+    """Creates topics in one request, deletes them in another, and begins again."""
+
+    def attack(self) -> None:
+        names = [f"churn-{number:05}" for number in range(self.sizes["topics"])]
+        topics = [new_topic(name, self.sizes["partitions"]) for name in names]
+
+        def churn(one: Link) -> None:
+            created = one.ask(create_topics, 5, topics=topics, timeout_ms=60_000)
+            self.saw["topics refused"] += sum(topic.error_code != 0 for topic in created.topics)
+            one.ask(delete_topics, 4, topic_names=names, timeout_ms=60_000)
+            self.saw["partitions deleted"] += len(names) * self.sizes["partitions"]
+
+        self.repeat(churn)
 
 
 class LargeJoins(Attacker):
@@ -711,6 +800,14 @@ ATTACKS = {
             tiny={"topics": 50},
         ),
         Attack(
+            name="topic-churn",
+            sentence="{topics:,} topics with {partitions} partitions each are created and deleted again and again.",
+            attacker=TopicChurn,
+            full={"topics": 1000, "partitions": 10},
+            quick={"topics": 200},
+            tiny={"topics": 5},
+        ),
+        Attack(
             name="repeated-names",
             sentence="DescribeConfigs requests that name one topic {names:,} times, one after the other.",
             attacker=RepeatedNames,
@@ -723,6 +820,13 @@ ATTACKS = {
             attacker=WaitingFetches,
             full={"fetches": 50, "min_bytes": 1_000_000_000, **_RECORDS},
             tiny={"fetches": 5, "megabytes": 10},
+        ),
+        Attack(
+            name="tailing-fetches",
+            sentence="{fetches:,} connections wait for each record of a log that gets {records_per_second} a second.",
+            attacker=TailingFetches,
+            full={"fetches": 2000, "records_per_second": 100},
+            tiny={"fetches": 50},
         ),
         Attack(
             name="large-joins",
@@ -746,6 +850,13 @@ ATTACKS = {
             full={"members": 1000, "groups": 1000},
             quick={"members": 200, "groups": 200},
             tiny={"members": 10, "groups": 10},
+        ),
+        Attack(
+            name="new-groups",
+            sentence="{connections} connections commit, {at_once} requests at a time, each for another group.",
+            attacker=NewGroups,
+            full={"connections": 4, "at_once": 100},
+            tiny={"connections": 1, "at_once": 10},
         ),
         Attack(
             name="bombs",

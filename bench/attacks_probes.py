@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench import wire
 from bench.attacks_link import FETCH_VERSION, PROBE_TOPIC, Link, fetch_request
 from logmark.wire import batches, fetch, frames
-from logmark.wire.schema import heartbeat, list_offsets, offset_commit
+from logmark.wire.schema import heartbeat, offset_commit
 
 GROUP = "well-behaved"
 INTERVAL_S = 0.01
@@ -121,10 +121,7 @@ class Consumer(Probe):
 
     def open(self, link: Link) -> None:
         if self._offset is None:
-            partition = list_offsets.RequestPartition(partition_index=0, timestamp=-1)
-            topic = list_offsets.RequestTopic(name=PROBE_TOPIC, partitions=[partition])
-            answer = link.ask(list_offsets, 5, replica_id=-1, topics=[topic])
-            self._offset = answer.topics[0].partitions[0].offset
+            self._offset = link.log_end_offset(PROBE_TOPIC)
 
     def send(self, link: Link) -> None:
         assert self._offset is not None

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from logmark.broker import server
-from logmark.broker.answers import Body
+from logmark.broker.answers import Body, LateAnswer
 from logmark.broker.api import fetch as fetch_api
 from logmark.broker.api import find_coordinator, join_group
 from logmark.broker.config import BrokerConfig
@@ -29,6 +29,7 @@ from logmark.testing import Broker
 from logmark.wire import batches, fetch, frames, messages
 from logmark.wire.schema import metadata
 from tests.broker.test_connection import answer, asks_produce, connected, is_served
+from tests.broker.test_long_requests import wait_for
 from tests.coordination.wire import Wire
 
 VALUE_BYTES = 900_000
@@ -350,7 +351,7 @@ def test_of_many_fetches_that_come_at_once_some_are_read_in_each_turn_of_the_loo
                 *(ask() for _ in range(11)),
                 ask(offset=RECORDS, max_wait_ms=60_000),
             ]
-            late = [each for each in asked if isinstance(each, asyncio.Future)]
+            late = [each for each in asked if isinstance(each, LateAnswer)]
             assert [False] * 13 == [each.done() for each in late]
             read_at = dict.fromkeys(range(12), 0)
             is_waiting_at = 0
@@ -372,7 +373,7 @@ def test_of_many_fetches_that_come_at_once_some_are_read_in_each_turn_of_the_loo
             async with connection_to(broker) as (other, producer):
                 producer.write(asks_produce(1, b"news"))
                 await read_answer(other)
-            await asyncio.wait_for(late[12], 60)
+            await wait_for(late[12].done)
 
     run_broker(tmp_path, check)
 

@@ -67,11 +67,12 @@ Buffers = list[Buffer]
 class LateAnswer:
     """A response that a connection waits for; what a connection asks of a future it can ask of this."""
 
-    __slots__ = ("_callback", "_convert", "_is_cancelled", "_is_done", "_result")
+    __slots__ = ("_callback", "_convert", "_error", "_is_cancelled", "_is_done", "_result")
 
     def __init__(self) -> None:
         self._callback: Callable[[Any], object] | None = None
         self._convert: Callable[[Buffers], Buffers] | None = None
+        self._error: Exception | None = None
         self._is_cancelled = False
         self._is_done = False
         self._result: Buffers | None = None
@@ -81,6 +82,15 @@ class LateAnswer:
         if self._is_done:
             return
         self._result = result if self._convert is None or result is None else self._convert(result)
+        self._is_done = True
+        if self._callback is not None:
+            self._callback(self)
+
+    def fail(self, error: Exception) -> None:
+        """Tell the connection that there is no response; it logs the error and is closed."""
+        if self._is_done:
+            return
+        self._error = error
         self._is_done = True
         if self._callback is not None:
             self._callback(self)
@@ -107,8 +117,8 @@ class LateAnswer:
     def cancelled(self) -> bool:
         return self._is_cancelled
 
-    def exception(self) -> None:
-        return None
+    def exception(self) -> Exception | None:
+        return self._error
 
     def result(self) -> Buffers | None:
         return self._result

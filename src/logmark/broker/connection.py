@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from logmark.broker.answers import Buffers, LateAnswer
@@ -84,6 +84,9 @@ class Connection(asyncio.BufferedProtocol):
         self.active_at = 0.0
         # Since when the client does not take its responses.
         self.blocked_at: float | None = None
+        # The line in which its fetches wait for their turn, and how many wait there that are not decoded yet.
+        self.fetch_line: Hashable = None
+        self.undecoded_fetches = 0
 
     # -- the transport's side ------------------------------------------------------------------
 

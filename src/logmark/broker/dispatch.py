@@ -236,7 +236,7 @@ class Dispatcher:
                 if not answered.done():
                     answered.set_exception(error)
                 return
-            if isinstance(body, asyncio.Future):
+            if isinstance(body, asyncio.Future | LateAnswer):
                 body.add_done_callback(lambda body: _copy(body, answered))
                 # A lost connection takes its waiting fetches with it; a join goes on, as its member does.
                 if not isinstance(body, asyncio.Task):
@@ -484,7 +484,7 @@ def _as_future(late: LateReply) -> "asyncio.Future[messages.Message]":
     return future
 
 
-def _copy(done: "asyncio.Future[Buffers | None]", to: "asyncio.Future[Buffers | None]") -> None:
+def _copy(done: "asyncio.Future[Buffers | None] | LateAnswer", to: "asyncio.Future[Buffers | None]") -> None:
     if to.done():
         return
     if done.cancelled():

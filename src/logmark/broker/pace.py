@@ -6,8 +6,8 @@ one after another. So the length of a turn does not grow with the number of long
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Generator, Hashable, Iterable
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from logmark.errors import Refused
@@ -73,10 +73,43 @@ class Pace:
             await _line().wait()
 
 
+class _Lines:
+    """Reads that wait in several lines: each line has one of them in turn."""
+
+    __slots__ = ("_order", "_reads")
+
+    def __init__(self) -> None:
+        self._reads: dict[Hashable, deque[Callable[[], None]]] = {}
+        self._order: deque[Hashable] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._order)
+
+    def add(self, line: Hashable, read: Callable[[], None]) -> None:
+        """Add a read at the end of a line."""
+        reads = self._reads.get(line)
+        if reads is None:
+            reads = self._reads[line] = deque()
+            self._order.append(line)
+        reads.append(read)
+
+    def take(self) -> Callable[[], None]:
+        """Take out the first read of the next line."""
+        line = self._order.popleft()
+        reads = self._reads[line]
+        read = reads.popleft()
+        if reads:
+            self._order.append(line)
+        else:
+            del self._reads[line]
+        return read
+
+
 class ReadTurns:
     """The records that are read in one turn of the event loop, over all connections; what comes later waits.
 
-    Connections are not limited by each other elsewhere: hundreds of them may send a fetch in the same moment.
+    Connections are not limited by each other elsewhere: hundreds of them may send a fetch in the same moment, or wait
+    for the same record. Those who read the same partition are one line, so that others do not stand behind all of them.
     """
 
     BYTES_IN_A_TURN = 4 * 1024 * 1024
@@ -84,18 +117,25 @@ class ReadTurns:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._bytes = 0
-        self._waiting: deque[Callable[[], None]] = deque()
-        self._waiting_short: deque[Callable[[], None]] = deque()
+        self._waiting = _Lines()
+        self._waiting_short = _Lines()
+        self._has_too_many = False
         self._is_next_turn_due = False
+        # What was read for one of those who wait, while others follow in the same turn; None outside of it.
+        self.shared: dict[Hashable, Any] | None = None
 
     @property
     def is_over(self) -> bool:
         """Whether a read has to wait for a later turn."""
-        return self._bytes >= self.BYTES_IN_A_TURN or self.has_waiting
+        return self._bytes >= self.BYTES_IN_A_TURN or self._has_waiting
 
     @property
-    def has_waiting(self) -> bool:
-        """Whether others wait to read."""
+    def is_contended(self) -> bool:
+        """Whether others wait to read, and more than fits into one turn."""
+        return self._has_too_many and self._has_waiting
+
+    @property
+    def _has_waiting(self) -> bool:
         return bool(self._waiting or self._waiting_short)
 
     def count(self, size_bytes: int) -> None:
@@ -104,9 +144,14 @@ class ReadTurns:
         if size_bytes:
             self._begin_next_turn()
 
-    def wait(self, read: Callable[[], None], *, is_short: bool) -> None:
-        """Read in a later turn, in the order of the calls, but short reads first: they have half of each turn."""
-        (self._waiting_short if is_short else self._waiting).append(read)
+    def wait(self, read: Callable[[], None], *, line: Hashable, is_short: bool) -> None:
+        """Read in a later turn, in the order of the calls, but short reads first: they have half of each turn.
+
+        The lines are served in turn, one read of each.
+        """
+        if self._bytes >= self.BYTES_IN_A_TURN:
+            self._has_too_many = True
+        (self._waiting_short if is_short else self._waiting).add(line, read)
         self._begin_next_turn()
 
     def _begin_next_turn(self) -> None:
@@ -117,11 +162,14 @@ class ReadTurns:
     def _next_turn(self) -> None:
         self._is_next_turn_due = False
         self._bytes = 0
+        self.shared = {}
         while self._waiting_short and self._bytes < self.BYTES_IN_A_TURN // 2:
-            self._waiting_short.popleft()()
+            self._waiting_short.take()()
         while self._waiting and self._bytes < self.BYTES_IN_A_TURN:
-            self._waiting.popleft()()
-        if self.has_waiting:
+            self._waiting.take()()
+        self.shared = None
+        self._has_too_many = self._has_waiting
+        if self._has_waiting:
             self._begin_next_turn()
 
 

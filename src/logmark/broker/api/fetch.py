@@ -9,15 +9,17 @@ Who asks for committed records only gets batches below the last stable offset, a
 """
 
 import asyncio
+import copy
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from logmark.broker import unreadable
-from logmark.broker.answers import Buffer, LongWork
+from logmark.broker.answers import Buffer, LateAnswer, LongWork
 from logmark.broker.pace import Steps, run_at_once, run_in_turns
 from logmark.broker.sessions import FetchSession
-from logmark.errors import ErrorCode, Refused
+from logmark.errors import ErrorCode, Malformed, Refused
+from logmark.log.file_range import FileRange
 from logmark.log.partition import Partition
 from logmark.names import TopicPartition
 from logmark.wire import fetch as wire
@@ -47,8 +49,9 @@ RANGE_BYTES_MIN = 4 * 1024
 # So many partitions are looked at in some milliseconds; more in turns. A longer request is decoded in a thread.
 LARGE = 500
 LARGE_BYTES = 16 * 1024
-# To look at a partition takes as long as to read so many bytes.
+# To look at a partition takes as long as to read so many bytes, and so does a request that is decoded late.
 PARTITION_COST = 16 * 1024
+DECODE_COST = 8 * 1024
 # What a waiting fetch takes in memory, about, and each of its partitions.
 FETCH_BYTES, PARTITION_BYTES = 2000, 600
 
@@ -58,41 +61,24 @@ Collected = list[tuple[TopicPartition, Answer]]
 
 def handle_frame(
     frame: memoryview, body_at: int, at: "Request", *, refuse_with: ErrorCode | None
-) -> "Buffers | asyncio.Future[Buffers | None] | LongWork":
+) -> "Buffers | LateAnswer | LongWork":
     """Answers with what there is, or when there is enough."""
     decode = partial(wire.decode_request, at.version, frame, body_at)
     if len(frame) > LARGE_BYTES:
         return LongWork(_handle_large(decode, at, refuse_with))
-    return _handle(decode(), at, refuse_with)
+    fetch = _Fetch(at)
+    if refuse_with is None and at.broker.read_turns.is_over:
+        # Thousands may come in the same moment: even to decode them takes many turns.
+        fetch.wait_for_turn(decode, FETCH_BYTES + len(frame))
+        return fetch
+    return fetch.begin(decode(), refuse_with)
 
 
 async def _handle_large(
     decode: Callable[[], wire.FetchRequest], at: "Request", refuse_with: ErrorCode | None
-) -> "Buffers | asyncio.Future[Buffers | None]":
-    answer = _handle(await at.broker.dispatcher.in_thread(decode), at, refuse_with)
+) -> "Buffers | LateAnswer | None":
+    answer = _Fetch(at).begin(await at.broker.dispatcher.in_thread(decode), refuse_with)
     return await answer.work if isinstance(answer, LongWork) else answer  # type: ignore[return-value]
-
-
-def _handle(
-    request: wire.FetchRequest, at: "Request", refuse_with: ErrorCode | None
-) -> "Buffers | asyncio.Future[Buffers | None] | LongWork":
-    try:
-        if request.replica_id not in (CONSUMER, DEBUG_CONSUMER):
-            # Replicas are brokers, and there is no other broker (CVE-2018-1288).
-            raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        if refuse_with is not None:
-            raise Refused(refuse_with)
-    except Refused as refused:
-        return _refusal(request, refused.code, at.version)
-    try:
-        session, only_news = at.broker.fetch_sessions.resume(request)
-    except Refused as refused:
-        # A session's error is the whole answer: there are no partitions to speak of.
-        none: list[tuple[str, list[Answer]]] = []
-        return wire.encode_response(
-            at.version, throttle_time_ms=0, error_code=int(refused.code), session_id=0, topics=none
-        )
-    return _Fetch(request, session, only_news, at).begin()
 
 
 def _refusal(request: wire.FetchRequest, code: ErrorCode, version: int) -> "Buffers":
@@ -118,7 +104,7 @@ class _Watch:
     def begin(self) -> None:
         """Count from here: everything before was read."""
         self._shown_bytes = self.partition.shown_bytes
-        self._stable = self.partition.last_stable_offset
+        self._stable = self.partition.last_stable_offset if self._is_committed else 0
 
     def __call__(self) -> None:
         grown = self.partition.shown_bytes - self._shown_bytes
@@ -129,54 +115,120 @@ class _Watch:
         self._fetch.count(grown or None)
 
 
-class _Fetch:
+class _Fetch(LateAnswer):
     """One fetch from its arrival to its answer."""
 
     __slots__ = (
-        "_answered", "_at", "_bytes", "_grown", "_is_changed", "_is_due", "_is_over", "_memory_bytes", "_only_news",
-        "_reading", "_request", "_session", "_timer", "_wanted", "_watches",
+        "_at", "_bytes", "_grown", "_is_changed", "_is_due", "_is_over", "_memory_bytes", "_only_news", "_reading",
+        "_request", "_session", "_timer", "_wanted", "_watches",
     )  # fmt: skip
 
-    def __init__(
-        self, request: wire.FetchRequest, session: FetchSession | None, only_news: bool, at: "Request"
-    ) -> None:
-        self._request = request
-        self._session = session
-        self._only_news = only_news
+    def __init__(self, at: "Request") -> None:
+        super().__init__()
         self._at = at
-        # Of a partition that is asked for twice the last counts, as in Kafka.
-        partitions = session.partitions if session is not None else {
-            TopicPartition(topic, each.partition): each for topic, asked in request.topics for each in asked
-        }  # fmt: skip
-        self._wanted: list[tuple[TopicPartition, wire.FetchPartition]] = list(partitions.items())
-        self._answered: asyncio.Future[Buffers | None] | None = None
+        self._request: wire.FetchRequest
+        self._session: FetchSession | None = None
+        self._only_news = False
+        self._wanted: list[tuple[TopicPartition, wire.FetchPartition]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._watches: list[_Watch] = []
+        # Whether it stands in line to read again.
         self._is_due = False
         # Whether the client waits no more.
-        self._is_over = request.max_wait_ms <= 0
+        self._is_over = False
         # How many bytes there are for it, at most.
         self._bytes = 0
         # The read of many partitions that is under way; what became visible meanwhile, and whether more changed.
         self._reading: asyncio.Task[None] | None = None
         self._grown = 0
         self._is_changed = False
-        self._memory_bytes = FETCH_BYTES + PARTITION_BYTES * len(self._wanted)
+        # What it holds of the memory budget while it waits.
+        self._memory_bytes = 0
 
-    def begin(self) -> "Buffers | asyncio.Future[Buffers | None] | LongWork":
-        """Return the answer, or a future if it has to wait for records, or for its turn to read them."""
+    # Beginning
+
+    def begin(self, request: wire.FetchRequest, refuse_with: ErrorCode | None) -> "Buffers | LateAnswer | LongWork":
+        """Return the answer, or this fetch if it has to wait for records."""
+        refused = self._accept(request, refuse_with)
+        if refused is not None:
+            return refused
         if len(self._wanted) > LARGE:
-            return LongWork(self._begin_large())
-        if self._at.broker.read_turns.is_over:
-            answered = self._answer_later()
-            self._at.broker.read_turns.wait(self._begin_late, is_short=self._records_behind() <= SHORT_RECORDS)
-            return answered
-        collected, is_enough = run_at_once(self._collect())
-        if self._is_answered_now(is_enough):
-            return self._encoded(collected)
-        answered = self._answer_later()
-        self._watch()
-        return answered
+            return LongWork(self._answer_large())
+        answer = self._read(may_wait=self._has_room())
+        if answer is None:
+            self._hold(self._waiting_bytes)
+            self._watch()
+            return self
+        return answer
+
+    def _accept(self, request: wire.FetchRequest, refuse_with: ErrorCode | None) -> "Buffers | None":
+        """Take the request, or return the answer that refuses it."""
+        if request.replica_id not in (CONSUMER, DEBUG_CONSUMER):
+            # Replicas are brokers, and there is no other broker (CVE-2018-1288).
+            refuse_with = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        if refuse_with is not None:
+            return _refusal(request, refuse_with, self._at.version)
+        try:
+            session, self._only_news = self._at.broker.fetch_sessions.resume(request)
+        except Refused as refused:
+            # A session's error is the whole answer: there are no partitions to speak of.
+            none: list[tuple[str, list[Answer]]] = []
+            return wire.encode_response(
+                self._at.version, throttle_time_ms=0, error_code=int(refused.code), session_id=0, topics=none
+            )
+        self._request = request
+        self._session = session
+        # Of a partition that is asked for twice the last counts, as in Kafka.
+        partitions = session.partitions if session is not None else {
+            TopicPartition(topic, each.partition): each for topic, asked in request.topics for each in asked
+        }  # fmt: skip
+        self._wanted = list(partitions.items())
+        self._is_over = request.max_wait_ms <= 0
+        connection = self._at.connection
+        if self._wanted and not connection.undecoded_fetches:
+            # Not before: the fetches of a connection are decoded in order.
+            connection.fetch_line = self._wanted[0][0]
+        return None
+
+    def wait_for_turn(self, decode: Callable[[], wire.FetchRequest], memory_bytes: int) -> None:
+        """Decode the request when it is its turn, and begin."""
+        self._hold(memory_bytes)
+        self._at.connection.undecoded_fetches += 1
+        self._stand_in_line(partial(self._begin_late, decode), is_short=True)
+
+    def _begin_late(self, decode: Callable[[], wire.FetchRequest]) -> None:
+        connection = self._at.connection
+        connection.undecoded_fetches -= 1
+        if self.done():
+            return
+        read_turns = self._at.broker.read_turns
+        read_turns.count(DECODE_COST)
+        try:
+            refused = self._accept(decode(), None)
+        except Malformed as error:
+            connection.refuse(str(error))
+            return
+        if refused is not None:
+            self.complete(refused)
+        elif len(self._wanted) > LARGE:
+            connection.hold_during(asyncio.ensure_future(self._begin_large()))
+        else:
+            self._hold(self._waiting_bytes)
+            if self._records_behind() > SHORT_RECORDS:
+                self._stand_in_line(self._read_late, is_short=False)
+            else:
+                self._read_late()
+
+    def _stand_in_line(self, read: Callable[[], None], *, is_short: bool) -> None:
+        self._at.broker.read_turns.wait(
+            partial(self._take_turn, read), line=self._at.connection.fetch_line, is_short=is_short
+        )
+
+    def _take_turn(self, read: Callable[[], None]) -> None:
+        try:
+            read()
+        except Exception as error:  # noqa: BLE001 - the connection logs it and is closed
+            self.fail(error)
 
     def _records_behind(self) -> int:
         """Return how many records there are for it, at most."""
@@ -187,34 +239,42 @@ class _Fetch:
                 count += max(partition.high_watermark - wanted.fetch_offset, 0)
         return count
 
-    async def _begin_large(self) -> "asyncio.Future[Buffers | None]":
-        # It watches before it reads: others have their turns meanwhile, and may append.
-        answered = self._answer_later()
-        self._watch()
-        self._is_over = self._is_answered_now(False)
-        await self._read_large()
-        return answered
-
-    def _begin_late(self) -> None:
-        assert self._answered is not None
-        if self._answered.done():
+    def _read_late(self) -> None:
+        if self.done():
             return
-        collected, is_enough = run_at_once(self._collect())
-        if self._is_answered_now(is_enough):
-            self._answered.set_result(self._encoded(collected))
-        else:
+        answer = self._read(may_wait=self._has_room())
+        if answer is None:
             self._watch()
+        else:
+            self.complete(answer)
 
-    def _is_answered_now(self, is_enough: bool) -> bool:
-        # Where memory is short nobody waits: the client asks again.
-        return is_enough or self._is_over or not self._at.broker.budget.has_room(self._memory_bytes)
+    async def _answer_large(self) -> "Buffers | LateAnswer | None":
+        await self._begin_large()
+        if (error := self.exception()) is not None:
+            raise error
+        return self.result() if self.done() else self
 
-    def _answer_later(self) -> "asyncio.Future[Buffers | None]":
-        broker = self._at.broker
-        broker.budget.hold(self._memory_bytes)
-        self._answered = broker.loop.create_future()
-        self._answered.add_done_callback(self._end)
-        return self._answered
+    async def _begin_large(self) -> None:
+        # It watches before it reads: others have their turns meanwhile, and may append.
+        self._is_over = self._is_over or not self._has_room()
+        self._hold(self._waiting_bytes)
+        self._watch()
+        await self._read_large()
+
+    # Waiting
+
+    @property
+    def _waiting_bytes(self) -> int:
+        return FETCH_BYTES + PARTITION_BYTES * len(self._wanted)
+
+    def _has_room(self) -> bool:
+        """Return whether it may wait: where memory is short nobody does, and the client asks again."""
+        return self._at.broker.budget.has_room(self._waiting_bytes)
+
+    def _hold(self, memory_bytes: int) -> None:
+        """Hold so much of the memory budget until the end."""
+        self._at.broker.budget.hold(memory_bytes - self._memory_bytes)
+        self._memory_bytes = memory_bytes
 
     def _watch(self) -> None:
         """Wait for records, as long as the client does."""
@@ -239,70 +299,110 @@ class _Fetch:
         # Many changes in one turn of the loop are one reason to look.
         if not self._is_due and (grown is None or self._bytes >= self._request.min_bytes):
             self._is_due = True
-            self._at.broker.loop.call_soon(self._look_again)
+            self._look_again()
 
     def _end_wait(self) -> None:
         self._is_over = True
         self._look_again()
 
     def _look_again(self) -> None:
-        if self._answered is None or self._answered.done() or self._reading is not None:
+        """Read when it is its turn: not now, because a record may be there for thousands."""
+        if self.done() or self._reading is not None:
             return
         if len(self._wanted) > LARGE:
             self._reading = asyncio.ensure_future(self._read_large())
-        elif self._at.broker.read_turns.is_over:
-            self._at.broker.read_turns.wait(self._read_again, is_short=self._bytes <= SHORT_BYTES)
         else:
-            self._read_again()
+            self._stand_in_line(self._read_again, is_short=self._bytes <= SHORT_BYTES)
 
     def _read_again(self) -> None:
         self._is_due = False
-        if self._answered is None or self._answered.done():
+        if self.done():
             return
-        collected, is_enough = run_at_once(self._collect())
-        if is_enough or self._is_over:
-            self._answered.set_result(self._encoded(collected))
+        answer = self._read(may_wait=True)
+        if answer is not None:
+            self.complete(answer)
             return
         for watch in self._watches:
             watch.begin()
 
     async def _read_large(self) -> None:
         """Read many partitions while others have their turns, and answer if there is enough."""
-        assert self._answered is not None
         self._reading = asyncio.current_task()
         try:
-            while not self._answered.done():
+            while not self.done():
                 self._grown, self._is_changed = 0, False
                 for watch in self._watches:
                     watch.begin()
                 collected, is_enough = await run_in_turns(self._collect())
-                if self._answered.done():
+                if self.done():
                     return
                 if is_enough or self._is_over:
-                    self._answered.set_result(self._encoded(collected))
+                    self.complete(self._encoded(collected))
                 # What became visible meanwhile may have been read or not.
                 self._bytes += self._grown
                 if not self._is_changed and self._bytes < self._request.min_bytes:
                     return
         except Exception as error:  # noqa: BLE001 - the connection logs it and is closed
-            if not self._answered.done():
-                self._answered.set_exception(error)
+            self.fail(error)
         finally:
             self._reading = None
             self._is_due = False
 
-    def _end(self, _: object) -> None:
+    # Ending
+
+    def complete(self, result: "Buffers | None") -> None:
+        self._end()
+        super().complete(result)
+
+    def fail(self, error: Exception) -> None:
+        self._end()
+        super().fail(error)
+
+    def cancel(self) -> bool:
+        self._end()
+        return super().cancel()
+
+    def _end(self) -> None:
+        """Wait for nothing any more."""
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         for watch in self._watches:
             watch.partition.watchers.discard(watch)
         # Each knows this fetch: as a cycle they would wait for the garbage collector.
         self._watches = []
-        self._at.broker.budget.hold(-self._memory_bytes)
+        self._hold(0)
+
+    # Reading
+
+    def _read(self, *, may_wait: bool) -> "Buffers | None":
+        """Return the answer, or None if the client waits for more.
+
+        Those who ask for the same in one turn share what was read and encoded for the first of them.
+        """
+        read_turns = self._at.broker.read_turns
+        shared, key = read_turns.shared, None
+        if shared is not None and self._session is None and len(self._wanted) == 1:
+            request = self._request
+            key = (
+                self._at.version, *self._wanted[0], request.max_bytes, request.min_bytes, request.isolation_level,
+                read_turns.is_contended,
+            )  # fmt: skip
+            found = shared.get(key)
+            if found is not None:
+                read_turns.count(PARTITION_COST + sum(map(len, found)))
+                return _copy(found)
+        collected, is_enough = run_at_once(self._collect())
+        if not is_enough and may_wait and not self._is_over:
+            return None
+        answer = self._encoded(collected)
+        if shared is not None and key is not None and is_enough and not collected[0][1].error_code:
+            shared[key] = _copy(answer)
+        return answer
 
     def _collect(self) -> "Steps[tuple[Collected, bool]]":
         """Find what can be sent now, and whether it is worth sending."""
-        is_contended = self._at.broker.read_turns.has_waiting
+        is_contended = self._at.broker.read_turns.is_contended
         bytes_max = CONTENDED_BYTES_MAX if is_contended else RECORDS_BYTES_MAX
         left = min(self._request.max_bytes, self._at.broker.fetch_bytes_max, bytes_max)
         total = known = 0
@@ -383,6 +483,11 @@ def _read(
     stable, start = partition.last_stable_offset, partition.log_start_offset
     answer = wire.FetchAnswer(index, 0, partition.high_watermark, stable, start, records, fetched.aborted)
     return answer, fetched.is_followed and len(records) > 0
+
+
+def _copy(body: "Buffers") -> "Buffers":
+    """Return a body with ranges of files of its own: each is used up as it is sent."""
+    return [copy.copy(piece) if isinstance(piece, FileRange) else piece for piece in body]
 
 
 def _failed(partition: int, code: ErrorCode) -> Answer:
