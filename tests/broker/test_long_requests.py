@@ -605,6 +605,49 @@ def test_a_deep_pipeline_has_its_share_of_each_turn(
     serve(tmp_path, work)
 
 
+def commit_frames(count: int, name: str = "") -> bytes:
+    """Small commits, each of a group of its own."""
+    topics = commit_of(range(1))
+    return b"".join(frame_of(offset_commit, 7, **commit_fields(topics, f"{name}{number}")) for number in range(count))
+
+
+def test_commits_of_new_groups_give_way_sooner_than_requests_that_are_answered_from_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = 300
+
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        turns.count(monkeypatch, Coordinator, "commit_offsets")
+        client.writer.write(commit_frames(commits))
+        for _ in range(commits):
+            await client.receive_frame()
+        assert commits == sum(turns.calls.values())
+        others = connection.TURN_COST_MAX // connection.REQUEST_COST
+        assert turns.most <= others // dispatch.GROUP_CHANGE_COST
+
+    serve(tmp_path, work)
+
+
+def test_many_connections_that_commit_have_one_commit_each_in_a_turn_beyond_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients, commits = 20, 30
+
+    async def work(broker: Broker, client: Client, turns: Turns) -> None:
+        turns.count(monkeypatch, Coordinator, "commit_offsets")
+        async with AsyncExitStack() as stack:
+            others = [await stack.enter_async_context(client_of(broker)) for _ in range(clients)]
+            for number, other in enumerate(others):
+                other.writer.write(commit_frames(commits, f"{number}-"))
+            for other in others:
+                for _ in range(commits):
+                    await other.receive_frame()
+        assert clients * commits == sum(turns.calls.values())
+        assert turns.most <= dispatch.GROUP_CHANGES_IN_A_TURN + clients
+
+    serve(tmp_path, work)
+
+
 def test_a_client_that_pipelines_requests_for_all_topics_has_one_under_way(tmp_path: Path) -> None:
     async def work(broker: Broker, client: Client, turns: Turns) -> None:
         await hold_line(broker)

@@ -353,6 +353,14 @@ class Connection(asyncio.BufferedProtocol):
             self._broker.budget.hold(held - self.held_bytes)
             self.held_bytes = held
 
+    def add_cost(self, requests: int) -> None:
+        """Count the request that is handled now as so many."""
+        self._turn_cost += (requests - 1) * REQUEST_COST
+
+    def end_turn_soon(self) -> None:
+        """Handle no further request in this turn after the one that is handled now."""
+        self._turn_cost = TURN_COST_MAX
+
     def _end_turn(self) -> None:
         """Send what there is, and let the others have their turn before the next request is handled."""
         self._has_had_its_turn = True

@@ -42,6 +42,10 @@ NEVER = 1 << 15
 LARGE_REQUEST_BYTES = 16 * 1024
 # A larger answer is sent in two pieces.
 COPIED_BYTES_MAX = 16 * 1024
+# A small request that changes a group is decided, written and applied, which takes about as long as four others. So
+# many of all connections are handled in one turn of the event loop; beyond that a connection has one.
+GROUP_CHANGE_COST = 4
+GROUP_CHANGES_IN_A_TURN = 64
 # Long work that is under way at one time, and the memory that each takes beside its request, about.
 LONG_WORKS_AT_ONCE = 4
 LOOK_UPS_AT_ONCE = 2
@@ -118,6 +122,8 @@ class Dispatcher:
         self._shared: dict[Hashable, asyncio.Future[Any]] = {}
         # The last request in line of each group that long work is about to change.
         self._changing: dict[str, asyncio.Task[None]] = {}
+        # The small requests of this turn of the event loop that change groups.
+        self._changes_in_turn = 0
         self._long_works = asyncio.Semaphore(LONG_WORKS_AT_ONCE)
         # For look-ups by time, which read and unpack a batch.
         self.look_ups = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
@@ -196,6 +202,8 @@ class Dispatcher:
             return self._work_long(entry.name, large, request.connection, memory_bytes, groups)
         message = messages.decode_request(entry.schema, request.version, frame[body_at:])
         groups = _changed_groups(entry, message)
+        if groups:
+            self._count_change(request.connection)
         if self._changing and not self._changing.keys().isdisjoint(groups):
             behind = LongWork(self._answer_message(entry, message, request, refuse_with))
             return self._work_long(entry.name, behind, request.connection, LONG_WORK_BYTES, groups)
@@ -209,6 +217,19 @@ class Dispatcher:
             return self._work_long(entry.name, result, request.connection, LONG_WORK_BYTES, groups)
         assert inspect.isawaitable(result)
         return self._start(entry.name, self._finish(entry, message, result, request))
+
+    def _count_change(self, connection: "Connection") -> None:
+        """Let connections that change groups give way sooner than those with requests that are answered from memory."""
+        self._changes_in_turn += 1
+        if self._changes_in_turn == 1:
+            self._broker.loop.call_soon(self._begin_turn)
+        if self._changes_in_turn > GROUP_CHANGES_IN_A_TURN:
+            connection.end_turn_soon()
+        else:
+            connection.add_cost(GROUP_CHANGE_COST)
+
+    def _begin_turn(self) -> None:
+        self._changes_in_turn = 0
 
     def _work_long(
         self,

@@ -154,7 +154,7 @@ class _Fetch(LateAnswer):
             return refused
         if len(self._wanted) > LARGE:
             return LongWork(self._answer_large())
-        answer = self._read(may_wait=self._has_room())
+        answer = self._read(is_first=True)
         if answer is None:
             self._hold(self._waiting_bytes)
             self._watch()
@@ -242,7 +242,7 @@ class _Fetch(LateAnswer):
     def _read_late(self) -> None:
         if self.done():
             return
-        answer = self._read(may_wait=self._has_room())
+        answer = self._read(is_first=True)
         if answer is None:
             self._watch()
         else:
@@ -318,7 +318,7 @@ class _Fetch(LateAnswer):
         self._is_due = False
         if self.done():
             return
-        answer = self._read(may_wait=True)
+        answer = self._read(is_first=False)
         if answer is not None:
             self.complete(answer)
             return
@@ -375,8 +375,8 @@ class _Fetch(LateAnswer):
 
     # Reading
 
-    def _read(self, *, may_wait: bool) -> "Buffers | None":
-        """Return the answer, or None if the client waits for more.
+    def _read(self, *, is_first: bool) -> "Buffers | None":
+        """Return the answer, or None if the client waits for more; the first time, if there is memory for that.
 
         Those who ask for the same in one turn share what was read and encoded for the first of them.
         """
@@ -393,7 +393,7 @@ class _Fetch(LateAnswer):
                 read_turns.count(PARTITION_COST + sum(map(len, found)))
                 return _copy(found)
         collected, is_enough = run_at_once(self._collect())
-        if not is_enough and may_wait and not self._is_over:
+        if not (is_enough or self._is_over) and (not is_first or self._has_room()):
             return None
         answer = self._encoded(collected)
         if shared is not None and key is not None and is_enough and not collected[0][1].error_code:
