@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,21 @@ def test_fetches_that_come_at_once_are_decoded_in_turns(tmp_path: Path, monkeypa
             assert turns.most <= ReadTurns.BYTES_IN_A_TURN // fetch_api.PARTITION_COST < FETCHES
 
     serve(tmp_path, check)
+
+
+def test_a_long_read_of_another_partition_does_not_stand_behind_the_long_reads_of_one() -> None:
+    async def check() -> list[str]:
+        turns, order = ReadTurns(asyncio.get_running_loop()), list[str]()
+
+        def read(name: str) -> None:
+            order.append(name)
+            turns.count(ReadTurns.BYTES_IN_A_TURN)
+
+        for _ in range(10):
+            turns.wait(partial(read, "far behind"), line="attacked", is_short=False)
+        turns.wait(partial(read, "in time"), line="other", is_short=False)
+        while len(order) < 11:
+            await asyncio.sleep(0)
+        return order
+
+    assert "in time" == asyncio.run(check())[1]
