@@ -235,7 +235,7 @@ def test_a_move_to_where_it_stands_is_nothing_to_do(ours: Query) -> None:
         (["--to-offset", "99", "--sink", "noop"], 1, "Offset 99 is out of range in partition 0"),
         (["--to-datetime", "5. März", "--sink", "noop"], 1, "is not a point in time that is understood"),
         (["--topic", "clocks", "--to-earliest", "--sink", "noop"], 1, "does not read topic clocks"),
-        (["--before-batch", "77", "--sink", "noop"], 1, "does not say where batch 77 began"),
+        (["--before-batch", "77", "--sink", "noop"], 1, "does not say where batch 77 started"),
         (["--to-earliest", "--sink", "noop", "--read-only"], 1, "forbidden here (--read-only"),
     ],
 )

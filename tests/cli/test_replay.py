@@ -163,7 +163,7 @@ MISTAKES: list[tuple[list[str], str, int]] = [
     (["{orders}", "--to-topic", "{sandbox}", "--to-partition", "7", "--yes"], "has no partition 7: it has 1", 1),
     (["{orders}", "--to-topic", "{sandbox}", "--from", "999", "--yes"], "Offset 999 is not in partition 0", 1),
     (["{orders}", "--to-topic", "{sandbox}", "--to", "999", "--yes"], "Offset 999 is not in partition 0", 1),
-    (["{orders}", "--to-topic", "{sandbox}", "--from", "5", "--to", "4", "--yes"], "--to lies before --from", 1),
+    (["{orders}", "--to-topic", "{sandbox}", "--from", "5", "--to", "4", "--yes"], "--to must not lie before --from", 1),
     (["{orders}", "--to-topic", "{sandbox}", "--from", "05.03.2024", "--yes"], "is not a place to begin", 1),
     (["{orders}", "--to-topic", "{sandbox}", "--from", "@05.03.2024", "--yes"], "3d ago", 1),
     (["{orders}", "--to-topic", "{sandbox}", "--partition", "9", "--yes"], "has no partition 9: it has 2", 1),
@@ -262,7 +262,7 @@ def test_missing_rights_are_sentences_and_a_run_that_lacked_them_goes_on(state: 
     wait_until(lambda: run("replay", orders, servers=broker.bootstrap_servers).exit_code == 0, "the rights are back")
     went_on = replay()
 
-    assert (1, True) == (unwritable.exit_code, "Go on with: logmark replay --resume r-" in unwritable.error)
+    assert (1, True) == (unwritable.exit_code, "resume it with: logmark replay --resume r-" in unwritable.error)
     assert f"topic {sandbox}: you are not allowed to" in unwritable.error
     assert (1, True) == (unreadable.exit_code, "you are not allowed to read this topic" in unreadable.error)
     assert (1, True) == (unseen.exit_code, orders in unseen.error), unseen.error
@@ -438,7 +438,7 @@ def test_an_interrupted_copy_goes_on_with_the_same_command_and_copies_each_recor
 
     assert (130 if how is signal.SIGINT else -9) == process.returncode
     if how is signal.SIGINT:
-        assert f"Go on with: logmark replay --resume {run_id}" in said
+        assert f"esume it with: logmark replay --resume {run_id}" in said
     assert 0 == went_on.exit_code, went_on.error
     assert f"The same command was interrupted before: replay {run_id}, begun 20" in went_on.error
     assert f"Copied 400 records from {many} to {sandbox} (replay {run_id})." == went_on.lines[-1]

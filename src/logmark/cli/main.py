@@ -126,7 +126,10 @@ class Root(TyperGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except LogmarkError as error:
-            first, *others = error.lines if isinstance(error, UserError) else (str(error),)
+            # Only a command that failed needs what the remedies import.
+            from logmark.cli.remedies import describe_error
+
+            first, *others = describe_error(error)
             for line in (f"logmark: {first}", *others):
                 say(line)
             raise typer.Exit(error.exit_code if isinstance(error, UserError) else 1) from None

@@ -234,7 +234,7 @@ class Session:
                     )
                     done = copier.copy()
             except KeyboardInterrupt:
-                say(f"Stopped. {copier.describe_progress()}")
+                say(f"Stopped. {copier.describe_progress()}. Resume it with: logmark replay --resume {run.id}")
                 raise
         self._report(done)
 

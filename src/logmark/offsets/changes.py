@@ -6,6 +6,8 @@ from logmark.offsets.journal.journal import Journal, find_change, list_changes, 
 from logmark.offsets.reset.executor import AppliedReset, WatchTimeouts, apply_plan, reject_changed_plan
 from logmark.offsets.reset.plan import ResetPlan
 from logmark.offsets.reset.undo import plan_finish, plan_undo
+from logmark.offsets.spark_checkpoints.folder import open_folder
+from logmark.offsets.spark_checkpoints.rewind import check_writable, complete_rewind
 from logmark.offsets.spark_checkpoints.undo import undo_rewind
 
 
@@ -47,9 +49,13 @@ def finish_change(
     journal: Journal | None = None,
     patience: WatchTimeouts | None = None,
 ) -> AppliedReset | None:
-    """Brings a pending change to its end; None if everything was there already."""
+    """Finish a pending change; return None if nothing was left to do, and for a change of a checkpoint."""
     journal = journal or open_journal(client)
     change = find_change(list_changes(client, journal=journal), id)
+    if change.subject == CHECKPOINT:
+        check_writable(client)
+        complete_rewind(open_folder(change.name), journal, change)
+        return None
     plan = plan_finish(client, change, force=force)
     if not plan.changes:
         journal.set_state(change.id, "done")

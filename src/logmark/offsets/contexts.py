@@ -19,6 +19,7 @@ from typing import Any
 
 from logmark import properties
 from logmark.errors import UserError
+from logmark.offsets.errors import ContextNotFound
 from logmark.offsets.suggestions import did_you_mean
 
 _FIELDS = {"bootstrap_servers": str, "command_config": str, "read_only": bool, "properties": dict}
@@ -45,9 +46,9 @@ class Contexts:
     def named(self, name: str) -> Context:
         """The context of this name."""
         if name not in self.known:
-            raise UserError(
-                f"There is no context {name} in {self.path}.{did_you_mean(name, self.known)} Nothing was done; "
-                "`logmark contexts` shows those that are there.",
+            raise ContextNotFound(
+                f"There is no context {name} in {self.path}.{did_you_mean(name, self.known)} Nothing was done",
+                "Contexts.known has those that are there",
                 exit_code=2,
             )
         return self.known[name]

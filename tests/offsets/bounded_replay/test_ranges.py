@@ -118,7 +118,7 @@ def test_an_offset_that_no_partition_holds_is_refused(begin: OffsetSpecs, end: O
 
 
 def test_an_end_before_the_beginning_is_refused() -> None:
-    with pytest.raises(UserError, match="--to lies before --from"):
+    with pytest.raises(UserError, match="The range ends before it starts"):
         plan_ranges("orders", LOGS, OffsetSpec(offset=40), OffsetSpec(offset=30))
 
 

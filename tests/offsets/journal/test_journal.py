@@ -222,5 +222,5 @@ def test_a_change_is_found_by_the_beginning_of_its_id() -> None:
     with pytest.raises(UserError, match="2 changes have ids that begin with ab"):
         find_change(known, "ab")
     for missing in ("x", ""):
-        with pytest.raises(UserError, match=r"The journal has no change .*logmark offsets history"):
+        with pytest.raises(UserError, match=r"The journal has no change .*list_changes shows them"):
             find_change(known, missing)

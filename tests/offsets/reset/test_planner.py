@@ -123,7 +123,8 @@ def test_an_unknown_group_is_created_only_when_that_is_wanted(broker: BrokerUnde
     topic, group = a_topic(broker), broker.group("fruad")
     client.commit(broker.group("fraud"), {TopicPartition(topic, 0): 1})
 
-    with pytest.raises(UserError, match=rf"{group} does not exist\. Did you mean {broker.group('fraud')}\?.*--create"):
+    likely = broker.group("fraud")
+    with pytest.raises(UserError, match=rf"{group} does not exist\. Did you mean {likely}\?.*create_group=True"):
         plan_reset(client, group, {topic: None}, ToEarliest())
     assert {} == client.committed(group)
 

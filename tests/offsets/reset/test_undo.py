@@ -177,9 +177,8 @@ def test_a_group_that_moved_on_is_not_put_back_by_accident(desk: Desk) -> None:
     assert (
         f"Undoing {made.change.id} would not be right any more: group {desk.group} has moved on: {desk.partitions[0]} "
         f"stood at 2 and stands at 9 now; {desk.partitions[1]} stood at 2 and stands at 4 now. 2 of its records would "
-        "be "
-        "read twice, and 3 of its records would not be read. Nothing was changed; add --force to do it all the same, "
-        "or reset the group to where it shall go."
+        "be read twice, and 3 of its records would not be read. Nothing was changed; pass force=True to do it all the "
+        "same, or reset the group to where it shall start."
     ) == str(refused.value)
     assert [9, 4] == [one.offset for one in desk.stands().values()]
     assert ["done"] == desk.states()

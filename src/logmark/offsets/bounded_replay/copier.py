@@ -23,6 +23,7 @@ from logmark.offsets.bounded_replay.range_reader import read_committed_batches
 from logmark.offsets.bounded_replay.rate import Pacer, Rate
 from logmark.offsets.bounded_replay.route import Route
 from logmark.offsets.bounded_replay.runs import ReplayRun, RunStore, TargetProgress
+from logmark.offsets.errors import CopiesLost, CopyRefused, ReplayInterrupted
 from logmark.offsets.records import DECOMPRESSED_BYTES_MAX
 from logmark.wire import batches, codecs, columns
 
@@ -39,8 +40,8 @@ _SEQUENCE_MAX = 2**31 - 1
 _ABOUT_RECORDS = {
     ErrorCode.MESSAGE_TOO_LARGE: "it is larger than the topic takes; raise its max.message.bytes",
     ErrorCode.RECORD_LIST_TOO_LARGE: "it is larger than a segment of the topic; raise its segment.bytes",
-    ErrorCode.INVALID_TIMESTAMP: "its time is not one that the topic takes; widen message.timestamp.before.max.ms and "
-    "message.timestamp.after.max.ms, or start over with --timestamp now",
+    ErrorCode.INVALID_TIMESTAMP: "its timestamp is not one that the topic takes; widen message.timestamp.before.max.ms "
+    "and message.timestamp.after.max.ms of the topic, or copy with the present time",
     ErrorCode.INVALID_RECORD: "the topic does not take it; does it have no key, and is the topic compacted?",
 }
 # After these, and when nobody answered, the target is looked at: the batch may have been written.
@@ -98,7 +99,7 @@ class ReplayCopier:
         self._unsure: set[TopicPartition] = set(run.targets) if is_resumed else set()
 
     def copy(self) -> ReplayRun:
-        """Copies what is left of the run and remembers that it is finished; an error says how to go on."""
+        """Copy what is left of the run and save that it is finished; raises ReplayInterrupted if it has to stop."""
         # Nothing is written before the file says where to look for it.
         self._save()
         try:
@@ -113,18 +114,15 @@ class ReplayCopier:
             raise
         except UserError as error:
             self._save()
-            raise UserError(f"{error} {self.describe_progress()}", exit_code=error.exit_code) from None
+            raise ReplayInterrupted(self.run.id, error, self.describe_progress()) from None
         self.run = replace(self.run, is_finished=True, updated_ms=self._now_ms())
         self._store.finish(self.run)
         return self.run
 
     def describe_progress(self) -> str:
-        """Sentences for whoever was interrupted."""
+        """Return how many records were copied so far, as a sentence without its period."""
         count = self.run.copied + self._ahead
-        return (
-            f"{count} record{' was' if count == 1 else 's were'} copied and {'stays' if count == 1 else 'stay'}. "
-            f"Go on with: logmark replay --resume {self.run.id}"
-        )
+        return f"{count} record{' was' if count == 1 else 's were'} copied and {'stays' if count == 1 else 'stay'}"
 
     def _left(self) -> int | None:
         limit = self.run.request.limit
@@ -299,9 +297,9 @@ class ReplayCopier:
             self._append(number, target, copies[middle:])
             return
         offset, _, key, value, _ = copies[0]
-        raise UserError(
+        raise CopyRefused(
             f"The record at offset {offset} of {self.run.request.topic}-{number} "
-            f"({len(key or b'') + len(value or b'')} bytes) was refused by {target}: {_ABOUT_RECORDS[refusal.code]}."
+            f"({len(key or b'') + len(value or b'')} bytes) was refused by {target}: {_ABOUT_RECORDS[refusal.code]}"
         )
 
     def _acknowledged(self, target: TopicPartition, base_offset: int, count: int) -> None:
@@ -329,9 +327,10 @@ class ReplayCopier:
 
     def _lost_track(self, target: TopicPartition, failure: ClientError) -> UserError:
         if isinstance(failure, RefusedByBroker) and failure.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            return UserError(
+            return CopiesLost(
                 f"{target} refuses the next batch as out of order: copies that this run had written there are gone, "
-                "deleted or lost by its brokers, so what is missing cannot be told. Start over with --start-over."
+                "deleted or lost by its brokers, so it is not known which are missing",
+                "forget the run and start a new one",
             )
         return failure
 

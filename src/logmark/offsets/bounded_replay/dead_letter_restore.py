@@ -85,5 +85,5 @@ def redriven_ends(
 
 
 def specs_after(ends: dict[int, int], partitions: Sequence[int], starts: dict[int, int]) -> str:
-    """The places behind these ends, in the words of --from; what is gone by now is not asked for."""
+    """Return offset specs behind these ends (`0:100,1:200`), but not below the log starts."""
     return ",".join(f"{number}:{max(ends.get(number, 0), starts[number])}" for number in partitions)

@@ -28,6 +28,7 @@ from logmark.offsets.bounded_replay.runs import (
     initial_progress,
     new_run_id,
 )
+from logmark.offsets.errors import SameTopic, TargetTopicMissing, TargetTopicReplaced
 from logmark.offsets.offset_spec import OffsetSpec
 from logmark.offsets.suggestions import unknown_topic
 from logmark.offsets.times import format_duration
@@ -165,18 +166,15 @@ def plan_target(
         raise UserError(f"{name} is the cluster's own topic; nothing is copied to it.")
     cluster = target.metadata([name])
     if cluster.cluster_id == sought.cluster_id and name == request.topic and not allow_same_topic:
-        raise UserError(
-            f"Topic {name} would be copied to itself, and whoever reads it would read everything twice. Nothing was "
-            "copied; choose another --to-topic, or add --allow-same-topic if this is what you want."
+        raise SameTopic(
+            f"Topic {name} would be copied to itself, and its readers would read everything twice. Nothing was copied",
+            "choose another topic, or pass allow_same_topic=True if this is what you want",
         )
     if cluster.errors.get(name) == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
         raise UserError(f"You are not allowed to see topic {name}. Nothing was copied.")
     topic = cluster.topics.get(name)
     if topic is None and not create:
-        raise UserError(
-            f"{unknown_topic(target, name)} Nothing was copied; add --create-topic to create it with "
-            f"{sought.partitions} partition{'s' if sought.partitions != 1 else ''}."
-        )
+        raise TargetTopicMissing(f"{unknown_topic(target, name)} Nothing was copied", sought.partitions)
     partitions = sought.partitions if topic is None else len(topic.partitions)
     if request.to_partition is not None and request.to_partition >= partitions:
         raise UserError(
@@ -288,7 +286,8 @@ def _refuse_other_cluster(run: ReplayRun, found: str, known: str, what: str) -> 
 
 def _refuse_other_topic(run: ReplayRun, name: str, found: TopicMetadata | None, known: str) -> None:
     if found is None or found.topic_id.hex() != known:
-        raise UserError(
-            f"Topic {name} was {'deleted' if found is None else 'deleted and created anew'} since replay {run.id} was "
-            "begun, so it cannot go on. Nothing was changed; run the command again with --start-over."
+        raise TargetTopicReplaced(
+            f"Topic {name} was {'deleted' if found is None else 'deleted and created again'} since replay {run.id} "
+            "started, so the replay cannot be resumed. Nothing was changed",
+            "forget the run and start a new one",
         )

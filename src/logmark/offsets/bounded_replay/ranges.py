@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from logmark.client.errors import OffsetOutOfRange
 from logmark.errors import UserError
 from logmark.names import TopicPartition
+from logmark.offsets.errors import RangeBackward
 from logmark.offsets.offset_spec import OffsetSpec, parse_offset_spec
 
 OffsetSpecs = OffsetSpec | Mapping[int, OffsetSpec]
@@ -14,7 +15,7 @@ OffsetSpecs = OffsetSpec | Mapping[int, OffsetSpec]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLog:
-    """What a partition holds for a reader of committed records; the times are the offsets found for --from and --to."""
+    """A partition's log for a read_committed reader, and the offsets at the times where the range starts and ends."""
 
     start: int
     end: int
@@ -78,7 +79,7 @@ def plan_ranges(
         notes = [note for note in (start_note, stop_note) if note]
         spans.append(OffsetRange(partition=number, start=start, stop=max(start, stop), note="; ".join(notes)))
     if is_backward:
-        raise UserError("--to lies before --from, so there is nothing between them. Nothing was copied.")
+        raise RangeBackward("The range ends before it starts. Nothing was copied", "choose an end behind the start")
     return spans
 
 

@@ -14,6 +14,7 @@ from logmark import private_files
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.offsets import user_files
+from logmark.offsets.errors import ChangeNotFound, ChangeOfAnotherUser
 from logmark.offsets.journal.changes import Author, Change, ChangeState, current_author
 from logmark.offsets.journal.file_journal import FileJournal
 from logmark.offsets.journal.topic_journal import DEFAULT_TOPIC, TopicJournal
@@ -78,7 +79,7 @@ def find_change(changes: Sequence[Change], id: str) -> Change:
         raise UserError(
             f"{len(found)} changes have ids that begin with {wanted}. Nothing was changed; write more of it."
         )
-    raise UserError(f"The journal has no change {id!r}. Nothing was changed; `logmark offsets history` shows them.")
+    raise ChangeNotFound(f"The journal has no change {id!r}. Nothing was changed", "list_changes shows them")
 
 
 def list_changes(
@@ -100,9 +101,10 @@ def select_change(changes: Sequence[Change], id: str | None, *, who: Author | No
         raise UserError(f"The journal has no change of this cluster that could be undone.{hint} Nothing was changed.")
     last = candidates[-1]
     if last.who != (who or current_author()).user:
-        raise UserError(
+        raise ChangeOfAnotherUser(
+            last.id,
             f"The last change of this cluster is {last.id} ({last.action} of {last.name}) by {last.who} on "
-            f"{last.host}, and not yours. Nothing was changed; to undo it all the same: logmark offsets undo {last.id}"
+            f"{last.host}, and not yours. Nothing was changed",
         )
     return last
 

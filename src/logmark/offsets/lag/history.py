@@ -16,9 +16,9 @@ from typing import NamedTuple, Self
 from urllib.parse import quote
 
 from logmark import private_files
-from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.commit_metadata import activity_token
+from logmark.offsets.errors import HistoryMissing, HistoryUnusable
 from logmark.offsets.lag.annotations import Annotation
 from logmark.offsets.lag.sample import Sample, matches
 from logmark.offsets.lag.sample_codec import Ends, NameIds, pack_ends, pack_positions, unpack_positions
@@ -26,6 +26,7 @@ from logmark.offsets.user_files import state_folder
 
 VERSION = 1
 _APPLICATION_ID = 0x4C4D4B48  # "LMKH"
+_REMEDY = "open another file, or move this one away"
 
 
 class Tier(NamedTuple):
@@ -113,10 +114,7 @@ class History:
             )
             self._begin(read_only=read_only)
         except sqlite3.Error as error:
-            raise UserError(
-                f"The history {path} cannot be used: {error}. Nothing was changed; name another with --history, or "
-                "move this one away."
-            ) from None
+            raise HistoryUnusable(f"The history {path} cannot be used: {error}. Nothing was changed", _REMEDY) from None
         self._names = self._known_names()
         self._is_read_only = read_only
         self._check_cluster(cluster_id, read_only=read_only)
@@ -128,9 +126,8 @@ class History:
         if not is_new and (application != _APPLICATION_ID or version != VERSION):
             self._db.close()
             what = f"of version {version}" if application == _APPLICATION_ID else "no history of lag"
-            raise UserError(
-                f"{self.path} is {what}; this Logmark reads and writes version {VERSION}. Nothing was changed; name "
-                "another file with --history."
+            raise HistoryUnusable(
+                f"{self.path} is {what}; this Logmark reads and writes version {VERSION}. Nothing was changed", _REMEDY
             )
         if read_only:
             return
@@ -150,9 +147,9 @@ class History:
             self.set_value("cluster", cluster_id)
         elif known is not None and cluster_id and known != cluster_id:
             self.close()
-            raise UserError(
-                f"The history {self.path} is of cluster {known}, and this is cluster {cluster_id}. Nothing was "
-                "changed; name another file with --history."
+            raise HistoryUnusable(
+                f"The history {self.path} is of cluster {known}, and this is cluster {cluster_id}. Nothing was changed",
+                _REMEDY,
             )
 
     def __enter__(self) -> Self:
@@ -433,7 +430,7 @@ def open_history(path: Path | None, cluster_id: str, *, read_committed: bool = F
     found = path or default_history_path(cluster_id, read_committed=read_committed)
     if not found.exists():
         if path is not None:
-            raise UserError(f"There is no history {path} yet; `logmark monitor` and `logmark lag --keep` write one.")
+            raise HistoryMissing(f"There is no history {path} yet", "History(path).add(sample) writes one")
         return None
     return History(found, cluster_id=cluster_id, read_only=True)
 

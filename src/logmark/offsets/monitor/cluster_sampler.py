@@ -13,6 +13,7 @@ from logmark.client.errors import ClientError
 from logmark.client.metadata import ClusterMetadata
 from logmark.clock import Clock
 from logmark.errors import LogmarkError, UserError
+from logmark.offsets.errors import HistoryLocked, HistoryUnusable
 from logmark.offsets.journal.journal import open_journal
 from logmark.offsets.lag.age_cache import AgeCache
 from logmark.offsets.lag.annotations import annotations_from_changes
@@ -250,12 +251,14 @@ def _locked(path: Path) -> IO[bytes]:
         private_files.make_folders(path.parent)
         lock = private_files.open_file(path.with_name(path.name + ".lock"), "ab")
     except OSError as error:
-        raise UserError(f"The history {path} cannot be kept: {error.strerror}. Name another with --history.") from None
+        raise HistoryUnusable(
+            f"The history {path} cannot be written: {error.strerror}. Nothing was changed", "write another file"
+        ) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         lock.close()
-        raise UserError(
-            f"Another monitor writes the history {path}. Stop it, or give this one its own with --history FILE."
+        raise HistoryLocked(
+            f"Another monitor writes the history {path}", "stop it, or give this one a history_path of its own"
         ) from None
     return lock

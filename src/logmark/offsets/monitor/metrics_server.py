@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from logmark.errors import UserError
+from logmark.offsets.errors import AddressUnusable
 from logmark.offsets.monitor.prometheus_text import CONTENT_TYPE
 
 # More readers at once are asked to come again, so that their number bounds our memory.
@@ -28,9 +29,8 @@ class MetricsServer:
         try:
             self._server = _Server((host, port), metrics, health)
         except OSError as error:
-            raise UserError(
-                f"Nothing can listen on {host}:{port}: {error.strerror or error}. Choose another address with "
-                "--listen HOST:PORT, or --listen none to serve no metrics."
+            raise AddressUnusable(
+                f"Nothing can listen on {host}:{port}: {error.strerror or error}", "choose another address"
             ) from None
         self.host, self.port = host, int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="metrics", daemon=True)

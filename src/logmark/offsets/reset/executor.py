@@ -12,6 +12,7 @@ from logmark.clock import Clock, SystemClock
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.commit_metadata import CommitMetadata
+from logmark.offsets.errors import ChangePending, GroupKeepsMoving
 from logmark.offsets.journal.changes import Author, Change, current_author, new_change_id, sort_changes
 from logmark.offsets.journal.journal import Journal, open_journal
 from logmark.offsets.reset.members import check_inactive
@@ -143,9 +144,9 @@ def _as_it_is_now(client: Client, plan: ResetPlan, agree: Callable[[ResetPlan], 
             return fresh, is_in_use
         agree(fresh)
         plan = fresh
-    raise UserError(
-        f"Group {plan.group} moves faster than anybody can agree to a plan. Nothing was changed; stop its reader, or "
-        "name a place that does not depend on where it stands (--to-offset, --to-datetime)."
+    raise GroupKeepsMoving(
+        f"Group {plan.group} moves faster than a plan can be confirmed. Nothing was changed",
+        "stop its reader, or choose a target that does not depend on the committed offset (ToOffset, ToTime)",
     )
 
 
@@ -163,14 +164,7 @@ def _write(client: Client, journal: Journal, change: Change, plan: ResetPlan) ->
     except RefusedByBroker as error:
         _take_back(client, journal, change, {}, str(error))
     except BrokerUnreachable as error:
-        raise _unknown(change, f"{error} Whether group {plan.group} was moved is not known.") from None
-
-
-def _unknown(change: Change, what: str) -> UserError:
-    return UserError(
-        f"{what} The change {change.id} is journaled as pending: `logmark offsets finish {change.id}` makes it, "
-        f"`logmark offsets undo {change.id}` takes it back."
-    )
+        raise ChangePending(change.id, f"{error} Whether group {plan.group} was moved is not known.") from None
 
 
 def commit_offsets(client: Client, group: str, places: Places) -> None:
@@ -201,10 +195,7 @@ def _take_back(client: Client, journal: Journal, change: Change, done: Places, w
     try:
         commit_offsets(client, change.name, done)
     except UserError as error:
-        raise UserError(
-            f"{why} What was done already could not be put back ({error}); the change {change.id} is journaled as "
-            f"pending: `logmark offsets undo {change.id}` takes it back."
-        ) from None
+        raise ChangePending(change.id, f"{why} What was done already could not be put back ({error}).") from None
     journal.set_state(change.id, "taken back")
     raise UserError(f"{why} The other partitions were put back, so nothing was changed.")
 
@@ -219,7 +210,9 @@ def _watch(
         journal.set_state(change.id, "done")
         raise
     except BrokerUnreachable as error:
-        raise _unknown(change, f"{error} Group {plan.group} was moved, but that could not be read back.") from None
+        raise ChangePending(
+            change.id, f"{error} Group {plan.group} was moved, but that could not be read back."
+        ) from None
     if watch.lost:
         journal.set_state(change.id, "overwritten")
         raise UserError(watch.why_lost)

@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 from logmark.client.answers import GroupDescription, GroupMember
 from logmark.client.client import Client
-from logmark.errors import UserError
+from logmark.offsets.errors import OffsetsError
 
 _LOOK_EVERY_S = 0.5
 _NAMED_MAX = 10
 
 
-class GroupActive(UserError):
+class GroupActive(OffsetsError):
     """A group has members, which would overwrite what is set; `description` says who they are."""
 
     def __init__(self, description: GroupDescription) -> None:
@@ -20,7 +20,8 @@ class GroupActive(UserError):
         super().__init__(
             f"Group {description.group} is active (state {description.state}"
             f"{f'; its members: {members}{more}' if members else ''}), and its members would overwrite what is set. "
-            "Nothing was changed; stop them and try again, or add --wait-empty to wait until they are gone."
+            "Nothing was changed",
+            "stop them and try again, or call wait_until_empty",
         )
         self.description = description
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from logmark.client.answers import Committed
 from logmark.errors import UserError
 from logmark.names import TopicPartition
+from logmark.offsets.errors import NothingToShift, OffsetOutsideLog
 from logmark.offsets.partitions import GroupPartition
 from logmark.offsets.reset.targets import (
     ShiftBy,
@@ -240,9 +241,10 @@ def _offset(
             return end
         case ShiftBy(records):
             if place.committed is None:
-                raise UserError(
+                raise NothingToShift(
                     f"Group {place.group} has committed nothing in {place.partition}, so there is nothing to shift "
-                    "from. Nothing was changed; use --to-earliest, --to-latest or --to-offset there."
+                    "from. Nothing was changed",
+                    "use ToEarliest, ToLatest or ToOffset there",
                 )
             return _within(place, place.committed.offset + records, notes, clamp=clamp)
         case ToCurrent():
@@ -262,10 +264,11 @@ def _within(place: GroupPartition, offset: int, notes: list[str], *, clamp: bool
     if start <= offset <= end:
         return offset
     if not clamp:
-        raise UserError(
+        raise OffsetOutsideLog(
             f"Offset {offset} is out of range in partition {place.partition.partition} of topic "
-            f"{place.partition.topic}, which holds offsets {start} to {end}. Nothing was changed; choose an offset in "
-            "this range, name the partitions that you mean (--topic NAME:0,1), or add --clamp to go to the nearer end."
+            f"{place.partition.topic}, which holds offsets {start} to {end}. Nothing was changed",
+            "choose an offset in this range, name the partitions that you mean, or pass clamp=True to go to the nearer "
+            "end",
         )
     notes.append(f"{offset} is below the log start" if offset < start else f"{offset} is beyond the end")
     return start if offset < start else end

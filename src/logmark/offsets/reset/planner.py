@@ -8,6 +8,7 @@ from logmark.client.client import Client
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.offsets.commit_metadata import CommitMetadata
+from logmark.offsets.errors import GroupNotFound, NothingCommitted, TopicNotFound, TopicsNotRead
 from logmark.offsets.partitions import LogBounds
 from logmark.offsets.reset.members import check_inactive
 from logmark.offsets.reset.plan import ResetPlan, build_plan
@@ -19,7 +20,7 @@ TopicSelection = Mapping[str, Sequence[int] | None]
 
 
 def parse_topic_selection(texts: Sequence[str]) -> dict[str, list[int] | None]:
-    """Topics as they are written after --topic: `orders` is all partitions, `orders:0,2` these two."""
+    """Parse topics such as `orders` (all partitions) and `orders:0,2` (these two)."""
     found: dict[str, list[int] | None] = {}
     for text in texts:
         topic, colon, numbers = text.partition(":")
@@ -62,8 +63,9 @@ def plan_reset(
     committed = client.committed(group)
     is_new = description.is_unknown and not committed
     if is_new and not create_group:
-        raise UserError(
-            f"{unknown_group(client, group)} Nothing was changed; to create it with these offsets, add --create-group."
+        raise GroupNotFound(
+            f"{unknown_group(client, group)} Nothing was changed",
+            "pass create_group=True to create it with these offsets",
         )
     partitions = select_partitions(client, group, committed, topics, target)
     if not (allow_new_topics or is_new):
@@ -123,7 +125,7 @@ def select_partitions(
     if topics is None:
         chosen = sorted(committed if named is None else named)
         if not chosen:
-            raise UserError(f"Group {group} has committed nothing. Nothing was changed; name topics with --topic.")
+            raise NothingCommitted(f"Group {group} has committed nothing. Nothing was changed", "name topics")
         numbers: dict[str, list[int]] = {}
         for one in chosen:
             numbers.setdefault(one.topic, []).append(one.partition)
@@ -149,8 +151,8 @@ def existing_partitions(client: Client, topics: TopicSelection) -> list[TopicPar
             raise UserError(f"You are not allowed to see topic {topic}, if there is one. Nothing was changed.")
         existing = cluster.partitions(topic)
         if not existing:
-            raise UserError(
-                f"{unknown_topic(client, topic)} Nothing was changed; `logmark topics list` shows those that do."
+            raise TopicNotFound(
+                f"{unknown_topic(client, topic)} Nothing was changed", "client.metadata().topics has those that do"
             )
         for number in numbers or ():
             if TopicPartition(topic, number) not in existing:
@@ -177,7 +179,8 @@ def _refuse_new_topics(
     known = {one.topic for one in committed}
     new = sorted({one.topic for one in partitions} - known - set(named or ()))
     if new:
-        raise UserError(
-            f"Group {group} has committed nothing in {', '.join(new)}.{did_you_mean(new[0], known)} Nothing was "
-            "changed; name these topics with --topic, or add --allow-new-topics."
+        raise TopicsNotRead(
+            f"Group {group} has committed nothing in {', '.join(new)}.{did_you_mean(new[0], known)} "
+            "Nothing was changed",
+            "name these topics, or pass allow_new_topics=True",
         )

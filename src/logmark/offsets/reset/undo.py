@@ -7,6 +7,7 @@ from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
+from logmark.offsets.errors import ChangeClosed, OffsetsError
 from logmark.offsets.journal.changes import GROUP, Change
 from logmark.offsets.partitions import LogBounds
 from logmark.offsets.reset.executor import TOPIC_ID
@@ -15,11 +16,11 @@ from logmark.offsets.reset.plan import PartitionMove, ResetPlan
 from logmark.offsets.reset.planner import fetch_topic_ids
 
 
-class ChangeConflict(UserError):
+class ChangeConflict(OffsetsError):
     """Taking a change back would not be right any more; `plan` is what doing it all the same would do."""
 
-    def __init__(self, sentence: str, plan: ResetPlan) -> None:
-        super().__init__(sentence)
+    def __init__(self, problem: str, plan: ResetPlan) -> None:
+        super().__init__(problem, "pass force=True to do it all the same, or reset the group to where it shall start")
         self.plan = plan
 
 
@@ -27,10 +28,7 @@ def plan_undo(client: Client, change: Change, *, force: bool = False) -> ResetPl
     """What taking a change of a group back would do now; raises MovedOn where it would not be right any more."""
     _refuse_other_subjects(change)
     if change.state not in ("done", "pending"):
-        raise UserError(
-            f"The change {change.id} is {change.state} already. Nothing was changed; `logmark offsets show "
-            f"{change.id}` tells what it was."
-        )
+        raise ChangeClosed(change.id, change.state)
     return _plan(
         client,
         change,
@@ -142,8 +140,7 @@ def _why_not(change: Change, course: _Course, gone: Mapping[str, str], astray: S
     what = "Undoing" if course.undoes else "Finishing"
     return (
         f"{what} {change.id} would not be right any more: {'; '.join(parts)}."
-        f"{f' {lost}.' if lost else ''} Nothing was changed; add --force to do it all the same, or reset the group to "
-        "where it shall go."
+        f"{f' {lost}.' if lost else ''} Nothing was changed"
     )
 
 

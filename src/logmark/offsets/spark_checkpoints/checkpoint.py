@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from logmark.errors import UserError
+from logmark.offsets.errors import QueryOnLogmarkSource
 from logmark.offsets.spark_checkpoints import log_files
 from logmark.offsets.spark_checkpoints.folder import Entry, Folder
 from logmark.offsets.spark_checkpoints.log_files import CommitLogEntry, OffsetLogEntry, Offsets
@@ -150,10 +151,10 @@ def _changed_ms(folder: Folder) -> int | None:
 def _refuse_other_sources(checkpoint: Checkpoint) -> None:
     plan = checkpoint.last.plan
     if any(source.is_ours for source in plan.sources):
-        raise UserError(
-            f'{checkpoint.url} belongs to a query on format("logmark"), whose position is its group\'s: '
-            "`logmark lag GROUP` shows it, and `logmark offsets reset GROUP` moves it, also while the query runs. "
-            "Nothing was changed."
+        raise QueryOnLogmarkSource(
+            f'{checkpoint.url} belongs to a query on format("logmark"), whose offsets are its group\'s committed ones. '
+            "Nothing was changed",
+            "take_sample shows them, and plan_reset moves them, also while the query runs",
         )
     if any(source.offsets is not None for source in plan.sources):
         return

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from logmark.client.client import Client
 from logmark.errors import ErrorCode, UserError
+from logmark.offsets.errors import CheckpointChangePending, OtherCluster, QueryMayRun, SinkNotKnown, StatefulQuery
 from logmark.offsets.journal.changes import Change
 from logmark.offsets.spark_checkpoints.checkpoint import Checkpoint
-from logmark.offsets.spark_checkpoints.sinks import KINDS, Sink
+from logmark.offsets.spark_checkpoints.sinks import Sink
 from logmark.offsets.times import format_duration, format_time
 
 QUIET_MS = 60_000
@@ -26,10 +27,10 @@ def check_finished(checkpoint: Checkpoint, changes: Sequence[Change] = ()) -> No
         (one for one in changes if one.state == "pending" and one.details.get("batch") == str(last.id)), None
     )
     if pending is not None:
-        raise UserError(
+        raise CheckpointChangePending(
+            pending.id,
             f"Batch {last.id} of {checkpoint.url} is of the change {pending.id}, which was interrupted. Nothing was "
-            f"changed; `logmark offsets finish {pending.id}` completes it, `logmark offsets undo {pending.id}` takes "
-            "it back."
+            "changed",
         )
     raise UserError(
         f"Batch {last.id} of {checkpoint.url} was planned, and its commit is missing: the query was stopped, or fails, "
@@ -52,10 +53,10 @@ def check_movable(checkpoint: Checkpoint) -> None:
             "nothing of what the others should do. Nothing was changed."
         )
     if checkpoint.has_state:
-        raise UserError(
+        raise StatefulQuery(
             f"The query of {checkpoint.url} keeps state (an aggregation, a join, or duplicates that it drops), and the "
-            "state of a batch that never ran does not exist. Nothing was changed; to read again, start it with a new "
-            'checkpoint, or move it to format("logmark") with --to-group.'
+            "state of a batch that never ran does not exist. Nothing was changed",
+            'to read again, start it with a new checkpoint, or move it to format("logmark") with plan_group_seed',
         )
     if checkpoint.last.plan.metadata.get("controlBatchInfo"):
         raise UserError(
@@ -64,7 +65,7 @@ def check_movable(checkpoint: Checkpoint) -> None:
         )
 
 
-def check_stopped(checkpoint: Checkpoint, *, now_ms: int, remedy: str = ", or add --i-stopped-it if you did") -> None:
+def check_stopped(checkpoint: Checkpoint, *, now_ms: int) -> None:
     """Raises a sentence where the checkpoint was changed in the last minute, or nobody knows when it was."""
     if checkpoint.changed_ms is None:
         since = "and it is not known when it was last written to"
@@ -73,19 +74,20 @@ def check_stopped(checkpoint: Checkpoint, *, now_ms: int, remedy: str = ", or ad
     else:
         ago = format_duration(max(now_ms - checkpoint.changed_ms, 0))
         since = f"and its checkpoint was written to at {format_time(checkpoint.changed_ms)}, {ago} ago"
-    raise UserError(
+    raise QueryMayRun(
         f"The query of {checkpoint.url} may still run: a query is moved while it is stopped, {since}. Nothing was "
-        f"changed; stop it and wait a minute{remedy}."
+        "changed",
+        "stop it and wait a minute, or pass is_stopped=True if you did",
     )
 
 
 def check_sink(checkpoint: Checkpoint, sink: Sink | None) -> None:
     """Raises a sentence for a file sink, and where nobody knows the sink."""
     if sink is None:
-        raise UserError(
+        raise SinkNotKnown(
             f"The checkpoint {checkpoint.url} does not say where its query writes to, and the query of a file sink "
-            "(parquet, json, csv, orc, text) must not be moved. Nothing was changed; say it with --sink: a kind "
-            f"({', '.join(KINDS)}) or the folder that it writes to, which is then looked at.",
+            "(parquet, json, csv, orc, text) must not be moved. Nothing was changed",
+            "pass sink=parse_sink(...) with a kind of sink or the folder that it writes to",
             exit_code=2,
         )
     if sink.is_files:
@@ -105,9 +107,10 @@ def check_topics_exist(client: Client, checkpoint: Checkpoint) -> None:
         if existing.errors.get(topic) == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             raise UserError(f"You are not allowed to see topic {topic}, if there is one. Nothing was changed.")
         if not existing.partitions(topic):
-            raise UserError(
-                f"The query of {checkpoint.url} reads topic {topic}, which this cluster does not have. Is it the right "
-                "one (--bootstrap-servers)? Nothing was changed."
+            raise OtherCluster(
+                f"The query of {checkpoint.url} reads topic {topic}, which this cluster does not have. Nothing was "
+                "changed",
+                "connect to the cluster that the query reads",
             )
 
 
@@ -117,5 +120,5 @@ def check_same_query(checkpoint: Checkpoint, change: Change) -> None:
         raise UserError(
             f"{checkpoint.url} is the checkpoint of query {checkpoint.query_id}, and the change {change.id} was made "
             f"to that of query {change.details.get('query')}, on {change.host}. Nothing was changed; was it "
-            "made anew, or is this another machine's?"
+            "created again, or is this another machine's?"
         )

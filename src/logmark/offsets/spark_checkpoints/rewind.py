@@ -15,6 +15,7 @@ from logmark.client.client import Client
 from logmark.client.errors import ReadOnly
 from logmark.errors import UserError
 from logmark.names import TopicPartition
+from logmark.offsets.errors import BatchNotKept, CheckpointChangePending
 from logmark.offsets.journal.changes import Change, current_author, new_change_id
 from logmark.offsets.journal.journal import Journal
 from logmark.offsets.partitions import LogBounds
@@ -103,9 +104,10 @@ def start_of_batch(folder: Folder, batch_id: int) -> ToOffsets:
             else log_files.read_offset_log_entry(content, f"{folder.url}/{path}").sources[0].offsets
         )
     if not offsets:
-        raise UserError(
-            f"{folder.url} does not say where batch {batch_id} began: Spark keeps only the last batches "
-            "(spark.sql.streaming.minBatchesToRetain, 100). Nothing was changed; --batches 100 shows those it has."
+        raise BatchNotKept(
+            f"{folder.url} does not say where batch {batch_id} started: Spark keeps only the last batches "
+            "(spark.sql.streaming.minBatchesToRetain, 100). Nothing was changed",
+            "read_checkpoint(folder, batches=100) shows those it has",
         )
     places = {one: Committed(offset=offset) for one, offset in offsets.items()}
     return ToOffsets(places, f"the start of batch {batch_id}")
@@ -171,10 +173,7 @@ def complete_rewind(folder: Folder, journal: Journal, change: Change) -> Change:
 def check_writable(client: Client) -> None:
     """Raises a sentence for whoever may only look."""
     if client.is_read_only:
-        raise ReadOnly(
-            "This would change a checkpoint, and changes are forbidden here (--read-only, LOGMARK_READ_ONLY or the "
-            "context). Nothing was changed."
-        )
+        raise ReadOnly("This would change a checkpoint, and the client is read-only. Nothing was changed.")
 
 
 def added_batch(change: Change) -> AddedBatch:
@@ -275,7 +274,7 @@ def _write_plan(folder: Folder, journal: Journal, addition: AddedBatch, change_i
         raise UserError(_ran_since(folder)) from None
     except OSError as error:
         if folder.read(path) is not None:
-            raise UserError(_incomplete(folder, addition, change_id, error)) from None
+            raise _incomplete(folder, addition, change_id, error) from None
         journal.set_state(change_id, "refused")
         raise UserError(
             f"{folder.url} cannot be written ({error.strerror or error}). Nothing was changed; run this as the user "
@@ -293,14 +292,14 @@ def _write_commit(folder: Folder, addition: AddedBatch, change_id: str) -> None:
     except FileExistsError:
         pass  # the query was started in this moment, and has run the batch
     except OSError as error:
-        raise UserError(_incomplete(folder, addition, change_id, error)) from None
+        raise _incomplete(folder, addition, change_id, error) from None
 
 
-def _incomplete(folder: Folder, addition: AddedBatch, change_id: str, error: OSError) -> str:
-    return (
-        f"Batch {addition.id} of {folder.url} was planned, but its commit could not be written "
-        f"({error.strerror or error}): the change {change_id} is not complete. Do not start the query; `logmark "
-        f"offsets finish {change_id}` completes it, `logmark offsets undo {change_id}` takes it back."
+def _incomplete(folder: Folder, added: AddedBatch, change_id: str, error: OSError) -> CheckpointChangePending:
+    return CheckpointChangePending(
+        change_id,
+        f"Batch {added.id} of {folder.url} was planned, but its commit could not be written "
+        f"({error.strerror or error}): the change {change_id} is not complete. Do not start the query",
     )
 
 

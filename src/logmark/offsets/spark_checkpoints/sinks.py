@@ -66,9 +66,9 @@ def parse_sink(text: str) -> Sink:
     """The sink that the user names: a kind, or a folder, which is looked at."""
     kinds = {kind.lower(): kind for kind in KINDS}
     if text.lower() in _FILE_FORMATS:
-        return Sink(name=text.lower(), known_by="--sink says so", is_files=True)
+        return Sink(name=text.lower(), known_by="the user says so", is_files=True)
     if text.lower() in kinds:
-        return Sink(name=kinds[text.lower()], known_by="--sink says so")
+        return Sink(name=kinds[text.lower()], known_by="the user says so")
     folder = open_folder(text)
     names = {entry.name for entry in folder.entries()}
     if MANIFEST in names:
@@ -76,7 +76,7 @@ def parse_sink(text: str) -> Sink:
     if names:
         return Sink(name=folder.url, known_by=f"it has no {MANIFEST}")
     raise UserError(
-        f"--sink {text} is neither a kind of sink ({', '.join(KINDS)}) nor a folder with something in it. "
+        f"{text!r} is neither a kind of sink ({', '.join(KINDS)}) nor a folder with something in it. "
         "Nothing was changed."
     )
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from logmark.client.client import Client
 from logmark.errors import UserError
+from logmark.offsets.errors import ChangeClosed, QueryRanSince
 from logmark.offsets.journal.changes import Change
 from logmark.offsets.journal.journal import Journal
 from logmark.offsets.reset.targets import ToOffsets
@@ -70,10 +71,7 @@ def plan_rewind_undo(
     Refuses if the query ran since, unless `force`.
     """
     if change.state not in ("done", "pending"):
-        raise UserError(
-            f"The change {change.id} is {change.state} already. Nothing was changed; `logmark offsets show "
-            f"{change.id}` tells what it was."
-        )
+        raise ChangeClosed(change.id, change.state)
     checkpoint = read_checkpoint(folder, batches=3)
     check_same_query(checkpoint, change)
     addition = added_batch(change)
@@ -86,12 +84,13 @@ def plan_rewind_undo(
     check_movable(checkpoint)
     if not is_last:
         if not force:
-            raise UserError(
+            raise QueryRanSince(
                 f"The query of {folder.url} ran since change {change.id}: its last batch is {checkpoint.last.id}, and "
                 f"the change added batch {change.details['batch']}. Going back to the offsets of before would read "
-                "again, or skip, what it has done since. Nothing was changed; --force does it and says how much."
+                "again, or skip, what it has done since. Nothing was changed",
+                "pass force=True to do it all the same",
             )
-        check_stopped(checkpoint, now_ms=now_ms, remedy="")
+        check_stopped(checkpoint, now_ms=now_ms)
     earlier = {partition: there for partition, there in change.before.items() if there is not None}
     gone = sorted(map(str, earlier.keys() - checkpoint.offsets.keys()))
     if gone:

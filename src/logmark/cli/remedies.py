@@ -1,0 +1,61 @@
+"""What a user of the command line does about an error of the library, which knows no command and no option."""
+
+from collections.abc import Mapping
+
+from logmark.errors import LogmarkError, UserError
+from logmark.offsets import errors
+from logmark.offsets.reset.members import GroupActive
+from logmark.offsets.reset.undo import ChangeConflict
+from logmark.offsets.spark_checkpoints.sinks import KINDS
+
+_PENDING = "`logmark offsets finish {0.change_id}` completes it, `logmark offsets undo {0.change_id}` undoes it"
+_OTHER_HISTORY = "name another file with --history, or move this one away"
+REMEDIES: Mapping[type[errors.OffsetsError], str] = {
+    GroupActive: "stop them and try again, or add --wait-empty to wait until they are gone",
+    ChangeConflict: "add --force to do it all the same, or reset the group to where it shall start",
+    errors.GroupNotFound: "to create it with these offsets, add --create-group",
+    errors.TopicNotFound: "`logmark topics list` shows those that do",
+    errors.NothingCommitted: "name topics with --topic",
+    errors.TopicsNotRead: "name these topics with --topic, or add --allow-new-topics",
+    errors.NothingToShift: "use --to-earliest, --to-latest or --to-offset there",
+    errors.OffsetOutsideLog: "choose an offset in this range, name the partitions that you mean (--topic NAME:0,1), or "
+    "add --clamp to go to the nearer end",
+    errors.GroupKeepsMoving: "stop its reader, or choose an offset that does not depend on the committed one "
+    "(--to-offset, --to-datetime)",
+    errors.ChangeNotFound: "`logmark offsets history` shows them",
+    errors.ChangeClosed: "`logmark offsets show {0.change_id}` tells what it was",
+    errors.ChangePending: _PENDING,
+    errors.ChangeOfAnotherUser: "to undo it all the same: logmark offsets undo {0.change_id}",
+    errors.CheckpointChangePending: _PENDING,
+    errors.HistoryUnusable: _OTHER_HISTORY,
+    errors.HistoryMissing: "`logmark monitor` and `logmark lag --keep` write one",
+    errors.HistoryLocked: "stop it, or give this one its own with --history FILE",
+    errors.AddressUnusable: "choose another address with --listen HOST:PORT, or --listen none to serve no metrics",
+    errors.ContextNotFound: "`logmark contexts` shows those that are there",
+    errors.QueryOnLogmarkSource: "`logmark lag GROUP` shows them, and `logmark offsets reset GROUP` moves them, also "
+    "while the query runs",
+    errors.QueryMayRun: "stop it and wait a minute, or add --i-stopped-it if you did",
+    errors.QueryRanSince: "--force does it and says how much",
+    errors.StatefulQuery: "to read again, start it with a new checkpoint, or move it to format(\"logmark\") with "
+    "--to-group",
+    errors.SinkNotKnown: f"say it with --sink: a kind ({', '.join(KINDS)}) or the folder that it writes to, which is "
+    "then looked at",
+    errors.BatchNotKept: "--batches 100 shows those it has",
+    errors.OtherCluster: "is it the right cluster (--bootstrap-servers)?",
+    errors.SameTopic: "choose another --to-topic, or add --allow-same-topic if this is what you want",
+    errors.TargetTopicMissing: "add --create-topic to create it with {0.partitions} partition(s)",
+    errors.TargetTopicReplaced: "run the command again with --start-over",
+    errors.CopiesLost: "start over with --start-over",
+    errors.RangeBackward: "--to must not lie before --from",
+    errors.ReplayInterrupted: "resume it with: logmark replay --resume {0.run_id}",
+}  # fmt: skip
+
+
+def describe_error(error: LogmarkError) -> list[str]:
+    """Return the lines that tell a user of the command line what went wrong and what to do."""
+    if isinstance(error, errors.OffsetsError) and error.remedy:
+        problem = error.problem
+        if isinstance(error, errors.ReplayInterrupted):
+            problem = f"{' '.join(describe_error(error.cause))} {error.progress}"
+        return [errors.join_remedy(problem, REMEDIES[type(error)].format(error))]
+    return list(error.lines) if isinstance(error, UserError) else [str(error)]
