@@ -1,4 +1,4 @@
-"""The acts in which pipelines with state are read again with fixed code, as versions beside the live ones."""
+"""The acts in which pipelines with state are replayed with fixed code, as versions beside the live ones."""
 
 import threading
 from collections.abc import Callable
@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from examples.clicks import checks, features, fraud
 from examples.clicks.stage import Stage
-from logmark.offsets.reset.targets import ToEarliest
-from logmark.spark.pipelines.replay.build import connect, group_of
-from logmark.spark.pipelines.replay.plan import plan_version
-from logmark.spark.pipelines.replay.runner import Choices, Outcome, Replay, Telling, begin
-from logmark.spark.pipelines.replay.state import Kind
+from logmark.spark.pipelines.declaration import version_group
+from logmark.spark.pipelines.replay.plan import VersionPlan
+from logmark.spark.pipelines.replay.runner import ReplayCallbacks, ReplayResult
+from logmark.spark.pipelines.replay.session import ReplayRequest, open_replay
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -20,7 +19,7 @@ _LOOK_EVERY_S = 0.2
 
 
 def features_again(stage: Stage) -> None:
-    """The table is built anew beside the old one; a reader that looks all the time sees the old or the new."""
+    """Rebuild the table beside the old one; a reader that polls it sees the old or the new."""
     stage.board.act("Features is built again with fixed code, beside the version that runs")
     truth, table = stage.truth, stage.table(FEATURES)
     old, new = truth.features(with_crawlers=True), truth.features()
@@ -44,7 +43,7 @@ def features_again(stage: Stage) -> None:
     reader = threading.Thread(target=look, name="reader of features", daemon=True)
     reader.start()
     try:
-        outcome = replay(stage, FEATURES, features.per_user)
+        result = replay(stage, FEATURES, features.per_user)
     finally:
         stopping.set()
         reader.join()
@@ -52,12 +51,12 @@ def features_again(stage: Stage) -> None:
     stage.check(
         "a reader during the swap saw the old table, then the new one, and never a mix",
         0 < at < len(seen) and seen == ["old"] * at + ["new"] * (len(seen) - at) and checks.by_user(table) == new,
-        f"{at} looks at the old, {len(seen) - at} at the new, version {outcome.number}",
+        f"{at} looks at the old, {len(seen) - at} at the new, version {result.version}",
     )
 
 
 def fraud_again(stage: Stage) -> None:
-    """The alerts that the bug has missed are sent; those that were sent before are not sent again."""
+    """Send the alerts that the bug has missed, and none that was sent before."""
     stage.board.act("Fraud is replayed from its start: what it missed is sent, and nothing twice")
     truth = stage.truth
     before = checks.alerts(stage.servers)
@@ -67,12 +66,11 @@ def fraud_again(stage: Stage) -> None:
         before == dict.fromkeys(known, 1) and known < wanted,
         f"{len(known):,} alerts of {len(wanted):,}",
     )
-    outcome = replay(stage, FRAUD, fraud.alerts)
-    released = outcome.released
+    published = replay(stage, FRAUD, fraud.alerts).publication
     stage.check(
         "the replay sent the alerts that were missing, and no other",
-        released is not None and released.sent == len(wanted - known),
-        f"{released.sent if released else 0:,} of {len(wanted):,} that it found",
+        published is not None and published.sent == len(wanted - known),
+        f"{published.sent if published else 0:,} of {len(wanted):,} that it found",
     )
     check_alerts(stage, "no alert is lost and none is there twice")
 
@@ -83,27 +81,28 @@ def check_alerts(stage: Stage, claim: str) -> None:
     stage.check(claim, found == dict.fromkeys(wanted, 1), f"{len(found):,}")
 
 
-def replay(stage: Stage, name: str, fixed: "Callable[[DataFrame], DataFrame]") -> Outcome:
-    """What `logmark pipelines replay NAME` does, in this process; then the new version runs in the old one's place."""
+def replay(stage: Stage, name: str, fixed: "Callable[[DataFrame], DataFrame]") -> ReplayResult:
+    """Do what `logmark pipelines replay NAME` does, in this process; then run the new version."""
     job = stage.job(name, fixed)
-    # It loses its place to the new version.
-    old = stage.let_go(name)
-    with job.home.replaying(), connect(job.brokers) as client:
-        plan = plan_version(job, client, ToEarliest(), kind=Kind.SWAP, is_stateful=True)
-        beside = group_of(job.pipeline, plan.number)
-        stage.board.follow(beside)
-        stage.board.say(f"version {plan.number} reads {plan.records:,} clicks again, as the group {beside}")
-        work = begin(job, client, plan, Choices())
-        outcome = Replay(job, lambda: stage.spark, client, work, telling=_telling(stage, name)).carry_out()
-    stage.board.unfollow(beside)
-    stage.check(f"the version of {name} with the bug has ended", not old.isActive, f"version {outcome.number} is live")
+    # The new version supersedes it.
+    old = stage.forget_query(name)
+    with open_replay(job, lambda: stage.spark) as session:
+        request = ReplayRequest()
+        plan = session.plan(request)
+        assert isinstance(plan, VersionPlan)
+        group = version_group(job.pipeline, plan.number)
+        stage.board.follow(group)
+        stage.board.say(f"version {plan.number} reads {plan.records:,} clicks again, as the group {group}")
+        result = session.execute(plan, request, _make_callbacks(stage, name))
+    stage.board.unfollow(group)
+    stage.check(f"the version of {name} with the bug has ended", not old.isActive, f"version {result.version} is live")
     stage.start_again(name)
     stage.wait_until_current(name)
-    return outcome
+    return result
 
 
-def _telling(stage: Stage, name: str) -> Telling:
+def _make_callbacks(stage: Stage, name: str) -> ReplayCallbacks:
     def report(done: int, of: int) -> None:
         stage.board.progress(f"{name} again", done, of)
 
-    return Telling(say=lambda sentence: stage.board.say(sentence, "dim"), report=report)
+    return ReplayCallbacks(say=lambda message: stage.board.say(message, "dim"), report=report)

@@ -9,13 +9,11 @@ from examples.clicks.board import Board, View
 from examples.clicks.checks import Checks
 from examples.clicks.truth import Truth
 from logmark.spark import Pipeline, Table
-from logmark.spark.pipelines.program import job_of
+from logmark.spark.pipelines.job import Job, make_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-    from logmark.spark.pipelines.supervisor import Job
 
 PATIENCE_S = 600
 RESTARTS_MAX = 5
@@ -38,12 +36,12 @@ class Stage:
     _restarts: int = 0
 
     def table(self, name: str) -> Path:
-        """Where the rows of a pipeline are."""
+        """Return the folder of a pipeline's table."""
         return self.work / "tables" / name
 
     @property
     def journal(self) -> Path:
-        """Where resets are noted."""
+        """The journal of resets."""
         return self.work / "journal.jsonl"
 
     def start(
@@ -54,7 +52,7 @@ class Stage:
         every: str | None = None,
         options: Mapping[str, str] | None = None,
     ) -> None:
-        """The pipeline runs, from its own checkpoint if it has one; `transform` is another version of its code."""
+        """Start the pipeline, from its checkpoint if it has one; `transform` is another version of its code."""
         sink = pipeline.sink
         here = replace(
             pipeline,
@@ -67,17 +65,17 @@ class Stage:
         self._start(here.name)
         self.board.follow(here.group)
         # One at a time: Spark gives each new Python process ten seconds, and they would share the processors.
-        self.wait(lambda view: bool(view.committed.get(here.group)), f"{here.name} to take its place")
+        self.wait(lambda view: bool(view.committed.get(here.group)), f"{here.name} to commit its first offsets")
 
-    def job(self, name: str, transform: "Callable[[DataFrame], DataFrame] | None" = None) -> "Job":
-        """A pipeline that was started, as something to replay, perhaps with other code."""
+    def job(self, name: str, transform: "Callable[[DataFrame], DataFrame] | None" = None) -> Job:
+        """Return a started pipeline as a job to replay, perhaps with other code."""
         pipeline = self._pipelines[name]
         if transform is not None:
             pipeline = self._pipelines[name] = replace(pipeline, transform=transform)
-        return job_of(pipeline, home=self.work / "pipelines", bootstrap_servers=self.servers)
+        return make_job(pipeline, home=self.work / "pipelines", bootstrap_servers=self.servers)
 
     def start_again(self, name: str) -> None:
-        """The live version of the pipeline runs, whichever that is now."""
+        """Start the live version of the pipeline, whichever that is now."""
         self._start(name)
 
     def _start(self, name: str) -> None:
@@ -86,19 +84,19 @@ class Stage:
         )
 
     def stop(self, name: str) -> None:
-        """The pipeline has stopped; its checkpoint and its table stay."""
+        """Stop the pipeline; its checkpoint and its table stay."""
         self.queries.pop(name).stop()
 
-    def let_go(self, name: str) -> "StreamingQuery":
-        """The query of the pipeline, of which nobody expects any more that it runs."""
+    def forget_query(self, name: str) -> "StreamingQuery":
+        """Return the query of the pipeline, which may stop from now on."""
         return self.queries.pop(name)
 
     def wait(self, reached: Callable[[View], bool], what: str) -> View:
-        """The first view in which something is so, while every pipeline is well."""
+        """Return the first view that is `reached`; raises if a pipeline stops meanwhile."""
         return self.board.wait(reached, alive=self._check_alive, what=what, timeout_s=PATIENCE_S)
 
     def wait_until_current(self, *groups: str) -> View:
-        """The first view in which these groups have read everything that was written."""
+        """Return the first view in which these groups have no lag."""
         end = self.truth.count
         return self.wait(
             lambda view: view.end == end and not any(view.lag(group) for group in groups),
@@ -106,7 +104,7 @@ class Stage:
         )
 
     def check(self, claim: str, held: bool, found: str) -> None:
-        """Notes and shows one claim."""
+        """Note and show one claim."""
         self.checks.add(claim, held, found)
         self.board.say(f"{'✓' if held else '✗'} {claim}: {found}", "green" if held else "bold red")
 

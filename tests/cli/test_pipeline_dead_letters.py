@@ -1,15 +1,16 @@
-"""`logmark pipelines letters`, and the topics that a run creates, on our broker and on Apache Kafka, without Spark."""
+"""`logmark pipelines dead-letters`, and the topics that a run creates, on both brokers, without Spark."""
 
 from pathlib import Path
 
 import pytest
 
-from logmark.cli.pipelines import topics as creating
+from logmark.cli.pipelines import topics
 from logmark.client.client import Client
-from logmark.spark.pipelines.home import Home, Record
-from logmark.spark.pipelines.pipeline import Pipeline, Topic
+from logmark.spark.pipelines.declaration import Topic
+from logmark.spark.pipelines.home import Home, PipelineRecord
+from logmark.spark.pipelines.job import Job
+from logmark.spark.pipelines.pipeline import Pipeline
 from logmark.spark.pipelines.query import Brokers
-from logmark.spark.pipelines.supervisor import Job
 from tests.cli.conftest import run
 from tests.cli.test_replay_dead_letters import write_letters
 from tests.harness.brokers import BrokerUnderTest
@@ -22,13 +23,13 @@ def test_the_newest_letters_of_a_pipeline_are_listed_and_all_are_counted(
     write_letters(broker, dead, "clicks", range(3))
     write_letters(broker, dead, "clicks", range(90, 190), pipeline="fraud")
     write_letters(broker, dead, "clicks", range(2))
-    Home(tmp_path, "billing").remember(Record(bootstrap_servers=broker.bootstrap_servers, dead_letters=dead))
+    Home(tmp_path, "billing").save(PipelineRecord(bootstrap_servers=broker.bootstrap_servers, dead_letters=dead))
     here = ["--home", str(tmp_path)]
 
-    shown = run("pipelines", "letters", "billing", "--limit", "3", *here)
-    as_json = run("pipelines", "letters", "billing", "--limit", "3", "--output", "json", *here).json
-    tally = run("pipelines", "letters", "billing", "--tally", *here)
-    other = run("pipelines", "letters", "fraud", "--topic", dead, "--limit", "1", servers=broker.bootstrap_servers)
+    shown = run("pipelines", "dead-letters", "billing", "--limit", "3", *here)
+    as_json = run("pipelines", "dead-letters", "billing", "--limit", "3", "--output", "json", *here).json
+    tally = run("pipelines", "dead-letters", "billing", "--tally", *here)
+    other = run("pipelines", "dead-letters", "fraud", "--topic", dead, "--limit", "1", servers=broker.bootstrap_servers)
 
     assert ["WRITTEN", "RECORD", "ATTEMPTS", "BYTES", "ERROR"] == shown.words[0]
     assert [["clicks-1", "offset", str(offset), "1", "2", "bad"] for offset in (1, 0, 2)] == [
@@ -39,7 +40,7 @@ def test_the_newest_letters_of_a_pipeline_are_listed_and_all_are_counted(
     assert ('["clicks",1,1]', "k1", 1_700_000_000_001) == tuple(
         as_json[0][name] for name in ("origin", "key", "timestamp_ms")
     )
-    assert f"5 letters in {dead}, about 3 records of billing." == tally.lines[0]
+    assert f"5 dead letters in {dead}, about 3 records of billing." == tally.lines[0]
     assert ["3", "bad"] == tally.words[-1]
     assert ["clicks-1", "offset", "189"] == other.words[1][1:4]
 
@@ -47,9 +48,11 @@ def test_the_newest_letters_of_a_pipeline_are_listed_and_all_are_counted(
 def test_a_pipeline_without_letters_is_a_sentence(our_broker: BrokerUnderTest, tmp_path: Path) -> None:
     dead = our_broker.create_topic("dead")
     for name, topic in (("none", None), ("gone", "no-such-topic"), ("empty", dead)):
-        Home(tmp_path, name).remember(Record(bootstrap_servers=our_broker.bootstrap_servers, dead_letters=topic))
+        Home(tmp_path, name).save(PipelineRecord(bootstrap_servers=our_broker.bootstrap_servers, dead_letters=topic))
 
-    said = {name: run("pipelines", "letters", name, "--home", str(tmp_path)) for name in ("none", "gone", "empty", "?")}
+    said = {
+        name: run("pipelines", "dead-letters", name, "--home", str(tmp_path)) for name in ("none", "gone", "empty", "?")
+    }
 
     assert [1, 1, 3, 2] == [one.exit_code for one in said.values()]
     assert 'Add dead_letters="none.dead" to it' in said["none"].error
@@ -71,7 +74,7 @@ def test_the_topics_that_pipelines_write_to_are_created_and_said(
 
     with Client(broker.bootstrap_servers) as client:
         for _ in range(2):
-            creating.create_topics([job], {broker.bootstrap_servers: client})
+            topics.create_topics([job], {broker.bootstrap_servers: client})
         assert {alerts, dead} <= set(client.metadata().topics)
 
     assert [

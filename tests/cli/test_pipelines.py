@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from logmark.spark import read_table
-from logmark.spark.pipelines.home import Home, Record
-from logmark.spark.pipelines.replay.state import Kind, Work, remember_work
-from logmark.spark.pipelines.status import BatchDone, State, Status, write_status
+from logmark.spark.pipelines.home import Home, PipelineRecord
+from logmark.spark.pipelines.replay.state import ReplayKind, ReplayState, ReplayStep, save_state
+from logmark.spark.pipelines.status import FinishedBatch, RunState, RunStatus, write_status
 from tests.cli.conftest import Ran, run
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
@@ -105,13 +105,13 @@ def test_a_mistake_is_said_before_spark_is_started(
 
 def test_a_replay_that_has_to_be_gone_on_with_first_is_named_before_spark_is_started(stage: Stage) -> None:
     topic = stage.broker.create_topic("clicks")
-    remember_work(stage.home, Work(number=2, kind=Kind.SWAP, is_handing_over=True))
+    save_state(stage.home, ReplayState(version=2, kind=ReplayKind.SWAP, step=ReplayStep.PUBLISHING))
 
     refused = stage.run("run", stage.file(topic, startingOffsets="earliest"))
 
     assert 1 == refused.exit_code
-    assert "billing: Version 2 of billing is being put in place" in refused.error
-    assert "Go on with `logmark pipelines replay billing`" in refused.error
+    assert "billing: A replay is publishing version 2 of billing" in refused.error
+    assert "Resume the replay with `logmark pipelines replay billing --resume`" in refused.error
     assert "Starting Spark" not in refused.error
 
 
@@ -148,8 +148,8 @@ def test_what_spark_would_not_understand_is_said(stage: Stage, arguments: tuple[
     assert "Nothing was run." in ran.error
 
 
-def remembered(stage: Stage, **more: Any) -> Record:
-    record = Record(
+def remembered(stage: Stage, **more: Any) -> PipelineRecord:
+    record = PipelineRecord(
         file="/home/ann/shop.py",
         bootstrap_servers=stage.broker.bootstrap_servers,
         group=stage.group,
@@ -160,11 +160,11 @@ def remembered(stage: Stage, **more: Any) -> Record:
     return stage.home.change(lambda _: replace(record, **more))
 
 
-def status_of(stage: Stage, **more: Any) -> Status:
+def status_of(stage: Stage, **more: Any) -> RunStatus:
     at_ms = 1_794_837_600_000
-    status = Status(
-        state=State.RUNNING, pid=77, version=1, since_ms=at_ms, at_ms=at_ms, batches=3, records=40, rate=12.5,
-        batch=BatchDone(number=2, records=10, duration_ms=500, at_ms=at_ms),
+    status = RunStatus(
+        state=RunState.RUNNING, pid=77, version=1, since_ms=at_ms, at_ms=at_ms, batches=3, records=40, rate=12.5,
+        batch=FinishedBatch(number=2, records=10, duration_ms=500, at_ms=at_ms),
     )  # fmt: skip
     status = replace(status, **more)
     write_status(stage.home.status_file, status)
@@ -179,7 +179,7 @@ def test_nothing_is_listed_where_nothing_ran(stage: Stage) -> None:
 
 def test_a_pipeline_is_listed_with_all_that_is_known_of_it(stage: Stage) -> None:
     remembered(stage, live=2)
-    status_of(stage, state=State.STOPPED)
+    status_of(stage, state=RunState.STOPPED)
 
     ran = stage.run("list")
     [listed] = stage.run("list", "--output", "json").json
@@ -225,7 +225,7 @@ def test_a_run_that_died_is_not_taken_for_one_that_goes_on(stage: Stage) -> None
 
 def test_status_of_a_cluster_that_does_not_answer_still_tells_the_rest(stage: Stage) -> None:
     remembered(stage, bootstrap_servers=NOBODY)
-    status_of(stage, state=State.STOPPED)
+    status_of(stage, state=RunState.STOPPED)
 
     [seen] = stage.run("status", "--output", "json", servers=NOBODY).json
 

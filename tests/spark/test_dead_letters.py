@@ -9,8 +9,8 @@ from logmark.client.errors import BrokerUnreachable
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.dead_letters.dead_letter import DeadLetter, parse_dead_letter
-from logmark.spark.dead_letters import check_letter_topic
-from logmark.spark.source import range_reader as fetching
+from logmark.spark.dead_letters import check_dead_letter_topic
+from logmark.spark.source import range_reader
 from logmark.spark.source.data_source import DefaultSource
 from logmark.spark.source.options import parse
 from logmark.spark.source.range_reader import read_range
@@ -85,7 +85,7 @@ def test_a_part_whose_letters_cannot_be_sent_is_read_again_and_no_row_is_skipped
         return offset
 
     monkeypatch.setattr(Client, "produce", fail_once)
-    monkeypatch.setattr(fetching, "PAUSE_S", 0)
+    monkeypatch.setattr(range_reader, "PAUSE_S", 0)
     monkeypatch.setattr("logmark.spark.sink.outbox.patiently", lambda call, *_: call())
 
     assert list(range(0, 20, 2)) == read(our_broker, topic, dead, 20)
@@ -124,13 +124,15 @@ def test_a_topic_that_cannot_take_letters_is_a_sentence_at_the_start(our_broker:
     topic = our_broker.create_topic("clicks")
 
     with Client(our_broker.bootstrap_servers) as client:
-        check_letter_topic(client, topic, reads=["other"])
-        with pytest.raises(UserError, match=r"There is no topic none .*`logmark topics create none` creates it"):
-            check_letter_topic(client, "none")
-        with pytest.raises(UserError, match="each letter would be read and refused again"):
-            check_letter_topic(client, topic, reads=[topic])
+        check_dead_letter_topic(client, topic, reads=["other"])
+        with pytest.raises(
+            UserError, match=r"There is no dead-letter topic none.*`logmark topics create none` creates it"
+        ):
+            check_dead_letter_topic(client, "none")
+        with pytest.raises(UserError, match="each dead letter would be read and refused again"):
+            check_dead_letter_topic(client, topic, reads=[topic])
     for reader in ("reader", "streamReader"):
         source = DefaultSource(given(our_broker, topic, "none"))
         made = getattr(source, reader)(source.schema())
-        with pytest.raises(UserError, match="There is no topic none to take dead letters"):
+        with pytest.raises(UserError, match="There is no dead-letter topic none"):
             made.partitions() if reader == "reader" else made.initialOffset()

@@ -17,8 +17,8 @@ from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.commit_metadata import CommitMetadata
 from logmark.spark import Pipeline, Table, read_table
+from logmark.spark.pipelines.declaration import Version
 from logmark.spark.pipelines.home import Home, default_root
-from logmark.spark.pipelines.pipeline import Version
 from logmark.spark.pipelines.query import Brokers, read_records
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.gateway import call_tool

@@ -9,18 +9,18 @@ from confluent_kafka import TopicPartition as Place
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.spark.dead_letters import LetterBox, LetterSender
-from logmark.spark.pipelines.error_column import good_rows
-from logmark.spark.record_lookup import GAP_MAX, read_originals, spans_of
+from logmark.spark.dead_letters import DeadLetterSender, DeadLetterTarget
+from logmark.spark.pipelines.error_column import send_marked_rows
+from logmark.spark.record_lookup import GAP_MAX, group_offsets, read_by_offset
 from tests.harness.brokers import BrokerUnderTest
 from tests.spark.test_dead_letters import letters_in
 
 
 def test_offsets_that_are_near_are_read_together() -> None:
-    assert [(3, 4)] == spans_of([3])
-    assert [(3, 6), (300, 302)] == spans_of([3, 5, 300, 301])
-    assert [(0, GAP_MAX + 2)] == spans_of([0, GAP_MAX + 1])
-    assert [(0, 1), (GAP_MAX + 2, GAP_MAX + 3)] == spans_of([0, GAP_MAX + 2])
+    assert [(3, 4)] == group_offsets([3])
+    assert [(3, 6), (300, 302)] == group_offsets([3, 5, 300, 301])
+    assert [(0, GAP_MAX + 2)] == group_offsets([0, GAP_MAX + 1])
+    assert [(0, 1), (GAP_MAX + 2, GAP_MAX + 3)] == group_offsets([0, GAP_MAX + 2])
 
 
 def test_each_offset_comes_once_with_its_record_wherever_it_lies(broker: BrokerUnderTest) -> None:
@@ -32,7 +32,7 @@ def test_each_offset_comes_once_with_its_record_wherever_it_lies(broker: BrokerU
     offsets = sorted({*chance.sample(range(4000), 40), 0, 149, 150, 1999, 2000, 3999})
 
     with Client(broker.bootstrap_servers) as client:
-        found = list(read_originals(client, TopicPartition(topic, 0), offsets))
+        found = list(read_by_offset(client, TopicPartition(topic, 0), offsets))
 
     assert offsets == [offset for offset, _ in found]
     assert [None if offset < 150 else b"v%d" % (offset % 2000) for offset in offsets] == [
@@ -50,23 +50,23 @@ def test_a_marked_row_is_a_letter_with_its_record_or_one_that_says_that_it_is_go
     topic, dead = broker.create_topic("clicks"), broker.create_topic("dead")
     broker.produce(topic, ["a", "b", "c", "d"])
     broker.admin.delete_records([Place(topic, 0, 1)])[Place(topic, 0, 1)].result(60)
-    box = LetterBox(bootstrap_servers=broker.bootstrap_servers, topic=dead, pipeline="billing")
+    box = DeadLetterTarget(bootstrap_servers=broker.bootstrap_servers, topic=dead, pipeline="billing")
     marked = rows((topic, 0, 0, "w"), (topic, 0, 1, None), (topic, 0, 3, "x"), (topic, 0, 2, "y"), (topic, 0, 3, "z"))
 
-    with LetterSender(box) as sender:
-        left = good_rows(marked, ["offset"], sender)
-        nothing = good_rows(marked.slice(1, 1), ["offset", "topic"], sender)
+    with DeadLetterSender(box) as sender:
+        left = send_marked_rows(marked, ["offset"], sender)
+        nothing = send_marked_rows(marked.slice(1, 1), ["offset", "topic"], sender)
 
     assert {"offset": [1]} == left.to_pydict()
     assert ["offset", "topic"] == nothing.schema.names
     assert [(0, None, "w"), (2, b"c", "y"), (3, b"d", "x; z")] == [
         (letter.offset, letter.value, letter.error) for _, letter in letters_in(broker, dead)
     ]
-    assert "The record was deleted before its letter was written." == letters_in(broker, dead)[0][1].missing
+    assert "The record was deleted before its dead letter was written." == letters_in(broker, dead)[0][1].missing
 
 
 def test_a_marked_row_that_names_no_record_is_a_sentence(our_broker: BrokerUnderTest) -> None:
-    box = LetterBox(bootstrap_servers=our_broker.bootstrap_servers, topic="dead")
+    box = DeadLetterTarget(bootstrap_servers=our_broker.bootstrap_servers, topic="dead")
 
-    with LetterSender(box) as sender, pytest.raises(UserError, match="does not say which record it came from"):
-        good_rows(rows(("clicks", None, 3, "x")), ["offset"], sender)
+    with DeadLetterSender(box) as sender, pytest.raises(UserError, match="does not say which record it came from"):
+        send_marked_rows(rows(("clicks", None, 3, "x")), ["offset"], sender)

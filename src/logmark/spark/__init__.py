@@ -5,22 +5,31 @@
     spark = session("billing")
     billing = Pipeline(name="billing", topics="clicks", transform=charges, sink=Table("tables/billing"))
     billing.run(spark)                              # reads all there is, then returns
-    query = billing.start(spark)                    # goes on until query.stop()
+    query = billing.start(spark)                    # runs until query.stop()
+    billing.replay(spark, ReplayRequest(start="3d"))
     read_table("tables/billing")                    # a pyarrow.Table
 
-`session` starts a local Spark. `Pipeline` joins a stream, a function of DataFrame to DataFrame and a `Table` or a
-`Topic`; `logmark pipelines` runs, shows and replays those that a file declares.
-`write_table` writes any stream of `format("logmark")` into a Delta table, each offset once, in one of four modes, as
-`format("logmark.delta")` does. `read_table` reads one with Arrow, `load_table` with Spark. `optimize_table` and
-`vacuum_table` keep its files few. `version_path`, `swap_in` and `take_back` build a table anew beside the old one.
-`write_topic` writes rows to a topic, each batch once, as `format("logmark")` does.
+session                             starts a local Spark
+Pipeline, Table, Topic              declare a pipeline, which has the methods `run`, `start`, `replay`, `versions`,
+                                    `rollback` and `drop`; `logmark pipelines` does the same with pipelines of a file
+ReplayRequest, ReplayOptions        how to replay; `replay` returns a ReplayResult, `versions` a list of PipelineVersion
+write_table, write_topic            write any stream of `format("logmark")`, each batch once
+read_table, load_table              read a table with Arrow, or with Spark
+optimize_table, vacuum_table        keep the files of a table few
+version_path, swap_in, take_back,   build a table again beside the old one, swap it in by one commit, and roll it back
+next_version, list_versions,
+drop_version
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from logmark.spark.pipelines.pipeline import Pipeline, Table, Topic
+    from logmark.spark.pipelines.declaration import Table, Topic
+    from logmark.spark.pipelines.pipeline import Pipeline
+    from logmark.spark.pipelines.replay.runner import ReplayOptions, ReplayResult
+    from logmark.spark.pipelines.replay.session import ReplayRequest
+    from logmark.spark.pipelines.versions import PipelineVersion
     from logmark.spark.sessions import session
     from logmark.spark.sink.topics import write_topic
     from logmark.spark.tables.compaction import optimize_table, vacuum_table
@@ -36,6 +45,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Pipeline",
+    "PipelineVersion",
+    "ReplayOptions",
+    "ReplayRequest",
+    "ReplayResult",
     "Table",
     "Topic",
     "drop_version",
@@ -53,8 +66,12 @@ __all__ = [
     "write_topic",
 ]
 
-_NAMES = {
-    "pipelines.pipeline": ("Pipeline", "Table", "Topic"),
+_MODULES = {
+    "pipelines.declaration": ("Table", "Topic"),
+    "pipelines.pipeline": ("Pipeline",),
+    "pipelines.replay.runner": ("ReplayOptions", "ReplayResult"),
+    "pipelines.replay.session": ("ReplayRequest",),
+    "pipelines.versions": ("PipelineVersion",),
     "sessions": ("session",),
     "sink.topics": ("write_topic",),
     "tables.compaction": ("optimize_table", "vacuum_table"),
@@ -66,7 +83,7 @@ _NAMES = {
 def __getattr__(name: str) -> Any:
     # Spark starts a Python process for every stream, which needs the source and none of these: importing them took as
     # long as the source itself.
-    for module, names in _NAMES.items():
+    for module, names in _MODULES.items():
         if name in names:
             return getattr(import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Dead letters on their way: from the task that finds a bad record into the topic of letters, at least once."""
+"""Sends dead letters: from the task that finds a bad record into the dead-letter topic, at least once."""
 
 import time
 from collections.abc import Collection, Iterable
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
     from logmark.spark.source.json_values import JsonValues
 
-_SPARE_BYTES = 2 * ERROR_BYTES_MAX  # for the headers of a letter that is about as large as its topic takes
+_SPARE_BYTES = 2 * ERROR_BYTES_MAX  # for the headers of a dead letter that is about as large as its topic takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LetterBox:
-    """Where letters go, and who says in them that it refused the record."""
+class DeadLetterTarget:
+    """Where dead letters go, and the pipeline that they name."""
 
     bootstrap_servers: str
     topic: str
@@ -45,8 +45,8 @@ class LetterBox:
     client: "Mapping[str, str]" = field(default_factory=dict)
     patience_s: float = STREAM_PATIENCE_S
 
-    def sink(self) -> SinkOptions:
-        """The same as options of a sink."""
+    def sink_options(self) -> SinkOptions:
+        """Return the same as options of a sink."""
         return SinkOptions(
             bootstrap_servers=self.bootstrap_servers,
             topic=self.topic,
@@ -57,11 +57,11 @@ class LetterBox:
         )
 
 
-class LetterSender(AbstractContextManager["LetterSender"]):
-    """Sends the letters of one task; it connects with the first one, which most tasks never have."""
+class DeadLetterSender(AbstractContextManager["DeadLetterSender"]):
+    """Sends the dead letters of one task; it connects with the first one, which most tasks never have."""
 
-    def __init__(self, box: LetterBox) -> None:
-        self.box = box
+    def __init__(self, target: DeadLetterTarget) -> None:
+        self.target = target
         self._client: Client | None = None
         self._outbox: Outbox | None = None
 
@@ -74,34 +74,40 @@ class LetterSender(AbstractContextManager["LetterSender"]):
         self.close()
 
     def close(self) -> None:
-        """Lets go of the connection; letters that were sent are in the log."""
+        """Close the connection; the dead letters that were sent are in the log."""
         if self._client is not None:
             self._client.close()
         self._client = self._outbox = None
 
-    def send(self, letters: Iterable[DeadLetter]) -> None:
-        """The letters are in the log, acknowledged; a broker that is away is waited for as long as the sink would."""
+    def send(self, dead_letters: Iterable[DeadLetter]) -> None:
+        """Send dead letters and wait until they are acknowledged; retries as long as the sink would."""
         now_ms = time.time_ns() // 1_000_000
         try:
             outbox = self._outbox or self._open()
-            room = outbox.message_bytes_max(self.box.topic) * 15 // 16 - _SPARE_BYTES
-            for letter in letters:
-                outbox.put(self.box.topic, None, letter.dead_letter_key.encode(), *_content(letter, room), now_ms)
+            room = outbox.message_bytes_max(self.target.topic) * 15 // 16 - _SPARE_BYTES
+            for dead_letter in dead_letters:
+                outbox.put(
+                    self.target.topic,
+                    None,
+                    dead_letter.dead_letter_key.encode(),
+                    *_fit_content(dead_letter, room),
+                    now_ms,
+                )
             outbox.close()
         except BaseException:
-            # What is half sent here is made again by whoever tries again.
+            # Whoever tries again sends all of them again.
             self.close()
             raise
 
     def _open(self) -> Outbox:
-        options = self.box.sink()
+        options = self.target.sink_options()
         client = self._client = connect(options)
-        self._outbox = Outbox(client, options, Plan(), Attempt(query="letters", batch=0, task=0))
+        self._outbox = Outbox(client, options, Plan(), Attempt(query="dead letters", batch=0, task=0))
         return self._outbox
 
 
-def _content(letter: DeadLetter, room: int) -> "tuple[bytes | None, Headers]":
-    """The value and the headers; without the value where a letter with it is more than its topic takes."""
+def _fit_content(letter: DeadLetter, room: int) -> "tuple[bytes | None, Headers]":
+    """Return value and headers; without the value if the topic does not take a dead letter of that size."""
     headers = dead_letter_headers(letter)
     if len(letter.value or b"") + _size(headers) <= room:
         return letter.value, headers
@@ -115,35 +121,35 @@ def _size(headers: "Headers") -> int:
     return sum(len(name) + len(content or b"") + 10 for name, content in headers)
 
 
-class GoodRows:
-    """Typed rows of the values that fit; the others are letters, in the log before a row of the same part goes on."""
+class ValidRows:
+    """Typed rows of the values that fit; the others become dead letters, in the log before a row is handed on."""
 
-    def __init__(self, values: "JsonValues", letters: LetterSender, *, with_headers: bool) -> None:
+    def __init__(self, values: "JsonValues", sender: DeadLetterSender, *, with_headers: bool) -> None:
         self._values = values
-        self._letters = letters
+        self._sender = sender
         self._with_headers = with_headers
 
-    def to_arrow(self, columns: Columns, place: TopicPartition) -> "pa.RecordBatch":
-        """The good records as one batch; its part was decoded with headers."""
-        rows, bad = self._values.good(columns, place)
-        if bad:
-            self._letters.send(_letters(columns, place, bad, self._letters.box.pipeline))
+    def to_arrow(self, columns: Columns, partition: TopicPartition) -> "pa.RecordBatch":
+        """Return the records that fit as one batch; the columns were decoded with headers."""
+        rows, refused_values = self._values.split(columns, partition)
+        if refused_values:
+            self._sender.send(_make_dead_letters(columns, partition, refused_values, self._sender.target.pipeline))
         return rows if self._with_headers else rows.drop_columns(["headers"])
 
 
-def _letters(
-    columns: Columns, place: TopicPartition, bad: Collection[tuple[int, str]], pipeline: str
+def _make_dead_letters(
+    columns: Columns, partition: TopicPartition, refused_values: Collection[tuple[int, str]], pipeline: str
 ) -> Iterable[DeadLetter]:
-    keys, values, headers = columns.keys(), columns.values(), _HeadersOf(columns)
-    for index, error in bad:
+    keys, values, headers = columns.keys(), columns.values(), _RecordHeaders(columns)
+    for index, error in refused_values:
         yield dead_letter_for_record(
-            place, columns.offsets[index], columns.timestamps_ms[index], keys[index], values[index], headers.at(index),
-            error=error, pipeline=pipeline,
+            partition, columns.offsets[index], columns.timestamps_ms[index], keys[index], values[index],
+            headers.at(index), error=error, pipeline=pipeline,
         )  # fmt: skip
 
 
-class _HeadersOf:
-    """The headers of single records, without making those of all."""
+class _RecordHeaders:
+    """The headers of single records, decoded when the first one is asked for."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
@@ -159,24 +165,24 @@ class _HeadersOf:
         return self._all[index]
 
 
-class Asked(Protocol):
-    """The call of a client that a check takes."""
+class MetadataClient(Protocol):
+    """The one call of a client that `check_dead_letter_topic` makes."""
 
     def metadata(self, topics: list[str] | None = None) -> ClusterMetadata: ...
 
 
-def check_letter_topic(client: Asked, topic: str, *, reads: Collection[str] = ()) -> None:
-    """Raises a sentence unless letters can go to this topic, and nobody reads them as records."""
+def check_dead_letter_topic(client: MetadataClient, topic: str, *, reads: Collection[str] = ()) -> None:
+    """Raise UserError unless the topic is there for dead letters, and is none that `reads` names."""
     if topic in reads:
         raise UserError(
-            f"Topic {topic} is to take the dead letters of what is read from it: each letter would be read and refused "
-            "again. Nothing was read. Name another topic for them."
+            f"Topic {topic} is read, and is its own dead-letter topic: each dead letter would be read and refused "
+            "again. Nothing was read. Name another dead-letter topic."
         )
     found = client.metadata([topic])
     if found.partitions(topic):
         return
     if found.errors.get(topic) == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        raise UserError(f"You are not allowed to see topic {topic}, which is to take dead letters. Nothing was read.")
+        raise UserError(f"You are not allowed to see the dead-letter topic {topic}. Nothing was read.")
     raise UserError(
-        f"There is no topic {topic} to take dead letters. Nothing was read. `logmark topics create {topic}` creates it."
+        f"There is no dead-letter topic {topic}. Nothing was read. `logmark topics create {topic}` creates it."
     )

@@ -1,38 +1,99 @@
-"""What ends a query, and how it is found again in the text that Spark makes of it.
+"""Exceptions of sources, sinks and pipelines, and how they are found in the text that Spark makes of them.
 
-Spark wraps an exception of a Python process into the traces of two languages; what is left of its class is the name.
+Spark wraps an exception of a Python process into the traces of two languages: what is left of its class is the dotted
+name. `find_exception` turns that name back into the class, so that everything else decides by classes.
 """
 
+import importlib
 import re
+from enum import StrEnum
 
+from logmark.client.errors import BrokerUnreachable, CommitRefused, NoCoordinator, RefusedByBroker
 from logmark.errors import UserError
 
-_NAMED = re.compile(r"^logmark\.[\w.]*errors\.(\w+): (.+)$", re.MULTILINE)
+_NAMED = re.compile(r"^(logmark\.[\w.]*errors)\.(\w+): (.+)$", re.MULTILINE)
+
+
+class FailureKind(StrEnum):
+    """What a failure asks for: another try, an end, or room for the query that took over."""
+
+    TRANSIENT = "transient"
+    PERMANENT = "permanent"
+    SUPERSEDED = "superseded"
 
 
 class Superseded(UserError):
-    """Another query has the group or the table now; this one has stopped and committed nothing since."""
+    """Another query owns the group or the table now; this one has stopped and committed nothing since."""
 
 
-class Refused(UserError):
-    """A broker refuses something for good: another try would get the same answer."""
+class PermanentlyRefused(UserError):
+    """A broker refuses a request for good: another try would get the same answer."""
 
 
 class Contended(UserError):
-    """Others were faster again and again; nothing was written, and another try may succeed."""
+    """Other writers were faster again and again; nothing was written, and another try may succeed."""
 
 
-class Interrupted(UserError):
-    """A version that is being built was interrupted by what may pass; another try goes on with it."""
+class BuildInterrupted(UserError):
+    """A transient failure interrupted the build of a version; another try resumes it."""
 
 
-def sentence_in(failure: str) -> str | None:
-    """The sentence for people in the text of a failed query."""
-    found = named_in(failure)
-    return found[1] if found is not None else None
+class CheckpointLost(UserError):
+    """The checkpoint of a version is missing, and the version cannot run without it."""
 
 
-def named_in(failure: str) -> tuple[str, str] | None:
-    """The name of our exception in the text of a failed query, and its sentence."""
+class MissingRecordIds(UserError):
+    """Rows for a topic have no id, so a replay cannot recognise which of them were sent before."""
+
+
+class MissingOlderRecords(UserError):
+    """A new version of a table would lack rows, because the logs no longer hold the records they were made of."""
+
+
+class ReplayNeedsRebuild(UserError):
+    """The table keeps the first row of each record, so reading again in place would change nothing."""
+
+
+class ReplayHasNoEnd(UserError):
+    """A replay that builds a new version cannot end before the log end."""
+
+
+class UnfinishedReplay(UserError):
+    """Another replay of the pipeline was started and is not finished."""
+
+
+class PublicationStarted(UserError):
+    """The replay has started to publish its version: it can only be resumed."""
+
+
+# By the exact class: an unknown topic or an offset out of range is a refusal too, and stays one.
+_TRANSIENT = frozenset(
+    {BrokerUnreachable, NoCoordinator, RefusedByBroker, CommitRefused, Contended, BuildInterrupted}
+)  # fmt: skip
+
+
+def failure_kind(exception: type[BaseException]) -> FailureKind:
+    """Return what an exception of this package asks for."""
+    if issubclass(exception, Superseded):
+        return FailureKind.SUPERSEDED
+    return FailureKind.TRANSIENT if exception in _TRANSIENT else FailureKind.PERMANENT
+
+
+def find_exception(failure: str) -> tuple[type[BaseException], str] | None:
+    """Return the class and the message of the last exception of this package in the text of a failed query."""
     found = _NAMED.findall(failure)
-    return found[-1] if found else None
+    if not found:
+        return None
+    module, name, message = found[-1]
+    try:
+        exception = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError):
+        # An executor may have another version of this package; a class that nobody knows is no transient one.
+        exception = UserError
+    return exception, message
+
+
+def find_message(failure: str) -> str | None:
+    """Return the message of our own exception in the text of a failed query."""
+    found = find_exception(failure)
+    return found[1] if found is not None else None

@@ -1,4 +1,4 @@
-"""Records fetched again by their offsets: a few of a partition, wherever they lie."""
+"""Looks up records by their offsets: a few of one partition, wherever they lie."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -11,28 +11,28 @@ from logmark.wire.batches import Record
 
 FETCH_BYTES_MAX = 256 << 10
 DECOMPRESSED_BYTES_MAX = 1 << 30
-GAP_MAX = 100  # offsets that are read along rather than asked for apart
+GAP_MAX = 100  # a gap of so many offsets is read along rather than fetched around
 
 
-def spans_of(offsets: Sequence[int], *, gap_max: int = GAP_MAX) -> list[tuple[int, int]]:
-    """Ascending offsets as few ranges, each up to but not including its second number."""
-    spans: list[tuple[int, int]] = []
+def group_offsets(offsets: Sequence[int], *, gap_max: int = GAP_MAX) -> list[tuple[int, int]]:
+    """Return ascending offsets as few ranges [first, stop)."""
+    ranges: list[tuple[int, int]] = []
     for offset in offsets:
-        if spans and offset - spans[-1][1] <= gap_max:
-            spans[-1] = spans[-1][0], offset + 1
+        if ranges and offset - ranges[-1][1] <= gap_max:
+            ranges[-1] = ranges[-1][0], offset + 1
         else:
-            spans.append((offset, offset + 1))
-    return spans
+            ranges.append((offset, offset + 1))
+    return ranges
 
 
-def read_originals(
-    client: Client, place: TopicPartition, offsets: Sequence[int]
+def read_by_offset(
+    client: Client, partition: TopicPartition, offsets: Sequence[int]
 ) -> Iterator[tuple[int, Record | None]]:
-    """Each of these ascending offsets once, with its record, or None where the log does not hold it any more."""
+    """Yield each of these ascending offsets with its record, or None where the log does not hold it any more."""
     left = list(offsets)
-    with client.fetcher(place, bytes_max=FETCH_BYTES_MAX) as fetcher:
+    with client.fetcher(partition, bytes_max=FETCH_BYTES_MAX) as fetcher:
         while left:
-            first, stop = spans_of(left)[0]
+            first, stop = group_offsets(left)[0]
             try:
                 for answer in fetcher.read(first, stop):
                     for record in _records(answer.records, first, stop):
@@ -42,8 +42,8 @@ def read_originals(
                             yield left.pop(0), record
             except OffsetOutOfRange as error:
                 stop = min(stop, error.log_start) if error.log_start > first else stop
-            for gone in left[: bisect_left(left, stop)]:
-                yield gone, None
+            for offset in left[: bisect_left(left, stop)]:
+                yield offset, None
             del left[: bisect_left(left, stop)]
 
 

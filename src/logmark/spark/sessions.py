@@ -34,16 +34,17 @@ logger.gateway.level = error
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 SPARK_MIN = (4, 2)
 SOCKETS_PATH_MAX = 60  # of the 104 bytes that a socket's path may have; Spark adds a file name of 43
-_knowing: "WeakSet[SparkSession]" = WeakSet()
+_registered: "WeakSet[SparkSession]" = WeakSet()
 JAVA_MIN = 17
 
 
 def session(
     name: str = "logmark", *, master: str = "local[*]", memory: str = "1g", config: Mapping[str, str] | None = None
 ) -> "SparkSession":
-    """The running Spark session, or a new one on this machine whose workers run this very Python.
+    """Return the running Spark session, or start a local one whose workers run this very Python.
 
-    `memory` is the driver's heap; `config` holds further Spark settings and wins over ours.
+    `memory` is the driver's heap. `config` holds further Spark settings, which win over ours.
+    Raises UserError if there is no PySpark of version 4.2 or newer, or no Java of version 17 or newer.
     """
     check_spark()
     check_java()
@@ -80,25 +81,25 @@ def session(
         if master.startswith("local") and os.environ["PYSPARK_PYTHON"] == sys.executable:
             os.environ["SPARK_HOME"] = os.environ.get("SPARK_HOME") or _home()
         spark = builder.getOrCreate()
-    make_known(spark)
+    register_format(spark)
     return spark
 
 
-def make_known(spark: "SparkSession") -> None:
-    """The Spark session knows `format("logmark")`.
+def register_format(spark: "SparkSession") -> None:
+    """Register `format("logmark")` in the Spark session.
 
-    Spark looks for formats in Python once in the life of its JVM. When that one look fails it says no more than a
-    warning, and the format stays unknown for ever.
+    Spark looks for formats in Python once in the life of its JVM. If that one look fails, it logs a warning, and the
+    format stays unknown.
     """
-    if spark not in _knowing:
+    if spark not in _registered:
         from pyspark_logmark import DefaultSource
 
         spark.dataSource.register(DefaultSource)
-        _knowing.add(spark)
+        _registered.add(spark)
 
 
-def make_active(spark: "SparkSession") -> None:
-    """This thread has the session as its active one: a new thread has none, and in none Spark finds no Python sink."""
+def activate_session(spark: "SparkSession") -> None:
+    """Make the session the active one of this thread: a new thread has none, and Spark finds no Python sink then."""
     jvm = getattr(spark, "_jvm", None)  # a session of Spark Connect has none
     if jvm is not None:
         type(spark)._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)
@@ -106,7 +107,7 @@ def make_active(spark: "SparkSession") -> None:
 
 @functools.cache
 def _sockets() -> str:
-    """A folder of this process for the sockets between Spark and its Python processes, which leave theirs behind."""
+    """Return a folder of this process for the sockets between Spark and its Python processes, which leave theirs."""
     folder = tempfile.mkdtemp(prefix="logmark-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -114,11 +115,11 @@ def _sockets() -> str:
 
 @functools.cache
 def _home() -> str:
-    """A home for Spark without the archive of PySpark, so that its Python processes import what is installed.
+    """Return a SPARK_HOME without the archive of PySpark, so that Python processes import what is installed.
 
     Spark puts the archive first on the path of every Python process that it starts, and from an archive Python compiles
-    all it imports each time: a second of work per process instead of a quarter. Spark waits ten seconds for a process,
-    which a busy machine exceeds.
+    every import again: a second per process instead of a quarter. Spark waits ten seconds for a process, which a busy
+    machine exceeds.
     """
     import pyspark
 
@@ -130,7 +131,7 @@ def _home() -> str:
 
 
 def check_spark() -> None:
-    """Raises a sentence unless a PySpark is installed that can run `format("logmark")`."""
+    """Raise UserError unless a PySpark is installed that can run `format("logmark")`."""
     try:
         import pyspark
     except ImportError:
@@ -146,7 +147,7 @@ def check_spark() -> None:
 
 
 def check_java(environment: Mapping[str, str] = os.environ) -> None:
-    """Raises a sentence unless there is a Java that can run Spark."""
+    """Raise UserError unless there is a Java that can run Spark."""
     home = environment.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java", path=environment.get("PATH"))
     remedy = (

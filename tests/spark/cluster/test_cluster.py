@@ -49,7 +49,11 @@ def run_work(
     """What the work answers when its driver runs beside the cluster."""
     done = subprocess.run(
         [
-            sys.executable, "-m", "tests.spark.cluster.cluster_driver", cluster.master, *arguments,
+            sys.executable,
+            "-m",
+            "tests.spark.cluster.cluster_driver",
+            cluster.master,
+            *arguments,
             json.dumps(config or {}),
         ],
         capture_output=True,

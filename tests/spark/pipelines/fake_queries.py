@@ -11,16 +11,16 @@ from logmark.client.client import Client
 from logmark.names import TopicPartition
 from logmark.offsets.commit_metadata import CommitMetadata
 from logmark.offsets.records import read_records
-from logmark.spark.pipelines.final_commit import last_number
-from logmark.spark.pipelines.pipeline import Table, Version
-from logmark.spark.pipelines.replay.build import how_far, standing
-from logmark.spark.pipelines.replay.fence import put
-from logmark.spark.pipelines.supervisor import Job
+from logmark.spark.checkpoint import committed_batch, planned_batch, read_position, resume_position
+from logmark.spark.pipelines.declaration import Table, Version
+from logmark.spark.pipelines.job import Job
+from logmark.spark.pipelines.replay.build import measure_progress
+from logmark.spark.pipelines.replay.fence import commit_marked
 from logmark.spark.source.position import Found, Moved, Offsets, Position, TakenOver, begin, judge
 from logmark.spark.tables.modes import REPLACE, Rules
-from logmark.spark.tables.table import read_batch, read_position
+from logmark.spark.tables.table import read_batch
 from logmark.wire import batches
-from tests.spark.pipelines.number_pipelines import Numbers
+from tests.spark.pipelines.number_pipelines import NumberPipelines
 from tests.spark.table_batches import WHERE, write
 
 COMPLETE = Rules.of("complete")
@@ -35,10 +35,10 @@ class Died(Exception):
     """The driver of a query is gone."""
 
 
-class Paper:
-    """Runs versions of the pipelines of `Numbers`; what stands for `building.run`."""
+class FakeQueries:
+    """Runs versions of the pipelines of `NumberPipelines`; what stands for `building.run`."""
 
-    def __init__(self, numbers: Numbers) -> None:
+    def __init__(self, numbers: NumberPipelines) -> None:
         self._numbers = numbers
         self.runs = 0
         self.dies_in_the_batch = False
@@ -56,23 +56,23 @@ class Paper:
     ) -> None:
         """One batch of all there is; one that was planned and not finished is repeated before that."""
         self.runs += 1
-        planned = last_number(version.checkpoint / "offsets")
-        if planned is not None and planned != last_number(version.checkpoint / "commits"):
+        planned = planned_batch(version.checkpoint)
+        if planned is not None and planned != committed_batch(version.checkpoint):
             self._finish(job, version, client, planned, read_position(version.checkpoint, planned))
         position = self._position(job, version, client)
         ends = client.latest(position.next)
         wanted = {
             place: max(min(end, (stops or ends).get(place, end)), position.next[place]) for place, end in ends.items()
         }
-        last = last_number(version.checkpoint / "offsets")
+        last = planned_batch(version.checkpoint)
         number = 0 if last is None else last + 1
         following = position.batch(first=position.next, next=wanted, held={})
         _note(version.checkpoint / "offsets" / str(number), following)
         if self.dies_in_the_batch:
             raise Died
         self._finish(job, version, client, number, following)
-        put(client, version.group, following)
-        report(*how_far(client, version.group, starts, stops or client.latest(starts)))
+        commit_marked(client, version.group, following)
+        report(*measure_progress(client, version.group, starts, stops or client.latest(starts)))
 
     def _finish(self, job: Job, version: Version, client: Client, number: int, following: Position) -> None:
         records = [
@@ -104,7 +104,7 @@ class Paper:
             place: Found(offset=one.offset, mark=CommitMetadata.parse(one.metadata))
             for place, one in client.committed(version.group).items()
         }
-        position = standing(version.checkpoint)
+        position = resume_position(version.checkpoint)
         if position is None:
             places = [TopicPartition(self._numbers.topic, number) for number in (0, 1)]
             starts = {place: found[place].offset if place in found else 0 for place in places}

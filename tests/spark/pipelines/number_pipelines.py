@@ -14,12 +14,13 @@ from logmark.client.client import Client
 from logmark.names import TopicPartition
 from logmark.offsets.records import read_records
 from logmark.spark import read_table
+from logmark.spark.pipelines.declaration import Table, Topic
 from logmark.spark.pipelines.home import Home
-from logmark.spark.pipelines.pipeline import Pipeline, Table, Topic
+from logmark.spark.pipelines.job import Job
+from logmark.spark.pipelines.pipeline import Pipeline
 from logmark.spark.pipelines.query import Brokers
-from logmark.spark.pipelines.replay.publication import id_of
-from logmark.spark.pipelines.runner import Runner
-from logmark.spark.pipelines.supervisor import Job
+from logmark.spark.pipelines.replay.publication import record_id
+from logmark.spark.pipelines.runner import PipelineRunner
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
 
@@ -76,7 +77,7 @@ def forwarding(divisors: Callable[[], list[int]]) -> "Callable[[DataFrame], Data
     return transform
 
 
-class Declared:
+class DeclaredPipelines:
     """The pipelines, for a topic of numbers and one of alerts; the code is what `label` and `divisors` say."""
 
     def __init__(self, *, servers: str, topic: str, alerts: str, folder: Path) -> None:
@@ -112,7 +113,7 @@ class Declared:
         )
 
 
-class Numbers(Declared):
+class NumberPipelines(DeclaredPipelines):
     """A topic of numbers, in two partitions, each of them sent twice; and what the pipelines have made of them."""
 
     def __init__(self, broker: BrokerUnderTest, folder: Path, *, sent: int | None = None) -> None:
@@ -159,7 +160,7 @@ class Numbers(Declared):
         with Client(self.broker.bootstrap_servers) as client:
             places = [TopicPartition(self.alerts, number) for number in (0, 1)]
             ends = client.latest(places)
-            return Counter(id_of(record) for one in places for record in read_records(client, one, 0, ends[one]))
+            return Counter(record_id(record) for one in places for record in read_records(client, one, 0, ends[one]))
 
     def due(self, *divisors: int) -> Counter[str | None]:
         """The ids of all alerts that these divisors make of what was sent, each once."""
@@ -170,14 +171,14 @@ class Numbers(Declared):
         wait_until(condition, what, deadline_s=DEADLINE_S)
 
 
-class Running(AbstractContextManager["Running"]):
+class RunningPipelines(AbstractContextManager["RunningPipelines"]):
     """Pipelines that run in a thread, as `logmark pipelines run` does."""
 
     def __init__(self, spark: "SparkSession", *jobs: Job) -> None:
         self.told: list[str] = []
         self._stop = threading.Event()
-        self._runner = Runner(jobs, spark, say=self.told.append)
-        self._thread = threading.Thread(target=lambda: self._runner.run(stops=lambda: int(self._stop.is_set())))
+        self._runner = PipelineRunner(jobs, spark, say=self.told.append)
+        self._thread = threading.Thread(target=lambda: self._runner.run(count_stops=lambda: int(self._stop.is_set())))
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -191,13 +192,13 @@ class Running(AbstractContextManager["Running"]):
     @property
     def states(self) -> list[str]:
         """How the pipelines are doing."""
-        return [worker.status.state.value for worker in self._runner.workers]
+        return [one.status.state.value for one in self._runner.supervisors]
 
 
-class Writing(AbstractContextManager["Writing"]):
+class BackgroundProducer(AbstractContextManager["BackgroundProducer"]):
     """A producer that writes on in a thread while something else goes on."""
 
-    def __init__(self, numbers: Numbers, *, at_a_time: int = 4, every_s: float = 0.5) -> None:
+    def __init__(self, numbers: NumberPipelines, *, at_a_time: int = 4, every_s: float = 0.5) -> None:
         self._numbers = numbers
         self._stop = threading.Event()
         self._at_a_time, self._every_s = at_a_time, every_s
@@ -216,10 +217,10 @@ class Writing(AbstractContextManager["Writing"]):
         self._thread.join(DEADLINE_S)
 
 
-class Watching(AbstractContextManager["Watching"]):
+class TableWatcher(AbstractContextManager["TableWatcher"]):
     """A reader that polls the table in a thread and notes whose rows it sees."""
 
-    def __init__(self, numbers: Numbers) -> None:
+    def __init__(self, numbers: NumberPipelines) -> None:
         self.seen: list[tuple[set[str], int]] = []
         self._numbers = numbers
         self._stop = threading.Event()

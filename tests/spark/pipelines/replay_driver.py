@@ -7,29 +7,28 @@ from pathlib import Path
 
 from logmark.offsets.reset.targets import ToEarliest
 from logmark.spark import session
-from logmark.spark.pipelines.replay.build import connect
 from logmark.spark.pipelines.replay.plan import plan_version
-from logmark.spark.pipelines.replay.runner import Choices, Replay, Telling, begin, unfinished
-from logmark.spark.pipelines.replay.state import Kind
+from logmark.spark.pipelines.replay.runner import ReplayCallbacks, ReplayOptions, ReplayRunner, start_replay
+from logmark.spark.pipelines.replay.state import ReplayKind, ReplayStep, load_state
 from tests.harness.sparks import quick_java
-from tests.spark.pipelines.number_pipelines import Declared
+from tests.spark.pipelines.number_pipelines import DeclaredPipelines
 
 
 def main(kind: str, name: str, servers: str, topic: str, alerts: str, folder: str, killed_at: int) -> None:
     """Replays by the new code from the beginning, as far as the step."""
-    declared = Declared(servers=servers, topic=topic, alerts=alerts, folder=Path(folder))
+    declared = DeclaredPipelines(servers=servers, topic=topic, alerts=alerts, folder=Path(folder))
     declared.label, declared.divisors = "new", [2, 3]
     job = declared.counts(name) if kind == "counts" else declared.fraud(name)
     spark = session("killed", master="local[1]", config=quick_java())
 
-    def reached(step: int) -> None:
+    def on_step(step: ReplayStep) -> None:
         if step == killed_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with job.home.replaying(), connect(job.brokers) as client:
-        plan = plan_version(job, client, ToEarliest(), kind=Kind.SWAP, is_stateful=True)
-        work = unfinished(job) or begin(job, client, plan, Choices())
-        Replay(job, lambda: spark, client, work, telling=Telling(reached=reached)).carry_out()
+    with job.home.replaying(), job.connect() as client:
+        plan = plan_version(job, client, ToEarliest(), kind=ReplayKind.SWAP, is_stateful=True)
+        state = load_state(job.home) or start_replay(job, client, plan, ReplayOptions())
+        ReplayRunner(job, lambda: spark, client, state, callbacks=ReplayCallbacks(on_step=on_step)).run()
 
 
 if __name__ == "__main__":

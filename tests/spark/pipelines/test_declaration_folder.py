@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from logmark.errors import UserError
-from logmark.spark.pipelines.pipeline import Pipeline, Table, shown_sink
-from logmark.spark.pipelines.pipeline_files import load, load_again
+from logmark.spark.pipelines.declaration import Table, format_sink
+from logmark.spark.pipelines.pipeline import Pipeline
+from logmark.spark.pipelines.pipeline_files import load_pipelines, reload_pipeline
 
 HEAD = "from logmark.spark import Pipeline, Table\n"
 DECLARES = "p = Pipeline(name='billing', topics='clicks', transform=lambda f: f, sink=Table('tables/billing'))\n"
@@ -43,12 +44,12 @@ def test_it_counts_from_the_folder_of_the_file_wherever_the_command_is_started(
 ) -> None:
     file = write(tmp_path / "shop" / "billing_there.py", HEAD, DECLARES)
 
-    [loaded] = load([file])
+    [loaded] = load_pipelines([file])
     monkeypatch.chdir(tmp_path)
-    again = load_again(file, "billing")
+    again = reload_pipeline(file, "billing")
 
     assert tmp_path / "shop/tables/billing" == path_of(loaded.pipeline) == path_of(again)
-    assert f"table {tmp_path / 'shop/tables/billing'}" == shown_sink(loaded.pipeline.sink)
+    assert f"table {tmp_path / 'shop/tables/billing'}" == format_sink(loaded.pipeline.sink)
 
 
 def test_it_counts_from_the_file_also_where_that_is_run_as_a_program(tmp_path: Path, elsewhere: Path) -> None:
@@ -64,7 +65,7 @@ def test_it_counts_from_the_file_also_where_another_one_imports_it(tmp_path: Pat
     lines = f"import sys\nsys.path.append({str(tmp_path / 'shop')!r})\nfrom billing_to_import import p\n"
     program = write(tmp_path / "programs" / "program.py", lines)
 
-    [loaded] = load([program])
+    [loaded] = load_pipelines([program])
 
     assert tmp_path / "shop/tables/billing" == path_of(loaded.pipeline)
 
@@ -76,7 +77,7 @@ def test_it_counts_from_the_file_also_where_a_function_of_another_one_makes_the_
     lines = f"import sys\nsys.path.append({str(tmp_path / 'library')!r})\nimport made_elsewhere\n"
     file = write(tmp_path / "shop" / "billing_made.py", lines, "p = made_elsewhere.make()\n")
 
-    [loaded] = load([file])
+    [loaded] = load_pipelines([file])
 
     assert tmp_path / "shop/tables/billing" == path_of(loaded.pipeline)
 
@@ -96,4 +97,4 @@ def test_a_table_of_other_machines_is_a_sentence_when_the_file_is_loaded(tmp_pat
     file = write(tmp_path / "billing_far.py", HEAD, DECLARES.replace("'tables", "'s3://tables"))
 
     with pytest.raises(UserError, match=r"billing_far\.py: The table s3://.* is not a directory of this machine"):
-        load([file])
+        load_pipelines([file])

@@ -11,9 +11,10 @@ from pyspark.errors import StreamingQueryException
 
 from logmark.errors import UserError
 from logmark.spark import read_table
-from logmark.spark.pipelines.failed_record import name_record
-from logmark.spark.pipelines.failures import judge
-from logmark.spark.pipelines.pipeline import Pipeline, Sink, Table, Topic, Version
+from logmark.spark.pipelines.declaration import Sink, Table, Topic, Version
+from logmark.spark.pipelines.failed_record import describe_failed_record
+from logmark.spark.pipelines.failures import classify_failure
+from logmark.spark.pipelines.pipeline import Pipeline
 from logmark.spark.pipelines.query import Brokers, start_query
 from logmark.spark.tables import table as tables
 from tests.harness.brokers import BrokerUnderTest
@@ -125,8 +126,8 @@ def test_the_record_that_a_pipelines_code_fails_on_is_named(
     with pytest.raises(StreamingQueryException, match="ZeroDivisionError") as failed:
         run(pipeline, spark, our_broker, tmp_path)
 
-    failure = judge(str(failed.value)).sentence
-    said = name_record(pipeline, version_of(pipeline, tmp_path), spark, brokers, failure=failure)
+    failure = classify_failure(str(failed.value)).message
+    said = describe_failed_record(pipeline, version_of(pipeline, tmp_path), spark, brokers, failure=failure)
     assert failure.startswith(
         f"The pipeline's own code failed: ZeroDivisionError: integer division or modulo by zero ({__file__}"
     )

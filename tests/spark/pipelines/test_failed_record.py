@@ -8,17 +8,18 @@ from pathlib import Path
 import pytest
 
 from logmark.names import TopicPartition
+from logmark.spark.errors import FailureKind
 from logmark.spark.pipelines.failed_record import (
-    Narrowed,
+    FailedPart,
     Ranges,
+    count_offsets,
+    describe_part,
     failed_ranges,
-    halves,
-    is_alike,
-    narrow,
-    size_of,
-    told,
+    find_failed_part,
+    is_same_failure,
+    split_in_half,
 )
-from logmark.spark.pipelines.failures import Kind, judge
+from logmark.spark.pipelines.failures import classify_failure
 
 P0, P1, P2 = (TopicPartition("clicks", number) for number in range(3))
 WHOLE: Ranges = {P0: (100, 164), P1: (0, 1), P2: (7, 1000)}
@@ -35,43 +36,43 @@ def never() -> bool:
 
 @pytest.mark.parametrize("bad", [(P0, 100), (P0, 163), (P1, 0), (P2, 7), (P2, 500), (P2, 999)])
 def test_the_only_record_that_fails_is_named_after_few_tries(bad: tuple[TopicPartition, int]) -> None:
-    found = narrow(WHOLE, on(bad), is_late=never)
+    found = find_failed_part(WHOLE, on(bad), is_late=never)
 
     assert bad == found.record
     assert found.tries <= 12
-    assert f"It fails on the record {bad[0]} offset {bad[1]}." == told(found, WHOLE)
+    assert f"It fails on the record {bad[0]} offset {bad[1]}." == describe_part(found, WHOLE)
 
 
 def test_of_several_records_that_fail_one_is_named() -> None:
     bad = (P0, 130), (P2, 8), (P2, 900)
 
-    assert narrow(WHOLE, on(*bad), is_late=never).record in bad
+    assert find_failed_part(WHOLE, on(*bad), is_late=never).record in bad
 
 
 def test_what_fails_only_together_is_not_named_as_one() -> None:
     def both(part: Ranges) -> bool:
         return on((P0, 120))(part) and on((P0, 140))(part)
 
-    found = narrow(WHOLE, both, is_late=never)
+    found = find_failed_part(WHOLE, both, is_late=never)
 
     assert None is found.record
     assert both(found.ranges)
-    assert size_of(found.ranges) < size_of(WHOLE)
-    assert told(found, WHOLE).startswith("It fails on a record among clicks-0 offsets 1")
+    assert count_offsets(found.ranges) < count_offsets(WHOLE)
+    assert describe_part(found, WHOLE).startswith("It fails on a record among clicks-0 offsets 1")
 
 
 def test_what_does_not_fail_again_leaves_the_whole_batch() -> None:
-    found = narrow(WHOLE, lambda part: False, is_late=never)
+    found = find_failed_part(WHOLE, lambda part: False, is_late=never)
 
     assert WHOLE == found.ranges
     assert (
         "The batch that failed has clicks-0 offsets 100 to 163, clicks-1 offsets 0 to 0, clicks-2 offsets 7 to 999."
-        == told(found, WHOLE)
+        == describe_part(found, WHOLE)
     )
 
 
 def test_a_batch_of_one_record_needs_no_try() -> None:
-    assert Narrowed(ranges={P1: (5, 6)}, tries=0) == narrow({P1: (5, 6)}, lambda part: False, is_late=never)
+    assert FailedPart(ranges={P1: (5, 6)}, tries=0) == find_failed_part({P1: (5, 6)}, lambda part: False, is_late=never)
 
 
 def test_the_search_ends_when_its_time_or_its_tries_are_up_with_what_it_knows() -> None:
@@ -83,14 +84,14 @@ def test_the_search_ends_when_its_time_or_its_tries_are_up_with_what_it_knows() 
             raise TimeoutError
         return on((P2, 500))(part)
 
-    cut_short = narrow(WHOLE, slow, is_late=never)
-    few = narrow(WHOLE, on((P0, 100)), tries_max=3, is_late=never)
-    late = narrow(WHOLE, on((P0, 100)), is_late=lambda: True)
+    cut_short = find_failed_part(WHOLE, slow, is_late=never)
+    few = find_failed_part(WHOLE, on((P0, 100)), tries_max=3, is_late=never)
+    late = find_failed_part(WHOLE, on((P0, 100)), is_late=lambda: True)
 
     assert on((P2, 500))(cut_short.ranges)
     assert 3 == few.tries
-    assert 0 < size_of(few.ranges) < size_of(WHOLE) / 4
-    assert Narrowed(ranges=WHOLE, tries=0) == late
+    assert 0 < count_offsets(few.ranges) < count_offsets(WHOLE) / 4
+    assert FailedPart(ranges=WHOLE, tries=0) == late
 
 
 def test_halves_are_disjoint_and_whole() -> None:
@@ -100,15 +101,15 @@ def test_halves_are_disjoint_and_whole() -> None:
             TopicPartition("t", number): (first := chance.randint(0, 50), first + chance.randint(1, 9))
             for number in range(chance.randint(1, 5))
         }
-        if size_of(ranges) < 2:
+        if count_offsets(ranges) < 2:
             continue
-        left, right = halves(ranges)
+        left, right = split_in_half(ranges)
 
         def records(part: Ranges) -> list[tuple[TopicPartition, int]]:
             return [(place, offset) for place, (first, stop) in part.items() for offset in range(first, stop)]
 
         assert sorted(records(ranges)) == sorted(records(left) + records(right))
-        assert abs(size_of(left) - size_of(right)) <= 1
+        assert abs(count_offsets(left) - count_offsets(right)) <= 1
 
 
 def test_the_batch_that_failed_is_the_one_that_was_planned_and_not_finished(tmp_path: Path) -> None:
@@ -128,16 +129,24 @@ def test_the_batch_that_failed_is_the_one_that_was_planned_and_not_finished(tmp_
 @pytest.mark.parametrize(
     ("raised", "kind", "said"),
     [
-        ("ZeroDivisionError: division by zero", Kind.FINAL, "code failed: ZeroDivisionError: division by zero (/home"),
-        ("MemoryError", Kind.PASSING, "which may pass: MemoryError (/home/ann/logmark/billing.py, line 7, in price)"),
-        ("requests.exceptions.ConnectionError: refused", Kind.PASSING, "ConnectionError: refused"),
-        ("socket.gaierror: [Errno -2] Name or service not known", Kind.PASSING, "gaierror"),
-        ("KeyError", Kind.FINAL, "code failed: KeyError (/home/ann/logmark/billing.py"),
-        ("shop.errors.NoPrice: none", Kind.FINAL, "NoPrice: none"),
+        (
+            "ZeroDivisionError: division by zero",
+            FailureKind.PERMANENT,
+            "code failed: ZeroDivisionError: division by zero (/home",
+        ),
+        (
+            "MemoryError",
+            FailureKind.TRANSIENT,
+            "another try may succeed: MemoryError (/home/ann/logmark/billing.py, line 7, in price)",
+        ),
+        ("requests.exceptions.ConnectionError: refused", FailureKind.TRANSIENT, "ConnectionError: refused"),
+        ("socket.gaierror: [Errno -2] Name or service not known", FailureKind.TRANSIENT, "gaierror"),
+        ("KeyError", FailureKind.PERMANENT, "code failed: KeyError (/home/ann/logmark/billing.py"),
+        ("shop.errors.NoPrice: none", FailureKind.PERMANENT, "NoPrice: none"),
     ],
 )
 def test_an_exception_in_the_pipelines_code_ends_it_unless_it_is_one_that_passes(
-    raised: str, kind: Kind, said: str
+    raised: str, kind: FailureKind, said: str
 ) -> None:
     trace = f"""Job aborted.
 Traceback (most recent call last):
@@ -151,10 +160,10 @@ Traceback (most recent call last):
 \tat org.apache.spark.api.python.BasePythonRunner.compute(PythonRunner.scala:1)
 """
 
-    found = judge(trace)
+    found = classify_failure(trace)
 
     assert kind is found.kind
-    assert said in found.sentence
+    assert said in found.message
 
 
 @pytest.mark.parametrize(
@@ -177,21 +186,21 @@ SQLSTATE: 22012
 Identifier: [id = 1]
 """
 
-    found = judge(trace)
+    found = classify_failure(trace)
 
-    assert (Kind.FINAL, True) == (found.kind, found.is_of_code)
-    assert found.sentence.startswith("Spark refused what the pipeline asks for (DIVIDE_BY_ZERO): Division by zero.")
-    assert found.sentence.endswith(where)
+    assert (FailureKind.PERMANENT, True) == (found.kind, found.is_of_code)
+    assert found.message.startswith("Spark refused what the pipeline asks for (DIVIDE_BY_ZERO): Division by zero.")
+    assert found.message.endswith(where)
 
 
 def test_another_mistake_than_the_one_that_ended_the_pipeline_names_no_record() -> None:
     code = "The pipeline's own code failed: {} (/home/ann/billing.py, line {}, in price)."
     refused = "Spark refused what the pipeline asks for ({}): some words (/home/ann/billing.py, line 3)"
 
-    assert is_alike(code.format("ValueError: 'a'", 7), code.format("ValueError: 'b' (or so)", 7))
-    assert not is_alike(code.format("ValueError: 'a'", 7), code.format("KeyError: 'a'", 7))
-    assert not is_alike(code.format("ValueError: 'a'", 8), code.format("ValueError: 'a'", 7))
-    assert is_alike(refused.format("DIVIDE_BY_ZERO"), refused.format("DIVIDE_BY_ZERO"))
-    assert not is_alike(refused.format("UNSUPPORTED_STREAMING"), refused.format("DIVIDE_BY_ZERO"))
-    assert not is_alike("A broker is away.", code.format("ValueError: 'a'", 7))
-    assert is_alike("anything", "")
+    assert is_same_failure(code.format("ValueError: 'a'", 7), code.format("ValueError: 'b' (or so)", 7))
+    assert not is_same_failure(code.format("ValueError: 'a'", 7), code.format("KeyError: 'a'", 7))
+    assert not is_same_failure(code.format("ValueError: 'a'", 8), code.format("ValueError: 'a'", 7))
+    assert is_same_failure(refused.format("DIVIDE_BY_ZERO"), refused.format("DIVIDE_BY_ZERO"))
+    assert not is_same_failure(refused.format("UNSUPPORTED_STREAMING"), refused.format("DIVIDE_BY_ZERO"))
+    assert not is_same_failure("A broker is away.", code.format("ValueError: 'a'", 7))
+    assert is_same_failure("anything", "")

@@ -4,8 +4,9 @@ import pytest
 
 from logmark.client.errors import AuthenticationFailed, BrokerUnreachable, NoCoordinator
 from logmark.errors import ErrorCode, UserError
-from logmark.spark.errors import Contended, Interrupted, Superseded
-from logmark.spark.pipelines.failures import CALM_AFTER_S, PAUSE_S_MAX, Kind, Restarts, judge, judge_raised
+from logmark.spark.errors import BuildInterrupted, Contended, FailureKind, Superseded
+from logmark.spark.pipelines.failures import classify_exception, classify_failure
+from logmark.spark.pipelines.restart_policy import CALM_AFTER_S, PAUSE_S_MAX, RestartPolicy
 
 _QUERY = """
 === Streaming Query ===
@@ -81,34 +82,37 @@ times: org.apache.spark.SparkException: Python worker exited unexpectedly (crash
 @pytest.mark.parametrize(
     ("failure", "kind"),
     [
-        (ours("errors.UserError", "There is no topic clicks. Nothing was read."), Kind.FINAL),
-        (ours("client.errors.BadProperties", "ssl.key is no key."), Kind.FINAL),
-        (ours("client.errors.AuthenticationFailed", "Wrong password."), Kind.FINAL),
-        (ours("client.errors.BrokerUnreachable", "Nobody answers at kafka:9092."), Kind.PASSING),
-        (ours("client.errors.NoCoordinator", "Nobody keeps the group."), Kind.PASSING),
-        (ours("client.errors.RefusedByBroker", "The leader is being elected."), Kind.PASSING),
-        (ours("spark.errors.Refused", "You are not allowed to read this topic."), Kind.FINAL),
-        (ours("spark.errors.Contended", "Others change the table all the time."), Kind.PASSING),
-        (ours("spark.errors.Superseded", "Group billing was taken over."), Kind.SUPERSEDED),
-        (IN_CODE, Kind.FINAL),
-        (IN_A_LIBRARY_THAT_CODE_CALLS, Kind.FINAL),
-        (IN_AN_EXPRESSION, Kind.FINAL),
-        (IN_OUR_OWN, Kind.PASSING),
-        (A_DEAD_WORKER, Kind.PASSING),
-        ("Python worker failed to connect back.", Kind.PASSING),
-        ("", Kind.PASSING),
+        (ours("errors.UserError", "There is no topic clicks. Nothing was read."), FailureKind.PERMANENT),
+        (ours("client.errors.BadProperties", "ssl.key is no key."), FailureKind.PERMANENT),
+        (ours("client.errors.AuthenticationFailed", "Wrong password."), FailureKind.PERMANENT),
+        (ours("client.errors.BrokerUnreachable", "Nobody answers at kafka:9092."), FailureKind.TRANSIENT),
+        (ours("client.errors.NoCoordinator", "Nobody keeps the group."), FailureKind.TRANSIENT),
+        (ours("client.errors.RefusedByBroker", "The leader is being elected."), FailureKind.TRANSIENT),
+        (ours("spark.errors.PermanentlyRefused", "You are not allowed to read this topic."), FailureKind.PERMANENT),
+        (ours("spark.errors.Contended", "Others change the table all the time."), FailureKind.TRANSIENT),
+        (ours("spark.errors.Superseded", "Group billing was taken over."), FailureKind.SUPERSEDED),
+        (IN_CODE, FailureKind.PERMANENT),
+        (IN_A_LIBRARY_THAT_CODE_CALLS, FailureKind.PERMANENT),
+        (IN_AN_EXPRESSION, FailureKind.PERMANENT),
+        (IN_OUR_OWN, FailureKind.TRANSIENT),
+        (A_DEAD_WORKER, FailureKind.TRANSIENT),
+        ("Python worker failed to connect back.", FailureKind.TRANSIENT),
+        ("", FailureKind.TRANSIENT),
     ],
 )
-def test_what_passes_is_tried_again_and_what_stays_is_not(failure: str, kind: Kind) -> None:
-    assert kind is judge(failure).kind
+def test_what_passes_is_tried_again_and_what_stays_is_not(failure: str, kind: FailureKind) -> None:
+    assert kind is classify_failure(failure).kind
 
 
 @pytest.mark.parametrize(
     ("code", "kind"),
-    [(ErrorCode.GROUP_AUTHORIZATION_FAILED, Kind.FINAL), (ErrorCode.COORDINATOR_NOT_AVAILABLE, Kind.PASSING)],
+    [
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, FailureKind.PERMANENT),
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, FailureKind.TRANSIENT),
+    ],
 )
-def test_a_missing_right_is_not_tried_again_and_a_missing_coordinator_is(code: ErrorCode, kind: Kind) -> None:
-    assert kind is judge_raised(NoCoordinator("billing", code, "It cannot be used.")).kind
+def test_a_missing_right_is_not_tried_again_and_a_missing_coordinator_is(code: ErrorCode, kind: FailureKind) -> None:
+    assert kind is classify_exception(NoCoordinator("billing", code, "It cannot be used.")).kind
 
 
 @pytest.mark.parametrize("name", ["pyspark", "pandas", "projects/logmark/spark", "lib/python3.11", "env/lib"])
@@ -116,16 +120,16 @@ def test_code_of_users_is_theirs_whatever_its_folder_is_called(name: str) -> Non
     folder = f"/home/ann/{name}"
     file = f"{folder}/billing.py"
     for found in (
-        judge(IN_CODE.replace("/home/ann/billing.py", file), folder=folder),
-        judge_raised(_raised_by(file, ValueError("boom")), folder=folder),
+        classify_failure(IN_CODE.replace("/home/ann/billing.py", file), folder=folder),
+        classify_exception(_raised_by(file, ValueError("boom")), folder=folder),
     ):
-        assert (Kind.FINAL, True) == (found.kind, found.is_of_code)
-        assert file in found.sentence
+        assert (FailureKind.PERMANENT, True) == (found.kind, found.is_of_code)
+        assert file in found.message
 
 
 @pytest.mark.parametrize("name", ["pyspark", "pandas", "projects/logmark/spark"])
 def test_code_of_users_is_theirs_also_where_it_is_not_known_where_the_pipeline_was_declared(name: str) -> None:
-    assert judge(IN_CODE.replace("/home/ann/", f"/home/ann/{name}/")).is_of_code
+    assert classify_failure(IN_CODE.replace("/home/ann/", f"/home/ann/{name}/")).is_of_code
 
 
 @pytest.mark.parametrize(
@@ -148,13 +152,16 @@ def test_code_of_users_is_theirs_also_where_it_is_not_known_where_the_pipeline_w
 def test_what_packages_and_python_itself_raise_is_not_of_the_users_code(file: str, folder: str | None) -> None:
     text = f'{_PROXY}  File "{file}", line 7, in work\n    call()\nAttributeError: no such thing\n{_QUERY}'
 
-    assert (Kind.PASSING, False) == (judge(text, folder=folder).kind, judge(text, folder=folder).is_of_code)
+    assert (FailureKind.TRANSIENT, False) == (
+        classify_failure(text, folder=folder).kind,
+        classify_failure(text, folder=folder).is_of_code,
+    )
 
 
 def test_a_sentence_of_ours_is_told_as_it_is() -> None:
     assert (
         "Group billing was taken over."
-        == judge(ours("spark.errors.Superseded", "Group billing was taken over.")).told()
+        == classify_failure(ours("spark.errors.Superseded", "Group billing was taken over.")).describe()
     )
 
 
@@ -172,14 +179,14 @@ def test_a_sentence_of_ours_is_told_as_it_is() -> None:
     ],
 )
 def test_a_failure_is_told_in_one_line_that_says_where(failure: str, said: str) -> None:
-    told = judge(failure).told()
+    told = classify_failure(failure).describe()
 
     assert said in told
     assert "\n" not in told
 
 
 def test_the_record_that_code_fails_on_is_named_before_what_to_do_about_it() -> None:
-    told = judge(IN_CODE).told("It fails on the record clicks-0 offset 7.")
+    told = classify_failure(IN_CODE).describe("It fails on the record clicks-0 offset 7.")
 
     assert told.index("boom") < told.index("clicks-0 offset 7") < told.index("Nothing of this batch was written")
 
@@ -197,29 +204,29 @@ def _raised_by(transform: str, error: BaseException) -> BaseException:
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (UserError("There is no topic clicks."), Kind.FINAL),
-        (AuthenticationFailed("Wrong password."), Kind.FINAL),
-        (BrokerUnreachable("Nobody answers."), Kind.PASSING),
-        (Superseded("Group billing was taken over."), Kind.SUPERSEDED),
-        (Contended("Others change the table."), Kind.PASSING),
-        (Interrupted("Python worker failed to connect back."), Kind.PASSING),
-        (ValueError("no column price"), Kind.FINAL),
+        (UserError("There is no topic clicks."), FailureKind.PERMANENT),
+        (AuthenticationFailed("Wrong password."), FailureKind.PERMANENT),
+        (BrokerUnreachable("Nobody answers."), FailureKind.TRANSIENT),
+        (Superseded("Group billing was taken over."), FailureKind.SUPERSEDED),
+        (Contended("Others change the table."), FailureKind.TRANSIENT),
+        (BuildInterrupted("Python worker failed to connect back."), FailureKind.TRANSIENT),
+        (ValueError("no column price"), FailureKind.PERMANENT),
     ],
 )
-def test_what_is_raised_before_there_is_a_query_is_judged_alike(error: Exception, kind: Kind) -> None:
-    found = judge_raised(_raised_by("/home/ann/billing.py", error))
+def test_what_is_raised_before_there_is_a_query_is_judged_alike(error: Exception, kind: FailureKind) -> None:
+    found = classify_exception(_raised_by("/home/ann/billing.py", error))
 
     assert kind is found.kind
-    assert str(error) in found.told()
+    assert str(error) in found.describe()
 
 
 def test_the_line_of_the_pipelines_file_that_raised_is_named() -> None:
-    found = judge_raised(_raised_by("/home/ann/billing.py", ValueError("no column price")))
+    found = classify_exception(_raised_by("/home/ann/billing.py", ValueError("no column price")))
 
-    assert "ValueError: no column price (/home/ann/billing.py, line 2, in transform)" in found.told()
+    assert "ValueError: no column price (/home/ann/billing.py, line 2, in transform)" in found.describe()
 
 
-def pauses(restarts: Restarts, failures: int) -> list[float]:
+def pauses(restarts: RestartPolicy, failures: int) -> list[float]:
     found = []
     for number in range(failures):
         restarts = restarts.after_failure(number)
@@ -228,12 +235,12 @@ def pauses(restarts: Restarts, failures: int) -> list[float]:
 
 
 def test_pauses_double_from_a_second_to_a_minute() -> None:
-    assert [1, 2, 4, 8, 16, 32, 60, 60] == pauses(Restarts(), 8)
-    assert PAUSE_S_MAX == pauses(Restarts(), 200)[-1]
+    assert [1, 2, 4, 8, 16, 32, 60, 60] == pauses(RestartPolicy(), 8)
+    assert PAUSE_S_MAX == pauses(RestartPolicy(), 200)[-1]
 
 
 def test_pauses_are_spread_so_that_many_pipelines_do_not_start_in_step() -> None:
-    once = Restarts().after_failure(0)
+    once = RestartPolicy().after_failure(0)
 
     assert pytest.approx(0.8) == once.pause_s(lambda: 0.0)
     assert pytest.approx(1.2) == once.pause_s(lambda: 1.0)
@@ -241,21 +248,21 @@ def test_pauses_are_spread_so_that_many_pipelines_do_not_start_in_step() -> None
 
 def test_a_query_that_worked_for_a_while_begins_with_a_short_pause_again() -> None:
     calm_ms = round(CALM_AFTER_S * 1000)
-    restarts = Restarts()
+    restarts = RestartPolicy()
     for _ in range(5):
         restarts = restarts.after_failure(0)
     worked = restarts.after_batch()
 
     assert 32 == worked.after_failure(calm_ms - 1).pause_s(lambda: 0.5)
     assert 1 == worked.after_failure(calm_ms).pause_s(lambda: 0.5)
-    assert 1 == worked.working(calm_ms).after_failure(calm_ms + 1).pause_s(lambda: 0.5)
+    assert 1 == worked.while_active(calm_ms).after_failure(calm_ms + 1).pause_s(lambda: 0.5)
     assert 6 == worked.after_failure(calm_ms).count
 
 
 def test_tries_that_take_long_and_finish_no_batch_are_failures_in_a_row() -> None:
     calm_ms = round(CALM_AFTER_S * 1000)
-    restarts = Restarts().after_batch()
+    restarts = RestartPolicy().after_batch()
     for number in range(1, 12):
-        restarts = restarts.working(number * 2 * calm_ms - 1).after_failure(number * 2 * calm_ms)
+        restarts = restarts.while_active(number * 2 * calm_ms - 1).after_failure(number * 2 * calm_ms)
 
     assert (11, PAUSE_S_MAX) == (restarts.in_a_row, restarts.pause_s(lambda: 0.5))

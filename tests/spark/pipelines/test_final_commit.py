@@ -10,7 +10,8 @@ import pytest
 from logmark.client.answers import Committed
 from logmark.names import TopicPartition
 from logmark.offsets.commit_metadata import CommitMetadata
-from logmark.spark.pipelines.final_commit import commit_finished, finished
+from logmark.spark.checkpoint import finished_position
+from logmark.spark.pipelines.final_commit import commit_position
 from logmark.spark.source.position import Position
 
 PLACE = TopicPartition("clicks", 0)
@@ -55,18 +56,18 @@ def test_a_finished_batch_is_committed_unless_somebody_else_has_moved_the_group(
 ) -> None:
     before = group.offset, group.mark
 
-    assert is_committed == commit_finished(group, POSITION)  # type: ignore[arg-type]
+    assert is_committed == commit_position(group, POSITION)  # type: ignore[arg-type]
 
     expected = (20, POSITION.mark(PLACE)) if is_committed else before
     assert expected == (group.offset, group.mark)
 
 
 def test_a_query_that_was_stopped_in_a_batch_has_finished_nothing_new(tmp_path: Path) -> None:
-    assert finished(tmp_path) is None
+    assert finished_position(tmp_path) is None
     for kind in ("offsets", "commits"):
         (tmp_path / kind).mkdir()
     (tmp_path / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(POSITION.to_json())}\n")
-    assert finished(tmp_path) is None
+    assert finished_position(tmp_path) is None
 
     (tmp_path / "commits" / "0").write_text("v1\n{}")
-    assert POSITION == finished(tmp_path)
+    assert POSITION == finished_position(tmp_path)

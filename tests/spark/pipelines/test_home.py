@@ -14,7 +14,7 @@ import pytest
 
 from logmark.errors import UserError
 from logmark.spark import Pipeline, Table
-from logmark.spark.pipelines.home import Home, Record, default_root, homes
+from logmark.spark.pipelines.home import Home, PipelineRecord, default_root, list_homes
 
 BILLING = Pipeline(name="billing", topics="clicks", transform=lambda frame: frame, sink=Table("tables/billing"))
 HOLDER = """
@@ -51,32 +51,32 @@ def somebody_holds(home: Home) -> Iterator[Callable[[str], subprocess.Popen[str]
 
 
 def test_a_pipeline_that_never_ran_has_version_1_and_no_folder(home: Home) -> None:
-    assert Record() == home.record()
-    assert [] == homes(home.root)
+    assert PipelineRecord() == home.record()
+    assert [] == list_homes(home.root)
     assert not home.is_live()
     assert not home.folder.exists()
 
 
 def test_what_is_remembered_is_there_again(home: Home) -> None:
-    record = Record(live=3, building=4, last=4, begun=3, group="billing", topics="clicks", context="prod")
-    home.remember(record)
+    record = PipelineRecord(live=3, building=4, last=4, begun=3, group="billing", topics="clicks", context="prod")
+    home.save(record)
 
     assert record == home.record()
     assert 5 == record.next_number()
-    assert [home] == homes(home.root)
+    assert [home] == list_homes(home.root)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1, "unheard": 1}', '{"live": 1}'])
 def test_a_record_that_cannot_be_read_is_not_guessed(home: Home, text: str) -> None:
-    home.remember(Record())
+    home.save(PipelineRecord())
     (home.folder / "record.json").write_text(text)
 
-    with pytest.raises(UserError, match=r"nobody knows which version of billing is live\. Nothing was changed"):
+    with pytest.raises(UserError, match=r"the live version of billing is unknown\. Nothing was changed"):
         home.record()
 
 
 def test_a_record_of_a_newer_version_of_logmark_is_left_alone(home: Home) -> None:
-    home.remember(Record())
+    home.save(PipelineRecord())
     path = home.folder / "record.json"
     path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
 
@@ -182,6 +182,6 @@ def test_the_folder_can_be_named_by_the_environment(tmp_path: Path, monkeypatch:
 
 
 def test_the_record_is_plain_json(home: Home) -> None:
-    home.remember(Record(group="billing"))
+    home.save(PipelineRecord(group="billing"))
 
     assert "billing" == json.loads((home.folder / "record.json").read_text())["group"]

@@ -16,15 +16,15 @@ import pytest
 from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.names import TopicPartition
-from logmark.spark.pipelines.replay.fence import give_back
-from logmark.spark.pipelines.replay.runner import abandon
-from logmark.spark.pipelines.replay.state import check_may_run, read_work
+from logmark.spark.pipelines.replay.fence import restore_group
+from logmark.spark.pipelines.replay.runner import abandon_replay
+from logmark.spark.pipelines.replay.state import check_live_may_run, load_state
 from logmark.spark.pipelines.status import read_status
 from logmark.wire import batches
 from tests.harness.brokers import BrokerUnderTest
 from tests.spark.pipelines.fake_queries import Superseded
-from tests.spark.pipelines.number_pipelines import Numbers
-from tests.spark.pipelines.test_replay_steps import Scene
+from tests.spark.pipelines.number_pipelines import NumberPipelines
+from tests.spark.pipelines.test_replay_steps import ReplayScenario
 
 ARCHIVE = Path(__file__).with_name("homes_of_format_1.tar.gz")
 NEW, OLD = ("new", [2, 3]), ("old", [3])
@@ -37,14 +37,14 @@ ROLLBACKS = [
 ]  # fmt: skip
 COPIES = [f"copy-topic-{step}" for step in (1, 2, 3, 6)]
 
-Restore = Callable[[str], tuple[Scene, dict[str, Any]]]
+Restore = Callable[[str], tuple[ReplayScenario, dict[str, Any]]]
 
 
 @pytest.fixture
 def restore(our_broker: BrokerUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Restore:
     """Puts the pipeline of one folder of the archive on a broker that holds what the folder says."""
 
-    def restored(name: str) -> tuple[Scene, dict[str, Any]]:
+    def restored(name: str) -> tuple[ReplayScenario, dict[str, Any]]:
         with tarfile.open(ARCHIVE) as archive:
             archive.extractall(tmp_path, [one for one in archive if one.name.startswith(f"./{name}/")], filter="data")
         held = json.loads((tmp_path / name / "broker.json").read_text())
@@ -52,9 +52,9 @@ def restore(our_broker: BrokerUnderTest, tmp_path: Path, monkeypatch: pytest.Mon
             _fill(client, held)
         monkeypatch.setattr(our_broker, "_suffix", name)
         kind = "counts" if "-table-" in name else "forwards" if name in COPIES else "fraud"
-        scene = Scene(Numbers(our_broker, tmp_path / name, sent=held["sent"]), kind, monkeypatch)
-        scene.numbers.label, scene.numbers.divisors = OLD if name in ROLLBACKS else NEW
-        return scene, held
+        scenario = ReplayScenario(NumberPipelines(our_broker, tmp_path / name, sent=held["sent"]), kind, monkeypatch)
+        scenario.numbers.label, scenario.numbers.divisors = OLD if name in ROLLBACKS else NEW
+        return scenario, held
 
     return restored
 
@@ -80,106 +80,106 @@ def _fill(client: Client, held: dict[str, Any]) -> None:
         )
 
 
-def replay_once_more(scene: Scene) -> None:
+def replay_once_more(scenario: ReplayScenario) -> None:
     """Builds another version of the pipeline and swaps it in."""
-    before = scene.job.home.record().live
-    scene.begin()
-    scene.carry_out()
-    scene.go_on()
-    assert before < scene.job.home.record().live
-    assert read_work(scene.job.home) is None
+    before = scenario.job.home.record().live
+    scenario.start()
+    scenario.run_replay()
+    scenario.run_live()
+    assert before < scenario.job.home.record().live
+    assert load_state(scenario.job.home) is None
 
 
 @pytest.mark.parametrize("name", [*EARLY_SWAPS, *LATE_SWAPS, *SWAPPED])
 def test_a_swap_of_format_1_is_resumed_and_the_pipeline_replayed_again(name: str, restore: Restore) -> None:
-    scene, held = restore(name)
-    work = read_work(scene.job.home)
-    assert work is not None
-    assert (held["version"], "swap") == (work.number, work.kind)
-    assert (name not in SWAPPED) == (1 == scene.job.home.record().live)
-    last = read_status(scene.job.home.status_file)
+    scenario, held = restore(name)
+    state = load_state(scenario.job.home)
+    assert state is not None
+    assert (held["version"], "swap") == (state.version, state.kind)
+    assert (name not in SWAPPED) == (1 == scenario.job.home.record().live)
+    last = read_status(scenario.job.home.status_file)
     assert last is not None
     assert "Version 2 is being put in place." == last.error
-    scene.numbers.send(4)
+    scenario.numbers.send(4)
 
-    scene.carry_out()
-    scene.go_on()
+    scenario.run_replay()
+    scenario.run_live()
 
-    assert (2, None) == (scene.job.home.record().live, scene.job.home.record().building)
-    scene.check(is_new=True)
-    replay_once_more(scene)
-    scene.check(is_new=True)
+    assert (2, None) == (scenario.job.home.record().live, scenario.job.home.record().building)
+    scenario.check(is_new=True)
+    replay_once_more(scenario)
+    scenario.check(is_new=True)
 
 
 @pytest.mark.parametrize("name", EARLY_SWAPS)
 def test_a_swap_of_format_1_that_is_not_in_place_can_be_given_up_and_the_live_version_runs_on(
     name: str, restore: Restore
 ) -> None:
-    scene, _ = restore(name)
-    scene.numbers.label, scene.numbers.divisors = OLD
-    check_may_run(scene.job.home)
-    give_back(scene.client, scene.job)
-    scene.numbers.send(4)
-    scene.go_on()
-    scene.check(is_new=False)
+    scenario, _ = restore(name)
+    scenario.numbers.label, scenario.numbers.divisors = OLD
+    check_live_may_run(scenario.job.home)
+    restore_group(scenario.client, scenario.job)
+    scenario.numbers.send(4)
+    scenario.run_live()
+    scenario.check(is_new=False)
 
-    assert 2 == abandon(scene.job, scene.client)
+    assert 2 == abandon_replay(scenario.job, scenario.client)
 
-    assert (1, None) == (scene.job.home.record().live, scene.job.home.record().building)
-    assert not scene.job.home.checkpoint(2).exists()
-    scene.numbers.label, scene.numbers.divisors = NEW
-    replay_once_more(scene)
-    scene.check(is_new=True)
+    assert (1, None) == (scenario.job.home.record().live, scenario.job.home.record().building)
+    assert not scenario.job.home.checkpoint(2).exists()
+    scenario.numbers.label, scenario.numbers.divisors = NEW
+    replay_once_more(scenario)
+    scenario.check(is_new=True)
 
 
 @pytest.mark.parametrize("name", LATE_SWAPS)
 def test_a_swap_of_format_1_that_is_being_put_in_place_keeps_the_old_version_from_running(
     name: str, restore: Restore
 ) -> None:
-    scene, _ = restore(name)
+    scenario, _ = restore(name)
 
-    assert not give_back(scene.client, scene.job)
+    assert not restore_group(scenario.client, scenario.job)
 
     with pytest.raises(Exception, match="must not run any more"):
-        check_may_run(scene.job.home)
-    with pytest.raises(Exception, match="is being put in place already"):
-        abandon(scene.job, scene.client)
+        check_live_may_run(scenario.job.home)
+    with pytest.raises(Exception, match="cannot be abandoned"):
+        abandon_replay(scenario.job, scenario.client)
     with pytest.raises(Superseded):
-        scene.go_on()
+        scenario.run_live()
 
 
 @pytest.mark.parametrize("name", ROLLBACKS)
 def test_a_rollback_of_format_1_is_resumed_and_the_pipeline_replayed_again(name: str, restore: Restore) -> None:
-    scene, held = restore(name)
-    work = read_work(scene.job.home)
-    assert work is not None
-    assert (held["version"], "back") == (work.number, work.kind)
-    scene.numbers.send(4)
+    scenario, held = restore(name)
+    state = load_state(scenario.job.home)
+    assert state is not None
+    assert (held["version"], "rollback") == (state.version, state.kind)
+    scenario.numbers.send(4)
 
-    scene.carry_out()
-    scene.go_on()
+    scenario.run_replay()
+    scenario.run_live()
 
-    assert (1, None) == (scene.job.home.record().live, scene.job.home.record().building)
-    if not scene.to_topic:
-        scene.check(is_new=False)
-    scene.numbers.label, scene.numbers.divisors = NEW
-    replay_once_more(scene)
-    scene.check(is_new=True)
+    assert (1, None) == (scenario.job.home.record().live, scenario.job.home.record().building)
+    if not scenario.to_topic:
+        scenario.check(is_new=False)
+    scenario.numbers.label, scenario.numbers.divisors = NEW
+    replay_once_more(scenario)
+    scenario.check(is_new=True)
 
 
 @pytest.mark.parametrize("name", COPIES)
 def test_a_copy_of_format_1_is_resumed_and_sends_nothing_twice(name: str, restore: Restore) -> None:
-    scene, held = restore(name)
-    work = read_work(scene.job.home)
-    assert work is not None
-    assert (held["version"], "copy") == (work.number, work.kind)
+    scenario, held = restore(name)
+    state = load_state(scenario.job.home)
+    assert state is not None
+    assert (held["version"], "backfill") == (state.version, state.kind)
 
-    scene.carry_out()
-    scene.go_on()
+    scenario.run_replay()
+    scenario.run_live()
 
-    assert (1, None) == (scene.job.home.record().live, scene.job.home.record().building)
-    assert read_work(scene.job.home) is None
-    alerted = scene.numbers.alerted()
+    assert (1, None) == (scenario.job.home.record().live, scenario.job.home.record().building)
+    assert load_state(scenario.job.home) is None
+    alerted = scenario.numbers.alerted()
     wanted = [number for number in range(20) if number % 2 == 0 or number % 3 == 0]
     assert 2 * len(wanted) == len(alerted)
     assert {1} == set(alerted.values()), "an alert was sent twice"

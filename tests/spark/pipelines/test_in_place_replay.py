@@ -1,4 +1,4 @@
-"""Pipelines without state, replayed: a table live, a topic beside; with queries on paper, on both brokers."""
+"""Pipelines without state, replayed: a table in place, a topic by a backfill; with fake queries, on both brokers."""
 
 import threading
 from collections import Counter
@@ -13,17 +13,16 @@ from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.journal.journal import list_changes
 from logmark.offsets.reset.plan import ResetPlan
-from logmark.spark.pipelines.replay import in_place as rereading
-from logmark.spark.pipelines.replay import runner as replaying
-from logmark.spark.pipelines.replay.in_place import plan_rereading, reread, rows_between, stops_of
-from logmark.spark.pipelines.replay.plan import kind_of, plan_version
-from logmark.spark.pipelines.replay.runner import Choices, Replay, Telling, begin
-from logmark.spark.pipelines.replay.state import Kind, read_work
-from logmark.spark.pipelines.replay.targets import parse_aim
-from logmark.spark.pipelines.supervisor import Job
+from logmark.spark.pipelines.job import Job
+from logmark.spark.pipelines.replay import in_place, runner
+from logmark.spark.pipelines.replay.in_place import plan_in_place, replay_in_place
+from logmark.spark.pipelines.replay.plan import choose_kind, plan_version
+from logmark.spark.pipelines.replay.runner import ReplayCallbacks, ReplayOptions, ReplayRunner, start_replay
+from logmark.spark.pipelines.replay.state import ReplayKind, load_state
+from logmark.spark.pipelines.replay.targets import ReplayTarget, parse_target
 from tests.harness.brokers import BrokerUnderTest
-from tests.spark.pipelines.fake_queries import Paper
-from tests.spark.pipelines.number_pipelines import Numbers
+from tests.spark.pipelines.fake_queries import FakeQueries
+from tests.spark.pipelines.number_pipelines import NumberPipelines
 
 
 @pytest.fixture
@@ -32,30 +31,29 @@ def client(broker: BrokerUnderTest) -> Iterator[Client]:
         yield client
 
 
-class Scene:
+class ReplayScenario:
     """A table with a row for each of 2 x 20 records, made by the old code; 2 x 4 records are not read yet."""
 
     def __init__(self, broker: BrokerUnderTest, folder: Path, client: Client) -> None:
-        self.numbers = Numbers(broker, folder)
-        self.paper = Paper(self.numbers)
+        self.numbers = NumberPipelines(broker, folder)
+        self.queries = FakeQueries(self.numbers)
         self.client = client
         self.job: Job = self.numbers.job("rows")
         self.numbers.send(20)
-        self.paper.run_live(self.job, client)
+        self.queries.run_live(self.job, client)
         self.numbers.send(4)
         self.numbers.label = "new"
 
-    def aim(self, text: str) -> object:
+    def target(self, text: str) -> ReplayTarget:
         offsets = text.replace("clicks", self.numbers.topic)
-        return parse_aim(offsets, group=self.job.pipeline.group, now_ms=0)
+        return parse_target(offsets, group=self.job.pipeline.group, now_ms=0)
 
     def replay(self, from_: str, to: str | None = None, **more: bool) -> ResetPlan:
         """Reads again; the plan by which it was done."""
-        plan = plan_rereading(self.job, self.client, self.aim(from_))  # type: ignore[arg-type]
-        stops = stops_of(self.job, self.client, plan, None if to is None else self.aim(to))  # type: ignore[arg-type]
-        self.rows = rows_between(self.job, {move.partition: move.to or 0 for move in plan.moves}, stops)
-        reread(self.job, lambda: None, self.client, plan, stops, agree=lambda plan: None, **more)  # type: ignore[arg-type, return-value]
-        return plan
+        plan = plan_in_place(self.job, self.client, self.target(from_), None if to is None else self.target(to))
+        self.rows = plan.rows
+        replay_in_place(self.job, lambda: None, self.client, plan, agree=lambda plan: None, **more)  # type: ignore[arg-type, return-value]
+        return plan.reset
 
     def labels(self) -> list[Counter[str]]:
         """How many rows have which label, by partition."""
@@ -74,7 +72,7 @@ class Scene:
         def run() -> None:
             with self.job.home.live(), Client(self.numbers.broker.bootstrap_servers) as client:
                 while not is_over.wait(0.05):
-                    self.paper.run_live(self.job, client)
+                    self.queries.run_live(self.job, client)
 
         thread = threading.Thread(target=run)
         thread.start()
@@ -85,85 +83,87 @@ class Scene:
 
 
 @pytest.fixture
-def scene(broker: BrokerUnderTest, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    scene = Scene(broker, tmp_path, client)
-    monkeypatch.setattr(rereading, "run", scene.paper.run)
-    monkeypatch.setattr(replaying, "run", scene.paper.run)
-    return scene
+def scenario(
+    broker: BrokerUnderTest, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> ReplayScenario:
+    scenario = ReplayScenario(broker, tmp_path, client)
+    monkeypatch.setattr(in_place, "run_version", scenario.queries.run)
+    monkeypatch.setattr(runner, "run_version", scenario.queries.run)
+    return scenario
 
 
 FROM_5_AND_8 = '{"clicks": {"0": 5, "1": 8}}'
 
 
-def test_rows_of_what_is_read_again_are_replaced_and_no_others(scene: Scene) -> None:
-    plan = scene.replay(FROM_5_AND_8)
+def test_rows_of_what_is_read_again_are_replaced_and_no_others(scenario: ReplayScenario) -> None:
+    plan = scenario.replay(FROM_5_AND_8)
 
-    assert (15 + 12, 15 + 12) == (plan.read_again, scene.rows)
-    assert [Counter(old=5, new=15 + 4), Counter(old=8, new=12 + 4)] == scene.labels()
-    assert [24, 24] == scene.committed()
-
-
-def test_a_replay_with_an_end_goes_on_where_it_was(scene: Scene) -> None:
-    scene.replay(FROM_5_AND_8, '{"clicks": {"0": 10, "1": 20}}')
-
-    assert 5 + 12 == scene.rows
-    assert [Counter(old=15, new=5), Counter(old=8, new=12)] == scene.labels()
-    assert [20, 20] == scene.committed()
-    scene.paper.run_live(scene.job, scene.client)
-    assert [Counter(old=15, new=5 + 4), Counter(old=8, new=12 + 4)] == scene.labels()
+    assert (15 + 12, 15 + 12) == (plan.read_again, scenario.rows)
+    assert [Counter(old=5, new=15 + 4), Counter(old=8, new=12 + 4)] == scenario.labels()
+    assert [24, 24] == scenario.committed()
 
 
-def test_a_pipeline_that_runs_follows_by_itself(scene: Scene) -> None:
-    with scene.running():
-        scene.numbers.wait(lambda: scene.committed() == [24, 24], "the pipeline has read all there is")
-        scene.replay("earliest")
-        assert [Counter(new=24), Counter(new=24)] == scene.labels()
+def test_a_replay_with_an_end_goes_on_where_it_was(scenario: ReplayScenario) -> None:
+    scenario.replay(FROM_5_AND_8, '{"clicks": {"0": 10, "1": 20}}')
+
+    assert 5 + 12 == scenario.rows
+    assert [Counter(old=15, new=5), Counter(old=8, new=12)] == scenario.labels()
+    assert [20, 20] == scenario.committed()
+    scenario.queries.run_live(scenario.job, scenario.client)
+    assert [Counter(old=15, new=5 + 4), Counter(old=8, new=12 + 4)] == scenario.labels()
 
 
-def test_a_pipeline_that_runs_goes_on_where_it_was_after_the_end(scene: Scene) -> None:
-    with scene.running():
-        scene.numbers.wait(lambda: scene.committed() == [24, 24], "the pipeline has read all there is")
-        scene.replay("earliest", '{"clicks": {"0": 3, "1": 3}}')
-        scene.numbers.send(2)
-        scene.numbers.wait(lambda: scene.committed() == [26, 26], "the pipeline goes on")
-    assert 2 * 26 == len(scene.numbers.labels())
+def test_a_pipeline_that_runs_follows_by_itself(scenario: ReplayScenario) -> None:
+    with scenario.running():
+        scenario.numbers.wait(lambda: scenario.committed() == [24, 24], "the pipeline has read all there is")
+        scenario.replay("earliest")
+        assert [Counter(new=24), Counter(new=24)] == scenario.labels()
 
 
-def test_the_move_is_in_the_journal(scene: Scene) -> None:
-    scene.replay(FROM_5_AND_8)
+def test_a_pipeline_that_runs_goes_on_where_it_was_after_the_end(scenario: ReplayScenario) -> None:
+    with scenario.running():
+        scenario.numbers.wait(lambda: scenario.committed() == [24, 24], "the pipeline has read all there is")
+        scenario.replay("earliest", '{"clicks": {"0": 3, "1": 3}}')
+        scenario.numbers.send(2)
+        scenario.numbers.wait(lambda: scenario.committed() == [26, 26], "the pipeline goes on")
+    assert 2 * 26 == len(scenario.numbers.labels())
 
-    [change] = list_changes(scene.client, scene.job.pipeline.group)
-    assert ("replay", "done", scene.job.pipeline.name) == (change.action, change.state, change.details["pipeline"])
+
+def test_the_move_is_in_the_journal(scenario: ReplayScenario) -> None:
+    scenario.replay(FROM_5_AND_8)
+
+    [change] = list_changes(scenario.client, scenario.job.pipeline.group)
+    assert ("replay", "done", scenario.job.pipeline.name) == (change.action, change.state, change.details["pipeline"])
 
 
-def test_nobody_can_leave_before_an_end_that_has_to_be_waited_for(scene: Scene) -> None:
-    with pytest.raises(UserError, match="Leave --detach away"):
-        scene.replay("earliest", '{"clicks": {"0": 3, "1": 3}}', is_detached=True)
-    assert [20, 20] == scene.committed()
+def test_nobody_can_leave_before_an_end_that_has_to_be_waited_for(scenario: ReplayScenario) -> None:
+    with pytest.raises(UserError, match="cannot be detached"):
+        scenario.replay("earliest", '{"clicks": {"0": 3, "1": 3}}', is_detached=True)
+    assert [20, 20] == scenario.committed()
 
 
 def test_what_was_not_sent_before_is_released_beside_a_pipeline_that_runs_on(
     broker: BrokerUnderTest, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    numbers = Numbers(broker, tmp_path)
-    paper, job = Paper(numbers), numbers.job("forwards")
-    monkeypatch.setattr(replaying, "run", paper.run)
+    numbers = NumberPipelines(broker, tmp_path)
+    queries, job = FakeQueries(numbers), numbers.job("forwards")
+    monkeypatch.setattr(runner, "run_version", queries.run)
     numbers.send(20)
-    paper.run_live(job, client)
+    queries.run_live(job, client)
     numbers.send(10)
     numbers.divisors = [2, 3]
-    aim, stop = (
-        parse_aim(text.replace("clicks", numbers.topic), group=job.pipeline.group, now_ms=0)
+    start, stop = (
+        parse_target(text.replace("clicks", numbers.topic), group=job.pipeline.group, now_ms=0)
         for text in ('{"clicks": {"0": 4, "1": 0}}', '{"clicks": {"0": 99, "1": 10}}'.replace("99", "25"))
     )
-    kind = kind_of(job, is_stateful=False, is_beside=False, has_stop=True)
-    plan = plan_version(job, client, aim, stop, kind=kind, is_stateful=False)
+    kind = choose_kind(job, is_stateful=False, rebuild=False, has_stop=True)
+    plan = plan_version(job, client, start, stop, kind=kind, is_stateful=False)
     assert {0: 20, 1: 10} == {place.partition: offset for place, offset in plan.stops.items()}
     with job.home.replaying():
-        work = begin(job, client, plan, Choices())
-        paper.run_live(job, client)
-        telling = Telling(say=lambda text: None)
-        outcome = Replay(job, lambda: None, client, work, telling=telling).carry_out()  # type: ignore[arg-type, return-value]
+        state = start_replay(job, client, plan, ReplayOptions())
+        queries.run_live(job, client)
+        callbacks = ReplayCallbacks(say=lambda text: None)
+        result = ReplayRunner(job, lambda: None, client, state, callbacks=callbacks).run()  # type: ignore[arg-type, return-value]
 
     def due(partition: int, offsets: range, *divisors: int) -> set[str]:
         # Partition p has p, p + 2, ... and then the same once more, for each call of `send`.
@@ -173,13 +173,13 @@ def test_what_was_not_sent_before_is_released_beside_a_pipeline_that_runs_on(
     sent = due(0, range(20), 3) | due(1, range(20), 3) | due(0, range(20, 30), 2, 3) | due(1, range(20, 30), 2, 3)
     again = due(0, range(4, 20), 2, 3) | due(1, range(10), 2, 3)
     assert Counter(sent | again) == numbers.alerted()
-    assert outcome.released is not None
-    assert (len(again - sent), len(again & sent)) == (outcome.released.sent, outcome.released.known)
+    assert result.publication is not None
+    assert (len(again - sent), len(again & sent)) == (result.publication.sent, result.publication.known)
     record = job.home.record()
-    assert (1, None, None) == (record.live, record.building, read_work(job.home))
+    assert (1, None, None) == (record.live, record.building, load_state(job.home))
     # Apache Kafka tells of a deleted topic for a moment longer.
     numbers.wait(lambda: f"{numbers.alerts}.v2" not in client.metadata().topics, "the topic beside is gone")
-    assert Kind.COPY is outcome.kind
+    assert ReplayKind.BACKFILL is result.kind
 
 
 @pytest.mark.parametrize(
@@ -194,10 +194,10 @@ def test_what_was_not_sent_before_is_released_beside_a_pipeline_that_runs_on(
     ],
 )
 def test_a_place_is_said_as_people_say_it(text: str, shown: str) -> None:
-    assert shown == str(parse_aim(text, group="g", now_ms=1_000_000_000))
+    assert shown == str(parse_target(text, group="g", now_ms=1_000_000_000))
 
 
 @pytest.mark.parametrize("text", ["yesterday", '{"clicks": 3}', '{"clicks": {"0": -1}}', "{", "{}"])
 def test_a_place_that_is_not_understood_is_a_sentence(text: str) -> None:
     with pytest.raises(UserError, match="Nothing was changed"):
-        parse_aim(text, group="g", now_ms=0)
+        parse_target(text, group="g", now_ms=0)

@@ -6,7 +6,7 @@ import pytest
 
 from logmark.errors import UserError
 from logmark.spark import Pipeline, Table, Topic
-from logmark.spark.pipelines.pipeline import Version, shown_sink, shown_topics
+from logmark.spark.pipelines.declaration import Version, format_sink, format_topics
 from logmark.spark.pipelines.query import Brokers, read_options
 
 
@@ -36,10 +36,10 @@ def test_a_pipeline_that_would_read_what_it_writes_is_refused(topics: Any, more:
 
 
 def test_topics_and_sinks_are_shown_to_people() -> None:
-    assert "clicks, orders" == shown_topics(declared(topics=("clicks", "orders")))
-    assert "shop-.*" == shown_topics(declared(topics=(), options={"subscribePattern": "shop-.*"}))
-    assert "topic alerts" == shown_sink(Topic("alerts"))
-    assert shown_sink(Table("tables/billing")).endswith("/tables/billing")
+    assert "clicks, orders" == format_topics(declared(topics=("clicks", "orders")))
+    assert "shop-.*" == format_topics(declared(topics=(), options={"subscribePattern": "shop-.*"}))
+    assert "topic alerts" == format_sink(Topic("alerts"))
+    assert format_sink(Table("tables/billing")).endswith("/tables/billing")
 
 
 def test_the_source_is_told_all_that_was_declared(tmp_path: Any) -> None:

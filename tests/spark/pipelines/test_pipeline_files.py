@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from logmark.errors import UserError
-from logmark.spark.pipelines.pipeline_files import NeedsSpark, load, load_with, own_modules, ship_by_value
+from logmark.spark.pipelines.pipeline_files import (
+    NeedsSpark,
+    load_pipelines,
+    load_with_spark,
+    own_modules,
+    ship_by_value,
+)
 
 HEAD = "from logmark.spark import Pipeline, Table, Topic\n"
 Write = Callable[..., Path]
@@ -37,7 +43,7 @@ def write(tmp_path: Path) -> Iterator[Write]:
 
 
 def names(*files: Path, only: tuple[str, ...] = ()) -> list[str]:
-    return [one.pipeline.name for one in load(files, only=only)]
+    return [one.pipeline.name for one in load_pipelines(files, only=only)]
 
 
 def test_every_pipeline_at_the_top_level_counts(write: Write) -> None:
@@ -45,7 +51,7 @@ def test_every_pipeline_at_the_top_level_counts(write: Write) -> None:
 
     assert ["billing", "fraud"] == names(file)
     assert ["fraud"] == names(file, only=("fraud",))
-    assert {file} == {one.file for one in load([file])}
+    assert {file} == {one.file for one in load_pipelines([file])}
 
 
 def test_a_file_imports_what_lies_beside_it(write: Write) -> None:
@@ -88,7 +94,7 @@ def test_files_of_the_same_name_and_of_a_librarys_name_are_not_mixed_up(write: W
         (["x = 1\n", "def f(:\n"], "shop.py, line 2: "),
         (["import nowhere_at_all\n"], "shop.py, line 1: ModuleNotFoundError: No module named 'nowhere_at_all'"),
         (["x = 1\n", "\n", "y = 1 / 0\n"], "shop.py, line 3: ZeroDivisionError: division by zero"),
-        (["import sys\n", "sys.exit(3)\n"], "shop.py, line 2: it ends the process while it is loaded"),
+        (["import sys\n", "sys.exit(3)\n"], "shop.py, line 2: it exits while it is loaded"),
         ([HEAD, "x = Pipeline(name='a b', topics='t', transform=len, sink=Table('t'))\n"], "cannot name a pipeline"),
         ([HEAD, "x = Pipeline(name='a')\n"], "shop.py, line 2: TypeError: "),
         (["x = 1\n"], "declares no pipeline"),
@@ -99,7 +105,7 @@ def test_a_file_that_does_not_load_is_a_sentence_with_its_line(write: Write, par
     file = write("shop.py", *parts)
 
     with pytest.raises(UserError) as refused:
-        load([file])
+        load_pipelines([file])
 
     assert said in str(refused.value)
     assert "Nothing was" in str(refused.value)
@@ -112,12 +118,12 @@ def test_an_error_deep_inside_names_both_lines(write: Write) -> None:
     file = write("shop.py", "x = 1\n", "import prices\n")
 
     with pytest.raises(UserError, match=r"shop\.py, line 2: ValueError: no prices, in .*prices\.py, line 2"):
-        load([file])
+        load_pipelines([file])
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"There is no file .*nowhere\.py\. Nothing was run"):
-        load([tmp_path / "nowhere.py"])
+        load_pipelines([tmp_path / "nowhere.py"])
 
 
 @pytest.mark.parametrize(
@@ -136,7 +142,7 @@ def test_two_that_would_disturb_each_other_are_refused(
     other = write("other.py", HEAD, second.format(folder=tmp_path.name))
 
     with pytest.raises(UserError) as refused:
-        load([one, other])
+        load_pipelines([one, other])
 
     assert said in str(refused.value)
 
@@ -152,7 +158,7 @@ def test_a_name_that_is_not_there_is_said_with_the_one_that_is_meant(write: Writ
     file = write("shop.py", HEAD, declares("billing"))
 
     with pytest.raises(UserError, match=r"There is no pipeline biling in .*shop\.py\. Did you mean billing\?"):
-        load([file], only=["biling"])
+        load_pipelines([file], only=["biling"])
 
 
 def test_spark_is_started_for_a_file_only_if_it_cannot_be_loaded_without(write: Write) -> None:
@@ -172,11 +178,11 @@ def test_spark_is_started_for_a_file_only_if_it_cannot_be_loaded_without(write: 
         patched.setenv("SPARK_IS_HERE", "1")
 
     with pytest.MonkeyPatch.context() as patched:
-        assert ["plain"] == [one.pipeline.name for one in load_with(start, [plain])]
+        assert ["plain"] == [one.pipeline.name for one in load_with_spark(start, [plain])]
         assert [] == started
         with pytest.raises(NeedsSpark):
-            load([eager])
-        assert ["eager"] == [one.pipeline.name for one in load_with(start, [eager])]
+            load_pipelines([eager])
+        assert ["eager"] == [one.pipeline.name for one in load_with_spark(start, [eager])]
     assert ["spark"] == started
 
 
@@ -187,7 +193,7 @@ def test_functions_of_a_file_and_of_its_neighbours_travel_with_their_code(write:
     write("prices_that_travel.py", "def double(x):\n    return 2 * x\n")
     code = "def f(x):\n    return double(x) + 1\n"
     file = write("shop_that_travels.py", HEAD, "from prices_that_travel import double\n", declares(), code)
-    load([file])
+    load_pipelines([file])
     ship_by_value(own_modules([file]))
 
     packed = cloudpickle.dumps(sys.modules["shop_that_travels"].f)  # type: ignore[no-untyped-call]

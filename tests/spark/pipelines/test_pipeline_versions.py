@@ -3,11 +3,12 @@
 import json
 from pathlib import Path
 
+from logmark.spark.pipelines.declaration import Table
 from logmark.spark.pipelines.home import Home
-from logmark.spark.pipelines.pipeline import Pipeline, Table
+from logmark.spark.pipelines.job import Job
+from logmark.spark.pipelines.pipeline import Pipeline
 from logmark.spark.pipelines.query import Brokers
-from logmark.spark.pipelines.supervisor import Job
-from logmark.spark.pipelines.versions import is_whole, versions_of
+from logmark.spark.pipelines.versions import is_complete, list_versions
 from logmark.spark.tables.modes import Rules
 from logmark.spark.tables.versions import swap_in, version_path
 from tests.spark.table_batches import P0, batch, write
@@ -38,5 +39,5 @@ def test_a_version_whose_rows_were_not_kept_cannot_be_taken_back_though_its_chec
     swap_in(table, 2)
     swap_in(table, 3, keep=False)
 
-    assert [True, False] == [is_whole(job, number) for number in (1, 2)]
-    assert {1: 1, 2: None, 3: 1} == {one.number: one.rows for one in versions_of(job)}
+    assert [True, False] == [is_complete(job, number) for number in (1, 2)]
+    assert {1: 1, 2: None, 3: 1} == {one.number: one.rows for one in list_versions(job)}

@@ -10,8 +10,8 @@ import pytest
 
 from logmark.spark import read_table
 from logmark.spark.pipelines.home import Home
-from logmark.spark.pipelines.program import job_of
-from logmark.spark.pipelines.status import State, read_status
+from logmark.spark.pipelines.job import make_job
+from logmark.spark.pipelines.status import RunState, read_status
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.spark_cluster import link_spark
 from tests.harness.sparks import quick_java
@@ -103,7 +103,7 @@ def test_a_pipeline_is_run_by_plain_spark_submit(our_broker: BrokerUnderTest, tm
     home = Home(tmp_path / "home", "billing")
     status = read_status(home.status_file)
     assert status is not None
-    assert State.DONE is status.state
+    assert RunState.DONE is status.state
     assert str(program) == home.record().file
 
 
@@ -152,7 +152,7 @@ def test_the_cluster_is_the_given_one_else_the_environments_else_the_pipelines_e
     if environment is not None:
         monkeypatch.setenv("LOGMARK_BOOTSTRAP_SERVERS", environment)
 
-    job = job_of(declared(bootstrap_servers=own), home=tmp_path, bootstrap_servers=given)
+    job = make_job(declared(bootstrap_servers=own), home=tmp_path, bootstrap_servers=given)
 
     assert expected == job.brokers.bootstrap_servers
     assert ("prod" if expected == "prod:4" else None) == job.context
@@ -165,6 +165,6 @@ def test_the_properties_of_the_environment_count_for_programs_too(
     properties.write_text("security.protocol=SASL_PLAINTEXT\n")
     monkeypatch.setenv("LOGMARK_COMMAND_CONFIG", str(properties))
 
-    job = job_of(declared(), home=tmp_path, bootstrap_servers="given:1")
+    job = make_job(declared(), home=tmp_path, bootstrap_servers="given:1")
 
     assert {"security.protocol": "SASL_PLAINTEXT"} == job.brokers.properties

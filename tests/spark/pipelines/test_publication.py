@@ -11,8 +11,9 @@ from logmark.client.errors import BrokerUnreachable
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.records import read_records
-from logmark.spark.pipelines.replay import publication as releasing
-from logmark.spark.pipelines.replay.publication import Released, id_of, make_side_topic, release, side_topic
+from logmark.spark.pipelines.declaration import side_topic_name
+from logmark.spark.pipelines.replay import publication
+from logmark.spark.pipelines.replay.publication import Publication, create_side_topic, publish_side_topic, record_id
 from logmark.wire import batches
 from tests.harness.brokers import BrokerUnderTest
 
@@ -30,9 +31,9 @@ class Alerts:
 
     def __init__(self, broker: BrokerUnderTest, client: Client) -> None:
         self.topic = broker.create_topic("alerts", 2)
-        self.side = side_topic(self.topic, 2)
+        self.side = side_topic_name(self.topic, 2)
         self._client = client
-        make_side_topic(client, self.topic, self.side, is_new=True)
+        create_side_topic(client, self.topic, self.side, is_new=True)
 
     def send(self, topic: str, *ids: str | None, partition: int = 0) -> None:
         """Sends alerts with these ids."""
@@ -42,8 +43,8 @@ class Alerts:
             batch = batches.build(records, timestamp_ms=[NOW_MS + at for at in range(len(ids))], headers=headers)
             self._client.produce(TopicPartition(topic, partition), batch)
 
-    def release(self, without_id: str | None = None) -> Released:
-        return release(self._client, self.side, self.topic, without_id=without_id)
+    def publish(self, missing_id: str | None = None) -> Publication:
+        return publish_side_topic(self._client, self.side, self.topic, missing_id=missing_id)
 
     def records(self, topic: str | None = None) -> list[tuple[int, batches.Record]]:
         """What the topic has, with the partitions."""
@@ -52,7 +53,7 @@ class Alerts:
         return [(one.partition, record) for one in places for record in read_records(self._client, one, 0, ends[one])]
 
     def ids(self) -> Counter[str | None]:
-        return Counter(id_of(record) for _, record in self.records())
+        return Counter(record_id(record) for _, record in self.records())
 
 
 @pytest.fixture
@@ -65,20 +66,20 @@ def test_only_what_was_not_sent_before_is_sent_and_it_is_the_very_record(alerts:
     alerts.send(alerts.side, "a", "c", partition=1)
     alerts.send(alerts.side, "d", "d")
 
-    released = alerts.release()
+    released = alerts.publish()
 
-    assert Released(sent=2, known=1) == released
+    assert Publication(sent=2, known=1) == released
     assert Counter("abcd") == alerts.ids()
-    [(partition, record)] = [one for one in alerts.records() if id_of(one[1]) == "c"]
+    [(partition, record)] = [one for one in alerts.records() if record_id(one[1]) == "c"]
     assert (1, b"c", b"alert c", NOW_MS + 1) == (partition, record.key, record.value, record.timestamp_ms)
     assert [(b"kind", b"burst"), (b"logmark.id", b"c")] == list(record.headers)
 
 
 def test_a_second_release_sends_nothing(alerts: Alerts) -> None:
     alerts.send(alerts.side, "a", "b")
-    alerts.release()
+    alerts.publish()
 
-    assert Released(sent=0, known=2) == alerts.release()
+    assert Publication(sent=0, known=2) == alerts.publish()
     assert Counter("ab") == alerts.ids()
 
 
@@ -90,7 +91,7 @@ def test_a_release_that_was_stopped_is_made_again(
     ids = [f"id-{number}" for number in range(8)]
     alerts.send(alerts.topic, ids[3])
     alerts.send(alerts.side, *ids)
-    monkeypatch.setattr(releasing, "_BATCH_BYTES_MAX", 200)
+    monkeypatch.setattr(publication, "_BATCH_BYTES_MAX", 200)
     produce, calls = client.produce, []
 
     def failing(place: TopicPartition, batch: bytearray) -> int:
@@ -103,10 +104,10 @@ def test_a_release_that_was_stopped_is_made_again(
 
     monkeypatch.setattr(client, "produce", failing)
     with pytest.raises(BrokerUnreachable):
-        alerts.release()
+        alerts.publish()
     monkeypatch.setattr(client, "produce", produce)
 
-    alerts.release()
+    alerts.publish()
 
     assert Counter(ids) == alerts.ids()
 
@@ -115,18 +116,18 @@ def test_records_without_an_id_are_a_sentence_until_somebody_says_what_becomes_o
     alerts.send(alerts.side, "a", None, None)
 
     with pytest.raises(UserError, match=r"2 of the records .* have no id"):
-        alerts.release()
+        alerts.publish()
     assert not alerts.ids()
-    assert Released(sent=1, known=0, without_id=2) == alerts.release("skip")
-    assert Counter(["a", None, None]) == (alerts.release("send"), alerts.ids())[1]
+    assert Publication(sent=1, known=0, missing_id=2) == alerts.publish("skip")
+    assert Counter(["a", None, None]) == (alerts.publish("send"), alerts.ids())[1]
 
 
 def test_the_side_topic_keeps_everything_and_is_made_once(alerts: Alerts, client: Client) -> None:
     settings = client.topic_settings([alerts.side], ["retention.ms", "cleanup.policy"])[alerts.side]
     assert {"retention.ms": "-1", "cleanup.policy": "delete"} == settings
 
-    make_side_topic(client, alerts.topic, alerts.side, is_new=True)
+    create_side_topic(client, alerts.topic, alerts.side, is_new=True)
     alerts.send(alerts.side, "a")
-    make_side_topic(client, alerts.topic, alerts.side, is_new=False)
+    create_side_topic(client, alerts.topic, alerts.side, is_new=False)
     with pytest.raises(UserError, match="has records already"):
-        make_side_topic(client, alerts.topic, alerts.side, is_new=True)
+        create_side_topic(client, alerts.topic, alerts.side, is_new=True)

@@ -6,13 +6,24 @@ from typing import TYPE_CHECKING
 import pytest
 
 from logmark.offsets.reset.targets import ToEarliest
-from logmark.spark.pipelines.replay.build import connect
+from logmark.spark.pipelines.job import Job
 from logmark.spark.pipelines.replay.plan import plan_version
-from logmark.spark.pipelines.replay.runner import Choices, Outcome, Replay, Telling, begin
-from logmark.spark.pipelines.replay.state import Kind
-from logmark.spark.pipelines.supervisor import Job
+from logmark.spark.pipelines.replay.runner import (
+    ReplayCallbacks,
+    ReplayOptions,
+    ReplayResult,
+    ReplayRunner,
+    start_replay,
+)
+from logmark.spark.pipelines.replay.state import ReplayKind
 from tests.harness.brokers import BrokerUnderTest
-from tests.spark.pipelines.number_pipelines import BOTH, Numbers, Running, Watching, Writing
+from tests.spark.pipelines.number_pipelines import (
+    BOTH,
+    BackgroundProducer,
+    NumberPipelines,
+    RunningPipelines,
+    TableWatcher,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,26 +31,26 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
-def replay(job: Job, spark: "SparkSession") -> Outcome:
+def replay(job: Job, spark: "SparkSession") -> ReplayResult:
     """Builds a version from the beginning, and swaps it in."""
-    with job.home.replaying(), connect(job.brokers) as client:
-        plan = plan_version(job, client, ToEarliest(), kind=Kind.SWAP, is_stateful=True)
-        work = begin(job, client, plan, Choices())
-        return Replay(job, lambda: spark, client, work, telling=Telling(say=lambda text: None)).carry_out()
+    with job.home.replaying(), job.connect() as client:
+        plan = plan_version(job, client, ToEarliest(), kind=ReplayKind.SWAP, is_stateful=True)
+        state = start_replay(job, client, plan, ReplayOptions())
+        return ReplayRunner(job, lambda: spark, client, state, callbacks=ReplayCallbacks(say=lambda text: None)).run()
 
 
 @BOTH
 def test_a_replay_in_mid_stream_loses_nothing_and_counts_and_sends_nothing_twice(
     broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path
 ) -> None:
-    numbers = Numbers(broker, tmp_path)
+    numbers = NumberPipelines(broker, tmp_path)
     counts, fraud = numbers.job("counts"), numbers.job("fraud")
     numbers.send(150)
-    with Running(spark, counts, fraud) as running:
+    with RunningPipelines(spark, counts, fraud) as running:
         numbers.wait(lambda: numbers.counted() == ({"old"}, 300), "the first numbers are counted")
         numbers.wait(lambda: numbers.alerted() == numbers.due(3), "the first alerts are sent")
         numbers.label, numbers.divisors = "new", [2, 3]
-        with Writing(numbers), Watching(numbers) as watching:
+        with BackgroundProducer(numbers), TableWatcher(numbers) as watching:
             assert 2 == replay(counts, spark).number
             outcome = replay(fraud, spark)
         numbers.send(10)

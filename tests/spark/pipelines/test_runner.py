@@ -7,10 +7,10 @@ import pytest
 
 from logmark.spark import Pipeline, Table, read_table
 from logmark.spark.pipelines.home import Home
+from logmark.spark.pipelines.job import Job
 from logmark.spark.pipelines.query import Brokers
-from logmark.spark.pipelines.runner import Runner
-from logmark.spark.pipelines.status import State, read_status
-from logmark.spark.pipelines.supervisor import Job
+from logmark.spark.pipelines.runner import PipelineRunner
+from logmark.spark.pipelines.status import RunState, read_status
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
 from tests.spark.kept_rows_driver import keep
@@ -46,7 +46,7 @@ class Stage:
         return Job(pipeline=pipeline, brokers=brokers, home=Home(self.folder / "home", name))
 
     def run(self, spark: "SparkSession", *jobs: Job) -> bool:
-        return Runner(jobs, spark, available_now=True, say=self.said.append).run()
+        return PipelineRunner(jobs, spark, available_now=True, say=self.said.append).run()
 
     def last_words(self, name: str) -> str:
         return [line for line in self.said if line.startswith(f"{name}: ")][-1]
@@ -99,7 +99,7 @@ def test_the_well_finish_and_the_others_end_with_a_sentence_and_nothing_half_wri
     assert "UNRESOLVED_COLUMN" in stage.last_words("unreal")
     assert all("\n" not in line for line in stage.said)
     statuses = {name: read_status(job.home.status_file) for name, job in jobs.items()}
-    assert {name: State.DONE if name == "well" else State.FAILED for name in jobs} == {
+    assert {name: RunState.DONE if name == "well" else RunState.FAILED for name in jobs} == {
         name: status.state for name, status in statuses.items() if status is not None
     }
     assert 31 == read_table(stage.folder / "well").num_rows
@@ -115,7 +115,7 @@ def test_the_well_finish_and_the_others_end_with_a_sentence_and_nothing_half_wri
 
 def test_a_pipeline_whose_group_is_taken_over_ends_and_names_the_new_owner(stage: Stage, spark: "SparkSession") -> None:
     job = stage.job("billing")
-    runner = Runner([job], spark, say=stage.said.append)
+    runner = PipelineRunner([job], spark, say=stage.said.append)
     taken: list[Any] = []
 
     def play(workers: Any) -> None:

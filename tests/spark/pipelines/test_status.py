@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from logmark.spark.pipelines.status import BatchDone, Meter, State, Status, batch_of, read_status, write_status
+from logmark.spark.pipelines.status import (
+    BatchMeter,
+    FinishedBatch,
+    RunState,
+    RunStatus,
+    parse_progress,
+    read_status,
+    write_status,
+)
 
 SECOND_MS = 1000
 START_MS = 1_794_837_600_000  # 2026-11-16T14:00:00Z
@@ -29,7 +37,9 @@ def report(number: int, first: int, next: int, *, second: int = 0, took_ms: int 
 
 
 def test_a_report_tells_the_batch_its_records_and_when_it_ended() -> None:
-    assert BatchDone(number=3, records=40, duration_ms=500, at_ms=START_MS + 500) == batch_of(report(3, 10, 50))
+    assert FinishedBatch(number=3, records=40, duration_ms=500, at_ms=START_MS + 500) == parse_progress(
+        report(3, 10, 50)
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,50 +57,50 @@ def test_a_report_tells_the_batch_its_records_and_when_it_ended() -> None:
 def test_records_are_offsets_that_were_read_whatever_else_a_report_holds(
     progress: dict[str, Any], records: int
 ) -> None:
-    done = batch_of(progress)
+    done = parse_progress(progress)
 
     assert done is not None
     assert records == done.records
 
 
 def test_a_report_of_an_idle_query_is_no_batch() -> None:
-    assert batch_of(report(4, 0, 5) | {"durationMs": {"latestOffset": 3, "triggerExecution": 3}}) is None
+    assert parse_progress(report(4, 0, 5) | {"durationMs": {"latestOffset": 3, "triggerExecution": 3}}) is None
 
 
 def test_a_batch_is_counted_once_however_often_it_is_reported() -> None:
-    meter = Meter()
+    meter = BatchMeter()
 
-    assert [True, False, True, False] == [meter.note(report(number, 0, 10)) for number in (0, 0, 1, 0)]
+    assert [True, False, True, False] == [meter.add(report(number, 0, 10)) for number in (0, 0, 1, 0)]
     assert (2, 20) == (meter.batches, meter.records)
 
 
 def test_batches_of_another_version_count_though_they_are_numbered_anew() -> None:
-    meter = Meter()
-    meter.note(report(7, 0, 10))
-    meter.begin()
+    meter = BatchMeter()
+    meter.add(report(7, 0, 10))
+    meter.reset()
 
-    assert meter.note(report(0, 10, 15))
+    assert meter.add(report(0, 10, 15))
     assert (2, 15) == (meter.batches, meter.records)
 
 
 def test_the_rate_is_that_of_the_last_batches_and_nothing_when_they_are_long_ago() -> None:
-    meter = Meter()
+    meter = BatchMeter()
     for second in range(20):
-        meter.note(report(second, 100 * second, 100 * second + 100, second=second, took_ms=1000))
+        meter.add(report(second, 100 * second, 100 * second + 100, second=second, took_ms=1000))
     now_ms = START_MS + 20 * SECOND_MS
 
     assert pytest.approx(100) == meter.rate(now_ms)
     assert 0 == meter.rate(now_ms + 61 * SECOND_MS)
-    assert 0 == Meter().rate(now_ms)
+    assert 0 == BatchMeter().rate(now_ms)
 
 
-STATUS = Status(
-    state=State.RUNNING,
+STATUS = RunStatus(
+    state=RunState.RUNNING,
     pid=7,
     version=2,
     since_ms=START_MS,
     at_ms=START_MS + 5,
-    batch=BatchDone(number=3, records=40, duration_ms=500, at_ms=START_MS),
+    batch=FinishedBatch(number=3, records=40, duration_ms=500, at_ms=START_MS),
     batches=4,
     records=160,
     rate=12.5,

@@ -11,15 +11,17 @@ from logmark.client.errors import BrokerUnreachable
 from logmark.clock import ManualClock
 from logmark.errors import UserError
 from logmark.spark import Pipeline, Table
-from logmark.spark.errors import Interrupted
-from logmark.spark.pipelines import supervisor as working
+from logmark.spark.errors import BuildInterrupted
+from logmark.spark.pipelines import live_query
+from logmark.spark.pipelines import supervisor as supervisor_module
 from logmark.spark.pipelines.home import Home
+from logmark.spark.pipelines.job import Job
+from logmark.spark.pipelines.live_query import start_live_query
 from logmark.spark.pipelines.query import Brokers
-from logmark.spark.pipelines.replay.state import Kind as WorkKind
-from logmark.spark.pipelines.replay.state import Work, forget_work, remember_work
-from logmark.spark.pipelines.runner import Runner
-from logmark.spark.pipelines.status import State, read_status
-from logmark.spark.pipelines.supervisor import ATTEMPTS_MAX, Job, Worker, start_live
+from logmark.spark.pipelines.replay.state import ReplayKind, ReplayState, ReplayStep, delete_state, save_state
+from logmark.spark.pipelines.runner import PipelineRunner
+from logmark.spark.pipelines.status import RunState, read_status
+from logmark.spark.pipelines.supervisor import ATTEMPTS_MAX, Supervisor
 from tests.spark.pipelines.test_failures import A_DEAD_WORKER, IN_CODE, ours
 from tests.spark.pipelines.test_status import report
 
@@ -29,7 +31,7 @@ NO_TOPIC = ours("errors.UserError", "There is no topic clicks. Nothing was read.
 
 @dataclass
 class Query:
-    """What a worker sees of a query of Spark."""
+    """What a supervisor sees of a query of Spark."""
 
     version: int
     isActive: bool = True
@@ -84,10 +86,14 @@ class Stage:
         brokers = Brokers(bootstrap_servers="kafka:9092")
         self.job = Job(pipeline=self.pipeline, brokers=brokers, home=self.home)
         self.spark: Any = NoSpark()
-        monkeypatch.setattr(working, "start_query", self._start)
-        monkeypatch.setattr(Worker, "_give_back", lambda worker: None)
-        self.settled: list[int] = []
-        monkeypatch.setattr(working, "settle", lambda pipeline, version, brokers: self.settled.append(version.number))
+        monkeypatch.setattr(live_query, "start_query", self._start)
+        monkeypatch.setattr(Supervisor, "_restore_group", lambda supervisor: None)
+        self.committed: list[int] = []
+        monkeypatch.setattr(
+            supervisor_module,
+            "commit_stopped_query",
+            lambda pipeline, version, brokers: self.committed.append(version.number),
+        )
 
     def _start(self, pipeline: Pipeline, version: Any, *_: Any, **__: Any) -> Query:
         if self.refusals:
@@ -97,8 +103,8 @@ class Stage:
         self.queries.append(Query(version.number))
         return self.queries[-1]
 
-    def worker(self, *, available_now: bool = False) -> Worker:
-        return Worker(
+    def supervisor(self, *, available_now: bool = False) -> Supervisor:
+        return Supervisor(
             self.job,
             self.spark,
             available_now=available_now,
@@ -125,10 +131,10 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 def test_a_pipeline_that_runs_is_remembered_locked_and_shown(stage: Stage) -> None:
     stage.job = replace(stage.job, file="/home/ann/billing.py")
-    worker = stage.worker()
-    worker.look()
+    supervisor = stage.supervisor()
+    supervisor.poll()
     stage.queries[0].reports.append(report(0, 0, 40))
-    worker.look()
+    supervisor.poll()
 
     record, status = stage.home.record(), read_status(stage.home.status_file)
     assert stage.home.is_live()
@@ -137,60 +143,60 @@ def test_a_pipeline_that_runs_is_remembered_locked_and_shown(stage: Stage) -> No
     )  # fmt: skip
     assert 1 == record.begun
     assert status is not None
-    assert (State.RUNNING, 1, 40) == (status.state, status.version, status.records)
+    assert (RunState.RUNNING, 1, 40) == (status.state, status.version, status.records)
     assert ["billing: version 1 runs as group billing"] == stage.said
     assert ["billing"] == stage.spark.pools, "a long batch of one pipeline would hold up the others"
 
 
 def test_no_batch_is_missed_between_two_looks(stage: Stage) -> None:
-    worker = stage.worker()
-    worker.look()
+    supervisor = stage.supervisor()
+    supervisor.poll()
     stage.queries[0].reports += [report(number, 10 * number, 10 * number + 10) for number in range(7)]
-    worker.look()
+    supervisor.poll()
 
-    assert (7, 70) == (worker.status.batches, worker.status.records)
+    assert (7, 70) == (supervisor.status.batches, supervisor.status.records)
 
 
 def test_what_passes_is_started_again_after_a_pause_that_doubles(stage: Stage) -> None:
-    worker = stage.worker()
-    worker.look()
+    supervisor = stage.supervisor()
+    supervisor.poll()
     for pause_s in (1, 2, 4):
         stage.queries[-1].fail(A_DEAD_WORKER)
-        worker.look()
-        assert State.RESTARTING is worker.status.state
+        supervisor.poll()
+        assert RunState.RESTARTING is supervisor.status.state
         assert stage.home.is_live(), "a pipeline that waits for its next try is still run by us"
         before = len(stage.queries)
         stage.clock.advance(seconds=pause_s - 0.1)
-        worker.look()
+        supervisor.poll()
         assert before == len(stage.queries), f"it was started again before {pause_s} s had passed"
         stage.clock.advance(seconds=0.1)
-        worker.look()
+        supervisor.poll()
         assert before + 1 == len(stage.queries)
 
-    assert 3 == worker.status.restarts
-    assert "Python worker exited unexpectedly" in str(worker.status.error)
+    assert 3 == supervisor.status.restarts
+    assert "Python worker exited unexpectedly" in str(supervisor.status.error)
 
 
 def test_a_start_that_fails_is_tried_again_too(stage: Stage) -> None:
     stage.refusals.append(BrokerUnreachable("Nobody answers at kafka:9092."))
-    worker = stage.worker()
-    worker.look()
-    assert "restarting" == worker.status.state
+    supervisor = stage.supervisor()
+    supervisor.poll()
+    assert "restarting" == supervisor.status.state
 
     stage.clock.advance(seconds=2)
-    worker.look()
+    supervisor.poll()
 
-    assert State.RUNNING is worker.status.state
-    assert "billing: failed and starts again in 1 s: Nobody answers at kafka:9092." == stage.said[0]
+    assert RunState.RUNNING is supervisor.status.state
+    assert "billing: failed and restarts in 1 s: Nobody answers at kafka:9092." == stage.said[0]
 
 
 def test_what_stays_ends_the_pipeline_at_once_with_its_sentence(stage: Stage) -> None:
-    worker = stage.worker()
-    worker.look()
+    supervisor = stage.supervisor()
+    supervisor.poll()
     stage.queries[0].fail(NO_TOPIC)
-    worker.look()
+    supervisor.poll()
 
-    assert State.FAILED is worker.status.state
+    assert RunState.FAILED is supervisor.status.state
     assert "billing: There is no topic clicks. Nothing was read." == stage.said[-1]
     assert not stage.home.is_live()
     assert 1 == len(stage.queries)
@@ -198,72 +204,72 @@ def test_what_stays_ends_the_pipeline_at_once_with_its_sentence(stage: Stage) ->
 
 def test_a_pipeline_that_somebody_else_runs_is_not_run(stage: Stage) -> None:
     with stage.home.live():
-        worker = stage.worker()
-        worker.look()
+        supervisor = stage.supervisor()
+        supervisor.poll()
 
-    assert State.FAILED is worker.status.state
+    assert RunState.FAILED is supervisor.status.state
     assert [] == stage.queries
     assert "The pipeline billing runs already" in stage.said[-1]
 
 
 @pytest.mark.parametrize("took_s", [0, 15 * 60])
 def test_a_run_that_is_to_end_does_not_try_for_ever(stage: Stage, took_s: int) -> None:
-    worker = stage.worker(available_now=True)
-    worker.look()
+    supervisor = stage.supervisor(available_now=True)
+    supervisor.poll()
     for _ in range(ATTEMPTS_MAX + 1):
         stage.clock.advance(seconds=took_s)  # a query waits for so long for a broker that is away
-        worker.look()
+        supervisor.poll()
         stage.queries[-1].fail(A_DEAD_WORKER)
-        worker.look()
+        supervisor.poll()
         stage.clock.advance(seconds=80)
-        worker.look()
+        supervisor.poll()
 
-    assert State.FAILED is worker.status.state
+    assert RunState.FAILED is supervisor.status.state
     assert ATTEMPTS_MAX + 1 == len(stage.queries)
 
 
 def test_a_run_that_is_to_end_goes_on_for_as_long_as_it_finishes_batches(stage: Stage) -> None:
-    worker = stage.worker(available_now=True)
-    worker.look()
+    supervisor = stage.supervisor(available_now=True)
+    supervisor.poll()
     for number in range(2 * ATTEMPTS_MAX):
         stage.clock.advance(seconds=3 * 60)
         stage.queries[-1].reports.append(report(number, 10 * number, 10 * number + 10))
-        worker.look()
+        supervisor.poll()
         stage.queries[-1].fail(A_DEAD_WORKER)
-        worker.look()
+        supervisor.poll()
         stage.clock.advance(seconds=2)
-        worker.look()
+        supervisor.poll()
 
-    assert (State.RUNNING, 2 * ATTEMPTS_MAX) == (worker.status.state, worker.status.restarts)
+    assert (RunState.RUNNING, 2 * ATTEMPTS_MAX) == (supervisor.status.state, supervisor.status.restarts)
 
 
 def test_a_run_that_is_to_end_is_done_when_its_query_is(stage: Stage) -> None:
-    worker = stage.worker(available_now=True)
-    worker.look()
+    supervisor = stage.supervisor(available_now=True)
+    supervisor.poll()
     stage.queries[0].reports.append(report(0, 0, 40))
     stage.queries[0].end()
-    worker.look()
+    supervisor.poll()
 
-    assert State.DONE is worker.status.state
+    assert RunState.DONE is supervisor.status.state
     assert "billing: all is read: 40 records in 1 batch" == stage.said[-1]
     assert not stage.home.is_live()
 
 
 def test_a_pipeline_makes_way_for_the_version_that_a_replay_swaps_in(stage: Stage) -> None:
-    worker = stage.worker()
-    worker.look()
+    supervisor = stage.supervisor()
+    supervisor.poll()
     with stage.home.replaying():
         stage.queries[0].fail(TAKEN_OVER)
-        worker.look()
-        assert State.MAKING_WAY is worker.status.state
+        supervisor.poll()
+        assert RunState.SUPERSEDED is supervisor.status.state
         with stage.home.live():  # the replay has the place now
-            worker.look()
+            supervisor.poll()
             stage.home.change(lambda record: replace(record, live=2, last=2))
-    worker.look()
+    supervisor.poll()
 
-    assert (State.RUNNING, 2) == (worker.status.state, worker.status.version)
+    assert (RunState.RUNNING, 2) == (supervisor.status.state, supervisor.status.version)
     assert [1, 2] == [query.version for query in stage.queries]
-    assert worker.status.error is None
+    assert supervisor.status.error is None
     assert stage.home.is_live()
 
 
@@ -275,98 +281,98 @@ def test_a_version_that_was_swapped_in_is_run_by_the_code_that_its_file_has_now(
     )
     file.write_text(text)
     stage.job = replace(stage.job, file=str(file))
-    worker = stage.worker()
-    worker.look()
+    supervisor = stage.supervisor()
+    supervisor.poll()
     file.write_text(text.replace("1 second", "2 seconds"))
     stage.queries[0].fail(TAKEN_OVER)
-    worker.look()
+    supervisor.poll()
     stage.home.change(lambda record: replace(record, live=2, last=2))
-    worker.look()
+    supervisor.poll()
 
-    assert "2 seconds" == worker.job.pipeline.every
+    assert "2 seconds" == supervisor.job.pipeline.every
 
 
 def test_a_pipeline_goes_on_when_a_replay_was_broken_off_and_gave_its_group_back(stage: Stage) -> None:
-    worker = stage.worker()
-    worker.look()
+    supervisor = stage.supervisor()
+    supervisor.poll()
     stage.queries[0].fail(TAKEN_OVER)
-    worker.look()
-    worker.look()
+    supervisor.poll()
+    supervisor.poll()
 
-    assert (State.RUNNING, 1) == (worker.status.state, worker.status.version)
+    assert (RunState.RUNNING, 1) == (supervisor.status.state, supervisor.status.version)
     assert [1, 1] == [query.version for query in stage.queries]
 
 
 def test_a_pipeline_whose_group_stays_taken_ends_with_the_name_of_the_new_owner(stage: Stage) -> None:
-    worker = stage.worker()
-    worker.look()
+    supervisor = stage.supervisor()
+    supervisor.poll()
     for _ in range(2):
         stage.queries[-1].fail(TAKEN_OVER)
-        worker.look()
-        worker.look()
+        supervisor.poll()
+        supervisor.poll()
 
-    assert State.FAILED is worker.status.state
+    assert RunState.FAILED is supervisor.status.state
     assert "billing: Group billing was taken over by the query q7." == stage.said[-1]
     assert 2 == len(stage.queries)
 
 
 def test_an_unfinished_replay_is_named_to_whoever_lost_the_group_to_it(stage: Stage) -> None:
     stage.home.change(lambda record: replace(record, building=2))
-    worker = stage.worker()
-    worker.look()
+    supervisor = stage.supervisor()
+    supervisor.poll()
     for _ in range(2):
         stage.queries[-1].fail(TAKEN_OVER)
-        worker.look()
-        worker.look()
+        supervisor.poll()
+        supervisor.poll()
 
-    assert "`logmark pipelines replay billing` goes on with it" in stage.said[-1]
+    assert "resume it with `logmark pipelines replay billing --resume`" in stage.said[-1]
 
 
-def being_put_in_place(stage: Stage, number: int = 2) -> None:
+def save_publishing_replay(stage: Stage, number: int = 2) -> None:
     """A replay was killed between the release of what its version made and the turn of that version."""
-    remember_work(stage.home, Work(number=number, kind=WorkKind.SWAP, is_handing_over=True))
+    save_state(stage.home, ReplayState(version=number, kind=ReplayKind.SWAP, step=ReplayStep.PUBLISHING))
     stage.home.change(lambda record: replace(record, building=number, last=number))
 
 
 def test_a_version_whose_place_is_being_taken_is_not_started_any_more(stage: Stage) -> None:
-    being_put_in_place(stage)
-    worker = stage.worker()
+    save_publishing_replay(stage)
+    supervisor = stage.supervisor()
     for _ in range(3):
-        worker.look()
+        supervisor.poll()
 
     assert [] == stage.queries, "it would repeat the batch that it had planned"
-    assert State.FAILED is worker.status.state
+    assert RunState.FAILED is supervisor.status.state
     assert not stage.home.is_live()
     assert [
-        "billing: Version 2 of billing is being put in place, and that is not done: version 1 must not run any more, "
-        "because it would make again what was handed over already. Nothing was read or written. Go on with `logmark "
-        "pipelines replay billing`, and run it then."
+        "billing: A replay is publishing version 2 of billing and is not finished: version 1 must not run any more, "
+        "because it would repeat what was published already. Nothing was read or written. Resume the replay with "
+        "`logmark pipelines replay billing --resume`, and start the pipeline then."
     ] == stage.said
     with pytest.raises(UserError, match="version 1 must not run any more"):
-        start_live(stage.job, stage.spark, available_now=True)
+        start_live_query(stage.job, stage.spark, available_now=True)
     assert [] == stage.queries
     assert not stage.home.is_live()
 
 
 def test_a_run_that_comes_while_a_version_is_put_in_place_waits_and_runs_that_one(stage: Stage) -> None:
-    being_put_in_place(stage)
-    worker = stage.worker()
+    save_publishing_replay(stage)
+    supervisor = stage.supervisor()
     with stage.home.replaying():
-        worker.look()
-        worker.look()
-        assert State.MAKING_WAY is worker.status.state
+        supervisor.poll()
+        supervisor.poll()
+        assert RunState.SUPERSEDED is supervisor.status.state
         stage.home.change(lambda record: replace(record, live=2, building=None))
-        forget_work(stage.home)
-    worker.look()
+        delete_state(stage.home)
+    supervisor.poll()
 
     assert [2] == [query.version for query in stage.queries]
-    assert (State.RUNNING, ["billing: version 2 runs as group billing"]) == (worker.status.state, stage.said)
+    assert (RunState.RUNNING, ["billing: version 2 runs as group billing"]) == (supervisor.status.state, stage.said)
 
 
 def test_a_version_that_is_in_place_runs_though_its_replay_has_not_cleaned_up(stage: Stage) -> None:
-    being_put_in_place(stage)
+    save_publishing_replay(stage)
     stage.home.change(lambda record: replace(record, live=2))
-    stage.worker().look()
+    stage.supervisor().poll()
 
     assert [2] == [query.version for query in stage.queries]
 
@@ -374,21 +380,21 @@ def test_a_version_that_is_in_place_runs_though_its_replay_has_not_cleaned_up(st
 def test_the_record_that_the_pipelines_code_fails_on_is_looked_for_and_named(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from logmark.spark.pipelines import failed_record as failures
-
-    monkeypatch.setattr(failures, "name_record", lambda *_, **__: "It fails on the record clicks-0 offset 7.")
-    worker = stage.worker()
-    worker.look()
+    monkeypatch.setattr(
+        supervisor_module, "describe_failed_record", lambda *_, **__: "It fails on the record clicks-0 offset 7."
+    )
+    supervisor = stage.supervisor()
+    supervisor.poll()
     stage.queries[0].fail(IN_CODE)
-    _look_until(worker, lambda: worker.status.state.is_over)
+    _poll_until(supervisor, lambda: supervisor.status.state.is_over)
 
-    assert State.FAILED is worker.status.state
+    assert RunState.FAILED is supervisor.status.state
     assert "ValueError: boom b'v1'" in stage.said[-1]
     assert "It fails on the record clicks-0 offset 7." in stage.said[-1]
 
 
 def test_a_version_has_begun_before_its_first_batch_is_done(stage: Stage) -> None:
-    stage.worker().look()
+    stage.supervisor().poll()
 
     assert 1 == stage.home.record().begun, "a driver that dies in its first batch may have written rows"
 
@@ -397,21 +403,19 @@ def test_a_version_has_begun_before_its_first_batch_is_done(stage: Stage) -> Non
 def test_a_lost_checkpoint_is_built_again_where_the_table_alone_does_not_know_what_was_read(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, needs: bool
 ) -> None:
-    from logmark.spark.pipelines.replay import runner as replaying
-
     def rebuild(job: Job, *_: Any, **__: Any) -> int:
         job.home.change(lambda record: replace(record, live=2, last=2, begun=2))
         (job.home.checkpoint(2) / "offsets").mkdir(parents=True)
         (job.home.checkpoint(2) / "offsets" / "0").write_text("")
         return 2
 
-    monkeypatch.setattr(replaying, "rebuild", rebuild)
-    monkeypatch.setattr(working, "needs_versions", lambda *_: needs)
-    monkeypatch.setattr(working, "make_rows", lambda *_: None)
-    monkeypatch.setattr(working, "keeps_state", lambda rows: True)
+    monkeypatch.setattr(supervisor_module, "rebuild_live_version", rebuild)
+    monkeypatch.setattr(supervisor_module, "needs_versions", lambda *_: needs)
+    monkeypatch.setattr(supervisor_module, "make_rows", lambda *_: None)
+    monkeypatch.setattr(supervisor_module, "keeps_state", lambda rows: True)
     stage.home.change(lambda record: replace(record, begun=1))
-    worker = stage.worker()
-    _look_until(worker, lambda: worker.status.state is State.RUNNING)
+    supervisor = stage.supervisor()
+    _poll_until(supervisor, lambda: supervisor.status.state is RunState.RUNNING)
 
     assert [2 if needs else 1] == [query.version for query in stage.queries]
 
@@ -419,51 +423,49 @@ def test_a_lost_checkpoint_is_built_again_where_the_table_alone_does_not_know_wh
 def test_a_version_whose_building_is_interrupted_is_gone_on_with_after_a_pause(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from logmark.spark.pipelines.replay import runner as replaying
-
     tries: list[int] = []
 
     def rebuild(job: Job, *_: Any, **__: Any) -> int:
         tries.append(len(tries))
         if len(tries) == 1:
-            raise Interrupted("Python worker failed to connect back.")
+            raise BuildInterrupted("Python supervisor failed to connect back.")
         job.home.change(lambda record: replace(record, live=2, last=2, begun=2))
         return 2
 
-    monkeypatch.setattr(replaying, "rebuild", rebuild)
-    monkeypatch.setattr(working, "needs_versions", lambda *_: True)
-    monkeypatch.setattr(working, "make_rows", lambda *_: None)
-    monkeypatch.setattr(working, "keeps_state", lambda rows: True)
+    monkeypatch.setattr(supervisor_module, "rebuild_live_version", rebuild)
+    monkeypatch.setattr(supervisor_module, "needs_versions", lambda *_: True)
+    monkeypatch.setattr(supervisor_module, "make_rows", lambda *_: None)
+    monkeypatch.setattr(supervisor_module, "keeps_state", lambda rows: True)
     stage.home.change(lambda record: replace(record, begun=1))
     (stage.home.checkpoint(2) / "offsets").mkdir(parents=True)
     (stage.home.checkpoint(2) / "offsets" / "0").write_text("")
-    worker = stage.worker()
-    _look_until(worker, lambda: worker.status.state is State.RESTARTING)
+    supervisor = stage.supervisor()
+    _poll_until(supervisor, lambda: supervisor.status.state is RunState.RESTARTING)
     stage.clock.advance(seconds=2)
-    _look_until(worker, lambda: worker.status.state is State.RUNNING)
+    _poll_until(supervisor, lambda: supervisor.status.state is RunState.RUNNING)
 
     assert [2] == [query.version for query in stage.queries]
     assert 2 == len(tries)
 
 
 def test_a_query_is_stopped_between_two_batches(stage: Stage) -> None:
-    worker = stage.worker()
-    worker.look()
-    assert worker.is_between_batches(), "nothing was planned yet"
+    supervisor = stage.supervisor()
+    supervisor.poll()
+    assert supervisor.is_between_batches(), "nothing was planned yet"
     stage.checkpoint(planned=3, finished=2)
-    assert not worker.is_between_batches()
+    assert not supervisor.is_between_batches()
     stage.checkpoint(planned=3, finished=3)
-    assert worker.is_between_batches()
+    assert supervisor.is_between_batches()
     stage.queries[0].late.append(report(2, 20, 30))
 
-    worker.stop()
+    supervisor.stop()
 
     assert not stage.queries[0].isActive
-    assert [1] == stage.settled, "its group would seem to be a batch behind"
+    assert [1] == stage.committed, "its group would seem to be a batch behind"
     assert "billing: stopped; batch 2 is done, and the next offsets are clicks-0: 30" == stage.said[-1]
     status = read_status(stage.home.status_file)
     assert status is not None
-    assert State.STOPPED is status.state
+    assert RunState.STOPPED is status.state
     assert 10 == status.records, "Spark reports a batch a moment after it is done"
     assert not stage.home.is_live()
 
@@ -472,47 +474,49 @@ def test_one_pipeline_that_fails_leaves_the_others_alone_and_is_told_by_the_exit
     other = replace(
         stage.job, pipeline=replace(stage.pipeline, name="fraud", group="fraud"), home=Home(stage.home.root, "fraud")
     )
-    runner = Runner([stage.job, other], stage.spark, available_now=True, say=stage.said.append, clock=stage.clock)
+    runner = PipelineRunner(
+        [stage.job, other], stage.spark, available_now=True, say=stage.said.append, clock=stage.clock
+    )
 
-    def play(workers: Any) -> None:
+    def play(supervisors: Any) -> None:
         if len(stage.queries) == 2:
             stage.queries[0].fail(NO_TOPIC)
             stage.queries[1].end()
 
     assert not runner.run(watch=play)
-    assert [State.FAILED, State.DONE] == [worker.status.state for worker in runner.workers]
+    assert [RunState.FAILED, RunState.DONE] == [supervisor.status.state for supervisor in runner.supervisors]
 
 
 def test_a_wish_to_stop_ends_a_run_and_is_no_failure(stage: Stage) -> None:
-    runner = Runner([stage.job], stage.spark, say=stage.said.append, clock=stage.clock)
+    runner = PipelineRunner([stage.job], stage.spark, say=stage.said.append, clock=stage.clock)
     wishes = [0]
 
-    def play(workers: Any) -> None:
+    def play(supervisors: Any) -> None:
         wishes[0] = 1
 
-    assert runner.run(stops=lambda: wishes[0], watch=play)
-    assert State.STOPPED is runner.workers[0].status.state
+    assert runner.run(count_stops=lambda: wishes[0], watch=play)
+    assert RunState.STOPPED is runner.supervisors[0].status.state
 
 
 def test_a_second_wish_does_not_wait_for_the_batch(stage: Stage) -> None:
     stage.checkpoint(planned=2, finished=1)
-    runner = Runner([stage.job], stage.spark, say=stage.said.append, clock=stage.clock)
+    runner = PipelineRunner([stage.job], stage.spark, say=stage.said.append, clock=stage.clock)
     wishes = [0]
 
-    def play(workers: Any) -> None:
+    def play(supervisors: Any) -> None:
         wishes[0] = 2
 
-    assert runner.run(stops=lambda: wishes[0], watch=play)
+    assert runner.run(count_stops=lambda: wishes[0], watch=play)
     assert not stage.queries[0].isActive
 
 
 def test_a_query_that_another_hand_stopped_is_not_started_again(stage: Stage) -> None:
-    worker = stage.worker()
-    worker.look()
+    supervisor = stage.supervisor()
+    supervisor.poll()
     stage.queries[0].end()
-    worker.look()
+    supervisor.poll()
 
-    assert State.STOPPED is worker.status.state
+    assert RunState.STOPPED is supervisor.status.state
     assert "somebody stopped its query" in stage.said[-1]
 
 
@@ -520,9 +524,9 @@ def test_spark_that_died_ends_every_pipeline_with_a_sentence(stage: Stage, monke
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     gone = Py4JError("An error occurred while calling o65.isActive")
-    runner = Runner([stage.job], stage.spark, say=stage.said.append, clock=stage.clock)
+    runner = PipelineRunner([stage.job], stage.spark, say=stage.said.append, clock=stage.clock)
 
-    def play(workers: Any) -> None:
+    def play(supervisors: Any) -> None:
         monkeypatch.setattr(Query, "exception", lambda query: _raise(gone))
         monkeypatch.setattr(NoSpark, "_jvm", property(lambda spark: _raise(ConnectionRefusedError())), raising=False)
         stage.queries[0].end()
@@ -531,7 +535,7 @@ def test_spark_that_died_ends_every_pipeline_with_a_sentence(stage: Stage, monke
     assert "Spark itself has ended" in stage.said[-1]
     status = read_status(stage.home.status_file)
     assert status is not None
-    assert (State.FAILED, stage.said[-1]) == (status.state, f"billing: {status.error}")
+    assert (RunState.FAILED, stage.said[-1]) == (status.state, f"billing: {status.error}")
     assert not stage.home.is_live()
 
 
@@ -543,32 +547,32 @@ def test_the_status_is_written_at_most_once_a_second_and_at_every_batch(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[Any] = []
-    monkeypatch.setattr(working, "write_status", lambda path, status: written.append(status))
-    worker = stage.worker()
+    monkeypatch.setattr(supervisor_module, "write_status", lambda path, status: written.append(status))
+    supervisor = stage.supervisor()
     for _ in range(20):
-        worker.look()
+        supervisor.poll()
         stage.clock.advance(seconds=0.1)
     assert 2 == len(written)
 
     stage.queries[0].reports.append(report(0, 0, 40))
-    worker.look()
+    supervisor.poll()
     assert 3 == len(written)
 
 
 def test_a_bad_record_file_is_a_sentence_and_nothing_is_started(stage: Stage) -> None:
     stage.home.folder.mkdir(parents=True)
     (stage.home.folder / "record.json").write_text("{")
-    with pytest.raises(UserError, match="nobody knows which version of billing is live"):
-        stage.worker().look()
+    with pytest.raises(UserError, match="the live version of billing is unknown"):
+        stage.supervisor().poll()
     assert [] == stage.queries
 
 
-def _look_until(worker: Worker, reached: Callable[[], bool]) -> None:
+def _poll_until(supervisor: Supervisor, reached: Callable[[], bool]) -> None:
     """Looks until what another thread does is done."""
     from tests.harness.node import wait_until
 
-    def looked() -> bool:
-        worker.look()
+    def polled() -> bool:
+        supervisor.poll()
         return reached()
 
-    wait_until(looked, "the thread beside is done", deadline_s=60)
+    wait_until(polled, "the background task is done", deadline_s=60)

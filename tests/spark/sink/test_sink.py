@@ -11,11 +11,12 @@ from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
+from logmark.offsets.dead_letters.dead_letter import origin_key, parse_origin_key
 from logmark.spark.sink import outbox as outbox_module
 from logmark.spark.sink.delivery import EPOCHS, FIRST_ID, Plan, sender_of
 from logmark.spark.sink.options import CODECS
 from logmark.spark.sink.outbox import Outbox, connect
-from logmark.spark.sink.topics import ids_in_topic, origin_key, parse_origin_key
+from logmark.spark.sink.topics import ids_in_topic
 from logmark.testing import Broker
 from tests.harness.brokers import BrokerUnderTest
 from tests.spark.sink_rows import Killed, Query, Row, kill_after, rows, values

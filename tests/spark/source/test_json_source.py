@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logmark.spark.errors import sentence_in
+from logmark.spark.errors import find_message
 from tests.harness.brokers import BrokerUnderTest
 
 if TYPE_CHECKING:
@@ -165,5 +165,5 @@ def test_a_schema_that_cannot_be_read_is_one_sentence_at_load(
         spark.read.format("logmark").options(**options, **{"value.schema": "id TEXT"}).load()
 
     assert "The option value.schema is not a schema that can be read: it has no type TEXT" in str(
-        sentence_in(str(refused.value))
+        find_message(str(refused.value))
     )

@@ -180,7 +180,7 @@ def test_a_record_with_a_time_that_spark_cannot_hold_is_read_all_the_same(caplog
     part = columns.decode(data, start=0, stop=2**62, decompressed_bytes_max=1 << 20)
     values = JsonValues("n INT")
 
-    batches = [values.to_arrow(part, PLACE), values.good(part, PLACE)[0]]
+    batches = [values.to_arrow(part, PLACE), values.split(part, PLACE)[0]]
 
     times = [batch.column("timestamp").cast(pa.int64()).to_pylist() for batch in batches]
     assert [[1_700_000_000_123_000, (2**63 - 1) // 1000 * 1000]] * 2 == times

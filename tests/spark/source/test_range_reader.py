@@ -13,7 +13,7 @@ from logmark.client.errors import BrokerUnreachable, ClientError, OffsetOutOfRan
 from logmark.client.fetcher import EMPTY_ANSWERS
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
-from logmark.spark.errors import Refused
+from logmark.spark.errors import PermanentlyRefused
 from logmark.spark.source.options import Options, parse
 from logmark.spark.source.parallel_fetch import read_stripes
 from logmark.spark.source.range_reader import (
@@ -117,8 +117,8 @@ def test_a_broker_that_goes_away_in_the_middle_of_a_range_is_waited_for(monkeypa
         (BrokerUnreachable("away"), 120.0, BrokerUnreachable),
         (RefusedByBroker(ErrorCode.LEADER_NOT_AVAILABLE, "no leader"), 120.0, RefusedByBroker),
         (UnknownTopic("no such topic"), 30.0, UnknownTopic),
-        (RefusedByBroker(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "not yours"), 0.0, Refused),
-        (RefusedByBroker(ErrorCode.CORRUPT_MESSAGE, "damaged"), 0.0, Refused),
+        (RefusedByBroker(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "not yours"), 0.0, PermanentlyRefused),
+        (RefusedByBroker(ErrorCode.CORRUPT_MESSAGE, "damaged"), 0.0, PermanentlyRefused),
     ],
 )
 def test_what_may_pass_is_waited_for_and_what_may_not_is_said_at_once(

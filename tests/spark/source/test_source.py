@@ -20,7 +20,7 @@ from logmark.client.errors import (
 from logmark.client.metadata import ClusterMetadata
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
-from logmark.spark.errors import Refused
+from logmark.spark.errors import PermanentlyRefused
 from logmark.spark.source import data_source as source
 from logmark.spark.source.data_source import DefaultSource, StreamReader
 from logmark.spark.source.options import Options, parse
@@ -334,14 +334,14 @@ def test_what_does_not_pass_ends_the_query_at_once(cluster: FakeCluster, failure
     start = stream.initialOffset()
     cluster.failure, cluster.is_away = failure, True
 
-    with pytest.raises(Refused):
+    with pytest.raises(PermanentlyRefused):
         stream.latestOffset(start, ReadAllAvailable())
 
 
 def test_a_group_that_may_not_be_used_ends_a_new_query_for_good(cluster: FakeCluster) -> None:
     cluster.failure = NoCoordinator("billing", ErrorCode.GROUP_AUTHORIZATION_FAILED, "not yours")
 
-    with pytest.raises(Refused, match="not yours"):
+    with pytest.raises(PermanentlyRefused, match="not yours"):
         reader().initialOffset()
 
 

@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import NewPartitions
 
 from logmark.log.checkpoints import CLEANED, read_offsets
-from logmark.spark.errors import sentence_in
+from logmark.spark.errors import find_message
 from logmark.testing import Broker
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
@@ -263,7 +263,7 @@ def test_what_stops_a_stream_is_one_sentence_and_commits_nothing(
 
     query = Run(spark, broker, topic, tmp_path / "checkpoint").start(availableNow=True)
     wait_until(lambda: query.exception() is not None, "the query fails", deadline_s=DEADLINE_S)
-    said = sentence_in(str(query.exception()))
+    said = find_message(str(query.exception()))
     with pytest.raises(Exception, match=r"(?i)has no option startOffsets\. Did you mean startingOffsets\?"):
         spark.readStream.format("logmark").options(startOffsets="earliest").load()
 

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.spark import read_table
+from logmark.spark.checkpoint import read_position
 from logmark.spark.source.position import Offsets, Position
 from logmark.spark.tables import commits
 from logmark.spark.tables.commits import put
 from logmark.spark.tables.ledger import Batch
 from logmark.spark.tables.modes import Rules
-from logmark.spark.tables.table import read_batch, read_position
+from logmark.spark.tables.table import read_batch
 from tests.harness.searches import examples
 
 P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)

@@ -14,7 +14,7 @@ import pytest
 
 from logmark.errors import UserError
 from logmark.spark import read_table
-from logmark.spark.errors import sentence_in
+from logmark.spark.errors import find_message
 from logmark.spark.tables.table import load_table, write_table
 from logmark.spark.tables.versions import swap_in, version_path
 from tests.harness.brokers import BrokerUnderTest
@@ -62,7 +62,7 @@ def finish(query: "StreamingQuery") -> None:
     try:
         query.awaitTermination()
     except StreamingQueryException as error:
-        raise UserError(sentence_in(str(error)) or str(error)) from None
+        raise UserError(find_message(str(error)) or str(error)) from None
 
 
 def forget_last_batch(checkpoint: Path) -> None:

@@ -1,4 +1,4 @@
-"""The group of commands that the modules beside this one add themselves to."""
+"""The command group `logmark pipelines`, its shared options, and how commands find homes and clusters."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,11 +9,12 @@ import typer
 from logmark.cli.clusters import Cluster, Origin, chosen_cluster
 
 if TYPE_CHECKING:
-    from logmark.spark.pipelines.home import Home, Record
-    from logmark.spark.pipelines.pipeline import Pipeline
+    from logmark.spark.pipelines.declaration import PipelineDeclaration
+    from logmark.spark.pipelines.home import Home, PipelineRecord
+    from logmark.spark.pipelines.job import Job
     from logmark.spark.pipelines.query import Brokers
-    from logmark.spark.pipelines.supervisor import Job
 
+# Imports inside functions keep `logmark --help` and the other commands fast: the modules of pipelines are many.
 app = typer.Typer(help="Run, show and replay Spark pipelines that are consumer groups.", no_args_is_help=True)
 
 Files = Annotated[
@@ -26,18 +27,18 @@ HomeFolder = Annotated[
         "--home",
         envvar="LOGMARK_PIPELINES",
         metavar="DIR",
-        help="Where pipelines are remembered: their checkpoints, which version is live, how they are doing. "
-        "Unless given: your state folder.",
+        help="The folder with the homes of pipelines: checkpoints, live version, status. Unless given: your state "
+        "folder.",
         show_default=False,
     ),
 ]
 Master = Annotated[
     str,
-    typer.Option("--master", metavar="URL", help="The Spark that does the work: local[N] or spark://HOST:PORT."),
+    typer.Option("--master", metavar="URL", help="The Spark to use: local[N] or spark://HOST:PORT."),
 ]
 Conf = Annotated[
     list[str] | None,
-    typer.Option("--conf", "-c", metavar="K=V", help="A setting of Spark; may be repeated.", show_default=False),
+    typer.Option("--conf", "-c", metavar="K=V", help="A Spark setting; may be repeated.", show_default=False),
 ]
 Package = Annotated[
     list[Path] | None,
@@ -51,14 +52,14 @@ Package = Annotated[
 
 
 def complete_pipeline(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The pipelines that are remembered."""
-    from logmark.spark.pipelines.home import homes
+    """Return the names of the pipelines that have a home."""
+    from logmark.spark.pipelines.home import list_homes
 
-    return [one.name for one in homes(root_of(ctx.params.get("home"))) if one.name.startswith(incomplete)]
+    return [one.name for one in list_homes(home_root(ctx.params.get("home"))) if one.name.startswith(incomplete)]
 
 
-def root_of(home: Path | None) -> Path:
-    """The folder of all pipelines."""
+def home_root(home: Path | None) -> Path:
+    """Return the folder with the homes of pipelines."""
     from logmark.spark.pipelines.home import default_root
 
     return (home if home is not None else default_root()).absolute()
@@ -69,8 +70,8 @@ def pipelines() -> None:
     """Run, show and replay Spark pipelines that are consumer groups."""
 
 
-def brokers_of(cluster: Cluster, pipeline: "Pipeline") -> "tuple[Brokers, str | None]":
-    """The cluster of a pipeline and its context: what options or environment say, else its file, else the usual one."""
+def choose_brokers(cluster: Cluster, pipeline: "PipelineDeclaration") -> "tuple[Brokers, str | None]":
+    """Return the cluster of a pipeline and its context: the one of options or environment, else of its file."""
     from logmark.spark.pipelines.query import Brokers
 
     if cluster.said_by in (Origin.SETTINGS, Origin.NOBODY) and pipeline.bootstrap_servers is not None:
@@ -80,18 +81,18 @@ def brokers_of(cluster: Cluster, pipeline: "Pipeline") -> "tuple[Brokers, str | 
     return Brokers(bootstrap_servers=cluster.bootstrap_servers, properties=cluster.properties), cluster.context
 
 
-def job_of(cluster: Cluster, pipeline: "Pipeline", file: Path | None, root: Path) -> "Job":
-    """A pipeline on its cluster and in its home."""
+def make_job(cluster: Cluster, pipeline: "PipelineDeclaration", file: Path | None, root: Path) -> "Job":
+    """Return a pipeline with its cluster and its home."""
     from logmark.spark.pipelines.home import Home
-    from logmark.spark.pipelines.supervisor import Job
+    from logmark.spark.pipelines.job import Job
 
-    brokers, context = brokers_of(cluster, pipeline)
+    brokers, context = choose_brokers(cluster, pipeline)
     home = Home(root, pipeline.name)
     return Job(pipeline=pipeline, brokers=brokers, home=home, file=None if file is None else str(file), context=context)
 
 
-def cluster_of(cluster: Cluster, record: "Record") -> Cluster:
-    """The cluster of a pipeline that is remembered: what the options say, else the one that it ran on."""
+def recorded_cluster(cluster: Cluster, record: "PipelineRecord") -> Cluster:
+    """Return the cluster of a recorded pipeline: the one of the options, else the one that it ran on."""
     if cluster.said_by is Origin.OPTION or record.bootstrap_servers is None:
         return cluster
     if record.context is not None:
@@ -108,13 +109,13 @@ def cluster_of(cluster: Cluster, record: "Record") -> Cluster:
     )
 
 
-def remembered(root: Path, names: Sequence[str]) -> "list[Home]":
-    """The pipelines of these names, or all; raises a sentence for one that nobody knows."""
+def find_homes(root: Path, names: Sequence[str]) -> "list[Home]":
+    """Return the homes of these pipelines, or all; raises UserError for a name that has none."""
     from logmark.errors import UserError
     from logmark.offsets.suggestions import did_you_mean
-    from logmark.spark.pipelines.home import homes
+    from logmark.spark.pipelines.home import list_homes
 
-    found = {one.name: one for one in homes(root)}
+    found = {one.name: one for one in list_homes(root)}
     for name in names:
         if name not in found:
             raise UserError(

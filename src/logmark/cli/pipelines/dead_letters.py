@@ -1,4 +1,4 @@
-"""`logmark pipelines letters`: the records that a pipeline has refused, and why; without Spark."""
+"""`logmark pipelines dead-letters`: the records that a pipeline has refused, and why; without Spark."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -7,35 +7,36 @@ import typer
 from logmark.cli.clusters import Cluster, complete_topic, on_cluster
 from logmark.cli.consume import as_text
 from logmark.cli.options import Output, OutputFormat, example
-from logmark.cli.pipelines.app import HomeFolder, app, cluster_of, complete_pipeline, remembered, root_of
+from logmark.cli.pipelines.app import HomeFolder, app, complete_pipeline, find_homes, home_root, recorded_cluster
 from logmark.cli.tables import Column, count, print_json, print_table, say, write_line
 from logmark.errors import UserError
 
+# Imports inside functions keep `logmark --help` and the other commands fast.
 if TYPE_CHECKING:
     from logmark.offsets.dead_letters.topic import DeadLetterCounts, StoredDeadLetter
 
-NOTHING = 3
+NOTHING_FOUND = 3
 _COLUMNS = [
     Column("WRITTEN"), Column("RECORD"), Column("ATTEMPTS", True), Column("BYTES", True), Column("ERROR"),
 ]  # fmt: skip
 _ERRORS_SHOWN = 10
 
 
-@app.command("letters", epilog=example("logmark pipelines letters billing --limit 5"))
+@app.command("dead-letters", epilog=example("logmark pipelines dead-letters billing --limit 5"))
 @on_cluster
-def letters(
+def dead_letters(
     cluster: Cluster,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The pipeline's name.", autocompletion=complete_pipeline)],
     limit: Annotated[int, typer.Option(metavar="N", help="Show the newest N.", min=1, max=10_000)] = 20,
     tally: Annotated[
         bool,
-        typer.Option("--tally", help="Read all letters, and count the records that they are about and the errors."),
+        typer.Option("--tally", help="Read all dead letters, and count their records and errors."),
     ] = False,
     topic: Annotated[
         str | None,
         typer.Option(
             metavar="TOPIC",
-            help="The topic of letters; the one that the pipeline was last run with unless given.",
+            help="The dead-letter topic; the one that the pipeline was last run with unless given.",
             autocompletion=complete_topic,
             show_default=False,
         ),
@@ -43,16 +44,16 @@ def letters(
     home: HomeFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Shows the newest dead letters of a pipeline: which record, how large, and why it was refused."""
+    """Show the newest dead letters of a pipeline: which record, how large, and why it was refused."""
     from logmark.offsets.dead_letters.topic import newest_dead_letters, tally_dead_letters
 
     if topic is None:
-        [found] = remembered(root_of(home), [name])
+        [found] = find_homes(home_root(home), [name])
         record = found.record()
-        cluster, topic = cluster_of(cluster, record), record.dead_letters
+        cluster, topic = recorded_cluster(cluster, record), record.dead_letters
     if topic is None:
         raise UserError(
-            f"The pipeline {name} has no dead letters: its file names no topic for them. Add "
+            f"The pipeline {name} has no dead-letter topic: its file declares none. Add "
             f'dead_letters="{name}.dead" to it, or name a topic with --topic.'
         )
     with cluster.connect() as client:
@@ -61,13 +62,13 @@ def letters(
             return
         newest = newest_dead_letters(client, topic, limit=limit, pipeline=name)
     if output is OutputFormat.JSON:
-        print_json([_described(one) for one in newest])
+        print_json([_dead_letter_fields(one) for one in newest])
     elif newest:
         _print(newest)
     else:
         say(f"There are no dead letters of {name} in {topic}.")
     if not newest:
-        raise typer.Exit(NOTHING)
+        raise typer.Exit(NOTHING_FOUND)
 
 
 def _print(newest: "list[StoredDeadLetter]") -> None:
@@ -97,7 +98,7 @@ def _print_tally(tally: "DeadLetterCounts", name: str, topic: str, output: Outpu
             }
         )
         return
-    write_line(f"{count(tally.letters, 'letter')} in {topic}, about {count(tally.records, 'record')} of {name}.")
+    write_line(f"{count(tally.letters, 'dead letter')} in {topic}, about {count(tally.records, 'record')} of {name}.")
     if tally.errors:
         print_table(
             [Column("RECORDS", True), Column("ERROR")],
@@ -105,7 +106,7 @@ def _print_tally(tally: "DeadLetterCounts", name: str, topic: str, output: Outpu
         )
 
 
-def _described(kept: "StoredDeadLetter") -> dict[str, Any]:
+def _dead_letter_fields(kept: "StoredDeadLetter") -> dict[str, Any]:
     letter = kept.dead_letter
     return {
         "topic": letter.partition.topic,

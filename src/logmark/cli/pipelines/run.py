@@ -1,4 +1,4 @@
-"""`logmark pipelines run`: pipelines in one Spark session, until Ctrl-C or until all there is now is read."""
+"""`logmark pipelines run`: runs pipelines in one Spark session, until Ctrl-C or until all there is now is read."""
 
 import contextlib
 import functools
@@ -11,16 +11,16 @@ import typer
 
 from logmark.cli.clusters import CONNECT_TIMEOUT_S, PATIENCE_S, TIMEOUT_S, Cluster, on_cluster
 from logmark.cli.options import Output, OutputFormat, example
-from logmark.cli.pipelines import topics as creating
-from logmark.cli.pipelines.app import Conf, Files, HomeFolder, Master, Package, app, job_of, root_of
+from logmark.cli.pipelines.app import Conf, Files, HomeFolder, Master, Package, app, home_root, make_job
 from logmark.cli.tables import print_json, say
 from logmark.errors import LogmarkError, UserError
 
+# Imports inside functions keep `logmark --help` and the other commands fast: the modules of pipelines are many.
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from logmark.client.client import Client
-    from logmark.spark.pipelines.supervisor import Job
+    from logmark.spark.pipelines.job import Job
     from logmark.spark.source.options import Options
 
 
@@ -44,18 +44,19 @@ def run(
     home: HomeFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Runs the pipelines of these files as their consumer groups; a query that fails is started again."""
-    from logmark.cli.pipelines.run_display import bars, board, lines
-    from logmark.cli.pipelines.spark_session import started
-    from logmark.spark.pipelines.pipeline_files import folders_of, load_with, own_modules, ship_by_value
-    from logmark.spark.pipelines.program import Stops
-    from logmark.spark.pipelines.runner import Runner
+    """Run the pipelines of these files as their consumer groups; a query that fails is restarted."""
+    from logmark.cli.pipelines import topics
+    from logmark.cli.pipelines.run_display import show_bars, show_board, show_lines
+    from logmark.cli.pipelines.spark_session import start_spark
+    from logmark.spark.pipelines.pipeline_files import import_folders, load_with_spark, own_modules, ship_by_value
+    from logmark.spark.pipelines.program import StopSignals
+    from logmark.spark.pipelines.runner import PipelineRunner
     from logmark.spark.sessions import check_java, check_spark
 
     cluster.refuse_writing()
     check_spark()
     check_java()
-    root = root_of(home)
+    root = home_root(home)
     log_file = root / "spark.log"
     with contextlib.ExitStack() as stack:
 
@@ -63,32 +64,38 @@ def run(
         def spark() -> "SparkSession":
             say(f"Starting Spark ({master}); its own log is {log_file}.")
             name = ", ".join(file.stem for file in files)
-            folders = folders_of(files)
             return stack.enter_context(
-                started(name, master=master, conf=conf or (), package=package or (), paths=folders, log_file=log_file)
+                start_spark(
+                    name,
+                    master=master,
+                    conf=conf or (),
+                    package=package or (),
+                    paths=import_folders(files),
+                    log_file=log_file,
+                )
             )
 
-        loaded = load_with(spark, files, only=only or ())
-        jobs = [job_of(cluster, one.pipeline, one.file, root) for one in loaded]
+        loaded = load_with_spark(spark, files, only=only or ())
+        jobs = [make_job(cluster, one.pipeline, one.file, root) for one in loaded]
         ship_by_value(own_modules(files))
-        clients = connected(jobs, stack)
+        clients = connect_clusters(jobs, stack)
         if create_topics:
-            creating.create_topics(jobs, clients)
-        check_all(jobs, clients)
-        stops = stack.enter_context(Stops())
+            topics.create_topics(jobs, clients)
+        check_pipelines(jobs, clients)
+        stops = stack.enter_context(StopSignals())
         spark()
-        shown = bars if available_now else board if sys.stderr.isatty() else lines
-        watch, tell = stack.enter_context(shown(clients))
-        runner = Runner(jobs, spark(), available_now=available_now, say=tell)
-        is_well = runner.run(stops=stops, watch=watch)
+        display = show_bars if available_now else show_board if sys.stderr.isatty() else show_lines
+        watch, write = stack.enter_context(display(clients))
+        runner = PipelineRunner(jobs, spark(), available_now=available_now, say=write)
+        is_well = runner.run(count_stops=stops.count, watch=watch)
     if output is OutputFormat.JSON:
-        print_json([{"name": one.name} | asdict(one.status) for one in runner.workers])
+        print_json([{"name": one.name} | asdict(one.status) for one in runner.supervisors])
     if not is_well:
         raise typer.Exit(1)
 
 
-def connected(jobs: "Sequence[Job]", stack: contextlib.ExitStack) -> "dict[str, Client]":
-    """A client for each cluster, by its address; none where nobody can say how to reach it."""
+def connect_clusters(jobs: "Sequence[Job]", stack: contextlib.ExitStack) -> "dict[str, Client]":
+    """Return a client for each cluster that can be reached, by its address; raises UserError if none can."""
     clients: dict[str, Client] = {}
     failures: list[str] = []
     for job in jobs:
@@ -98,33 +105,33 @@ def connected(jobs: "Sequence[Job]", stack: contextlib.ExitStack) -> "dict[str, 
         except LogmarkError as error:
             failures.append(f"{job.pipeline.name}: {error}")
     if not clients:
-        raise _all_of(failures)
+        raise _join_failures(failures)
     return clients
 
 
-def _all_of(failures: "Sequence[str]") -> UserError:
+def _join_failures(failures: "Sequence[str]") -> UserError:
     first, *others = dict.fromkeys(failures)
     return UserError(first, lines=[f"logmark: {one}" for one in others])
 
 
-def check_all(jobs: "Sequence[Job]", clients: "dict[str, Client]") -> None:
-    """Raises a sentence, before Spark is started, if none of the pipelines could run."""
-    failures = [failure for failure in (_checked(job, clients) for job in jobs) if failure is not None]
+def check_pipelines(jobs: "Sequence[Job]", clients: "dict[str, Client]") -> None:
+    """Raise UserError, before Spark is started, if none of the pipelines could run."""
+    failures = [failure for failure in (_find_failure(job, clients) for job in jobs) if failure is not None]
     if len(failures) == len(jobs):
-        raise _all_of(failures)
+        raise _join_failures(failures)
 
 
-def _checked(job: "Job", clients: "dict[str, Client]") -> str | None:
-    """Why the pipeline cannot be run; None if nothing is known that speaks against it."""
-    from logmark.spark.pipelines.replay.state import check_may_run
+def _find_failure(job: "Job", clients: "dict[str, Client]") -> str | None:
+    """Return why the pipeline cannot run, None if no reason is known."""
+    from logmark.spark.pipelines.replay.state import check_live_may_run
     from logmark.spark.source.cluster import partitions_of
 
     try:
         if job.home.is_live():
             with job.home.live():
-                pass  # the lock knows who has it
+                pass  # raises with the process that holds the lock
         elif not job.home.is_replaying() and not job.home.has_lost_checkpoint():
-            check_may_run(job.home)
+            check_live_may_run(job.home)
         options = _options(job)
         if job.brokers.bootstrap_servers in clients:
             partitions_of(clients[job.brokers.bootstrap_servers], options)
@@ -142,7 +149,7 @@ def _options(job: "Job") -> "Options":
 
 
 def _client(job: "Job") -> "Client":
-    """A client of the pipeline's cluster, with the properties that its own options add."""
+    """Return a client of the pipeline's cluster, with the properties that its own options add."""
     from logmark.client.client import Client
 
     return Client(

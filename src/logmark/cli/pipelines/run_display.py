@@ -1,4 +1,4 @@
-"""What a run shows: a board in a terminal, bars over what is left to read, or plain lines."""
+"""The display of a run: a board in a terminal, bars over what is left to read, or plain lines."""
 
 import contextlib
 import sys
@@ -11,51 +11,53 @@ from logmark.cli.tables import count, say
 from logmark.errors import LogmarkError
 from logmark.escaping import escape
 
+# Imports inside functions keep `logmark --help` and the other commands fast; rich alone takes a tenth of a second.
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.progress import Progress, TaskID
 
     from logmark.client.client import Client
     from logmark.names import TopicPartition
-    from logmark.spark.pipelines.status import Status
-    from logmark.spark.pipelines.supervisor import Worker
+    from logmark.spark.pipelines.status import RunStatus
+    from logmark.spark.pipelines.supervisor import Supervisor
 
-    # What looks at a run again and again, and what is told of what happens.
-    Watching = tuple[Callable[[Sequence[Worker]], None], Callable[[str], None]]
+    # A function that shows the pipelines again and again, and one that writes a message.
+    Display = tuple[Callable[[Sequence[Supervisor]], None], Callable[[str], None]]
 
-_LOOK_EVERY_S = 2.0
-_TELL_EVERY_S = 10.0
+_MEASURE_EVERY_S = 2.0
+_WRITE_EVERY_S = 10.0
 
 
-class Lags:
-    """How far the groups of a run are behind, asked for every few seconds."""
+class GroupLags:
+    """The lag of the groups of a run, measured every few seconds."""
 
     def __init__(self, clients: "Mapping[str, Client]") -> None:
         self._clients = clients
-        self._looked_s = 0.0
+        self._measured_s = 0.0
         self.records: dict[str, int | None] = {}
 
-    def look(self, workers: "Sequence[Worker]", every_s: float = _LOOK_EVERY_S) -> bool:
-        """Asks again if it is time; True if it was."""
-        if time.monotonic() - self._looked_s < every_s:
+    def measure(self, supervisors: "Sequence[Supervisor]", every_s: float = _MEASURE_EVERY_S) -> bool:
+        """Measure the lags if it is time; return whether it was."""
+        if time.monotonic() - self._measured_s < every_s:
             return False
-        for worker in workers:
-            self.records[worker.name] = self._lag(worker)
-        self._looked_s = time.monotonic()
+        for supervisor in supervisors:
+            self.records[supervisor.name] = self._read_lag(supervisor)
+        self._measured_s = time.monotonic()
         return True
 
-    def _lag(self, worker: "Worker") -> int | None:
-        client = self._clients.get(worker.job.brokers.bootstrap_servers)
+    def _read_lag(self, supervisor: "Supervisor") -> int | None:
+        client = self._clients.get(supervisor.job.brokers.bootstrap_servers)
         with contextlib.suppress(LogmarkError):
             if client is not None:
-                committed = client.committed(worker.job.pipeline.group)
+                committed = client.committed(supervisor.job.pipeline.group)
                 ends = client.latest(committed) if committed else {}
-                return sum(max(ends[place] - one.offset, 0) for place, one in committed.items()) if committed else None
+                lag = sum(max(ends[partition] - one.offset, 0) for partition, one in committed.items())
+                return lag if committed else None
         return None
 
 
-def batch_text(status: "Status", now_ms: int) -> str | None:
-    """The last batch, for people."""
+def format_batch(status: "RunStatus", now_ms: int) -> str | None:
+    """Return the last batch, for people."""
     from logmark.offsets.times import format_duration
 
     if status.batch is None:
@@ -66,29 +68,29 @@ def batch_text(status: "Status", now_ms: int) -> str | None:
 
 
 @contextlib.contextmanager
-def board(clients: "Mapping[str, Client]") -> "Iterator[Watching]":
-    """What watches a run and what tells of it: a table that is drawn over itself, with the last sentences under it."""
+def show_board(clients: "Mapping[str, Client]") -> "Iterator[Display]":
+    """Yield a display: a table that is drawn over itself, with messages above it."""
     from rich.console import Console
     from rich.live import Live
 
-    lags = Lags(clients)
+    lags = GroupLags(clients)
     with Live(console=Console(stderr=True), auto_refresh=False) as live:
 
-        def watch(workers: "Sequence[Worker]") -> None:
-            lags.look(workers)
-            live.update(board_table([one.status for one in workers], workers, lags.records), refresh=True)
+        def watch(supervisors: "Sequence[Supervisor]") -> None:
+            lags.measure(supervisors)
+            live.update(make_board([one.status for one in supervisors], supervisors, lags.records), refresh=True)
 
-        def tell(sentence: str) -> None:
-            line = f"{time.strftime('%H:%M:%S')} {escape(sentence)}"
+        def write(message: str) -> None:
+            line = f"{time.strftime('%H:%M:%S')} {escape(message)}"
             live.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-        yield watch, tell
+        yield watch, write
 
 
-def board_table(
-    statuses: "Sequence[Status]", workers: "Sequence[Worker]", lags: Mapping[str, int | None]
+def make_board(
+    statuses: "Sequence[RunStatus]", supervisors: "Sequence[Supervisor]", lags: Mapping[str, int | None]
 ) -> "RenderableType":
-    """The pipelines as they are now."""
+    """Return the table of the pipelines as they are now."""
     from rich.table import Table
     from rich.text import Text
 
@@ -98,11 +100,11 @@ def board_table(
         ("LAST BATCH", False), ("RESTARTS", True),
     ):  # fmt: skip
         table.add_column(title, justify="right" if is_number else "left")
-    for worker, status in zip(workers, statuses, strict=True):
-        lag = lags.get(worker.name)
+    for supervisor, status in zip(supervisors, statuses, strict=True):
+        lag = lags.get(supervisor.name)
         cells = (
-            worker.name, worker.job.pipeline.group, str(status.version), status.state,
-            "-" if lag is None else f"{lag:,}", rate_text(status.rate), batch_text(status, status.at_ms) or "-",
+            supervisor.name, supervisor.job.pipeline.group, str(status.version), status.state,
+            "-" if lag is None else f"{lag:,}", rate_text(status.rate), format_batch(status, status.at_ms) or "-",
             str(status.restarts),
         )  # fmt: skip
         table.add_row(*(Text(escape(cell)) for cell in cells))
@@ -110,56 +112,56 @@ def board_table(
 
 
 @contextlib.contextmanager
-def lines(clients: "Mapping[str, Client]") -> "Iterator[Watching]":
-    """The same as plain lines: what happens when it happens, and how far things are every ten seconds."""
-    lags = Lags(clients)
-    told: dict[str, int] = {}
+def show_lines(clients: "Mapping[str, Client]") -> "Iterator[Display]":
+    """Yield a display of plain lines: messages as they come, and the progress every ten seconds."""
+    lags = GroupLags(clients)
+    written: dict[str, int] = {}
 
-    def watch(workers: "Sequence[Worker]") -> None:
-        if not lags.look(workers, _TELL_EVERY_S):
+    def watch(supervisors: "Sequence[Supervisor]") -> None:
+        if not lags.measure(supervisors, _WRITE_EVERY_S):
             return
-        for worker in workers:
-            status = worker.status
-            if status.batches and told.get(worker.name) != status.batches:
-                told[worker.name] = status.batches
-                lag = lags.records.get(worker.name)
+        for supervisor in supervisors:
+            status = supervisor.status
+            if status.batches and written.get(supervisor.name) != status.batches:
+                written[supervisor.name] = status.batches
+                lag = lags.records.get(supervisor.name)
                 behind = "" if lag is None else f", {count(lag, 'record')} behind"
-                say(f"{worker.name}: batch {batch_text(status, status.at_ms)}, {rate_text(status.rate)}{behind}")
+                say(f"{supervisor.name}: batch {format_batch(status, status.at_ms)}, {rate_text(status.rate)}{behind}")
 
     yield watch, say
 
 
 @contextlib.contextmanager
-def bars(clients: "Mapping[str, Client]") -> "Iterator[Watching]":
-    """A bar for each pipeline over what it had to read when the run began."""
+def show_bars(clients: "Mapping[str, Client]") -> "Iterator[Display]":
+    """Yield a display: a bar for each pipeline over what it had to read when the run started."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
-        runs: dict[str, Remaining] = {}
-        looked_s = 0.0
+        runs: dict[str, RemainingBar] = {}
+        measured_s = 0.0
 
-        def watch(workers: "Sequence[Worker]") -> None:
-            nonlocal looked_s
-            is_over = all(worker.status.state.is_over for worker in workers)
-            if time.monotonic() - looked_s < _LOOK_EVERY_S / 4 and not is_over:
+        def watch(supervisors: "Sequence[Supervisor]") -> None:
+            nonlocal measured_s
+            is_over = all(supervisor.status.state.is_over for supervisor in supervisors)
+            if time.monotonic() - measured_s < _MEASURE_EVERY_S / 4 and not is_over:
                 return
-            for worker in workers:
-                if worker.name not in runs:
-                    runs[worker.name] = Remaining(progress, progress.add_task(worker.name, total=None))
-                client = clients.get(worker.job.brokers.bootstrap_servers)
-                runs[worker.name].look(client, worker.job.pipeline.group)
-            looked_s = time.monotonic()
+            for supervisor in supervisors:
+                if supervisor.name not in runs:
+                    runs[supervisor.name] = RemainingBar(progress, progress.add_task(supervisor.name, total=None))
+                client = clients.get(supervisor.job.brokers.bootstrap_servers)
+                runs[supervisor.name].update(client, supervisor.job.pipeline.group)
+            measured_s = time.monotonic()
 
-        def tell(sentence: str) -> None:
-            progress.console.print(escape(sentence), highlight=False, markup=False, soft_wrap=True)
+        def write(message: str) -> None:
+            progress.console.print(escape(message), highlight=False, markup=False, soft_wrap=True)
 
-        yield watch, tell if sys.stderr.isatty() else say
+        yield watch, write if sys.stderr.isatty() else say
 
 
-class Remaining:
-    """One bar: the offsets between where the group was first seen and where the logs ended then."""
+class RemainingBar:
+    """One bar: the offsets between the group's first committed offsets and the log ends of that time."""
 
     def __init__(self, progress: "Progress", task: "TaskID") -> None:
         self._progress = progress
@@ -167,23 +169,23 @@ class Remaining:
         self._first: Mapping[TopicPartition, int] = {}
         self._ends: Mapping[TopicPartition, int] = {}
 
-    def look(self, client: "Client | None", group: str) -> None:
-        """The bar stands where the group stands."""
+    def update(self, client: "Client | None", group: str) -> None:
+        """Set the bar to the committed offsets of the group."""
         if client is None:
             return
         with contextlib.suppress(LogmarkError):
-            offsets = {place: one.offset for place, one in client.committed(group).items()}
+            offsets = {partition: one.offset for partition, one in client.committed(group).items()}
             if not self._first and offsets:
                 self._first, self._ends = offsets, client.latest(offsets)
-            done, total = how_far(self._first, self._ends, offsets)
+            done, total = count_read(self._first, self._ends, offsets)
             if self._first:
                 self._progress.update(self._task, completed=done, total=total)
 
 
-def how_far(
+def count_read(
     first: "Mapping[TopicPartition, int]", ends: "Mapping[TopicPartition, int]", now: "Mapping[TopicPartition, int]"
 ) -> tuple[int, int]:
-    """How many offsets of those between `first` and `ends` are read, and how many these are."""
-    total = {place: max(ends[place] - offset, 0) for place, offset in first.items()}
-    done = sum(min(max(now.get(place, offset) - offset, 0), total[place]) for place, offset in first.items())
+    """Return how many offsets between `first` and `ends` are read, and how many there are."""
+    total = {partition: max(ends[partition] - offset, 0) for partition, offset in first.items()}
+    done = sum(min(max(now.get(one, offset) - offset, 0), total[one]) for one, offset in first.items())
     return done, sum(total.values())

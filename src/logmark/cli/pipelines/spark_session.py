@@ -1,4 +1,4 @@
-"""The Spark of `logmark pipelines`: its settings, what is shipped to its executors, and where its own log goes."""
+"""The Spark session of `logmark pipelines`: its settings, the packages for its executors, and its log file."""
 
 import contextlib
 import logging
@@ -21,7 +21,7 @@ _ARCHIVES = (".zip", ".tar.gz", ".tgz", ".tar")
 
 
 def parse_conf(given: Sequence[str]) -> dict[str, str]:
-    """The settings of `--conf`."""
+    """Return the settings of `--conf`."""
     settings = {}
     for one in given:
         name, mark, value = one.partition("=")
@@ -32,7 +32,7 @@ def parse_conf(given: Sequence[str]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def started(
+def start_spark(
     name: str,
     *,
     master: str,
@@ -41,25 +41,26 @@ def started(
     paths: Sequence[str],
     log_file: Path,
 ) -> "Iterator[SparkSession]":
-    """A Spark that is stopped at the end; what it and its workers say goes to the log file.
+    """Start Spark, and stop it at the end; the output of Spark and its workers goes to the log file.
 
     `paths` are folders from which its Python processes on this machine import as well.
     """
+    # Only here: it keeps `logmark --help` and the other commands fast.
     from logmark.spark.sessions import session
 
     settings = parse_conf(conf)
-    # It works; PySpark says so once in every process.
+    # It works; PySpark warns of it once in every process.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     for one in package:
         if not one.exists():
             raise UserError(f"There is no file {one} to ship (--package). Nothing was run.", exit_code=2)
     with tempfile.TemporaryDirectory(prefix="logmark-package-") as folder:
-        shipped = _shipped(package, Path(folder), is_local=master.startswith("local"))
+        shipped = _shipping_settings(package, Path(folder), is_local=master.startswith("local"))
         wanted = [*paths, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(one for one in wanted if one))
         # One pipeline's long batch must not keep the others waiting.
         config = {"spark.scheduler.mode": "FAIR"} | shipped | settings
-        with _said_to(log_file):
+        with _redirect_stderr(log_file):
             spark = session(name, master=master, config=config)
         handler = logging.FileHandler(log_file)
         logging.getLogger().addHandler(handler)
@@ -75,11 +76,11 @@ def started(
             handler.close()
 
 
-def _shipped(package: Sequence[Path], folder: Path, *, is_local: bool) -> dict[str, str]:
-    """The settings by which executors unpack archives beside themselves and import from there.
+def _shipping_settings(package: Sequence[Path], folder: Path, *, is_local: bool) -> dict[str, str]:
+    """Return the settings by which executors unpack archives and import from them.
 
-    Unpacked, because Python imports no compiled module from an archive. A wheel is an archive that Spark does not know
-    by its name.
+    They are unpacked, because Python imports no compiled module from an archive. Spark does not take a wheel for an
+    archive by its name, so it is copied.
     """
     archives, names = [], []
     for one in package:
@@ -102,8 +103,8 @@ def _shipped(package: Sequence[Path], folder: Path, *, is_local: bool) -> dict[s
 
 
 @contextlib.contextmanager
-def _said_to(path: Path) -> Iterator[None]:
-    """Processes that are started meanwhile write their errors to the file, for as long as they live."""
+def _redirect_stderr(path: Path) -> Iterator[None]:
+    """Let processes that are started meanwhile write their standard error to the file, as long as they live."""
     sys.stderr.flush()
     private_files.make_folders(path.parent)
     kept = os.dup(2)

@@ -1,8 +1,6 @@
-"""`logmark pipelines list` and `status`: what is remembered, how it is doing, how far behind it is; without Spark."""
+"""`logmark pipelines list` and `status`: the pipelines that have a home, their state and their lag; without Spark."""
 
-import contextlib
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,15 +9,15 @@ import typer
 from logmark.cli.clusters import Cluster, on_cluster
 from logmark.cli.lagtables import age_fields, age_text, rate_text
 from logmark.cli.options import Output, OutputFormat, example
-from logmark.cli.pipelines.app import HomeFolder, app, cluster_of, complete_pipeline, remembered, root_of
+from logmark.cli.pipelines.app import HomeFolder, app, complete_pipeline, find_homes, home_root, recorded_cluster
 from logmark.cli.tables import Column, print_json, print_table, say, write_line
 from logmark.errors import LogmarkError
 
+# Imports inside functions keep `logmark --help` and the other commands fast: the modules of pipelines are many.
 if TYPE_CHECKING:
-    from logmark.client.client import Client
     from logmark.offsets.lag.ages import Age
-    from logmark.spark.pipelines.home import Home, Record
-    from logmark.spark.pipelines.status import Status
+    from logmark.spark.pipelines.home import Home, PipelineRecord
+    from logmark.spark.pipelines.status import RunStatus
 
 _LIST = [
     Column("PIPELINE"), Column("GROUP"), Column("TOPICS"), Column("SINK"), Column("VERSION", True), Column("STATE"),
@@ -29,9 +27,9 @@ _LIST = [
 
 @app.command("list", epilog=example("logmark pipelines list"))
 def list_pipelines(home: HomeFolder = None, output: Output = OutputFormat.TABLE) -> None:
-    """Lists the pipelines that were ever run from here."""
-    root = root_of(home)
-    found = [_listed(one) for one in remembered(root, ())]
+    """List the pipelines that were ever run from here."""
+    root = home_root(home)
+    found = [_read_home(one) for one in find_homes(root, ())]
     if output is OutputFormat.JSON:
         print_json(found)
     elif not found:
@@ -49,14 +47,14 @@ def list_pipelines(home: HomeFolder = None, output: Output = OutputFormat.TABLE)
         )  # fmt: skip
 
 
-def _listed(home: "Home") -> dict[str, Any]:
+def _read_home(home: "Home") -> dict[str, Any]:
     from logmark.spark.pipelines.status import read_status
 
     record = home.record()
-    return _known(home, record, read_status(home.status_file))
+    return _home_fields(home, record, read_status(home.status_file))
 
 
-def _known(home: "Home", record: "Record", status: "Status | None") -> dict[str, Any]:
+def _home_fields(home: "Home", record: "PipelineRecord", status: "RunStatus | None") -> dict[str, Any]:
     return {
         "name": home.name,
         "file": record.file,
@@ -68,21 +66,21 @@ def _known(home: "Home", record: "Record", status: "Status | None") -> dict[str,
         "building": record.building,
         "is_running": home.is_live(),
         "is_replaying": home.is_replaying(),
-        "state": state_text(status, is_live=home.is_live(), is_replaying=home.is_replaying()),
+        "state": describe_state(status, is_live=home.is_live(), is_replaying=home.is_replaying()),
     }
 
 
-def state_text(status: "Status | None", *, is_live: bool, is_replaying: bool) -> str:
-    """What a pipeline is doing, by its locks where its last words are not to be believed."""
+def describe_state(status: "RunStatus | None", *, is_live: bool, is_replaying: bool) -> str:
+    """Return what a pipeline is doing: its locks decide where its last status may be outdated."""
     if status is None:
-        said = "running" if is_live else "never ran"
+        text = "running" if is_live else "never ran"
     elif is_live:
-        said = "running" if status.state.is_over else str(status.state)
-    elif status.state.is_over or (is_replaying and status.state == "making way"):
-        said = str(status.state)
+        text = "running" if status.state.is_over else str(status.state)
+    elif status.state.is_over or (is_replaying and status.state == "superseded"):
+        text = str(status.state)
     else:
-        said = "died"
-    return f"{said}, being replayed" if is_replaying else said
+        text = "died"
+    return f"{text}, being replayed" if is_replaying else text
 
 
 @app.command("status", epilog=example("logmark pipelines status billing --output json"))
@@ -101,9 +99,9 @@ def status(
     home: HomeFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Shows group, lag, rate, last batch, restarts and last error of pipelines, whether they run or not."""
-    root = root_of(home)
-    found = [_looked_at(one, cluster) for one in remembered(root, names or ())]
+    """Show group, lag, rate, last batch, restarts and last error of pipelines, whether they run or not."""
+    root = home_root(home)
+    found = [_status_fields(one, cluster) for one in find_homes(root, names or ())]
     if output is OutputFormat.JSON:
         print_json([{name: value for name, value in one.items() if not name.startswith("_")} for one in found])
     elif not found:
@@ -113,18 +111,18 @@ def status(
             _print(one)
 
 
-def _looked_at(home: "Home", cluster: Cluster) -> dict[str, Any]:
+def _status_fields(home: "Home", cluster: Cluster) -> dict[str, Any]:
     from logmark.spark.pipelines.status import read_status
 
     record = home.record()
     last = read_status(home.status_file)
-    fields = _known(home, record, last)
-    lag, age, letters, problem = _behind(record, cluster)
+    fields = _home_fields(home, record, last)
+    lag, age, dead_letters, problem = _measure_lag(record, cluster)
     fields |= {
         "lag": lag,
         **(age_fields(age) if age is not None else {"seconds": None}),
         "dead_letters_topic": record.dead_letters,
-        "dead_letters": letters,
+        "dead_letters": dead_letters,
         "problem": problem,
         "rate": None if last is None else _fresh_rate(last, is_live=fields["is_running"]),
         "batch": None if last is None or last.batch is None else asdict(last.batch),
@@ -142,12 +140,12 @@ def _looked_at(home: "Home", cluster: Cluster) -> dict[str, Any]:
     return fields
 
 
-def _fresh_rate(last: "Status", *, is_live: bool) -> float:
+def _fresh_rate(last: "RunStatus", *, is_live: bool) -> float:
     return last.rate if is_live else 0.0
 
 
-def _behind(record: "Record", cluster: Cluster) -> "tuple[int | None, Age | None, int | None, str | None]":
-    """Lag in records and in time, letters, and why these could not be asked for."""
+def _measure_lag(record: "PipelineRecord", cluster: Cluster) -> "tuple[int | None, Age | None, int | None, str | None]":
+    """Return the lag in records and in time, the number of dead letters, and why they are unknown."""
     from logmark.offsets.dead_letters.topic import count_dead_letters
     from logmark.offsets.lag.report import build_lag_report
     from logmark.offsets.lag.sample import take_sample
@@ -155,28 +153,22 @@ def _behind(record: "Record", cluster: Cluster) -> "tuple[int | None, Age | None
     if record.group is None:
         return None, None, None, None
     try:
-        with _asked(cluster_of(cluster, record)) as client:
+        with recorded_cluster(cluster, record).connect() as client:
             sample = take_sample(client, [record.group])
             [group] = build_lag_report(sample, client=client).groups
-            letters = None if record.dead_letters is None else count_dead_letters(client, record.dead_letters)
+            dead_letters = None if record.dead_letters is None else count_dead_letters(client, record.dead_letters)
     except LogmarkError as error:
         return None, None, None, str(error)
     if group.group.problem or not group.total.partitions:
-        return None, None, letters, group.group.problem or None
-    return group.total.records, group.age, letters, None
-
-
-@contextlib.contextmanager
-def _asked(cluster: Cluster) -> "Iterator[Client]":
-    with cluster.connect() as client:
-        yield client
+        return None, None, dead_letters, group.group.problem or None
+    return group.total.records, group.age, dead_letters, None
 
 
 def _print(one: dict[str, Any]) -> None:
-    from logmark.cli.pipelines.run_display import batch_text
+    from logmark.cli.pipelines.run_display import format_batch
     from logmark.offsets.times import format_time
 
-    last: Status | None = one["_status"]
+    last: RunStatus | None = one["_status"]
     now_ms = time.time_ns() // 1_000_000
     behind = age_text(one["_age"]) if one["_age"] is not None else None
     building = f", version {one['building']} is being built" if one["building"] is not None else ""
@@ -189,12 +181,12 @@ def _print(one: dict[str, Any]) -> None:
         ("sink", one["sink"]),
         ("lag", None if one["lag"] is None else f"{one['lag']:,} records" + (f", {behind} behind" if behind else "")),
         ("rate", None if one["rate"] is None else rate_text(one["rate"])),
-        ("last batch", None if last is None else batch_text(last, now_ms)),
+        ("last batch", None if last is None else format_batch(last, now_ms)),
         ("restarts", one["restarts"]),
     ]
     if one["dead_letters_topic"] is not None:
-        letters = "unknown" if one["dead_letters"] is None else f"{one['dead_letters']:,}"
-        rows.append(("dead letters", f"{letters} in {one['dead_letters_topic']}"))
+        number = "unknown" if one["dead_letters"] is None else f"{one['dead_letters']:,}"
+        rows.append(("dead letters", f"{number} in {one['dead_letters_topic']}"))
     if one["error"] is not None:
         at = f" ({format_time(one['error_at_ms'])})" if one["error_at_ms"] is not None else ""
         rows.append(("last error", f"{one['error']}{at}"))

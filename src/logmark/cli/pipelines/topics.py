@@ -1,4 +1,4 @@
-"""`logmark pipelines run --create-topics`: the topics that pipelines write to, where they are not there yet."""
+"""`logmark pipelines run --create-topics`: creates the topics that pipelines write to."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -9,14 +9,15 @@ from logmark.errors import ErrorCode
 
 if TYPE_CHECKING:
     from logmark.client.client import Client
-    from logmark.spark.pipelines.supervisor import Job
+    from logmark.spark.pipelines.job import Job
 
 VISIBLE_AFTER_S = 10.0
 
 
 def create_topics(jobs: "Sequence[Job]", clients: "Mapping[str, Client]") -> None:
-    """The topics of letters and of rows are there, as many partitions and copies as the cluster's settings say."""
-    from logmark.spark.pipelines.pipeline import Topic
+    """Create missing dead-letter topics and topics of rows, with the partitions and replicas that the cluster sets."""
+    # Only here: it keeps `logmark --help` and the other commands fast.
+    from logmark.spark.pipelines.declaration import Topic
 
     for job in jobs:
         pipeline, client = job.pipeline, clients[job.brokers.bootstrap_servers]
@@ -30,6 +31,7 @@ def create_topics(jobs: "Sequence[Job]", clients: "Mapping[str, Client]") -> Non
 
 
 def _create(client: "Client", topic: str) -> bool:
+    # Only here: it keeps `logmark --help` and the other commands fast.
     from logmark.client.errors import RefusedByBroker
 
     is_new = True
@@ -39,7 +41,7 @@ def _create(client: "Client", topic: str) -> bool:
         if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
             raise
         is_new = False
-    # Apache Kafka tells of a topic a moment after it has created it.
+    # Apache Kafka shows a topic a moment after it has created it.
     deadline = time.monotonic() + VISIBLE_AFTER_S
     while not client.metadata([topic]).partitions(topic) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -1,6 +1,6 @@
-"""`logmark pipelines versions` and `drop`: what was live before, what can be taken back, and what nobody wants."""
+"""`logmark pipelines versions` and `drop`: the versions of a pipeline, and the removal of one that nobody needs."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -8,9 +8,12 @@ from logmark.cli.clusters import Cluster, on_cluster
 from logmark.cli.offsets.acting import ask
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.pipelines.app import HomeFolder, app
-from logmark.cli.pipelines.known_pipeline import File, Name, known
-from logmark.cli.pipelines.offset_text import nested, shown
+from logmark.cli.pipelines.known_pipeline import File, Name, open_pipeline
 from logmark.cli.tables import Column, print_json, print_table, say
+
+# Imports inside functions keep `logmark --help` and the other commands fast: the modules of pipelines are many.
+if TYPE_CHECKING:
+    from logmark.spark.pipelines.versions import PipelineVersion
 
 
 @app.command("versions", epilog=example("logmark pipelines versions fraud"))
@@ -22,19 +25,21 @@ def versions(
     home: HomeFolder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Shows the versions of a pipeline: which one is live, being built, or can be taken back."""
+    """Show the versions of a pipeline: the live one, the one being built, and those kept for a rollback."""
     from logmark.offsets.times import format_time
-    from logmark.spark.pipelines.versions import versions_of
+    from logmark.spark.pipelines.versions import list_versions
+    from logmark.spark.source.offset_maps import format_offsets, nest_by_topic
 
-    with known(cluster, name, file=file, home=home) as it:
-        found = versions_of(it.job)
+    with open_pipeline(cluster, name, file=file, home=home) as known:
+        found = list_versions(known.job)
     if output is OutputFormat.JSON:
         print_json(
             [
                 {
                     "version": one.number, "live": one.is_live, "building": one.is_building,
-                    "can_be_taken_back": one.can_be_taken_back, "live_since_ms": one.since_ms, "how": one.how,
-                    "stands": nested(one.stands), "rows": one.rows, "size_bytes": one.size_bytes,
+                    "can_roll_back": one.can_roll_back, "live_since_ms": one.since_ms, "how": one.how,
+                    "next_offsets": None if one.next_offsets is None else nest_by_topic(one.next_offsets),
+                    "rows": one.rows, "size_bytes": one.size_bytes,
                 }
                 for one in found
             ]
@@ -45,15 +50,22 @@ def versions(
         [
             (
                 one.number,
-                "live" if one.is_live else "being built" if one.is_building else "kept" if one.can_be_taken_back
-                else "incomplete",
+                _describe_state(one),
                 format_time(one.since_ms) if one.since_ms is not None else None,
                 one.rows,
-                shown(one.stands),
+                None if one.next_offsets is None else format_offsets(one.next_offsets),
             )
             for one in found
         ],
-    )  # fmt: skip
+    )
+
+
+def _describe_state(version: "PipelineVersion") -> str:
+    if version.is_live:
+        return "live"
+    if version.is_building:
+        return "being built"
+    return "kept" if version.can_roll_back else "incomplete"
 
 
 @app.command("drop", epilog=example("logmark pipelines drop fraud 1"))
@@ -66,13 +78,13 @@ def drop(
     file: File = None,
     home: HomeFolder = None,
 ) -> None:
-    """Removes a version that was kept: its checkpoint, its rows beside the table, its side topic and its group."""
-    from logmark.spark.pipelines.versions import drop as drop_version
+    """Remove a kept version: its checkpoint, its rows beside the table, its side topic and its group."""
+    from logmark.spark.pipelines.versions import drop_version
 
-    with known(cluster, name, file=file, home=home) as it:
-        it.cluster.refuse_writing()
+    with open_pipeline(cluster, name, file=file, home=home) as known:
+        known.cluster.refuse_writing()
         if not yes:
-            ask(f"Remove version {version} of {name}? It cannot be taken back then.")
-        with it.job.home.replaying(), it.connect() as client:
-            drop_version(it.job, client, version)
-    say(f"Done: version {version} of {name} is gone.")
+            ask(f"Remove version {version} of {name}? You cannot roll back to it then.")
+        with known.job.home.replaying(), known.job.connect() as client:
+            drop_version(known.job, client, version)
+    say(f"Removed version {version} of {name}.")

@@ -1,19 +1,23 @@
-"""Work that takes long, beside a loop that must not wait for it."""
+"""Long work beside a loop that must not wait for it."""
 
 import threading
 from collections.abc import Callable
 from typing import Any
 
 
-class Aside:
-    """Work that takes long, in a thread of its own; what follows from it is done by whoever finds it done."""
+class BackgroundTask:
+    """Work in a thread of its own; the loop that finds it done runs the callback for its result or its error."""
 
     def __init__(
-        self, work: Callable[[], Any], *, then: Callable[[Any], None], otherwise: Callable[[BaseException], None]
+        self,
+        work: Callable[[], Any],
+        *,
+        on_result: Callable[[Any], None],
+        on_error: Callable[[BaseException], None],
     ) -> None:
         self._work = work
-        self._then = then
-        self._otherwise = otherwise
+        self._on_result = on_result
+        self._on_error = on_error
         self._result: Any = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -21,18 +25,18 @@ class Aside:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended, either way."""
+        """Whether the work has returned or raised."""
         return not self._thread.is_alive()
 
-    def conclude(self) -> None:
-        """What follows is done."""
+    def finish(self) -> None:
+        """Run the callback for the finished task."""
         if self._error is not None:
-            self._otherwise(self._error)
+            self._on_error(self._error)
         else:
-            self._then(self._result)
+            self._on_result(self._result)
 
     def _run(self) -> None:
         try:
             self._result = self._work()
-        except BaseException as error:  # noqa: BLE001 - it is raised where it is looked at
+        except BaseException as error:  # noqa: BLE001 - `finish` hands it to the callback
             self._error = error

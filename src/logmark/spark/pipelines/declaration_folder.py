@@ -1,7 +1,7 @@
-"""Where a pipeline is declared: the folder from which the relative path of its table counts.
+"""The folder of the file that declares a pipeline: a relative path of its table counts from there.
 
-A pipeline is run, replayed and looked at by commands that are started anywhere, by spark-submit, and by programs that
-import it. All of them must mean the same table, and the one thing that they share is the file that declares it.
+Commands that are started anywhere run, replay and show a pipeline; so do spark-submit and programs that import it. All
+of them must mean the same table, and the one thing that they share is the file that declares it.
 """
 
 import sys
@@ -14,15 +14,15 @@ import logmark
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
-def declaring_folder() -> Path:
-    """The folder of the file whose top level is running, else the working directory.
+def find_declaration_folder() -> Path:
+    """Return the folder of the file whose top level is running, else the working directory.
 
-    The file's top level and not its caller: a function that makes pipelines for several files may lie anywhere.
+    It is the file whose top level runs and not the caller: a function that makes pipelines may lie anywhere.
     """
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "<module>":
-            # Not the name of the code: a cell of a notebook has one that is no file of the user's.
+            # Not by the name of the code: that of a notebook's cell is no file of the user.
             file = frame.f_globals.get("__file__")
             return Path(file).absolute().parent if isinstance(file, str) and _is_own(Path(file)) else Path.cwd()
         frame = frame.f_back
@@ -30,7 +30,7 @@ def declaring_folder() -> Path:
 
 
 def _is_own(file: Path) -> bool:
-    """False for programs that run the files of others: commands, and modules of Python, of Spark and of Logmark."""
+    """Return False for programs that run the files of users: commands, and modules of Python, Spark and Logmark."""
     if file.suffix != ".py" or any(part in INSTALLED for part in file.parts):
         return False
     libraries = (Path(sysconfig.get_paths()["stdlib"]), Path(logmark.__file__).parent)

@@ -1,7 +1,7 @@
-"""Which record a pipeline's own code fails on: found by running the failed batch again over ever smaller parts.
+"""The record on which a pipeline's own code fails: found by running the failed batch again over ever smaller parts.
 
-The parts are read as batches, into nothing: no group moves, no letter is sent, no table is touched. A failure that
-needs what earlier batches left behind, such as state, does not come back that way; then the whole batch is named.
+Spark reads the parts as batch queries, into nothing: no group moves, no dead letter is sent, no table is written. A
+failure that depends on earlier batches, such as on state, does not come back that way; then the whole batch is named.
 """
 
 import contextlib
@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.spark.errors import named_in
-from logmark.spark.pipelines.failures import judge
-from logmark.spark.pipelines.pipeline import Pipeline, Version
+from logmark.spark.checkpoint import is_between_batches, planned_batch, read_position
+from logmark.spark.errors import find_message
+from logmark.spark.pipelines.declaration import PipelineDeclaration, Version
+from logmark.spark.pipelines.failures import classify_failure
 from logmark.spark.pipelines.query import Brokers
-from logmark.spark.tables.table import read_position
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,14 +34,14 @@ Ranges = Mapping[TopicPartition, tuple[int, int]]
 SECONDS_MAX = 60.0
 TRIES_MAX = 50
 _SHOWN_MAX = 4
-# What stays the same in the sentences about one mistake, whatever the record: the exception, the condition, the line.
+# What is the same in all messages about one mistake, whatever the record: the exception, the condition, the line.
 _SAME = re.compile(r"(?<=failed: )\w+|(?<=asks for \()[A-Z_.]+|[^(]+, line \d+")
-# Where a stream begins and how much it takes at a time; a part of a batch has its own two ends.
+# Options about the start of a stream and the size of its batches; a part of a batch has its own start and end.
 _OF_STREAMS = (
     "subscribe", "assign", "starting", "ending", "group", "auto.offset.reset", "maxoffsets", "maxbytes", "minoffsets",
     "maxtrigger", "deadletters", "failondataloss",
 )  # fmt: skip
-# They write a page for every part that fails.
+# Each of them writes a page for every part that fails.
 _LOGGERS = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSetManager",
@@ -51,7 +51,7 @@ _LOGGERS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Narrowed:
+class FailedPart:
     """The smallest part that was seen to fail."""
 
     ranges: Ranges
@@ -59,47 +59,47 @@ class Narrowed:
 
     @property
     def record(self) -> tuple[TopicPartition, int] | None:
-        """The one record that it is, if it is one."""
-        if size_of(self.ranges) != 1:
+        """The record, if the part has only one."""
+        if count_offsets(self.ranges) != 1:
             return None
-        [(place, (offset, _))] = self.ranges.items()
-        return place, offset
+        [(partition, (offset, _))] = self.ranges.items()
+        return partition, offset
 
 
-def size_of(ranges: Ranges) -> int:
-    """How many offsets there are."""
+def count_offsets(ranges: Ranges) -> int:
+    """Return how many offsets the ranges have."""
     return sum(stop - first for first, stop in ranges.values())
 
 
-def halves(ranges: Ranges) -> tuple[Ranges, Ranges]:
-    """Two parts of about the same size, cut inside of at most one partition."""
-    room = size_of(ranges) // 2
+def split_in_half(ranges: Ranges) -> tuple[Ranges, Ranges]:
+    """Return two parts of about the same size; at most one partition is split."""
+    room = count_offsets(ranges) // 2
     left: dict[TopicPartition, tuple[int, int]] = {}
     right: dict[TopicPartition, tuple[int, int]] = {}
-    for place, (first, stop) in sorted(ranges.items()):
+    for partition, (first, stop) in sorted(ranges.items()):
         cut = min(stop, first + room)
         room -= cut - first
         if first < cut:
-            left[place] = first, cut
+            left[partition] = first, cut
         if cut < stop:
-            right[place] = cut, stop
+            right[partition] = cut, stop
     return left, right
 
 
-def narrow(
+def find_failed_part(
     ranges: Ranges, fails: Callable[[Ranges], bool], *, tries_max: int = TRIES_MAX, is_late: Callable[[], bool]
-) -> Narrowed:
-    """Halves what is known to fail until one record is left, or none fails alone, or the time is up (TimeoutError).
+) -> FailedPart:
+    """Bisect what is known to fail until one record is left, or no half fails alone, or the time is up (TimeoutError).
 
-    Where one half does not fail the other is taken for the culprit, and tried only when nothing is left to be halved:
-    that takes half as many tries, and what does not fail on its own is never named.
+    If one half does not fail, the other is suspected, and tried only when nothing is left to be split: that takes half
+    as many tries, and a part that does not fail alone is never named.
     """
     known = suspected = ranges
     tries = 0
     with contextlib.suppress(TimeoutError):
         while tries < tries_max and not is_late():
-            if size_of(suspected) > 1:
-                part, other = halves(suspected)
+            if count_offsets(suspected) > 1:
+                part, other = split_in_half(suspected)
             elif suspected != known:
                 part = other = suspected
             else:
@@ -111,27 +111,27 @@ def narrow(
                 break
             else:
                 suspected = other
-    return Narrowed(ranges=known, tries=tries)
+    return FailedPart(ranges=known, tries=tries)
 
 
-def told(narrowed: Narrowed, whole: Ranges) -> str:
-    """What is known about the record, as a sentence."""
-    if narrowed.record is not None:
-        place, offset = narrowed.record
-        return f"It fails on the record {place} offset {offset}."
-    if narrowed.ranges != whole:
-        return f"It fails on a record among {_listed(narrowed.ranges)}."
-    return f"The batch that failed has {_listed(whole)}."
+def describe_part(part: FailedPart, whole: Ranges) -> str:
+    """Return what is known about the failed record, in one line."""
+    if part.record is not None:
+        partition, offset = part.record
+        return f"It fails on the record {partition} offset {offset}."
+    if part.ranges != whole:
+        return f"It fails on a record among {_format_ranges(part.ranges)}."
+    return f"The batch that failed has {_format_ranges(whole)}."
 
 
-def _listed(ranges: Ranges) -> str:
-    shown = [f"{place} offsets {first} to {stop - 1}" for place, (first, stop) in sorted(ranges.items())]
+def _format_ranges(ranges: Ranges) -> str:
+    shown = [f"{partition} offsets {first} to {stop - 1}" for partition, (first, stop) in sorted(ranges.items())]
     more = f" and {len(shown) - _SHOWN_MAX} more partitions" if len(shown) > _SHOWN_MAX else ""
     return ", ".join(shown[:_SHOWN_MAX]) + more
 
 
-def name_record(
-    pipeline: Pipeline,
+def describe_failed_record(
+    pipeline: PipelineDeclaration,
     version: Version,
     spark: "SparkSession",
     brokers: Brokers,
@@ -140,10 +140,10 @@ def name_record(
     folder: str | None = None,
     seconds_max: float = SECONDS_MAX,
 ) -> str:
-    """A sentence about the record that the last batch of a version failed on; empty if nothing can be said.
+    """Return in one line on which record the last batch of a version failed; empty if nothing is known.
 
-    Only what fails in the way that `failure` tells, in the words of `judge`, counts as failing; `folder` is where the
-    pipeline's file lies.
+    A part counts as failing only if it fails like the message in `failure`, which `classify_failure` made. `folder` is
+    that of the pipeline's file.
     """
     try:
         whole = failed_ranges(version.checkpoint)
@@ -154,30 +154,29 @@ def name_record(
     deadline = time.monotonic() + seconds_max
 
     def fails(part: Ranges) -> bool:
-        raised = _raised_by(rows_of(pipeline, spark, brokers, part), deadline)
-        return raised is not None and is_alike(judge(raised, folder=folder).sentence, failure)
+        raised = _raised_by(make_part_rows(pipeline, spark, brokers, part), deadline)
+        return raised is not None and is_same_failure(classify_failure(raised, folder=folder).message, failure)
 
     try:
         with _quiet(spark):
-            found = narrow(whole, fails, is_late=lambda: time.monotonic() >= deadline)
+            found = find_failed_part(whole, fails, is_late=lambda: time.monotonic() >= deadline)
     except Exception as error:  # noqa: BLE001
-        # The user's code raises what it likes, and the failure itself is what has to be told.
+        # The user's code may raise anything, and the failure itself is what has to be reported.
         log.warning("The record that pipeline %s fails on was not found: %s", pipeline.name, error)
-        found = Narrowed(ranges=whole, tries=0)
-    return told(found, whole)
+        found = FailedPart(ranges=whole, tries=0)
+    return describe_part(found, whole)
 
 
 def failed_ranges(checkpoint: Path) -> Ranges:
-    """What the batch reads that was planned last and not finished; nothing if there is none."""
-    planned, finished = (
-        {int(one.name) for one in (checkpoint / kind).glob("*") if one.name.isdecimal()}
-        for kind in ("offsets", "commits")
-    )
-    return read_position(checkpoint, max(planned)).ranges if planned - finished else {}
+    """Return what the last planned batch reads if it was not committed; empty if it was."""
+    planned = planned_batch(checkpoint)
+    if planned is None or is_between_batches(checkpoint):
+        return {}
+    return read_position(checkpoint, planned).ranges
 
 
-def rows_of(pipeline: Pipeline, spark: "SparkSession", brokers: Brokers, part: Ranges) -> "DataFrame":
-    """What `transform` makes of these records alone."""
+def make_part_rows(pipeline: PipelineDeclaration, spark: "SparkSession", brokers: Brokers, part: Ranges) -> "DataFrame":
+    """Return what `transform` makes of these records alone."""
     kept = {name: value for name, value in pipeline.options.items() if not _is_of_streams(name)}
     options = brokers.options() | kept
     options |= {
@@ -199,20 +198,21 @@ def _is_of_streams(name: str) -> bool:
 
 
 def _by_topic(part: Ranges, what: Callable[[str], object]) -> dict[str, object]:
-    return {topic: what(topic) for topic in {place.topic for place in part}}
+    return {topic: what(topic) for topic in {partition.topic for partition in part}}
 
 
 def _edges(part: Ranges, topic: str, which: int) -> dict[str, int]:
-    return {str(place.partition): ends[which] for place, ends in part.items() if place.topic == topic}
+    return {str(partition.partition): ends[which] for partition, ends in part.items() if partition.topic == topic}
 
 
-def is_alike(sentence: str, failure: str) -> bool:
-    """Whether two failures are the same exception from the same line, or the same condition of an expression."""
-    return not failure or _SAME.findall(sentence) == _SAME.findall(failure)
+def is_same_failure(message: str, failure: str) -> bool:
+    """Return whether two failures are the same exception from the same line, or the same condition of an expression."""
+    return not failure or _SAME.findall(message) == _SAME.findall(failure)
 
 
 def _raised_by(rows: "DataFrame", deadline: float) -> str | None:
-    """What is raised when the rows are computed; None if nothing is, TimeoutError if that takes too long."""
+    """Return what is raised when the rows are computed, None if nothing is; raises TimeoutError after the deadline."""
+    # Only here: the supervisor is imported where no query runs yet.
     from pyspark.errors import PySparkException
 
     context = rows.sparkSession.sparkContext
@@ -226,8 +226,8 @@ def _raised_by(rows: "DataFrame", deadline: float) -> str | None:
     except PySparkException as error:
         if time.monotonic() >= deadline:
             raise TimeoutError from None
-        if (named := named_in(str(error))) is not None:
-            raise UserError(named[1]) from None
+        if (message := find_message(str(error))) is not None:
+            raise UserError(message) from None
         return str(error)
     finally:
         timer.cancel()

@@ -1,116 +1,28 @@
-"""A pipeline, as its file declares it: a consumer group, a function of DataFrame to DataFrame, and where rows go."""
+"""A pipeline and what can be done with it: run, start, replay, roll back."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from logmark.errors import UserError
-from logmark.spark.errors import sentence_in
-from logmark.spark.pipelines.declaration_folder import declaring_folder
-from logmark.spark.tables.modes import REPLACE
-from logmark.spark.tables.paths import local_path
+from logmark.spark.errors import find_message
+from logmark.spark.pipelines.declaration import PipelineDeclaration
+from logmark.spark.pipelines.job import Job, make_job
+from logmark.spark.pipelines.live_query import run_live_query, start_live_query
+from logmark.spark.pipelines.pipeline_files import ship_pipelines
+from logmark.spark.pipelines.program import run_program
+from logmark.spark.pipelines.replay.runner import ReplayCallbacks, ReplayOptions, ReplayResult
+from logmark.spark.pipelines.replay.session import ReplayRequest, open_replay
+from logmark.spark.pipelines.versions import PipelineVersion, drop_version, list_versions
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows go into a Delta table, each batch by one commit; the fields are those of `write_table`.
-
-    A relative path counts from the folder of the file that declares the pipeline, and from the working directory for a
-    pipeline that no file declares.
-    """
-
-    path: str | Path
-    mode: str = field(default=REPLACE, kw_only=True)
-    keys: str | Sequence[str] | None = field(default=None, kw_only=True)
-    sequence: str | None = field(default=None, kw_only=True)
-    delete_by: str | None = field(default=None, kw_only=True)
-    merge_schema: bool = field(default=False, kw_only=True)
-    output_mode: str | None = field(default=None, kw_only=True)
-    optimize_every: int | None = field(default=100, kw_only=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Topic:
-    """Rows go to a topic, each batch once; they have the columns of `format("logmark")`.
-
-    A column `id`, the same whenever the same records are read, is what lets a replay send only what was not sent.
-    """
-
-    name: str
-    options: Mapping[str, str] = field(default_factory=dict, kw_only=True)
-
-
-Sink = Table | Topic
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Version:
-    """One version of a pipeline: whose group it is, where its checkpoint is, and where its rows go.
-
-    `group_before` is the group under which the checkpoint was made, where that was another: a version is built under a
-    group of its own and takes the pipeline's over when it is swapped in.
-    """
-
-    number: int
-    group: str
-    checkpoint: Path
-    sink: Sink
-    group_before: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pipeline:
-    """Reads topics as a consumer group, and sends what `transform` makes of the records into a table or a topic.
-
-    name            names the pipeline; also its group, unless `group` is given
-    topics          one topic, several, or none where `options` subscribe or assign by themselves
-    transform       gets the columns of Spark's Kafka source (key, value, topic, partition, offset, timestamp,
-                    timestampType); rows that keep topic, partition and offset say which records they came from
-    schema          the values are JSON of this schema (Spark's DDL): `value` is then a struct, see docs/spark-json.md,
-                    and `transform` gets the records that fit it
-    dead_letters    the topic of what does not fit the schema, and of rows whose column `error` is not null
-    options         further options of `format("logmark")`
-    every           a batch once an interval ("5 seconds"), and not whenever there is something to read
-    """
-
-    name: str
-    topics: str | Sequence[str] = ()
-    transform: Callable[["DataFrame"], "DataFrame"]
-    sink: Sink
-    group: str = ""
-    schema: str | None = None
-    dead_letters: str | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
-    every: str | None = None
-    bootstrap_servers: str | None = None
-
-    def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise UserError(
-                f"{self.name!r} cannot name a pipeline: take at most 100 letters, digits, '-' and '_', beginning with "
-                "a letter or a digit. Nothing was run."
-            )
-        if not self.group:
-            object.__setattr__(self, "group", self.name)
-        if isinstance(self.sink, Table):
-            path = local_path(self.sink.path, "table", below=declaring_folder())
-            object.__setattr__(self, "sink", replace(self.sink, path=path))
-        read = {self.topics} if isinstance(self.topics, str) else set(self.topics)
-        written = {"sink": self.sink.name if isinstance(self.sink, Topic) else None, "dead_letters": self.dead_letters}
-        for name, topic in written.items():
-            if topic in read:
-                raise UserError(
-                    f"The pipeline {self.name} reads the topic {topic} and writes to it too ({name}), and would never "
-                    "come to its end. Nothing was read or written. Let it write to another topic."
-                )
+class Pipeline(PipelineDeclaration):
+    __doc__ = PipelineDeclaration.__doc__
+    __slots__ = ()
 
     def start(
         self,
@@ -121,16 +33,14 @@ class Pipeline:
         available_now: bool = False,
         options: Mapping[str, str] | None = None,
     ) -> "StreamingQuery":
-        """A running query of the live version: a batch whenever there is something, or all there is now.
+        """Start the query of the live version and return it; it runs until `query.stop()`.
 
-        `home` is the folder where pipelines are remembered; `options` win over those of the pipeline.
+        `home` is the folder with the homes of pipelines. `options` win over those of the pipeline. With `available_now`
+        the query ends when all there is now is read.
         """
-        from logmark.spark.pipelines.program import job_of, ship
-        from logmark.spark.pipelines.supervisor import start_live
-
-        ship([self])
-        job = job_of(self, home=home, bootstrap_servers=bootstrap_servers, options=options)
-        return start_live(job, spark, available_now=available_now)
+        ship_pipelines([self])
+        job = make_job(self, home=home, bootstrap_servers=bootstrap_servers, options=options)
+        return start_live_query(job, spark, available_now=available_now)
 
     def run(
         self,
@@ -140,37 +50,82 @@ class Pipeline:
         bootstrap_servers: str | None = None,
         options: Mapping[str, str] | None = None,
     ) -> None:
-        """Reads all there is now, commits the group's offsets and returns; raises whatever stops the query."""
+        """Read all there is now, commit the group's offsets and return; raises whatever stops the query."""
+        # Only here: pipelines are declared and listed without Spark.
         from pyspark.errors import StreamingQueryException
 
-        from logmark.spark.pipelines.program import job_of, ship
-        from logmark.spark.pipelines.supervisor import run_live
-
-        ship([self])
-        job = job_of(self, home=home, bootstrap_servers=bootstrap_servers, options=options)
+        ship_pipelines([self])
+        job = make_job(self, home=home, bootstrap_servers=bootstrap_servers, options=options)
         try:
-            run_live(job, spark)
+            run_live_query(job, spark)
         except StreamingQueryException as error:
-            sentence = sentence_in(str(error))
-            if sentence is None:
+            message = find_message(str(error))
+            if message is None:
                 raise
-            raise UserError(sentence) from None
+            raise UserError(message) from None
+
+    def replay(
+        self,
+        spark: "SparkSession",
+        request: ReplayRequest | None = None,
+        *,
+        resume: bool = False,
+        home: str | Path | None = None,
+        bootstrap_servers: str | None = None,
+        say: Callable[[str], None] = print,
+    ) -> ReplayResult:
+        """Read records again, and count and send nothing twice; return what was done.
+
+        `request` says where to start and how. With `resume` an interrupted replay is finished instead.
+        Raises UserError if the pipeline cannot be replayed like that, UnfinishedReplay if another replay is unfinished.
+        """
+        request = request or ReplayRequest()
+        callbacks = ReplayCallbacks(say=say)
+        ship_pipelines([self])
+        with open_replay(self._job(home, bootstrap_servers), lambda: spark) as session:
+            if resume:
+                return session.resume(callbacks, missing_id=request.options.missing_id, wait_s=request.wait_s)
+            return session.execute(session.plan(request), request, callbacks)
+
+    def versions(
+        self, *, home: str | Path | None = None, bootstrap_servers: str | None = None
+    ) -> list[PipelineVersion]:  # fmt: skip
+        """Return the versions of which anything is left, in order: the live one, and those kept or being built."""
+        return list_versions(self._job(home, bootstrap_servers))
+
+    def rollback(
+        self,
+        spark: "SparkSession",
+        version: int | None = None,
+        *,
+        options: ReplayOptions | None = None,
+        home: str | Path | None = None,
+        bootstrap_servers: str | None = None,
+        say: Callable[[str], None] = print,
+    ) -> ReplayResult:
+        """Make a kept version live again, the one before the present one unless given; the present one is kept.
+
+        Raises UserError if that version was not kept.
+        """
+        ship_pipelines([self])
+        with open_replay(self._job(home, bootstrap_servers), lambda: spark) as session:
+            number = session.choose_rollback(version)
+            return session.roll_back(number, options or ReplayOptions(), ReplayCallbacks(say=say))
+
+    def drop(
+        self, version: int, *, home: str | Path | None = None, bootstrap_servers: str | None = None
+    ) -> None:  # fmt: skip
+        """Remove a kept version: its checkpoint, its rows beside the table, its side topic and its group.
+
+        Raises UserError if it is live or being built.
+        """
+        job = self._job(home, bootstrap_servers)
+        with job.home.replaying(), job.connect() as client:
+            drop_version(job, client, version)
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
-        """Runs this pipeline as a program of its own, such as one that spark-submit starts, and ends the process."""
-        from logmark.spark.pipelines.program import main
+        """Run this pipeline as a program of its own, such as one that spark-submit starts, and end the process."""
+        raise SystemExit(run_program([self], arguments))
 
-        raise SystemExit(main([self], arguments))
-
-
-def shown_topics(pipeline: Pipeline) -> str:
-    """What a pipeline reads, for people."""
-    named = [pipeline.topics] if isinstance(pipeline.topics, str) else pipeline.topics
-    options = {name.lower(): value for name, value in pipeline.options.items()}
-    others = (options.get(name) for name in ("subscribe", "subscribepattern", "assign"))
-    return ", ".join([*named, *(one for one in others if one)])
-
-
-def shown_sink(sink: Sink) -> str:
-    """Where rows go, for people."""
-    return f"topic {sink.name}" if isinstance(sink, Topic) else f"table {local_path(sink.path, 'table')}"
+    def _job(self, home: str | Path | None, bootstrap_servers: str | None) -> Job:
+        return make_job(self, home=home, bootstrap_servers=bootstrap_servers)

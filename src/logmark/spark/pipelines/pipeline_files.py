@@ -1,4 +1,4 @@
-"""Pipeline files: plain Python, in which every `Pipeline` at the top level counts."""
+"""PipelineDeclaration files: plain Python files, which declare every `Pipeline` at their top level."""
 
 import importlib
 import importlib.util
@@ -13,37 +13,42 @@ from types import ModuleType
 
 from logmark.errors import UserError
 from logmark.offsets.suggestions import did_you_mean
+from logmark.spark.pipelines.declaration import PipelineDeclaration, Table
 from logmark.spark.pipelines.declaration_folder import INSTALLED
-from logmark.spark.pipelines.pipeline import Pipeline, Table
 
 _NO_SPARK = "SESSION_OR_CONTEXT_NOT_EXISTS"
 _NOT_OWN = frozenset({"__main__", "logmark", "pyspark", "pyspark_logmark", "pyspark_logmark_delta"})
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedPipeline:
     """A pipeline and the file that declares it."""
 
-    pipeline: Pipeline
+    pipeline: PipelineDeclaration
     file: Path
 
 
 class NeedsSpark(UserError):
-    """A file uses Spark while it is loaded, as one with a decorated function does, and there is none yet."""
+    """A file uses Spark while it is loaded, as a decorated function does, and no session is running."""
 
 
-def load_with(spark: Callable[[], object], files: Sequence[str | Path], *, only: Sequence[str] = ()) -> list[Loaded]:
-    """The same as `load`; Spark is started first if, and only if, a file cannot be loaded without it."""
+def load_with_spark(
+    spark: Callable[[], object], files: Sequence[str | Path], *, only: Sequence[str] = ()
+) -> list[LoadedPipeline]:
+    """Load pipelines as `load_pipelines` does; Spark is started first only if a file cannot be loaded without it."""
     try:
-        return load(files, only=only)
+        return load_pipelines(files, only=only)
     except NeedsSpark:
         spark()
-        return load(files, only=only)
+        return load_pipelines(files, only=only)
 
 
-def load(files: Sequence[str | Path], *, only: Sequence[str] = ()) -> list[Loaded]:
-    """The pipelines of these files, or those of the given names; raises a sentence for what cannot be run together."""
-    found: list[Loaded] = []
+def load_pipelines(files: Sequence[str | Path], *, only: Sequence[str] = ()) -> list[LoadedPipeline]:
+    """Return the pipelines of these files, or those of the given names.
+
+    Raises UserError if a file cannot be loaded, or if pipelines cannot run together.
+    """
+    found: list[LoadedPipeline] = []
     for name in files:
         file = Path(name).absolute()
         declared = _declared(_module(file))
@@ -53,7 +58,7 @@ def load(files: Sequence[str | Path], *, only: Sequence[str] = ()) -> list[Loade
                 exit_code=2,
             )
         # A file may import the pipelines of another one.
-        found += [Loaded(one, file) for one in declared if all(one is not other.pipeline for other in found)]
+        found += [LoadedPipeline(one, file) for one in declared if all(one is not other.pipeline for other in found)]
     _check(found)
     names = [one.pipeline.name for one in found]
     for name in only:
@@ -66,27 +71,35 @@ def load(files: Sequence[str | Path], *, only: Sequence[str] = ()) -> list[Loade
     return [one for one in found if not only or one.pipeline.name in only]
 
 
-def load_again(file: str | Path, name: str) -> Pipeline:
-    """The pipeline as its file declares it now, with whatever the file imports from beside it."""
+def reload_pipeline(file: str | Path, name: str) -> PipelineDeclaration:
+    """Return the pipeline as its file declares it now; the modules beside the file are loaded again too."""
     for module in own_modules([file]):
         sys.modules.pop(module.__name__, None)
     importlib.invalidate_caches()
-    [loaded] = load([file], only=[name])
+    [loaded] = load_pipelines([file], only=[name])
     ship_by_value(own_modules([file]))
     return loaded.pipeline
 
 
 def ship_by_value(modules: Iterable[ModuleType]) -> None:
-    """Functions of these modules travel to Spark's workers with their code, so that nobody has to install them."""
+    """Send functions of these modules to Spark's workers with their code, so that nobody has to install them there."""
+    # Only here: pipelines are loaded and described without Spark.
     from pyspark import cloudpickle
 
     for module in modules:
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
+def ship_pipelines(pipelines: Iterable[PipelineDeclaration]) -> None:
+    """Send functions of the files that declare these pipelines, and of the modules beside them, with their code."""
+    modules = (sys.modules.get(one.transform.__module__) for one in pipelines)
+    files = [module.__file__ for module in modules if module is not None and getattr(module, "__file__", None)]
+    ship_by_value(own_modules([file for file in files if file is not None]))
+
+
 def own_modules(files: Sequence[str | Path]) -> list[ModuleType]:
-    """What was loaded from beside these files: the files themselves, and what they import from their folders."""
-    roots = [Path(folder) for folder in folders_of(files)]
+    """Return the modules of these files, and those that they imported from their own folders."""
+    roots = [Path(folder) for folder in import_folders(files)]
     return [
         module
         for name, module in list(sys.modules.items())
@@ -94,8 +107,8 @@ def own_modules(files: Sequence[str | Path]) -> list[ModuleType]:
     ]
 
 
-def folders_of(files: Sequence[str | Path]) -> list[str]:
-    """From where these files import what lies beside them."""
+def import_folders(files: Sequence[str | Path]) -> list[str]:
+    """Return the folders from which these files import their own modules."""
     return list(dict.fromkeys([*(str(_root(Path(file).absolute())[0]) for file in files), str(Path.cwd())]))
 
 
@@ -108,11 +121,11 @@ def _is_below(module: ModuleType, roots: Iterable[Path]) -> bool:
 
 
 def _module(file: Path) -> ModuleType:
-    """The file as a module: of its package if it lies in one, as `python -m` would have it."""
+    """Return the file as a module: of its package if it lies in one, as `python -m` would have it."""
     if not file.is_file():
         raise UserError(f"There is no file {file}. Nothing was run.", exit_code=2)
     _, name = _root(file)
-    for path in folders_of([file]):
+    for path in import_folders([file]):
         if path not in sys.path:
             sys.path.append(path)
     known = sys.modules.get(name)
@@ -128,9 +141,9 @@ def _module(file: Path) -> ModuleType:
     except SyntaxError as error:
         where = f"{error.filename}, line {error.lineno}"
         raise UserError(f"{where}: {error.msg}: {(error.text or '').strip()} Nothing was run.", exit_code=2) from None
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - it is somebody else's program
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the file is the user's program
         kind = NeedsSpark if _NO_SPARK in str(error) else UserError
-        raise kind(_told(error, file), exit_code=2) from None
+        raise kind(_describe_error(error, file), exit_code=2) from None
 
 
 def _executed(file: Path, name: str) -> ModuleType:
@@ -150,7 +163,7 @@ def _executed(file: Path, name: str) -> ModuleType:
 
 
 def _root(file: Path) -> tuple[Path, str]:
-    """The folder from which the file is imported, and its name from there: above all its packages."""
+    """Return the folder above all packages of the file, and the name of its module from there."""
     folder, parts = file.parent, [file.stem]
     while (folder / "__init__.py").is_file():
         parts.insert(0, folder.name)
@@ -158,36 +171,36 @@ def _root(file: Path) -> tuple[Path, str]:
     return folder, ".".join(parts)
 
 
-def _told(error: BaseException, file: Path) -> str:
+def _describe_error(error: BaseException, file: Path) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     here = [one for one in frames if Path(one.filename) == file] or frames[-1:]
     last = frames[-1]
     inside = f", in {last.filename}, line {last.lineno}" if last.filename != here[-1].filename else ""
     if isinstance(error, SystemExit):
         return (
-            f"{file}, line {here[-1].lineno}: it ends the process while it is loaded. Nothing was run. Call main() "
+            f"{file}, line {here[-1].lineno}: it exits while it is loaded. Nothing was run. Call main() "
             'only below `if __name__ == "__main__":`.'
         )
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return f"{file}, line {here[-1].lineno}: {said}{inside} Nothing was run."
 
 
-def _declared(module: ModuleType) -> list[Pipeline]:
-    found: list[Pipeline] = []
+def _declared(module: ModuleType) -> list[PipelineDeclaration]:
+    found: list[PipelineDeclaration] = []
     for value in vars(module).values():
-        if isinstance(value, Pipeline) and all(value is not other for other in found):
+        if isinstance(value, PipelineDeclaration) and all(value is not other for other in found):
             found.append(value)
     return found
 
 
-def _check(found: Sequence[Loaded]) -> None:
-    """Two pipelines of one name would share a checkpoint, of one group a position, of one table their rows."""
+def _check(found: Sequence[LoadedPipeline]) -> None:
+    """Raise UserError if two pipelines have the same name, group or table: they would share their state."""
     for what, key in (
         ("name", lambda one: one.name),
         ("group", lambda one: one.group),
         ("table", lambda one: str(Path(one.sink.path).resolve()) if isinstance(one.sink, Table) else None),
     ):
-        seen: dict[str, Loaded] = {}
+        seen: dict[str, LoadedPipeline] = {}
         for one in found:
             mark = key(one.pipeline)
             if mark is not None and mark in seen:

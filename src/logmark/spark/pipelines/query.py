@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from logmark.spark.dead_letters import LetterBox, check_letter_topic
-from logmark.spark.pipelines.error_column import without_marked
-from logmark.spark.pipelines.pipeline import Pipeline, Table, Topic, Version
+from logmark.spark.dead_letters import DeadLetterTarget, check_dead_letter_topic
+from logmark.spark.pipelines.declaration import PipelineDeclaration, Table, Topic, Version
+from logmark.spark.pipelines.error_column import split_marked_rows
 from logmark.spark.pipelines.stateful_operators import keeps_state
-from logmark.spark.sessions import make_known
+from logmark.spark.sessions import register_format
 from logmark.spark.sink.outbox import connect
 from logmark.spark.sink.topics import write_topic
 from logmark.spark.tables.table import write_table
@@ -23,29 +23,34 @@ FIRST_CONTACT_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brokers:
-    """The cluster that a pipeline reads and writes: its address, and properties such as those of its security."""
+    """The cluster that a pipeline reads and writes: its address and client properties, such as those of security."""
 
     bootstrap_servers: str
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def options(self) -> dict[str, str]:
-        """The same as options of `format("logmark")`."""
+        """Return the same as options of `format("logmark")`."""
         named = {f"kafka.{name}": value for name, value in self.properties.items()}
         return {"bootstrap.servers": self.bootstrap_servers} | named
 
 
 def read_records(
-    pipeline: Pipeline, version: Version, spark: "SparkSession", brokers: Brokers, *, options: Mapping[str, str]
+    pipeline: PipelineDeclaration,
+    version: Version,
+    spark: "SparkSession",
+    brokers: Brokers,
+    *,
+    options: Mapping[str, str],
 ) -> "DataFrame":
-    """The stream of records that a version reads, before `transform`; `options` win over those of the pipeline."""
-    make_known(spark)
+    """Return the stream of records that a version reads, before `transform`; `options` win over the pipeline's."""
+    register_format(spark)
     return spark.readStream.format("logmark").options(**read_options(pipeline, version, brokers, options)).load()
 
 
 def read_options(
-    pipeline: Pipeline, version: Version, brokers: Brokers, options: Mapping[str, str]
+    pipeline: PipelineDeclaration, version: Version, brokers: Brokers, options: Mapping[str, str]
 ) -> dict[str, str]:
-    """What `format("logmark")` is told for a version."""
+    """Return the options of `format("logmark")` for a version."""
     given = brokers.options() | {"group.id": version.group} | dict(pipeline.options)
     topics = pipeline.topics if isinstance(pipeline.topics, str) else ",".join(pipeline.topics)
     if topics:
@@ -60,23 +65,23 @@ def read_options(
 
 
 def make_rows(
-    pipeline: Pipeline,
+    pipeline: PipelineDeclaration,
     version: Version,
     spark: "SparkSession",
     brokers: Brokers,
     *,
     options: Mapping[str, str] | None = None,
 ) -> "DataFrame":
-    """The stream of rows that a version writes: what `transform` makes of the records."""
+    """Return the stream of rows that a version writes: what `transform` makes of the records."""
     rows = pipeline.transform(read_records(pipeline, version, spark, brokers, options=options or {}))
-    return without_marked(rows, letter_box(pipeline, brokers), is_for_topic=isinstance(pipeline.sink, Topic))
+    return split_marked_rows(rows, dead_letter_target(pipeline, brokers), is_for_topic=isinstance(pipeline.sink, Topic))
 
 
-def letter_box(pipeline: Pipeline, brokers: Brokers) -> LetterBox | None:
-    """Where the letters of a pipeline go, if it has said so."""
+def dead_letter_target(pipeline: PipelineDeclaration, brokers: Brokers) -> DeadLetterTarget | None:
+    """Return where the dead letters of a pipeline go, None if it declares no topic for them."""
     if pipeline.dead_letters is None:
         return None
-    return LetterBox(
+    return DeadLetterTarget(
         bootstrap_servers=brokers.bootstrap_servers,
         topic=pipeline.dead_letters,
         pipeline=pipeline.name,
@@ -84,25 +89,25 @@ def letter_box(pipeline: Pipeline, brokers: Brokers) -> LetterBox | None:
     )
 
 
-def check_letters(pipeline: Pipeline, brokers: Brokers) -> None:
-    """Raises a sentence unless there is a topic for the letters of a pipeline that has them."""
-    box = letter_box(pipeline, brokers)
-    if box is not None:
-        with connect(box.sink(), timeout_s=FIRST_CONTACT_S) as client:
+def check_dead_letters(pipeline: PipelineDeclaration, brokers: Brokers) -> None:
+    """Raise UserError unless the dead-letter topic that the pipeline declares is there."""
+    target = dead_letter_target(pipeline, brokers)
+    if target is not None:
+        with connect(target.sink_options(), timeout_s=FIRST_CONTACT_S) as client:
             topics = [pipeline.topics] if isinstance(pipeline.topics, str) else pipeline.topics
-            check_letter_topic(client, box.topic, reads=topics)
+            check_dead_letter_topic(client, target.topic, reads=topics)
 
 
-def needs_versions(pipeline: Pipeline, version: Version, spark: "SparkSession", brokers: Brokers) -> bool:
-    """Whether reading again needs a version beside the old one: rows of a topic cannot be replaced, and state counts.
+def needs_versions(pipeline: PipelineDeclaration, version: Version, spark: "SparkSession", brokers: Brokers) -> bool:
+    """Return whether records cannot be read again in place: rows of a topic cannot be replaced, nor can state.
 
-    The rows of a pipeline without state go into a table by the offsets that they came from, however often.
+    A pipeline without state writes a table by the offsets of its rows, however often it reads them.
     """
     return isinstance(pipeline.sink, Topic) or keeps_state(make_rows(pipeline, version, spark, brokers))
 
 
 def start_query(
-    pipeline: Pipeline,
+    pipeline: PipelineDeclaration,
     version: Version,
     spark: "SparkSession",
     brokers: Brokers,
@@ -110,8 +115,11 @@ def start_query(
     available_now: bool = False,
     options: Mapping[str, str] | None = None,
 ) -> "StreamingQuery":
-    """A running query: a batch whenever there is something, or once an interval, or all there is now."""
-    check_letters(pipeline, brokers)
+    """Start the query of a version and return it: a batch whenever there is something, or once an interval.
+
+    With `available_now` it ends when all there is now is read.
+    """
+    check_dead_letters(pipeline, brokers)
     rows = make_rows(pipeline, version, spark, brokers, options=options)
     name = pipeline.name if version.group == pipeline.group else version.group
     sink = version.sink

@@ -1,4 +1,4 @@
-"""Runs pipelines in one Spark session until they are told to stop, or until all there is now is read."""
+"""Runs pipelines in one Spark session until they are stopped, or until all there is now is read."""
 
 import random
 import time
@@ -6,19 +6,20 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from logmark.clock import Clock, SystemClock
-from logmark.spark.pipelines.status import State
-from logmark.spark.pipelines.supervisor import Job, Worker, is_spark_gone
+from logmark.spark.pipelines.job import Job
+from logmark.spark.pipelines.status import RunState
+from logmark.spark.pipelines.supervisor import Supervisor, has_spark_died
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOOK_EVERY_S = 0.2
+POLL_EVERY_S = 0.2
 _STOP_EVERY_S = 0.02
-# A batch that takes longer than this is interrupted, and made again by the next run.
+# A batch that takes longer than this is interrupted, and repeated by the next run.
 STOP_PATIENCE_S = 60.0
 
 
-class Runner:
+class PipelineRunner:
     """Several pipelines in one Spark session; each has its own group, its own checkpoint and its own failures."""
 
     def __init__(
@@ -32,44 +33,45 @@ class Runner:
     ) -> None:
         clock = clock or SystemClock()
         self._spark = spark
-        self.workers = [
-            Worker(job, spark, available_now=available_now, clock=clock, random=random.random, say=say) for job in jobs
+        self.supervisors = [
+            Supervisor(job, spark, available_now=available_now, clock=clock, random=random.random, say=say)
+            for job in jobs
         ]
 
     def run(
         self,
         *,
-        stops: Callable[[], int] = lambda: 0,
-        watch: Callable[[Sequence[Worker]], None] = lambda workers: None,
+        count_stops: Callable[[], int] = lambda: 0,
+        watch: Callable[[Sequence[Supervisor]], None] = lambda supervisors: None,
     ) -> bool:
-        """Runs until nothing is left to run, or until `stops` tells of a wish to stop; True if nothing failed.
+        """Run until nothing is left to run, or until `count_stops` is not 0; return whether no pipeline failed.
 
-        A second wish does not wait for batches to be finished.
+        From the second request to stop on, batches are not waited for.
         """
         try:
-            while not stops() and not all(worker.status.state.is_over for worker in self.workers):
-                for worker in self.workers:
-                    if not stops():
-                        worker.look()
-                watch(self.workers)
-                time.sleep(LOOK_EVERY_S)
+            while not count_stops() and not all(one.status.state.is_over for one in self.supervisors):
+                for supervisor in self.supervisors:
+                    if not count_stops():
+                        supervisor.poll()
+                watch(self.supervisors)
+                time.sleep(POLL_EVERY_S)
         except Exception as error:
-            if not is_spark_gone(error, self._spark):
+            if not has_spark_died(error, self._spark):
                 raise
-            for worker in self.workers:
-                worker.lose_spark()
+            for supervisor in self.supervisors:
+                supervisor.end_without_spark()
         finally:
-            self._stop(stops)
-            watch(self.workers)
-        return all(worker.status.state is not State.FAILED for worker in self.workers)
+            self._stop(count_stops)
+            watch(self.supervisors)
+        return all(one.status.state is not RunState.FAILED for one in self.supervisors)
 
-    def _stop(self, stops: Callable[[], int]) -> None:
-        """Every query has ended: between two batches, unless one takes too long or nobody wants to wait."""
-        left = list(self.workers)
+    def _stop(self, count_stops: Callable[[], int]) -> None:
+        """Stop every query between two batches, unless a batch takes too long or nobody wants to wait."""
+        left = list(self.supervisors)
         deadline = time.monotonic() + STOP_PATIENCE_S
         while left:
-            is_hurried = stops() > 1 or time.monotonic() > deadline
-            for worker in [one for one in left if is_hurried or one.is_between_batches()]:
-                worker.stop()
-                left.remove(worker)
+            is_hurried = count_stops() > 1 or time.monotonic() > deadline
+            for supervisor in [one for one in left if is_hurried or one.is_between_batches()]:
+                supervisor.stop()
+                left.remove(supervisor)
             time.sleep(_STOP_EVERY_S if left else 0)

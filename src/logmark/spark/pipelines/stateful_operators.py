@@ -15,7 +15,7 @@ _STATEFUL = frozenset(
 
 
 def keeps_state(frame: "DataFrame") -> bool:
-    """Whether the rows depend on more than the records of their own batch."""
+    """Return whether the rows depend on more than the records of their own batch."""
     return _keeps_state(frame._jdf.queryExecution().analyzed())
 
 
@@ -27,7 +27,7 @@ def _keeps_state(plan: Any) -> bool:
     name = str(plan.nodeName())
     if name in _STATEFUL or name.startswith("TransformWithState"):
         return True
-    # A join with a table that stands still looks up rows; one of two streams waits for the other side's.
+    # A join with a static table looks up rows; a join of two streams waits for rows of the other side.
     if name == "Join" and all(child.isStreaming() for child in below):
         return True
     return any(_keeps_state(child) for child in below)

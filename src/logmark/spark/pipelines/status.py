@@ -1,4 +1,4 @@
-"""How a run is doing: written to `status.json` by whoever runs a pipeline, and read by anybody."""
+"""The status of a run: the process that runs a pipeline writes it to `status.json`, and commands read it."""
 
 import json
 from collections import deque
@@ -9,19 +9,20 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from logmark.spark.pipelines.home import write_whole
+from logmark.spark.pipelines.home import write_file
 
 _BATCHES_MAX = 10
 _IDLE_AFTER_MS = 60_000
+_RENAMED_STATES = {"making way": "superseded"}  # in files of earlier versions
 
 
-class State(StrEnum):
+class RunState(StrEnum):
     """What a pipeline is doing."""
 
     STARTING = "starting"
     RUNNING = "running"
     RESTARTING = "restarting"
-    MAKING_WAY = "making way"
+    SUPERSEDED = "superseded"
     REBUILDING = "rebuilding"
     EXAMINING = "examining"
     DONE = "done"
@@ -30,13 +31,13 @@ class State(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """Nothing more will happen in this run."""
-        return self in (State.DONE, State.STOPPED, State.FAILED)
+        """Whether nothing more will happen in this run."""
+        return self in (RunState.DONE, RunState.STOPPED, RunState.FAILED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchDone:
-    """A batch that is finished: its number in the checkpoint, the offsets that it read, and when it ended."""
+class FinishedBatch:
+    """A committed batch: its number in the checkpoint, how many offsets it read, and when it ended."""
 
     number: int
     records: int
@@ -45,15 +46,15 @@ class BatchDone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
-    """One pipeline in one run."""
+class RunStatus:
+    """The status of one pipeline in one run."""
 
-    state: State
+    state: RunState
     pid: int
     version: int
     since_ms: int
     at_ms: int
-    batch: BatchDone | None = None
+    batch: FinishedBatch | None = None
     batches: int = 0
     records: int = 0
     rate: float = 0.0
@@ -63,38 +64,42 @@ class Status:
     next_try_at_ms: int | None = None
 
 
-def write_status(path: Path, status: Status) -> None:
-    """The file says how the run is doing; a reader never sees a part of it."""
-    write_whole(path, json.dumps(asdict(status), indent=1) + "\n")
+def write_status(path: Path, status: RunStatus) -> None:
+    """Write the status file; a reader never sees a part of it."""
+    write_file(path, json.dumps(asdict(status), indent=1) + "\n")
 
 
-def read_status(path: Path) -> Status | None:
-    """How the last run was doing when it last said so; None if nothing can be read there."""
+def read_status(path: Path) -> RunStatus | None:
+    """Return the last status that a run wrote, None if the file is missing or cannot be read."""
     try:
         fields = json.loads(path.read_text())
         batch = fields.pop("batch")
-        state = State(fields.pop("state"))
-        return Status(state=state, batch=None if batch is None else BatchDone(**batch), **fields)
+        state = fields.pop("state")
+        return RunStatus(
+            state=RunState(_RENAMED_STATES.get(state, state)),
+            batch=None if batch is None else FinishedBatch(**batch),
+            **fields,
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-class Meter:
-    """Counts the batches of a query by its reports of progress."""
+class BatchMeter:
+    """Counts the batches of a query by its progress reports."""
 
     def __init__(self) -> None:
         self.batches = 0
         self.records = 0
-        self.last: BatchDone | None = None
-        self._recent: deque[BatchDone] = deque(maxlen=_BATCHES_MAX)
+        self.last: FinishedBatch | None = None
+        self._recent: deque[FinishedBatch] = deque(maxlen=_BATCHES_MAX)
 
-    def begin(self) -> None:
-        """Another query reports from now on, whose batches are numbered anew."""
+    def reset(self) -> None:
+        """Expect the reports of another query, which numbers its batches from 0."""
         self.last = None
 
-    def note(self, progress: Mapping[str, Any]) -> bool:
-        """Takes a report into account; True if it is about a batch that is new here."""
-        done = batch_of(progress)
+    def add(self, progress: Mapping[str, Any]) -> bool:
+        """Count the batch of a report; return whether it is a new one."""
+        done = parse_progress(progress)
         if done is None or (self.last is not None and done.number <= self.last.number):
             return False
         self.last = done
@@ -104,31 +109,31 @@ class Meter:
         return True
 
     def rate(self, now_ms: int) -> float:
-        """Records a second over the last batches; none where the last one is long ago."""
+        """Return the records per second over the last batches, 0 if the last one is long ago."""
         if not self._recent or now_ms - self._recent[-1].at_ms > _IDLE_AFTER_MS:
             return 0.0
-        began_ms = self._recent[0].at_ms - self._recent[0].duration_ms
-        took_ms = max(self._recent[-1].at_ms - began_ms, 1)
+        started_ms = self._recent[0].at_ms - self._recent[0].duration_ms
+        took_ms = max(self._recent[-1].at_ms - started_ms, 1)
         return sum(one.records for one in self._recent) * 1000 / took_ms
 
 
-def batch_of(progress: Mapping[str, Any]) -> BatchDone | None:
-    """The batch that a report is about; None if it only says that there was nothing to do."""
+def parse_progress(progress: Mapping[str, Any]) -> FinishedBatch | None:
+    """Return the batch of a progress report, None if the report says that there was nothing to do."""
     durations = progress.get("durationMs") or {}
     if "addBatch" not in durations:
         return None
     duration_ms = int(durations.get("triggerExecution", 0))
-    began_ms = round(datetime.fromisoformat(progress["timestamp"]).timestamp() * 1000)
-    return BatchDone(
+    started_ms = round(datetime.fromisoformat(progress["timestamp"]).timestamp() * 1000)
+    return FinishedBatch(
         number=int(progress["batchId"]),
         records=sum(_records(source) for source in progress.get("sources", ())),
         duration_ms=duration_ms,
-        at_ms=began_ms + duration_ms,
+        at_ms=started_ms + duration_ms,
     )
 
 
 def _records(source: Mapping[str, Any]) -> int:
-    """How many offsets a batch has read: counted as lag is, whatever Spark reads twice."""
+    """Return how many offsets a batch read: counted as lag is, however often Spark reads them."""
     start, end = _position(source.get("startOffset")), _position(source.get("endOffset"))
     if end is None or start == end:
         return 0
@@ -140,7 +145,7 @@ def _records(source: Mapping[str, Any]) -> int:
 
 
 def _position(offset: Any) -> dict[str, Any] | None:
-    """An offset of our source; Spark hands it over as text or as what the text says."""
+    """Return an offset of our source, which Spark hands over as text or parsed."""
     try:
         fields = json.loads(offset) if isinstance(offset, str) else offset
         return fields if isinstance(fields, dict) and "f" in fields and "t" in fields else None

@@ -1,4 +1,4 @@
-"""Which versions a pipeline has had, which of them can be taken back, and what becomes of those that nobody wants."""
+"""The versions of a pipeline: which one is live, which were live before, which can be rolled back to or dropped."""
 
 import json
 import re
@@ -9,21 +9,21 @@ from pathlib import Path
 
 from logmark.client.client import Client
 from logmark.errors import UserError
-from logmark.spark.pipelines.home import Home, has_begun, write_whole
-from logmark.spark.pipelines.pipeline import Table, Topic
-from logmark.spark.pipelines.replay.build import group_of, standing
-from logmark.spark.pipelines.replay.publication import side_topic
-from logmark.spark.pipelines.supervisor import Job
+from logmark.spark.checkpoint import planned_batch, resume_position
+from logmark.spark.pipelines.declaration import Table, Topic, side_topic_name, version_group
+from logmark.spark.pipelines.home import Home, write_file
+from logmark.spark.pipelines.job import Job
 from logmark.spark.source.position import Offsets
-from logmark.spark.tables.versions import Version as TableVersion
-from logmark.spark.tables.versions import drop_version, has_version, list_versions, version_path
+from logmark.spark.tables.versions import drop_version as drop_table_version
+from logmark.spark.tables.versions import has_version, version_path
+from logmark.spark.tables.versions import list_versions as list_table_versions
 
 _FILE = "versions.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """A version became the live one."""
+class LiveChange:
+    """A version became the live one: by a replay or a rollback."""
 
     number: int
     at_ms: int
@@ -31,64 +31,66 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """A version as it is now; `can_be_taken_back` says that its checkpoint and, for tables, its rows are there."""
+class PipelineVersion:
+    """A version of a pipeline as it is now.
+
+    `can_roll_back` says that its checkpoint and, for tables, its rows are there. `next_offsets` is where it resumes.
+    """
 
     number: int
     is_live: bool
     is_building: bool
-    can_be_taken_back: bool
+    can_roll_back: bool
     since_ms: int | None = None
     how: str = ""
-    stands: Offsets | None = None
+    next_offsets: Offsets | None = None
     rows: int | None = None
     size_bytes: int | None = None
 
 
-def turns(home: Home) -> list[Turn]:
-    """Which versions were live, in order; the first one was so from the beginning and is not told of."""
+def list_live_changes(home: Home) -> list[LiveChange]:
+    """Return which versions became live, in order; version 1 was live from the beginning and is not in the list."""
     try:
-        return [Turn(**fields) for fields in json.loads((home.folder / _FILE).read_text())]
+        return [LiveChange(**fields) for fields in json.loads((home.folder / _FILE).read_text())]
     except FileNotFoundError:
         return []
     except (ValueError, TypeError):
-        raise UserError(f"{home.folder / _FILE} cannot be read. Nothing was changed. Take the file away.") from None
+        raise UserError(f"{home.folder / _FILE} cannot be read. Nothing was changed. Remove the file.") from None
 
 
-def note_turn(home: Home, turn: Turn) -> None:
-    """The version is the last one that became live."""
-    known = turns(home)
-    if not known or known[-1].number != turn.number:
-        write_whole(home.folder / _FILE, json.dumps([asdict(one) for one in (*known, turn)], indent=1) + "\n")
+def add_live_change(home: Home, change: LiveChange) -> None:
+    """Note that a version became live, unless it is the last one noted."""
+    known = list_live_changes(home)
+    if not known or known[-1].number != change.number:
+        write_file(home.folder / _FILE, json.dumps([asdict(one) for one in (*known, change)], indent=1) + "\n")
 
 
-def previous(home: Home) -> int | None:
-    """The version that was live before the one that is."""
+def previous_version(home: Home) -> int | None:
+    """Return the version that was live before the present one."""
     live = home.record().live
-    numbers = [1, *(turn.number for turn in turns(home))]
+    numbers = [1, *(change.number for change in list_live_changes(home))]
     return next((number for number in reversed(numbers) if number != live), None)
 
 
-def versions_of(job: Job) -> list[Known]:
-    """The versions of which anything is left, in order."""
+def list_versions(job: Job) -> list[PipelineVersion]:
+    """Return the versions of which anything is left, in order."""
     record, sink = job.home.record(), job.pipeline.sink
-    tables = _tables(sink) if isinstance(sink, Table) else {}
-    since = {turn.number: turn for turn in turns(job.home)}
+    tables = {one.number: one for one in list_table_versions(sink.path)} if isinstance(sink, Table) else {}
+    changes = {change.number: change for change in list_live_changes(job.home)}
     numbers = {record.live, *tables, *_checkpoints(job.home)} | ({record.building} if record.building else set())
     found = []
     for number in sorted(numbers):
-        checkpoint = job.home.checkpoint(number)
-        position = standing(checkpoint) if has_begun(checkpoint) else None
-        table, turn = tables.get(number), since.get(number)
+        position = resume_position(job.home.checkpoint(number))
+        table, change = tables.get(number), changes.get(number)
         found.append(
-            Known(
+            PipelineVersion(
                 number=number,
                 is_live=number == record.live,
                 is_building=number == record.building,
-                can_be_taken_back=number not in (record.live, record.building) and is_whole(job, number),
-                since_ms=turn.at_ms if turn is not None else None,
-                how=turn.how if turn is not None else "",
-                stands=position.next if position is not None else None,
+                can_roll_back=number not in (record.live, record.building) and is_complete(job, number),
+                since_ms=change.at_ms if change is not None else None,
+                how=change.how if change is not None else "",
+                next_offsets=position.next if position is not None else None,
                 rows=table.records if table is not None else None,
                 size_bytes=table.size_bytes if table is not None else None,
             )
@@ -96,54 +98,51 @@ def versions_of(job: Job) -> list[Known]:
     return found
 
 
-def is_whole(job: Job, number: int) -> bool:
-    """Whether a version that is not live could be: its checkpoint is there, and so are the rows of its table."""
+def is_complete(job: Job, number: int) -> bool:
+    """Return whether a version that is not live could be: its checkpoint is there, and the rows of its table are."""
     sink = job.pipeline.sink
     has_rows = isinstance(sink, Topic) or has_version(sink.path, number)
-    return has_begun(job.home.checkpoint(number)) and has_rows
+    return planned_batch(job.home.checkpoint(number)) is not None and has_rows
 
 
-def drop(job: Job, client: Client, number: int) -> None:
-    """Nothing is left of the version; raises a sentence if it is live, being built, or not there."""
+def drop_version(job: Job, client: Client, number: int) -> None:
+    """Remove a version; raises UserError if it is live, being built, or not there."""
     record = job.home.record()
     if number in (record.live, record.building):
-        what = "is live" if number == record.live else "is being built (--abandon gives it up)"
-        raise UserError(f"Version {number} of {job.pipeline.name} {what}. Nothing was removed.")
-    if number not in {one.number for one in versions_of(job)}:
-        raise UserError(f"There is no version {number} of {job.pipeline.name}. Nothing was removed.")
-    remove(job, client, number)
+        what = "is live" if number == record.live else "is being built: abandon the replay to remove it"
+        raise UserError(f"Version {number} of {job.name} {what}. Nothing was removed.")
+    if number not in {one.number for one in list_versions(job)}:
+        raise UserError(f"There is no version {number} of {job.name}. Nothing was removed.")
+    remove_version(job, client, number)
 
 
-def remove(job: Job, client: Client, number: int, *, with_topic: bool = True) -> None:
-    """The checkpoint, the rows beside the table, the side topic and the group of a version are gone."""
+def remove_version(job: Job, client: Client, number: int, *, with_topic: bool = True) -> None:
+    """Remove the checkpoint of a version, its rows beside the table, its side topic and its group."""
     sink = job.pipeline.sink
     if isinstance(sink, Table):
         if version_path(sink.path, number).is_dir():
-            drop_version(sink.path, number)
+            drop_table_version(sink.path, number)
     elif with_topic:
-        remove_side_topic(client, side_topic(sink.name, number))
-    client.delete_groups([group_of(job.pipeline, number)])
+        delete_side_topic(client, side_topic_name(sink.name, number))
+    client.delete_groups([version_group(job.pipeline, number)])
     remove_folder(job.home.checkpoint(number))
 
 
-def remove_side_topic(client: Client, side: str) -> None:
-    """The topic is gone, if it was there and may be deleted."""
-    if client.metadata([side]).partitions(side):
-        client.delete_topics([side])
+def delete_side_topic(client: Client, side_topic: str) -> None:
+    """Delete the side topic, if there is one."""
+    if client.metadata([side_topic]).partitions(side_topic):
+        client.delete_topics([side_topic])
 
 
 def remove_folder(path: Path) -> None:
-    """The folder is gone: under its name at once, so that a crash leaves no half of it there."""
+    """Remove a folder; it is renamed first, so that a crash leaves no half of it under its name."""
     if path.is_dir():
-        gone = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-        path.rename(gone)
-        shutil.rmtree(gone)
-
-
-def _tables(sink: Table) -> dict[int, TableVersion]:
-    return {one.number: one for one in list_versions(sink.path)}
+        renamed = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        path.rename(renamed)
+        shutil.rmtree(renamed)
 
 
 def _checkpoints(home: Home) -> list[int]:
     names = (re.fullmatch(r"v(\d+)", path.name) for path in home.folder.glob("v*"))
-    return [int(name[1]) for name in names if name is not None and has_begun(home.checkpoint(int(name[1])))]
+    numbers = [int(name[1]) for name in names if name is not None]
+    return [number for number in numbers if planned_batch(home.checkpoint(number)) is not None]

@@ -1,4 +1,4 @@
-"""Topics as the end of a pipeline: `write_topic`, the keys of dead letters, and which ids a topic holds already."""
+"""Topics as sinks: `write_topic`, and which ids a topic holds already."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.offsets.dead_letters.dead_letter import origin_key, parse_origin_key
-from logmark.spark.sessions import make_active
+from logmark.spark.sessions import activate_session
 from logmark.wire import columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
-
-__all__ = ["ID_HEADER", "ids_in_topic", "origin_key", "parse_origin_key", "write_topic"]
 
 ID_HEADER = "logmark.id"
 DECOMPRESSED_BYTES_MAX = 1 << 30
@@ -38,7 +35,7 @@ def write_topic(
     Rows have the columns value, and where they are wanted key, headers, topic, partition, timestamp and id; see
     docs/spark-sink.md for them and for the `options`. A stream needs a `checkpoint`.
     """
-    make_active(frame.sparkSession)
+    activate_session(frame.sparkSession)
     given = {"bootstrap.servers": bootstrap_servers, **({"topic": topic} if topic else {}), **(options or {})}
     if not frame.isStreaming:
         frame.write.format("logmark").mode("append").options(**given).save()

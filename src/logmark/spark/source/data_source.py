@@ -33,6 +33,7 @@ from logmark.spark.ddl import parse_fields
 from logmark.spark.source.batch_ranges import ranges_of
 from logmark.spark.source.group_follower import GroupFollower
 from logmark.spark.source.json_values import typed_schema
+from logmark.spark.source.offset_maps import nest_by_topic
 from logmark.spark.source.option_names import is_true, sorted_out
 from logmark.spark.source.options import Options, letter_topic, parse, value_schema
 from logmark.spark.source.position import Position
@@ -209,10 +210,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         ends = self._follower.ends() if self._follower is not None else {}
-        nested: dict[str, dict[str, int]] = {}
-        for place in sorted(ends):
-            nested.setdefault(place.topic, {})[str(place.partition)] = ends[place]
-        return nested or None
+        return nest_by_topic(ends) or None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         if start == end:
@@ -250,10 +248,10 @@ def _read(options: Options, partition: InputPartition) -> Iterator["pa.RecordBat
 def _check_letters(client: Client, options: Options, reads: Collection[str]) -> None:
     if options.letters is None:
         return
-    from logmark.spark.dead_letters import check_letter_topic
+    from logmark.spark.dead_letters import check_dead_letter_topic
 
     also = [options.letters] if options.pattern is not None and options.pattern.fullmatch(options.letters) else []
-    check_letter_topic(client, options.letters, reads=[*reads, *also])
+    check_dead_letter_topic(client, options.letters, reads=[*reads, *also])
 
 
 def _check_schema(schema: StructType, wanted: StructType) -> None:

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
-from logmark.client.answers import LATEST, Committed
+from logmark.client.answers import LATEST
 from logmark.client.errors import ClientError, CommitRefused, RefusedByBroker
 from logmark.clock import Clock
 from logmark.errors import ErrorCode, UserError
@@ -26,6 +26,7 @@ from logmark.spark.source.cluster import Cluster, bounds_of, look_up, names, par
 from logmark.spark.source.data_loss import Grace, Loss, losses, refusal, shown_edge, told
 from logmark.spark.source.ending_offsets import Stops
 from logmark.spark.source.limits import share
+from logmark.spark.source.offset_maps import format_offsets
 from logmark.spark.source.offset_specs import Edge, check_covers, start_offsets
 from logmark.spark.source.options import Options
 from logmark.spark.source.position import Found, Held, Moved, Offsets, Position, TakenOver, begin, judge
@@ -167,8 +168,9 @@ class GroupFollower:
         """
         ids = {**start.ids, **self._ids}
         position = start.adopted(self._group, self._found(start.next), now_ms=self._clock.now_ms(), ids=ids)
-        self._cluster.commit(self._group, _marked(position, position.next))
-        log.warning("group %s is taken over from group %s at %s", self._group, start.group, _shown(position.next))
+        self._cluster.commit(self._group, position.commits())
+        offsets = format_offsets(position.next)
+        log.warning("group %s is taken over from group %s at %s", self._group, start.group, offsets)
         self._held = {place: {position.own(offset)} for place, offset in position.next.items()}
         self._renewed_ms = self._clock.now_ms()
         return position
@@ -221,7 +223,7 @@ class GroupFollower:
         # An offset of a topic that was deleted says nothing in the one that has its name now.
         self._commit(start, {place: offset for place, offset in offsets.items() if place.topic not in anew})
         if isinstance(verdict, Moved):
-            log.warning("group %s was moved to %s: reading goes on there", self._group, _shown(verdict.to))
+            log.warning("group %s was moved to %s: reading goes on there", self._group, format_offsets(verdict.to))
             return self._seek(start, verdict.to)
         return None
 
@@ -236,7 +238,7 @@ class GroupFollower:
         held = self._held = {place: set(commits) for place, commits in self._may_hold(position).items()}
         refused: set[TopicPartition] = set()
         try:
-            self._cluster.commit(self._group, _marked(position, offsets))
+            self._cluster.commit(self._group, position.commits(offsets))
         except CommitRefused as error:
             refused = set(error.errors)
             log.warning("%s The query goes on and tries again.", error)
@@ -390,13 +392,6 @@ class GroupFollower:
         return self._resolved(edge, [one.place for one in lost], bounds)
 
 
-def _marked(position: Position, offsets: Offsets) -> dict[TopicPartition, Committed]:
-    return {
-        place: Committed(offset=offset, metadata=position.mark(place).to_text())
-        for place, offset in offsets.items()
-    }
-
-
 def _taken_over(group: str, owner: CommitMetadata) -> str:
     since = datetime.fromtimestamp(owner.generation / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return (
@@ -404,7 +399,3 @@ def _taken_over(group: str, owner: CommitMetadata) -> str:
         "This query stops here and has committed nothing since; what it wrote stays. To let it have the group back, "
         "stop the other query, reset the group's offsets to where it shall go on, and start it again."
     )
-
-
-def _shown(offsets: Offsets) -> str:
-    return ", ".join(f"{place}: {offset}" for place, offset in sorted(offsets.items()))

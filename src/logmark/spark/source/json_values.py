@@ -67,7 +67,7 @@ class JsonValues:
         wrong = [pa.field("error", pa.string()), pa.field("raw", pa.binary())]
         return pa.RecordBatch.from_arrays([*rows.columns, error, raw], schema=pa.schema([*rows.schema, *wrong]))
 
-    def good(self, columns: Columns, place: TopicPartition) -> "tuple[pa.RecordBatch, list[tuple[int, str]]]":
+    def split(self, columns: Columns, place: TopicPartition) -> "tuple[pa.RecordBatch, list[tuple[int, str]]]":
         """The records that fit as one batch, and the index of each one that does not, with the reason."""
         import pyarrow.compute as compute
 

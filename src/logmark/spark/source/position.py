@@ -34,9 +34,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from logmark.client.answers import Committed
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.commit_metadata import CommitMetadata
+from logmark.spark.source.offset_maps import flatten_by_partition, nest_by_topic
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -65,11 +67,11 @@ class Position:
         """What Spark keeps; the keys are sorted, because Spark compares offsets as text."""
         fields: dict[str, Any] = {}
         if self.held:
-            fields["c"] = _nested({place: self._packed(commits) for place, commits in self.held.items()})
-        fields |= {"f": _nested(self.first), "g": self.generation, "group": self.group}
+            fields["c"] = nest_by_topic({place: self._packed(commits) for place, commits in self.held.items()})
+        fields |= {"f": nest_by_topic(self.first), "g": self.generation, "group": self.group}
         if self.ids:
             fields["i"] = dict(sorted(self.ids.items()))
-        return fields | {"q": self.query, "t": _nested(self.next)}
+        return fields | {"q": self.query, "t": nest_by_topic(self.next)}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "Position":
@@ -83,8 +85,8 @@ class Position:
                 next=_offsets(fields["t"]),
                 ids=dict(fields.get("i", {})),
             )
-            held = {place: position._unpacked(commits) for place, commits in _flat(fields.get("c", {})).items()}
-            return replace(position, held=held)
+            packed = flatten_by_partition(fields.get("c", {}))
+            return replace(position, held={place: position._unpacked(commits) for place, commits in packed.items()})
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):
             raise UserError(
                 'The checkpoint was not written by format("logmark"), so it does not say where this query stands. '
@@ -100,6 +102,13 @@ class Position:
     def mark(self, place: TopicPartition) -> CommitMetadata:
         """What the commit of this position carries."""
         return CommitMetadata(query=self.query, generation=self.generation, offset=self.next[place])
+
+    def commits(self, offsets: Offsets | None = None) -> dict[TopicPartition, Committed]:
+        """Return the commits of these offsets of the position, or of all, with the marks of its query."""
+        return {
+            place: Committed(offset=offset, metadata=self.mark(place).to_text())
+            for place, offset in (self.next if offsets is None else offsets).items()
+        }
 
     def own(self, offset: int) -> Found:
         """How the group shows a commit of this offset by this query in this generation."""
@@ -128,9 +137,7 @@ class Position:
         there = {place: reset.get(place, offset) for place, offset in self.next.items()}
         return replace(self.seek(there, now_ms=above, ids=ids), group=group)
 
-    def batch(
-        self, *, first: Offsets, next: Offsets, held: "Held", ids: Mapping[str, str] | None = None
-    ) -> "Position":
+    def batch(self, *, first: Offsets, next: Offsets, held: "Held", ids: Mapping[str, str] | None = None) -> "Position":
         """The position after a batch that was planned while the group held this."""
         planned = replace(self, first=first, next=next, held={}, ids=self.ids if ids is None else ids)
         return replace(planned, held=planned._besides(held))
@@ -240,20 +247,5 @@ def begin(
     return Position(group=group, query=query, generation=generation, first=starts, next=starts, ids=ids or {})
 
 
-def _nested(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
-    nested: dict[str, dict[str, Any]] = {}
-    for place in sorted(values, key=lambda place: (place.topic, str(place.partition))):
-        nested.setdefault(place.topic, {})[str(place.partition)] = values[place]
-    return nested
-
-
-def _flat(nested: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, Any]:
-    return {
-        TopicPartition(topic, int(partition)): value
-        for topic, partitions in nested.items()
-        for partition, value in partitions.items()
-    }
-
-
 def _offsets(nested: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
-    return {place: int(offset) for place, offset in _flat(nested).items()}
+    return {place: int(offset) for place, offset in flatten_by_partition(nested).items()}

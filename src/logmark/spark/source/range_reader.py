@@ -14,7 +14,7 @@ from logmark.client.fetcher import Fetcher, next_offset
 from logmark.errors import ErrorCode, UserError
 from logmark.memory import keep_freed_buffers, spare_what_stays
 from logmark.names import TopicPartition
-from logmark.spark.errors import Refused
+from logmark.spark.errors import PermanentlyRefused
 from logmark.spark.source.data_loss import Loss, told
 from logmark.spark.source.options import Options
 from logmark.spark.source.parallel_fetch import read_stripes
@@ -50,7 +50,7 @@ def is_passing(error: ClientError) -> bool:
 
 def for_spark(error: ClientError) -> UserError:
     """The error by a name that says whether it passes: the name is all that Spark leaves of its class."""
-    return error if is_passing(error) else Refused(str(error), exit_code=error.exit_code)
+    return error if is_passing(error) else PermanentlyRefused(str(error), exit_code=error.exit_code)
 
 
 def read_range(options: Options, wanted: Range) -> Iterator["pa.RecordBatch"]:
@@ -171,9 +171,9 @@ def _layout(options: Options, held: ExitStack) -> Layout:
         values = JsonValues(options.value_schema)
         if options.letters is None:
             return values.to_arrow
-        from logmark.spark.dead_letters import GoodRows, LetterBox, LetterSender
+        from logmark.spark.dead_letters import DeadLetterSender, DeadLetterTarget, ValidRows
 
-        box = LetterBox(
+        target = DeadLetterTarget(
             bootstrap_servers=options.bootstrap_servers,
             topic=options.letters,
             pipeline=options.letters_by,
@@ -181,7 +181,8 @@ def _layout(options: Options, held: ExitStack) -> Layout:
             client=options.client,
             patience_s=options.patience_s,
         )
-        return GoodRows(values, held.enter_context(LetterSender(box)), with_headers=options.with_headers).to_arrow
+        sender = held.enter_context(DeadLetterSender(target))
+        return ValidRows(values, sender, with_headers=options.with_headers).to_arrow
     from logmark.spark.source.arrow import Times, to_arrow
 
     return partial(to_arrow, times=Times())

@@ -11,13 +11,12 @@ well: Spark makes the folder `state` before the first batch. The table's own led
 is new, repeated or stale.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from logmark.errors import UserError
-from logmark.spark.source.position import Position
+from logmark.spark.checkpoint import has_state, read_position
 from logmark.spark.tables.commits import check_rows, files_of, open_table, put
 from logmark.spark.tables.compaction import optimize_when_due
 from logmark.spark.tables.ledger import Batch
@@ -131,7 +130,7 @@ def read_batch(checkpoint: Path, batch_id: int, rules: Rules) -> Batch:
     return Batch(
         position=position,
         number=batch_id,
-        is_stateful=(checkpoint / "state").is_dir(),
+        is_stateful=has_state(checkpoint),
         is_continued=_is_continued(checkpoint, batch_id, position.generation),
         checkpoint=checkpoint,
         mode=rules.mode,
@@ -152,18 +151,6 @@ def _is_continued(checkpoint: Path, batch_id: int, generation: int) -> bool:
         if earlier.ranges:
             return True
     return False
-
-
-def read_position(checkpoint: Path, batch_id: int) -> Position:
-    """What the batch reads, from the write-ahead log of the query."""
-    lines = (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
-    sources = [line[line.index("{") :] for line in lines[2:] if "{" in line]
-    if len(sources) != 1:
-        raise UserError(
-            f"This query reads {len(sources)} sources, and a table takes the rows of one: offsets of several could not "
-            "be told apart. Nothing was written. Subscribe one source to all the topics instead."
-        )
-    return Position.from_json(json.loads(sources[0]))
 
 
 def _stage(batch: "DataFrame", directory: Path) -> None:

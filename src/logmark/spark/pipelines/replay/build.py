@@ -1,88 +1,69 @@
-"""A version on its way: where it begins, the runs that bring it to the end, and where its checkpoint stands."""
+"""The build of a version: its own group, checkpoint and sink, and the runs that bring it to the log end."""
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.spark.errors import Interrupted
-from logmark.spark.pipelines.failures import Kind, judge
-from logmark.spark.pipelines.final_commit import last_number
-from logmark.spark.pipelines.pipeline import Pipeline, Table, Version
-from logmark.spark.pipelines.query import Brokers, start_query
-from logmark.spark.pipelines.replay.publication import side_topic
-from logmark.spark.pipelines.supervisor import Job
+from logmark.spark.errors import BuildInterrupted, FailureKind
+from logmark.spark.pipelines.declaration import Table, Version, side_topic_name, version_group
+from logmark.spark.pipelines.failures import classify_failure
+from logmark.spark.pipelines.job import Job
+from logmark.spark.pipelines.query import start_query
 from logmark.spark.source.cluster import bounds_of, partitions_of
-from logmark.spark.source.options import Options, parse
-from logmark.spark.source.position import Offsets, Position
+from logmark.spark.source.offset_maps import nest_by_topic
+from logmark.spark.source.options import parse
+from logmark.spark.source.position import Offsets
 from logmark.spark.source.ranges import Bounds
-from logmark.spark.tables.table import read_position
 from logmark.spark.tables.versions import version_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Called with the number of offsets that were read, and how many there are.
 Report = Callable[[int, int], None]
 
-_TIMEOUT_S = 30.0
-_LOOK_EVERY_S = 0.25
-# Without a limit of its own a version would be built in one batch: nobody would see how far it is, and a kill would
-# cost all of it.
+_POLL_EVERY_S = 0.25
+# Without a limit of its own a version would be built in one batch: nobody would see its progress, and a kill would cost
+# all of it.
 _BATCH_RECORDS = 500_000
 _LIMITS = frozenset({"maxoffsetspertrigger", "maxbytespertrigger"})
 _ENDS = frozenset({"endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp"})
-# Of what is left when this much of a second would read it, the version and the live one are as good as level.
-CLOSE_S = 3.0
+# A version is nearly caught up when it would read the rest in this time.
+NEARLY_S = 3.0
 RUNS_MAX = 8
 
 
-def connect(brokers: Brokers) -> Client:
-    """A client of the pipeline's cluster."""
-    return Client(brokers.bootstrap_servers, config=brokers.properties, timeout_s=_TIMEOUT_S)
+def shadow_version(job: Job, number: int) -> Version:
+    """Return a version that is not live: with a group, a checkpoint, and a table or a side topic of its own.
 
-
-def beside(job: Job, number: int) -> Version:
-    """A version that is not live: a group, a checkpoint and a table or a topic of its own.
-
-    One that was live before has its checkpoint in the pipeline's group.
+    The checkpoint of a version that was live before is one of the pipeline's group.
     """
-    pipeline = job.pipeline
-    sink = pipeline.sink
+    pipeline, sink = job.pipeline, job.pipeline.sink
     return Version(
         number=number,
-        group=group_of(pipeline, number),
+        group=version_group(pipeline, number),
         checkpoint=job.home.checkpoint(number),
         sink=replace(sink, path=version_path(sink.path, number))
         if isinstance(sink, Table)
-        else replace(sink, name=side_topic(sink.name, number)),
+        else replace(sink, name=side_topic_name(sink.name, number)),
         group_before=pipeline.group,
     )
 
 
-def group_of(pipeline: Pipeline, number: int) -> str:
-    """The group of a version that is not live."""
-    return f"{pipeline.group}.v{number}"
+def read_log_bounds(job: Job, client: Client) -> dict[TopicPartition, Bounds]:
+    """Return the log start and log end offset of each partition that the pipeline reads."""
+    topics = job.pipeline.topics if isinstance(job.pipeline.topics, str) else ",".join(job.pipeline.topics)
+    given = {**job.brokers.options(), "group.id": job.group, **job.pipeline.options, **job.options}
+    options = parse(given | ({"subscribe": topics} if topics else {}), is_stream=True)
+    return bounds_of(client, partitions_of(client, options).places, read_committed=options.read_committed)
 
 
-def source_of(job: Job) -> Options:
-    """The options of the source of a pipeline, as values."""
-    pipeline = job.pipeline
-    topics = pipeline.topics if isinstance(pipeline.topics, str) else ",".join(pipeline.topics)
-    given = {**job.brokers.options(), "group.id": pipeline.group, **pipeline.options, **job.options}
-    return parse(given | ({"subscribe": topics} if topics else {}), is_stream=True)
-
-
-def logs_of(client: Client, source: Options) -> dict[TopicPartition, Bounds]:
-    """What there is to read in each partition of a pipeline."""
-    return bounds_of(client, partitions_of(client, source).places, read_committed=source.read_committed)
-
-
-def run(
+def run_version(
     job: Job,
     version: Version,
     spark: "SparkSession",
@@ -92,84 +73,69 @@ def run(
     stops: Offsets | None = None,
     report: Report = lambda done, of: None,
 ) -> None:
-    """The version has read all that was there when this began, or all before `stops`; raises what ended it."""
+    """Let the version read all there is now, or all before `stops`.
+
+    Raises BuildInterrupted after a transient failure of its query, and UserError after a permanent one.
+    """
+    # Only here: commands plan replays, and read-only ones list versions, without Spark.
     from pyspark.errors import StreamingQueryException
 
-    options = _limited(job)
+    options = _limited_options(job)
     if stops:
-        options["endingOffsets"] = _nested(stops)
+        options["endingOffsets"] = json.dumps(nest_by_topic(stops))
     query = start_query(job.pipeline, version, spark, job.brokers, available_now=True, options=options)
     try:
-        while not query.awaitTermination(_LOOK_EVERY_S):  # type: ignore[arg-type]
-            report(*how_far(client, version.group, starts, stops or client.latest(starts)))
+        while not query.awaitTermination(_POLL_EVERY_S):  # type: ignore[arg-type]
+            report(*measure_progress(client, version.group, starts, stops or client.latest(starts)))
     except StreamingQueryException as error:
-        failure = judge(str(error), folder=job.folder)
-        raise (Interrupted if failure.kind is Kind.PASSING else UserError)(failure.sentence) from None
+        failure = classify_failure(str(error), folder=job.folder)
+        raise (BuildInterrupted if failure.kind is FailureKind.TRANSIENT else UserError)(failure.message) from None
     finally:
         if query.isActive:
             query.stop()
-    report(*how_far(client, version.group, starts, stops or client.latest(starts)))
+    report(*measure_progress(client, version.group, starts, stops or client.latest(starts)))
 
 
-def run_until_close(
+def build_version(
     job: Job, version: Version, spark: "SparkSession", client: Client, *, starts: Offsets, report: Report
 ) -> None:
-    """The version is nearly where the logs end: what came while the last run went on is read in a few seconds."""
+    """Run the version until it is nearly caught up: what was written during its last run is read in a few seconds."""
     for _ in range(RUNS_MAX):
-        left = _left(client, version.group, starts)
-        began = time.monotonic()
-        run(job, version, spark, client, starts=starts, report=report)
-        took_s = max(time.monotonic() - began, 0.001)
-        if is_close(_left(client, version.group, starts), before=left, took_s=took_s):
+        before = _unread(client, version.group, starts)
+        started = time.monotonic()
+        run_version(job, version, spark, client, starts=starts, report=report)
+        took_s = max(time.monotonic() - started, 0.001)
+        if is_nearly_caught_up(_unread(client, version.group, starts), before=before, took_s=took_s):
             return
 
 
-def is_close(left: int, *, before: int, took_s: float) -> bool:
-    """Whether another run is not worth it: what is left takes seconds, or no less came while `before` was read."""
-    return left * took_s <= CLOSE_S * before or left * 2 >= before
+def is_nearly_caught_up(unread: int, *, before: int, took_s: float) -> bool:
+    """Return whether another run is not worth it: the rest takes seconds, or no less came while `before` was read."""
+    return unread * took_s <= NEARLY_S * before or unread * 2 >= before
 
 
-def _left(client: Client, group: str, starts: Offsets) -> int:
-    done, of = how_far(client, group, starts, client.latest(starts))
-    return of - done
-
-
-def how_far(client: Client, group: str, starts: Offsets, stops: Offsets) -> tuple[int, int]:
-    """How many offsets the group has read of those between `starts` and `stops`, and how many these are."""
+def measure_progress(client: Client, group: str, starts: Offsets, stops: Offsets) -> tuple[int, int]:
+    """Return how many offsets between `starts` and `stops` the group has read, and how many there are."""
     committed = client.committed(group, starts)
     done = total = 0
-    for place, start in starts.items():
-        stop = max(stops.get(place, start), start)
-        at = committed[place].offset if place in committed else start
+    for partition, start in starts.items():
+        stop = max(stops.get(partition, start), start)
+        at = committed[partition].offset if partition in committed else start
         done += min(max(at, start), stop) - start
         total += stop - start
     return done, total
 
 
-def standing(checkpoint: Path) -> Position | None:
-    """Where a checkpoint stands: at the end of its last batch, or at the beginning of one that was planned."""
-    planned = last_number(checkpoint / "offsets")
-    if planned is None:
-        return None
-    position = read_position(checkpoint, planned)
-    if last_number(checkpoint / "commits") == planned:
-        return position
-    return replace(position, next={place: position.first.get(place, end) for place, end in position.next.items()})
+def _unread(client: Client, group: str, starts: Offsets) -> int:
+    done, total = measure_progress(client, group, starts, client.latest(starts))
+    return total - done
 
 
-def _limited(job: Job) -> dict[str, str]:
-    given = {**job.pipeline.options, **job.options}
-    names = {name.lower() for name in given}
+def _limited_options(job: Job) -> dict[str, str]:
+    names = {name.lower() for name in {**job.pipeline.options, **job.options}}
     if _ENDS & names:
         raise UserError(
-            f"The pipeline {job.pipeline.name} has an end of its own in its options, and cannot be built up to now. "
-            "Nothing was changed. Take the option away."
+            f"The options of pipeline {job.name} set an end, so a version cannot be built up to the log end. Nothing "
+            "was changed. Remove the option."
         )
     return dict(job.options) | ({} if names & _LIMITS else {"maxOffsetsPerTrigger": str(_BATCH_RECORDS)})
-
-
-def _nested(offsets: Mapping[TopicPartition, int]) -> str:
-    nested: dict[str, dict[str, int]] = {}
-    for place, offset in sorted(offsets.items()):
-        nested.setdefault(place.topic, {})[str(place.partition)] = offset
-    return json.dumps(nested)

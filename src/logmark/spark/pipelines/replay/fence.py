@@ -1,9 +1,9 @@
-"""The place of the live version: how somebody takes it from a query that runs, and how it is given back.
+"""The fence around the live version: how a replay stops the query that runs it, and how the group is given back.
 
-Only one process runs the live version: it holds `live.lock`. To get it, a commit to the pipeline's group says that
-another query has it, in a generation above all that are found; the running query sees that at its next trigger, ends,
-and lets go of the lock. Kafka has no conditional commit, so a commit of the running query may land on top of it: as
-long as the lock is held the group is looked at, and claimed again.
+Only the process that holds `live.lock` runs the live version. To get the lock, a replay commits to the pipeline's group
+that another query owns it, in a generation above all that it finds; the running query sees that at its next trigger,
+stops, and releases the lock. Kafka has no conditional commit, so a commit of the running query may overwrite the claim:
+until the lock is free, the replay looks at the group and claims it again.
 """
 
 import contextlib
@@ -14,93 +14,92 @@ from dataclasses import replace
 from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.errors import UserError
-from logmark.names import TopicPartition
 from logmark.offsets.commit_metadata import CommitMetadata
-from logmark.spark.pipelines.replay.build import standing
-from logmark.spark.pipelines.replay.state import read_work
-from logmark.spark.pipelines.supervisor import Job, held
+from logmark.spark.checkpoint import resume_position
+from logmark.spark.pipelines.job import Job
+from logmark.spark.pipelines.live_query import hold_live_lock
+from logmark.spark.pipelines.replay.state import load_state
 from logmark.spark.source.position import Position
 
-_LOOK_EVERY_S = 0.1
+_POLL_EVERY_S = 0.1
 WAIT_S = 300.0
 
 
-def claim(client: Client, group: str, position: Position) -> None:
-    """The group belongs to the query of the position, and stands there; a query that runs in it will end."""
+def claim_group(client: Client, group: str, position: Position) -> None:
+    """Make the query of the position the owner of the group, there; a query that runs in the group will stop."""
     found = client.committed(group)
-    if all(_is_of(found.get(place), position.query, offset) for place, offset in position.next.items()):
+    if all(_is_owned_by(found.get(partition), position.query, offset) for partition, offset in position.next.items()):
         return
     marks = [mark for one in found.values() if (mark := CommitMetadata.parse(one.metadata)) is not None]
     generation = max([time.time_ns() // 1_000_000, position.generation, *(mark.generation for mark in marks)]) + 1
-    put(client, group, replace(position, generation=generation))
+    commit_marked(client, group, replace(position, generation=generation))
 
 
-def put(client: Client, group: str, position: Position) -> None:
-    """The group stands where the position does, by the mark of its query."""
-    marked = {
-        place: Committed(offset=offset, metadata=position.mark(place).to_text())
-        for place, offset in position.next.items()
-    }
-    if marked:
-        client.commit(group, marked)
-
-
-def _is_of(commit: Committed | None, query: str, offset: int) -> bool:
-    if commit is None or commit.offset != offset:
-        return False
-    mark = CommitMetadata.parse(commit.metadata)
-    return mark is not None and (mark.query, mark.offset) == (query, offset)
+def commit_marked(client: Client, group: str, position: Position) -> None:
+    """Commit the position to the group with the marks of its query."""
+    if position.next:
+        client.commit(group, position.commits())
 
 
 @contextlib.contextmanager
-def live_place(
+def fence_live_version(
     job: Job, client: Client, position: Position, *, wait_s: float = WAIT_S, say: Callable[[str], None]
 ) -> Iterator[None]:
-    """Holds the place of the live version, taken from whoever runs it."""
+    """Hold the live lock, once the process that runs the live version has stopped.
+
+    Raises UserError if that process does not end its batch within `wait_s`.
+    """
     deadline = time.monotonic() + wait_s
-    is_told = False
+    has_said = False
     with contextlib.ExitStack() as stack:
         while True:
             try:
-                stack.enter_context(held(job.home))
+                stack.enter_context(hold_live_lock(job.home))
                 break
             except UserError as error:
                 if time.monotonic() > deadline:
                     raise UserError(
-                        f"{error} It did not end its batch within {wait_s:.0f} s. The version that was built is kept: "
-                        f"`logmark pipelines replay {job.pipeline.name}` goes on with it."
+                        f"{error} It did not end its batch within {wait_s:.0f} s. The new version is kept: resume the "
+                        f"replay with `logmark pipelines replay {job.name} --resume`."
                     ) from None
-            if not is_told:
-                is_told = True
-                say(f"{job.pipeline.name}: waiting for the running version to end its batch")
-            claim(client, job.pipeline.group, position)
-            time.sleep(_LOOK_EVERY_S)
+            if not has_said:
+                has_said = True
+                say(f"{job.name}: waiting for the running version to end its batch")
+            claim_group(client, job.group, position)
+            time.sleep(_POLL_EVERY_S)
         yield
 
 
-def give_back(client: Client, job: Job) -> bool:
-    """The group belongs to the live version again, if one that is being built had claimed it and has not handed over.
+def restore_group(client: Client, job: Job) -> bool:
+    """Give the group back to the live version, if a version that is not published yet has claimed it.
 
-    False if nothing was given back. Where the live version has not even planned a batch, the group gets what it had.
+    Returns False if there was nothing to give back. Where the live version has not planned a batch, the group gets the
+    commits that it had before the replay.
     """
-    record, work = job.home.record(), read_work(job.home)
-    group = job.pipeline.group
-    building = standing(job.home.checkpoint(work.number)) if work is not None else None
-    if work is None or building is None or work.is_handing_over or work.number == record.live:
+    live, state = job.home.record().live, load_state(job.home)
+    building = resume_position(job.home.checkpoint(state.version)) if state is not None else None
+    if state is None or building is None or state.is_irrevocable or state.version == live:
         return False
-    found = client.committed(group)
-    claimed = {place for place, one in found.items() if _is_of(one, building.query, one.offset)}
+    found = client.committed(job.group)
+    claimed = {partition for partition, one in found.items() if _is_owned_by(one, building.query, one.offset)}
     if not claimed:
         return False
-    position = standing(job.home.checkpoint(record.live))
-    places: dict[TopicPartition, Committed] = dict(work.before)
-    if position is not None and position.group == group:
-        put(client, group, position)
-        places = {place: one for place, one in places.items() if place not in position.next}
+    position = resume_position(job.home.checkpoint(live))
+    before = dict(state.group_before)
+    if position is not None and position.group == job.group:
+        commit_marked(client, job.group, position)
+        before = {partition: one for partition, one in before.items() if partition not in position.next}
         claimed -= set(position.next)
-    if places:
-        client.commit(group, {place: one for place, one in places.items() if place in claimed})
-    gone = claimed - set(places)
-    if gone:
-        client.delete_offsets(group, gone)
+    if before:
+        client.commit(job.group, {partition: one for partition, one in before.items() if partition in claimed})
+    unknown_before = claimed - set(before)
+    if unknown_before:
+        client.delete_offsets(job.group, unknown_before)
     return True
+
+
+def _is_owned_by(commit: Committed | None, query: str, offset: int) -> bool:
+    if commit is None or commit.offset != offset:
+        return False
+    mark = CommitMetadata.parse(commit.metadata)
+    return mark is not None and (mark.query, mark.offset) == (query, offset)

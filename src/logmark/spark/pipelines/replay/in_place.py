@@ -1,12 +1,14 @@
-"""The live pipeline reads again: its group is moved back, and its rows replace those of the same offsets.
+"""A replay in place: the pipeline's group is moved back, and its rows replace those of the same offsets.
 
-Only for pipelines without state that write a table by offsets. A query that runs follows the move by itself; where none
-runs, the pipeline is run here. With an end, the group goes on from where it was once the end is reached; if nobody does
-that, because this process was killed, the pipeline reads on to where it was, which costs time and changes nothing else.
+Only for pipelines without state that write a table by offsets. A running query follows the move by itself; where none
+runs, this process runs the pipeline. With an end, the group is moved forward again to where it was once the end is
+reached. If this process is killed before, the pipeline reads on up to where it was, which takes longer and changes
+nothing else.
 """
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from logmark.client.answers import Committed
@@ -17,10 +19,11 @@ from logmark.offsets.reset.executor import QUIET_WATCH_S, AppliedReset, WatchTim
 from logmark.offsets.reset.plan import ResetPlan
 from logmark.offsets.reset.planner import plan_reset
 from logmark.offsets.reset.targets import ToOffsets
-from logmark.spark.pipelines.pipeline import Table
-from logmark.spark.pipelines.replay.build import Report, how_far, logs_of, run, source_of
-from logmark.spark.pipelines.replay.targets import Aim, offsets_of
-from logmark.spark.pipelines.supervisor import Job, held
+from logmark.spark.pipelines.declaration import Table
+from logmark.spark.pipelines.job import Job
+from logmark.spark.pipelines.live_query import hold_live_lock
+from logmark.spark.pipelines.replay.build import Report, measure_progress, read_log_bounds, run_version
+from logmark.spark.pipelines.replay.targets import ReplayTarget, resolve_target
 from logmark.spark.source.position import Offsets
 from logmark.spark.tables.modes import REPLACE
 from logmark.spark.tables.table import read_table
@@ -28,33 +31,52 @@ from logmark.spark.tables.table import read_table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_LOOK_EVERY_S = 0.25
-GONE_AFTER_S = 5.0
+_POLL_EVERY_S = 0.25
+STOPPED_AFTER_S = 5.0
 
 
-def plan_rereading(job: Job, client: Client, aim: Aim) -> ResetPlan:
-    """What moving the group there would do, as `logmark offsets reset` plans it."""
-    return plan_reset(client, job.pipeline.group, None, aim, with_preview=True, action="replay")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InPlacePlan:
+    """A replay in place: the move of the group, where reading again ends, and how many rows are replaced.
+
+    `rows` is None where the rows do not say which offsets they came from.
+    """
+
+    reset: ResetPlan
+    stops: Offsets
+    rows: int | None
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether the replay ends before the group's committed offsets."""
+        return self.stops != committed_before(self.reset)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to read again."""
+        return not self.reset.changes or not self.reset.read_again
 
 
-def stops_of(job: Job, client: Client, plan: ResetPlan, stop: Aim | None) -> dict[TopicPartition, int]:
-    """Where reading again ends: at `stop`, and never beyond where the group is now."""
-    here = places_before(plan)
-    if stop is None:
-        return here
-    bounds = {place: one for place, one in logs_of(client, source_of(job)).items() if place in here}
-    wanted = offsets_of(client, stop, bounds)
-    starts = {move.partition: move.to or 0 for move in plan.moves}
-    return {place: min(max(wanted.get(place, end), starts[place]), end) for place, end in here.items()}
+def plan_in_place(job: Job, client: Client, start: ReplayTarget, stop: ReplayTarget | None = None) -> InPlacePlan:
+    """Return what moving the group to the start would do, as `logmark offsets reset` plans it; changes nothing."""
+    reset = plan_reset(client, job.group, None, start, with_preview=True, action="replay")
+    starts = {move.partition: move.to or 0 for move in reset.moves}
+    stops = committed_before(reset)
+    if stop is not None:
+        bounds = {partition: one for partition, one in read_log_bounds(job, client).items() if partition in stops}
+        wanted = resolve_target(client, stop, bounds)
+        stops = {one: min(max(wanted.get(one, end), starts[one]), end) for one, end in stops.items()}
+    return InPlacePlan(reset=reset, stops=stops, rows=count_rows(job, starts, stops))
 
 
-def places_before(plan: ResetPlan) -> dict[TopicPartition, int]:
-    """Where the group stood when the plan was made."""
+def committed_before(plan: ResetPlan) -> dict[TopicPartition, int]:
+    """Return the committed offsets of the group when the plan was made."""
     return {move.partition: move.committed.offset for move in plan.moves if move.committed is not None}
 
 
-def rows_between(job: Job, starts: Offsets, stops: Offsets) -> int | None:
-    """How many rows of the table came from these offsets; None where the rows do not say."""
+def count_rows(job: Job, starts: Offsets, stops: Offsets) -> int | None:
+    """Return how many rows of the table came from these offsets; None where the rows do not say."""
+    # Only here: pyarrow belongs to the extra `spark`.
     import pyarrow.compute as compute
 
     sink = job.pipeline.sink
@@ -65,46 +87,49 @@ def rows_between(job: Job, starts: Offsets, stops: Offsets) -> int | None:
     except UserError:
         return 0
     count = 0
-    for place, start in starts.items():
-        of_place = compute.and_(
-            compute.equal(rows["topic"], place.topic), compute.equal(rows["partition"], place.partition)
+    for partition, start in starts.items():
+        is_of_partition = compute.and_(
+            compute.equal(rows["topic"], partition.topic), compute.equal(rows["partition"], partition.partition)
         )
-        within = compute.and_(
-            compute.greater_equal(rows["offset"], start), compute.less(rows["offset"], stops.get(place, start))
+        is_within = compute.and_(
+            compute.greater_equal(rows["offset"], start), compute.less(rows["offset"], stops.get(partition, start))
         )
-        count += compute.sum(compute.and_(of_place, within)).as_py() or 0
+        count += compute.sum(compute.and_(is_of_partition, is_within)).as_py() or 0
     return count
 
 
-def reread(
+def replay_in_place(
     job: Job,
     spark: "Callable[[], SparkSession]",
     client: Client,
-    plan: ResetPlan,
-    stops: Mapping[TopicPartition, int],
+    plan: InPlacePlan,
     *,
     agree: Callable[[ResetPlan], None],
     reason: str = "",
     is_detached: bool = False,
     report: Report = lambda done, of: None,
 ) -> AppliedReset:
-    """The group was moved, journaled, and everything up to `stops` was read again, by whoever runs the pipeline.
+    """Move the group, which the journal notes, and wait until everything up to the stops is read again.
 
-    With `is_detached` a pipeline that runs is left to it.
+    With `is_detached` it leaves the reading to the process that runs the pipeline. `agree` is called with a new plan if
+    the group has moved meanwhile.
     """
-    back = {place: offset for place, offset in places_before(plan).items() if stops.get(place, offset) < offset}
+    stops = plan.stops
+    back = {one: offset for one, offset in committed_before(plan.reset).items() if stops.get(one, offset) < offset}
     if is_detached and back:
-        raise UserError("With --to somebody has to wait for the end. Nothing was changed. Leave --detach away.")
-    details = {"pipeline": job.pipeline.name}
-    applied = apply_plan(client, plan, reason=reason, agree=agree, patience=_patience(job), details=details)
+        raise UserError(
+            "A replay with an end has to wait for that end and cannot be detached. Nothing was changed. Replay without "
+            "an end, or wait."
+        )
+    details = {"pipeline": job.name}
+    applied = apply_plan(client, plan.reset, reason=reason, agree=agree, patience=_patience(job), details=details)
     starts = {move.partition: move.to for move in applied.plan.moves if move.to is not None}
-    if job.home.is_live():
-        if not is_detached:
-            _wait(job, spark, client, starts, stops, report=report)
-    else:
+    if not job.home.is_live():
         _run_here(job, spark, client, starts, stops if back else None, report=report)
+    elif not is_detached:
+        _wait(job, spark, client, starts, stops, report=report)
     if back:
-        _go_on(job, client, back, reason=reason, agree=agree)
+        _move_forward(job, client, back, reason=reason, agree=agree)
     return applied
 
 
@@ -117,21 +142,21 @@ def _wait(
     *,
     report: Report,
 ) -> None:
-    """The query that runs has read up to `stops`; if it goes away meanwhile, the pipeline is run here."""
-    gone_since: float | None = None
+    """Wait until the running query has read up to `stops`; run the pipeline here if that query stops."""
+    stopped_at: float | None = None
     while True:
-        done, of = how_far(client, job.pipeline.group, starts, stops)
+        done, of = measure_progress(client, job.group, starts, stops)
         report(done, of)
         if done >= of:
             return
         if job.home.is_live():
-            gone_since = None
-        elif gone_since is None:
-            gone_since = time.monotonic()
-        elif time.monotonic() - gone_since > GONE_AFTER_S:
+            stopped_at = None
+        elif stopped_at is None:
+            stopped_at = time.monotonic()
+        elif time.monotonic() - stopped_at > STOPPED_AFTER_S:
             _run_here(job, spark, client, starts, stops, report=report)
             return
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_EVERY_S)
 
 
 def _run_here(
@@ -143,12 +168,12 @@ def _run_here(
     *,
     report: Report,
 ) -> None:
-    with held(job.home):
+    with hold_live_lock(job.home):
         version = job.home.live_version(job.pipeline)
-        run(job, version, spark(), client, starts=starts, stops=stops, report=report)
+        run_version(job, version, spark(), client, starts=starts, stops=stops, report=report)
 
 
-def _go_on(
+def _move_forward(
     job: Job,
     client: Client,
     back: Mapping[TopicPartition, int],
@@ -156,18 +181,16 @@ def _go_on(
     reason: str,
     agree: Callable[[ResetPlan], None],
 ) -> None:
-    """The group is where it was before, as far as it has not got there by itself."""
-    now = client.committed(job.pipeline.group, back)
-    places = {
-        place: Committed(offset=offset) for place, offset in back.items() if place in now and now[place].offset < offset
-    }
-    if places:
-        target = ToOffsets(places, "where it was before the replay")
-        plan = plan_reset(client, job.pipeline.group, None, target, clamp=True, action="replay")
+    """Move the group to where it was before, in partitions that have not reached it by themselves."""
+    now = client.committed(job.group, back)
+    offsets = {one: Committed(offset=offset) for one, offset in back.items() if one in now and now[one].offset < offset}
+    if offsets:
+        target = ToOffsets(offsets, "where it was before the replay")
+        plan = plan_reset(client, job.group, None, target, clamp=True, action="replay")
         if plan.changes:
             apply_plan(client, plan, reason=reason or "the end of a replay", agree=agree, patience=_patience(job))
 
 
 def _patience(job: Job) -> WatchTimeouts:
-    """Where nobody runs the pipeline, nobody has to be seen to follow."""
+    """Return how long to watch the group: where nobody runs the pipeline, nobody has to be seen to follow."""
     return WatchTimeouts() if job.home.is_live() else WatchTimeouts(watch_s=QUIET_WATCH_S)

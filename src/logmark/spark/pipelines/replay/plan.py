@@ -5,17 +5,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from logmark.client.client import Client
-from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.reset.targets import ToEarliest, ToLatest
-from logmark.spark.pipelines.home import has_begun
-from logmark.spark.pipelines.pipeline import Table, Topic
+from logmark.spark.checkpoint import has_state, planned_batch
+from logmark.spark.errors import MissingOlderRecords, MissingRecordIds, ReplayHasNoEnd, ReplayNeedsRebuild
+from logmark.spark.pipelines.declaration import Table, Topic
+from logmark.spark.pipelines.job import Job
 from logmark.spark.pipelines.query import make_rows
-from logmark.spark.pipelines.replay.build import beside, logs_of, source_of
-from logmark.spark.pipelines.replay.state import Kind
-from logmark.spark.pipelines.replay.targets import Aim, offsets_of
+from logmark.spark.pipelines.replay.build import read_log_bounds, shadow_version
+from logmark.spark.pipelines.replay.state import ReplayKind
+from logmark.spark.pipelines.replay.targets import ReplayTarget, resolve_target
 from logmark.spark.pipelines.stateful_operators import keeps_state
-from logmark.spark.pipelines.supervisor import Job
 from logmark.spark.source.position import Offsets
 from logmark.spark.tables.modes import APPEND
 from logmark.spark.tables.versions import next_version
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionPlan:
-    """A version that would be built: from where to where it reads, and what is to be known before.
+    """A version that would be built: the offsets that it reads, and what to know before.
 
-    `dropped` counts the older records that are not read, so that rows made of them are in no new table.
+    `dropped` counts the older records that it does not read, so that the new table lacks the rows made of them.
     """
 
-    kind: Kind
+    kind: ReplayKind
     number: int
     starts: Offsets
     stops: Offsets
@@ -41,91 +41,93 @@ class VersionPlan:
 
     @property
     def records(self) -> int:
-        """How many offsets are read."""
-        return sum(max(self.stops[place] - start, 0) for place, start in self.starts.items())
+        """How many offsets the version reads."""
+        return sum(max(self.stops[partition] - start, 0) for partition, start in self.starts.items())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do: a backfill that reads nothing."""
+        return self.kind is ReplayKind.BACKFILL and not self.records
 
 
-def has_state(job: Job, spark: "Callable[[], SparkSession]") -> bool:
-    """Whether the pipeline keeps state: as its checkpoint shows, or as Spark plans it where there is none yet."""
+def detect_state(job: Job, spark: "Callable[[], SparkSession]") -> bool:
+    """Return whether the pipeline keeps state: as its checkpoint shows, else as Spark plans its query."""
     checkpoint = job.home.checkpoint(job.home.record().live)
-    if has_begun(checkpoint):
-        return (checkpoint / "state").is_dir()
+    if planned_batch(checkpoint) is not None:
+        return has_state(checkpoint)
     return keeps_state(make_rows(job.pipeline, job.home.live_version(job.pipeline), spark(), job.brokers))
 
 
-def kind_of(job: Job, *, is_stateful: bool, is_beside: bool, has_stop: bool) -> Kind:
-    """How the pipeline is replayed; raises a sentence for what does not go together."""
+def choose_kind(job: Job, *, is_stateful: bool, rebuild: bool, has_stop: bool) -> ReplayKind:
+    """Return how the pipeline is replayed.
+
+    Raises ReplayHasNoEnd or ReplayNeedsRebuild if it cannot be replayed as asked.
+    """
     sink = job.pipeline.sink
-    if is_stateful or is_beside:
+    if is_stateful or rebuild:
         if has_stop:
-            why = "keeps state" if is_stateful else "is built beside the old version"
-            raise UserError(
-                f"The pipeline {job.pipeline.name} {why}, so what is read again becomes a version that goes on from "
-                "there: it cannot end at --to. Nothing was changed. Leave --to away.",
+            why = "keeps state" if is_stateful else "is to be rebuilt"
+            raise ReplayHasNoEnd(
+                f"The pipeline {job.name} {why}, so the replay builds a version that reads up to the log end: it "
+                "cannot end earlier. Nothing was changed. Replay it without an end.",
                 exit_code=2,
             )
-        return Kind.SWAP
+        return ReplayKind.SWAP
     if isinstance(sink, Topic):
-        return Kind.COPY
+        return ReplayKind.BACKFILL
     if sink.mode == APPEND:
-        raise UserError(
-            f"The table {sink.path} is written in mode append, which keeps what was made of a record first: reading "
-            "again would change nothing. Nothing was changed. Build it again with --beside.",
+        raise ReplayNeedsRebuild(
+            f"The table {sink.path} is written in mode append, which keeps the first row of each record: reading again "
+            "would change nothing. Nothing was changed. Rebuild it as a new version.",
             exit_code=2,
         )
-    return Kind.LIVE
+    return ReplayKind.IN_PLACE
 
 
 def plan_version(
     job: Job,
     client: Client,
-    aim: Aim,
-    stop: Aim | None = None,
+    start: ReplayTarget,
+    stop: ReplayTarget | None = None,
     *,
-    kind: Kind,
+    kind: ReplayKind,
     is_stateful: bool,
     drop_older: bool = False,
 ) -> VersionPlan:
-    """What building a version would read; nothing is changed.
+    """Return what the build of a version would read; changes nothing.
 
-    A version that takes the live one's place reads all that the logs have, wherever the aim lies, unless older records
-    are to be dropped: its table replaces the whole old one, and state of an earlier day is to be had no other way.
+    A version that takes over reads all that the logs hold, whatever the start, unless `drop_older`: its table replaces
+    the whole old one, and the state of an earlier day can be had no other way.
     """
-    bounds = logs_of(client, source_of(job))
-    starts = offsets_of(client, aim, bounds)
+    bounds = read_log_bounds(job, client)
+    starts = resolve_target(client, start, bounds)
     notes = []
-    if kind is Kind.SWAP and not drop_older:
-        if isinstance(aim, ToLatest):
-            raise UserError(
-                "There is nothing to read again from the latest on. Nothing was changed. Say --drop-older if a version "
-                "shall begin there, without state and older rows.",
+    if kind is ReplayKind.SWAP and not drop_older:
+        if isinstance(start, ToLatest):
+            raise MissingOlderRecords(
+                "There is nothing to read again from the log end on. Nothing was changed. Drop the older records if "
+                "the new version shall start there, without state and older rows.",
                 exit_code=2,
             )
-        more = sum(start - bounds[place].start for place, start in starts.items())
-        starts = offsets_of(client, ToEarliest(), bounds)
+        more = sum(offset - bounds[partition].start for partition, offset in starts.items())
+        starts = resolve_target(client, ToEarliest(), bounds)
         if more:
             why = "what comes after depends on the state they leave" if is_stateful else "it replaces the whole table"
-            notes.append(f"The version reads {more:,} records before --from as well: {why}.")
-    stops = {place: one.end for place, one in bounds.items()}
-    if kind is Kind.COPY:
-        stops = _where_it_stands(job, client, starts)
+            notes.append(f"The version reads {more:,} records before the start as well: {why}.")
+    stops = {partition: one.end for partition, one in bounds.items()}
+    if kind is ReplayKind.BACKFILL:
+        stops = _committed(job, client, starts)
         if stop is not None:
-            wanted = offsets_of(client, stop, bounds)
-            if any(wanted[place] > stops[place] for place in wanted):
-                notes.append("What lies behind the place of the live version is not read here: it comes to it anyway.")
-            stops = {place: min(wanted[place], end) for place, end in stops.items()}
-        stops = {place: max(end, starts[place]) for place, end in stops.items()}
-    dropped = sum(starts.values()) if kind is Kind.SWAP and isinstance(job.pipeline.sink, Table) else 0
+            wanted = resolve_target(client, stop, bounds)
+            if any(wanted[partition] > stops[partition] for partition in wanted):
+                notes.append("The replay ends where the live version is: the live version reads the rest anyway.")
+            stops = {partition: min(wanted[partition], end) for partition, end in stops.items()}
+        stops = {partition: max(end, starts[partition]) for partition, end in stops.items()}
+    dropped = sum(starts.values()) if kind is ReplayKind.SWAP and isinstance(job.pipeline.sink, Table) else 0
     if dropped:
-        notes.append(f"{dropped:,} older records are not read: rows that were made of them are not in the new table.")
+        notes.append(f"{dropped:,} older records are not read: the new table lacks the rows made of them.")
     if isinstance(job.pipeline.sink, Topic):
-        topic = job.pipeline.sink.name
-        gone = sum(client.earliest(client.metadata([topic]).partitions(topic)).values())
-        if gone:
-            notes.append(
-                f"The topic {topic} no longer has its first {gone:,} records: what was sent there by them is not "
-                "recognised, and would be sent again."
-            )
+        notes += _expired_note(client, job.pipeline.sink.name)
     return VersionPlan(
         kind=kind,
         number=next_number(job),
@@ -137,35 +139,72 @@ def plan_version(
     )
 
 
-def check_older(plan: VersionPlan, *, drop_older: bool) -> None:
-    """Raises a sentence if the new table would lack rows of the old one and nobody has said that this is meant."""
+def check_older_records(plan: VersionPlan, *, drop_older: bool) -> None:
+    """Raise MissingOlderRecords if the new table would lack rows of the old one, unless that is intended."""
     if plan.dropped and not drop_older:
-        raise UserError(
-            f"A version replaces the whole table, and {plan.dropped:,} records before its beginning would not be in "
-            "it: the logs no longer have them. Nothing was changed. Say --drop-older if the table shall begin there.",
+        raise MissingOlderRecords(
+            f"The new version replaces the whole table and would lack {plan.dropped:,} older records: the logs no "
+            "longer hold them. Nothing was changed. Drop the older records if the table shall start there.",
             exit_code=2,
         )
 
 
-def check_ids(job: Job, plan: VersionPlan, spark: "SparkSession", *, without_id: str | None) -> None:
-    """Raises a sentence if rows for a topic have no ids, by which those that were sent would be known."""
-    if isinstance(job.pipeline.sink, Topic) and without_id is None:
-        rows = make_rows(job.pipeline, beside(job, plan.number), spark, job.brokers)
+def check_id_column(job: Job, plan: VersionPlan, spark: "SparkSession", *, missing_id: str | None) -> None:
+    """Raise MissingRecordIds if rows for a topic have no column `id`, unless `missing_id` says what becomes of them."""
+    if isinstance(job.pipeline.sink, Topic) and missing_id is None:
+        rows = make_rows(job.pipeline, shadow_version(job, plan.number), spark, job.brokers)
         if "id" not in rows.columns:
-            raise UserError(
-                f"The rows of {job.pipeline.name} have no column id, so nobody can say which of them were sent to "
+            raise MissingRecordIds(
+                f"The rows of {job.name} have no column id, so it is unknown which of them were sent to "
                 f"{job.pipeline.sink.name} before. Nothing was changed. Give each row an id that is the same whenever "
-                "the same records are read, or say --without-id skip or --without-id send.",
+                "the same records are read, or choose what becomes of rows with a missing id (skip or send).",
                 exit_code=2,
             )
 
 
 def next_number(job: Job) -> int:
-    """A number that no version of the pipeline or of its table ever had."""
+    """Return a number that no version of the pipeline or of its table ever had."""
     number = job.home.record().next_number()
     return max(number, next_version(job.pipeline.sink.path)) if isinstance(job.pipeline.sink, Table) else number
 
 
-def _where_it_stands(job: Job, client: Client, starts: Offsets) -> dict[TopicPartition, int]:
-    committed = client.committed(job.pipeline.group, starts)
-    return {place: committed[place].offset if place in committed else start for place, start in starts.items()}
+def plan_rebuild(job: Job, client: Client, *, is_stateful: bool) -> VersionPlan:
+    """Return the plan of a version that replaces the live one, whose checkpoint is lost.
+
+    State is built from the beginning of the logs. Without state the version starts at the group's offsets.
+    Raises MissingOlderRecords if the new table would lack rows, because the logs no longer hold their records.
+    """
+    bounds = read_log_bounds(job, client)
+    starts = resolve_target(client, ToEarliest(), bounds)
+    if not is_stateful:
+        starts = _committed(job, client, starts)
+    dropped = sum(starts.values())
+    if dropped and isinstance(job.pipeline.sink, Table):
+        raise MissingOlderRecords(
+            f"The checkpoint of {job.name} is missing, and the logs no longer hold the first {dropped:,} records: a "
+            "rebuilt table would lack the rows made of them. Nothing was changed. Restore the checkpoint, or replay "
+            "the pipeline and drop the older records."
+        )
+    return VersionPlan(
+        kind=ReplayKind.SWAP,
+        number=next_number(job),
+        starts=starts,
+        stops={partition: one.end for partition, one in bounds.items()},
+        is_stateful=is_stateful,
+    )
+
+
+def _committed(job: Job, client: Client, starts: Offsets) -> dict[TopicPartition, int]:
+    """Return the group's offsets, and the given ones for partitions where it has none."""
+    committed = client.committed(job.group, starts)
+    return {one: committed[one].offset if one in committed else start for one, start in starts.items()}
+
+
+def _expired_note(client: Client, topic: str) -> list[str]:
+    expired = sum(client.earliest(client.metadata([topic]).partitions(topic)).values())
+    if not expired:
+        return []
+    return [
+        f"The topic {topic} no longer has its first {expired:,} records: rows that were sent among them are not "
+        "recognised, and would be sent again."
+    ]
