@@ -14,7 +14,7 @@ from logmark.broker.api import describe_log_dirs, find_coordinator, offset_commi
 from logmark.broker.disk_probe import DiskProbe
 from logmark.broker.health import LISTED_MAX, STALLED_SECONDS
 from logmark.broker.server import Broker as Served
-from logmark.coordination.placement import partition_of
+from logmark.coordination.group_partition import partition_of_group
 from logmark.disk.files import RealFileSystem
 from logmark.errors import ErrorCode
 from logmark.log.cleaning import Cleaned, Done, Plan
@@ -155,7 +155,7 @@ def test_the_coordinators_whose_log_takes_no_records_are_named(
 ) -> None:
     wire.ask(find_coordinator, 2, key=GROUP)
     assert {"total": 50, "ready": 50, "troubled": []} == ask(wire)["coordinators"]
-    here = partition_of(GROUP)
+    here = partition_of_group(GROUP)
     files.fail_writes(f"__consumer_offsets-{here}/", errno.EIO)
     place = offset_commit.schema.RequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
     topic = offset_commit.schema.RequestTopic(name="orders", partitions=[place])

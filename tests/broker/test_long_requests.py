@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from logmark.broker import answers, connection, dispatch, shards
+from logmark.broker import answers, connection, dispatch
 from logmark.broker.api import (
     api_versions,
     create_partitions,
@@ -37,11 +37,15 @@ from logmark.broker.api import (
 )
 from logmark.broker.api import produce as produce_api
 from logmark.broker.config import BrokerConfig
+from logmark.broker.group_runtime import DELETED_AT_ONCE
+from logmark.broker.internal_partition import PartitionLog
 from logmark.broker.loops import new_event_loop
 from logmark.broker.pace import STEPS_IN_A_TURN
 from logmark.broker.server import Broker
-from logmark.broker.shards import FORGOTTEN_AT_ONCE, PartitionJournal
-from logmark.coordination.coordinator import Coordinator, GroupListing
+from logmark.coordination import runtime
+from logmark.coordination.group import GroupListing
+from logmark.coordination.group_coordinator import GroupCoordinator
+from logmark.coordination.internal_log import LogBatch
 from logmark.errors import ErrorCode
 from logmark.log.partition import Partition
 from logmark.wire import batches, codecs, frames, messages, produce
@@ -250,11 +254,11 @@ def test_the_loop_turns_while_a_request_of_thousands_is_answered(
 def test_the_loop_turns_while_thousands_of_groups_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count = 20 * STEPS_IN_A_TURN
 
-    def list_many(coordinator: Coordinator) -> list[GroupListing]:
+    def list_many(coordinator: GroupCoordinator) -> list[GroupListing]:
         return [GroupListing(id=f"g{number}", protocol_type="", state="Empty") for number in range(count // 50)]  # type: ignore[arg-type]
 
     async def work(broker: Broker, client: Client, turns: Turns) -> None:
-        monkeypatch.setattr(Coordinator, "list_groups", list_many)
+        monkeypatch.setattr(GroupCoordinator, "list_groups", list_many)
         turns.count(monkeypatch, list_groups.schema, "ResponseGroup")
         client.send(list_groups, 4, states_filter=[])
         await client.receive_frame()
@@ -779,14 +783,14 @@ def test_a_large_commit_is_one_batch_unless_it_has_much_metadata(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     portions: list[int] = []
-    append = PartitionJournal.append
+    append = PartitionLog.append
 
-    def noted(journal: PartitionJournal, entries: Any, *, now_ms: int) -> int:
-        portions.append(len(entries))
-        return append(journal, entries, now_ms=now_ms)
+    def noted(internal_log: PartitionLog, batch: LogBatch, *, now_ms: int) -> int:
+        portions.append(len(batch.records))
+        return append(internal_log, batch, now_ms=now_ms)
 
     async def work(broker: Broker, client: Client, turns: Turns) -> None:
-        monkeypatch.setattr(PartitionJournal, "append", noted)
+        monkeypatch.setattr(PartitionLog, "append", noted)
         await client.ask(offset_commit, 8, **commit_fields(commit_of(range(PARTITIONS))))
         assert [PARTITIONS] == portions, "half of a commit can be seen, or lost"
         portions.clear()
@@ -804,14 +808,14 @@ def test_offsets_of_thousands_of_partitions_expire_and_are_forgotten_in_portions
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(broker: Broker, client: Client, turns: Turns) -> None:
-        applied, expire = Turns(), Coordinator.expire_offsets
+        applied, expire = Turns(), GroupCoordinator.expire_offsets
         turning = asyncio.create_task(applied.run())
         for how in ("expire", "delete"):
             await client.ask(offset_commit, 8, **commit_fields(commit_of(range(PARTITIONS))))
-            applied.count(monkeypatch, Coordinator, "apply")
+            applied.count(monkeypatch, GroupCoordinator, "apply")
             if how == "expire":
                 monkeypatch.setattr(
-                    Coordinator,
+                    GroupCoordinator,
                     "expire_offsets",
                     lambda at, *, now_ms, **options: expire(at, now_ms=now_ms + 10**12, **options),
                 )
@@ -821,7 +825,7 @@ def test_offsets_of_thousands_of_partitions_expire_and_are_forgotten_in_portions
             while sum(applied.calls.values()) < PARTITIONS:
                 await asyncio.sleep(0)
             monkeypatch.undo()
-            assert applied.most == FORGOTTEN_AT_ONCE
+            assert applied.most == DELETED_AT_ONCE
             applied.calls.clear()
             answer = await client.ask(offset_fetch, 5, group_id="group", topics=None)
             assert not answer.topics
@@ -833,11 +837,11 @@ def test_offsets_of_thousands_of_partitions_expire_and_are_forgotten_in_portions
 def test_a_load_applies_some_records_in_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(broker: Broker, client: Client, turns: Turns) -> None:
         await client.ask(offset_commit, 8, **commit_fields(commit_of(range(PARTITIONS))))
-        (shard,) = (shard for shard in broker.groups._shards if shard.size_bytes)
-        shard._stop()
-        monkeypatch.setattr(shards, "LOAD_RECORDS", 300)
-        turns.count(monkeypatch, Coordinator, "apply")
-        await shard.load()
+        (loaded,) = (each for each in broker.groups._runtimes if each.size_bytes)
+        loaded._stop()
+        monkeypatch.setattr(runtime, "LOAD_FACTS", 300)
+        turns.count(monkeypatch, GroupCoordinator, "apply")
+        await loaded.load()
         assert PARTITIONS <= sum(turns.calls.values())
         assert 300 == turns.most
 

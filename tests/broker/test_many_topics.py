@@ -24,10 +24,10 @@ from logmark.broker.api import (
     offset_commit,
     offset_fetch,
 )
+from logmark.broker.group_runtime import DELETED_AT_ONCE
 from logmark.broker.logs import NewTopic, Topic
 from logmark.broker.pace import STEPS_IN_A_TURN
-from logmark.broker.shards import FORGOTTEN_AT_ONCE
-from logmark.coordination.coordinator import Coordinator
+from logmark.coordination.group_coordinator import GroupCoordinator
 from logmark.disk.files import RealFileSystem
 from logmark.errors import ErrorCode, Refused
 from logmark.log import checkpoints
@@ -553,20 +553,20 @@ def commit(served: Served, group: str, names: Sequence[str]) -> list[ErrorCode]:
 def test_groups_forget_a_thousand_topics_by_a_few_looks_at_their_offsets(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks: list[Coordinator] = []
-    forget = Coordinator.forget_topics
+    looks: list[GroupCoordinator] = []
+    forget = GroupCoordinator.forget_topics
 
-    def counted(coordinator: Coordinator, *arguments: Any, **options: Any) -> Any:
+    def counted(coordinator: GroupCoordinator, *arguments: Any, **options: Any) -> Any:
         looks.append(coordinator)
         return forget(coordinator, *arguments, **options)
 
     served.create(["kept", *NAMES])
     commit(served, "group", ["kept", *NAMES])
-    monkeypatch.setattr(Coordinator, "forget_topics", counted)
+    monkeypatch.setattr(GroupCoordinator, "forget_topics", counted)
 
     served.delete(NAMES)
 
-    assert 1 + COUNT // FORGOTTEN_AT_ONCE == len(looks), "only a shard with offsets looks, once for each portion"
+    assert 1 + COUNT // DELETED_AT_ONCE == len(looks), "only a shard with offsets looks, once for each portion"
     answer = served.wire.ask(offset_fetch, 5, group_id="group", topics=None)
     assert ["kept"] == [topic.name for topic in answer.topics]
 

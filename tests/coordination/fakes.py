@@ -6,7 +6,9 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 from logmark.clock import ManualClock
+from logmark.coordination.internal_log import LogBatch
 from logmark.errors import ErrorCode, LogFailed, Refused
+from logmark.log import disk_full
 from logmark.log.waiters import Callback
 
 Entry = tuple[bytes, bytes | None]
@@ -47,7 +49,7 @@ class FakeTimers:
         self.clock.advance(seconds=max(end_ms - self.clock.now_ms(), 0) / 1000)
 
 
-class FakeJournal:
+class FakeInternalLog:
     """An internal partition in memory: written at once, durable when the test says so, broken when it says so."""
 
     def __init__(self, entries: Sequence[Entry] = (), *, is_held: bool = False) -> None:
@@ -66,11 +68,11 @@ class FakeJournal:
     def size_bytes(self) -> int:
         return sum(len(key) + len(value or b"") for key, value in self.entries)
 
-    def append(self, entries: Sequence[Entry], *, now_ms: int) -> int:
+    def append(self, batch: LogBatch, *, now_ms: int) -> int:
         if self.failure is not None or self.fails_next_write:
             self.fail()
             raise LogFailed("no space left on device")
-        self.entries.extend(entries)
+        self.entries.extend(batch.records)  # type: ignore[arg-type]
         self.batch_ends.append(len(self.entries))
         if not self.is_held:
             self.sync()
@@ -85,7 +87,7 @@ class FakeJournal:
             self._waiters.append((next_offset, told))
         return True
 
-    def read(self) -> Iterator[Sequence[tuple[bytes | None, bytes | None]]]:
+    def read(self) -> Iterator[LogBatch]:
         self.reads += 1
         if self.fails_reads:
             raise LogFailed("input/output error")
@@ -93,7 +95,10 @@ class FakeJournal:
             # As a log does it: the disk's error is the cause of what it raises.
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, "cannot be read") from self.read_error
         for at in range(0, self.durable_end, 3):
-            yield self.entries[at : min(at + 3, self.durable_end)]
+            yield LogBatch(self.entries[at : min(at + 3, self.durable_end)])
+
+    def may_be_read_later(self, error: BaseException) -> bool:
+        return disk_full.is_passing(error)
 
     # What the test does
 
@@ -126,7 +131,7 @@ class FakeJournal:
         self.fails_next_write = self.fails_reads = False
         del self.entries[self.durable_end :]
 
-    def after_power_loss(self, *, surviving_batches: int) -> "FakeJournal":
+    def after_power_loss(self, *, surviving_batches: int) -> "FakeInternalLog":
         """What a restart finds: all that was durable, and perhaps some of what was only written."""
         ends = [end for end in self.batch_ends if end > self.durable_end][:surviving_batches]
-        return FakeJournal(self.entries[: ends[-1] if ends else self.durable_end], is_held=self.is_held)
+        return FakeInternalLog(self.entries[: ends[-1] if ends else self.durable_end], is_held=self.is_held)

@@ -2,71 +2,71 @@
 
 import pytest
 
-from logmark.coordination.commands import Leaver, Place
+from logmark.coordination.commands import Leaver, OffsetToCommit
 from logmark.coordination.facts import OffsetCommitted
 from logmark.coordination.group import GroupState
 from logmark.errors import ErrorCode
-from tests.coordination.desk import GROUP, Desk
+from tests.coordination.coordinator_driver import GROUP, CoordinatorDriver
 
-PLACE = Place("clicks", 0, 53)
+PLACE = OffsetToCommit("clicks", 0, 53)
 
 
 def test_a_place_is_kept_with_its_metadata_its_leader_epoch_and_its_time() -> None:
-    desk = Desk()
+    driver = CoordinatorDriver()
 
-    assert [ErrorCode.NONE] == desk.commit(Place("clicks", 3, 142, 0, "batch-42"))
+    assert [ErrorCode.NONE] == driver.commit(OffsetToCommit("clicks", 3, 142, 0, "batch-42"))
 
     assert [
         OffsetCommitted(
             group=GROUP, topic="clicks", partition=3, offset=142, leader_epoch=0, metadata="batch-42",
-            committed_at_ms=desk.clock.now_ms(),
+            committed_at_ms=driver.clock.now_ms(),
         )
-    ] == desk.facts
-    assert 142 == desk.offset("clicks", 3)
+    ] == driver.facts
+    assert 142 == driver.offset("clicks", 3)
 
 
 def test_a_commit_without_members_makes_a_group() -> None:
-    desk = Desk()
+    driver = CoordinatorDriver()
 
-    desk.commit(PLACE, group="tool")
+    driver.commit(PLACE, group="tool")
 
-    assert GroupState.EMPTY is desk.state("tool")
-    assert "" == desk.describe("tool").protocol_type
+    assert GroupState.EMPTY is driver.state("tool")
+    assert "" == driver.describe("tool").protocol_type
 
 
 def test_a_later_commit_replaces_an_earlier_one_also_with_a_lower_offset() -> None:
-    desk = Desk()
-    desk.commit(PLACE)
+    driver = CoordinatorDriver()
+    driver.commit(PLACE)
 
-    desk.commit(Place("clicks", 0, 5))
+    driver.commit(OffsetToCommit("clicks", 0, 5))
 
-    assert 5 == desk.offset("clicks", 0)
+    assert 5 == driver.offset("clicks", 0)
 
 
 def test_the_last_of_two_places_in_one_commit_stands() -> None:
-    desk = Desk()
+    driver = CoordinatorDriver()
 
-    desk.commit(PLACE, Place("clicks", 0, 54))
+    driver.commit(PLACE, OffsetToCommit("clicks", 0, 54))
 
-    assert 54 == desk.offset("clicks", 0)
+    assert 54 == driver.offset("clicks", 0)
 
 
 def test_offsets_beyond_any_32_bits_are_kept() -> None:
-    desk = Desk()
+    driver = CoordinatorDriver()
 
-    desk.commit(Place("clicks", 0, 259_000_000_000))
+    driver.commit(OffsetToCommit("clicks", 0, 259_000_000_000))
 
-    assert 259_000_000_000 == desk.offset("clicks", 0)
+    assert 259_000_000_000 == driver.offset("clicks", 0)
 
 
 @pytest.mark.parametrize("unknown_group_error", [ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.ILLEGAL_GENERATION])
 def test_a_generation_of_a_group_that_does_not_exist_is_refused(unknown_group_error: ErrorCode) -> None:
-    desk = Desk()
+    driver = CoordinatorDriver()
 
-    assert unknown_group_error == desk.commit(
+    assert unknown_group_error == driver.commit(
         PLACE, generation=0, member_id="m", unknown_group_error=unknown_group_error
     )
-    assert GroupState.DEAD is desk.state()
+    assert GroupState.DEAD is driver.state()
 
 
 @pytest.mark.parametrize(
@@ -84,36 +84,36 @@ def test_a_generation_of_a_group_that_does_not_exist_is_refused(unknown_group_er
 def test_a_group_at_work_takes_commits_of_its_generation_only(
     committer: dict[str, object], expected: ErrorCode
 ) -> None:
-    desk = Desk()
-    desk.stable("one")
+    driver = CoordinatorDriver()
+    driver.stable("one")
 
-    assert expected == desk.commit(PLACE, **committer)
-    assert desk.offset("clicks", 0) is None
+    assert expected == driver.commit(PLACE, **committer)
+    assert driver.offset("clicks", 0) is None
 
 
 def test_a_member_may_commit_while_the_others_join() -> None:
-    desk = Desk()
-    (member,) = desk.stable("one")
-    desk.join(client_id="two")
-    assert GroupState.PREPARING is desk.state()
+    driver = CoordinatorDriver()
+    (member,) = driver.stable("one")
+    driver.join(client_id="two")
+    assert GroupState.PREPARING is driver.state()
 
-    assert [ErrorCode.NONE] == desk.commit(PLACE, generation=1, member_id=member)
+    assert [ErrorCode.NONE] == driver.commit(PLACE, generation=1, member_id=member)
 
 
 def test_a_member_that_does_not_know_yet_what_it_owns_cannot_commit() -> None:
-    desk = Desk()
-    member = desk.joined(desk.join(settle=True)).member_id
+    driver = CoordinatorDriver()
+    member = driver.joined(driver.join(settle=True)).member_id
 
-    assert ErrorCode.REBALANCE_IN_PROGRESS == desk.commit(PLACE, generation=1, member_id=member)
+    assert ErrorCode.REBALANCE_IN_PROGRESS == driver.commit(PLACE, generation=1, member_id=member)
 
 
 def test_an_empty_group_takes_commits_without_members_only() -> None:
-    desk = Desk()
-    (member,) = desk.stable("one")
-    desk.leave(Leaver(member))
+    driver = CoordinatorDriver()
+    (member,) = driver.stable("one")
+    driver.leave(Leaver(member))
 
-    assert ErrorCode.UNKNOWN_MEMBER_ID == desk.commit(PLACE, generation=2, member_id=member)
-    assert [ErrorCode.NONE] == desk.commit(PLACE)
+    assert ErrorCode.UNKNOWN_MEMBER_ID == driver.commit(PLACE, generation=2, member_id=member)
+    assert [ErrorCode.NONE] == driver.commit(PLACE)
 
 
 @pytest.mark.parametrize(
@@ -127,36 +127,34 @@ def test_an_empty_group_takes_commits_without_members_only() -> None:
     ],
 )
 def test_metadata_is_limited_in_utf_16_code_units(metadata: str, expected: ErrorCode) -> None:
-    desk = Desk()
+    driver = CoordinatorDriver()
 
-    assert [expected] == desk.commit(Place("clicks", 0, 1, -1, metadata))
+    assert [expected] == driver.commit(OffsetToCommit("clicks", 0, 1, -1, metadata))
 
 
 def test_a_place_with_too_much_metadata_does_not_hold_up_the_others() -> None:
-    desk = Desk()
+    driver = CoordinatorDriver()
 
-    errors = desk.commit(Place("clicks", 0, 1, -1, "x" * 5000), Place("clicks", 1, 2))
+    errors = driver.commit(OffsetToCommit("clicks", 0, 1, -1, "x" * 5000), OffsetToCommit("clicks", 1, 2))
 
     assert [ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.NONE] == errors
-    assert (None, 2) == (desk.offset("clicks", 0), desk.offset("clicks", 1))
+    assert (None, 2) == (driver.offset("clicks", 0), driver.offset("clicks", 1))
 
 
 def test_groups_do_not_see_each_others_places() -> None:
-    desk = Desk()
-    desk.commit(Place("clicks", 0, 1000), group="billing")
-    desk.commit(Place("clicks", 0, 850), group="fraud")
+    driver = CoordinatorDriver()
+    driver.commit(OffsetToCommit("clicks", 0, 1000), group="billing")
+    driver.commit(OffsetToCommit("clicks", 0, 850), group="fraud")
 
-    assert (1000, 850, None) == (
-        desk.offset("clicks", 0, "billing"), desk.offset("clicks", 0, "fraud"), desk.offset("clicks", 0, "features")
-    )
+    assert [1000, 850, None] == [driver.offset("clicks", 0, group) for group in ("billing", "fraud", "features")]
 
 
 def test_a_load_finds_every_place() -> None:
-    desk = Desk()
+    driver = CoordinatorDriver()
     for partition in range(3):
-        desk.commit(Place("clicks", partition, partition * 10))
-    before = desk.places()
+        driver.commit(OffsetToCommit("clicks", partition, partition * 10))
+    before = driver.committed()
 
-    desk.reload()
+    driver.reload()
 
-    assert before == desk.places()
+    assert before == driver.committed()

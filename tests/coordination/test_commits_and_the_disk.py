@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from logmark.broker.api import describe_groups, find_coordinator, offset_commit, offset_fetch
-from logmark.coordination.placement import partition_of
+from logmark.coordination.group_partition import partition_of_group
 from logmark.disk.files import RealFileSystem
 from logmark.errors import ErrorCode
 from logmark.testing import Broker
@@ -18,7 +18,7 @@ from tests.coordination.wire import Wire
 from tests.harness.node import wait_until
 
 HERE, ELSEWHERE = "billing", "fraud"
-LOG = f"__consumer_offsets-{partition_of(HERE)}/"
+LOG = f"__consumer_offsets-{partition_of_group(HERE)}/"
 # The files of the write-ahead log that hold entries, not the recovery points beside them.
 WAL = "logmark.wal/0"
 # Without the next one, which is made in the background and may fail by itself.
@@ -69,7 +69,7 @@ def place_in(answer: Any) -> int:
 
 
 def test_partitions_differ() -> None:
-    assert partition_of(HERE) != partition_of(ELSEWHERE)
+    assert partition_of_group(HERE) != partition_of_group(ELSEWHERE)
 
 
 def test_while_the_sync_is_held_back_there_is_no_answer_and_nobody_sees_the_commit(
@@ -253,7 +253,7 @@ def test_a_write_that_the_disk_fails_is_one_event_which_says_what_it_means_and_w
             assert ErrorCode.NONE != error_of(wire.ask(offset_commit, 8, **commit(HERE, 54)))
 
         (event,) = events(caplog)
-    assert f"The disk failed the log of __consumer_offsets-{partition_of(HERE)}" in event
+    assert f"The disk failed the log of __consumer_offsets-{partition_of_group(HERE)}" in event
     assert "what was acknowledged is kept" in event
     assert "Its consumer groups cannot commit until then." in event
     assert "repair it" in event

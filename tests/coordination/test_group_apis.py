@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from logmark.broker import groups, shards
+from logmark.broker import groups, internal_partition
 from logmark.broker.api import (
     delete_groups,
     describe_groups,
@@ -24,7 +24,7 @@ from logmark.broker.api import (
 )
 from logmark.errors import ErrorCode
 from logmark.testing import Broker
-from tests.coordination.desk import subscription
+from tests.coordination.coordinator_driver import subscription
 from tests.coordination.wire import Wire
 
 NAMES = (f"group-{number}" for number in itertools.count())
@@ -482,7 +482,7 @@ def test_a_week_of_idleness_is_forgotten() -> None:
 
 def test_large_journals_are_loaded_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "LOAD_AT_START_BYTES", 0)
-    monkeypatch.setattr(shards, "LOAD_BYTES", 200)
+    monkeypatch.setattr(internal_partition, "LOAD_BYTES", 200)
     with Broker({"group.initial.rebalance.delay.ms": "0"}) as broker:
         broker.create_topic("clicks")
         wire = Wire(broker)

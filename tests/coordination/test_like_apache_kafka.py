@@ -21,7 +21,7 @@ from logmark.broker.api import (
     sync_group,
 )
 from logmark.wire.messages import Message
-from tests.coordination.desk import subscription
+from tests.coordination.coordinator_driver import subscription
 from tests.coordination.wire import Wire
 from tests.harness.brokers import BrokerUnderTest
 

@@ -2,109 +2,109 @@
 
 import pytest
 
-from logmark.coordination.commands import Leaver, Place
+from logmark.coordination.commands import Leaver, OffsetToCommit
 from logmark.coordination.facts import GroupRecorded
 from logmark.coordination.group import GroupState
 from logmark.errors import ErrorCode
-from tests.coordination.desk import GROUP, Desk
+from tests.coordination.coordinator_driver import GROUP, CoordinatorDriver
 
-PLACE = Place("clicks", 0, 5)
+PLACE = OffsetToCommit("clicks", 0, 5)
 
 
 @pytest.mark.parametrize(
     "sign",
     [
-        lambda desk, member: desk.heartbeat(member, 1),
-        lambda desk, member: desk.commit(PLACE, generation=1, member_id=member),
-        lambda desk, member: desk.sync(member, 1),
-        lambda desk, member: desk.join(member),
+        lambda driver, member: driver.heartbeat(member, 1),
+        lambda driver, member: driver.commit(PLACE, generation=1, member_id=member),
+        lambda driver, member: driver.sync(member, 1),
+        lambda driver, member: driver.join(member),
     ],
     ids=["heartbeat", "commit", "sync", "join"],
 )
 def test_every_sign_of_life_starts_a_new_session(sign) -> None:  # type: ignore[no-untyped-def]
-    desk = Desk()
-    leader, follower = desk.stable("one", "two")
-    desk.pass_time(9_000)
-    desk.heartbeat(leader, 1)
-    sign(desk, follower)
+    driver = CoordinatorDriver()
+    leader, follower = driver.stable("one", "two")
+    driver.pass_time(9_000)
+    driver.heartbeat(leader, 1)
+    sign(driver, follower)
 
-    desk.pass_time(9_999)
-    desk.heartbeat(leader, 1)
-    assert ErrorCode.NONE == desk.heartbeat(follower, 1)
+    driver.pass_time(9_999)
+    driver.heartbeat(leader, 1)
+    assert ErrorCode.NONE == driver.heartbeat(follower, 1)
 
 
 def test_a_silent_member_is_out_after_its_session() -> None:
-    desk = Desk()
-    leader, follower = desk.stable("one", "two")
-    desk.pass_time(9_999)
-    desk.heartbeat(leader, 1)
-    assert GroupState.STABLE is desk.state()
+    driver = CoordinatorDriver()
+    leader, follower = driver.stable("one", "two")
+    driver.pass_time(9_999)
+    driver.heartbeat(leader, 1)
+    assert GroupState.STABLE is driver.state()
 
-    desk.pass_time(1)
+    driver.pass_time(1)
 
-    assert ErrorCode.UNKNOWN_MEMBER_ID == desk.heartbeat(follower, 1)
-    assert ErrorCode.REBALANCE_IN_PROGRESS == desk.heartbeat(leader, 1)
+    assert ErrorCode.UNKNOWN_MEMBER_ID == driver.heartbeat(follower, 1)
+    assert ErrorCode.REBALANCE_IN_PROGRESS == driver.heartbeat(leader, 1)
 
 
 def test_a_group_is_empty_when_its_last_member_is_out() -> None:
-    desk = Desk()
-    desk.stable("one")
+    driver = CoordinatorDriver()
+    driver.stable("one")
 
-    desk.pass_time(10_000)
+    driver.pass_time(10_000)
 
-    assert GroupState.EMPTY is desk.state()
-    assert desk.facts[-1] == GroupRecorded(
+    assert GroupState.EMPTY is driver.state()
+    assert driver.facts[-1] == GroupRecorded(
         group=GROUP, generation=2, protocol_type="consumer", protocol=None, leader=None,
-        state_changed_at_ms=desk.clock.now_ms(),
+        state_changed_at_ms=driver.clock.now_ms(),
     )
 
 
 def test_a_member_that_waits_for_others_needs_no_heartbeat() -> None:
-    desk = Desk()
-    leader, follower = desk.stable("one", "two", rebalance_timeout_ms=60_000)
-    again = desk.join(leader)
+    driver = CoordinatorDriver()
+    leader, follower = driver.stable("one", "two", rebalance_timeout_ms=60_000)
+    again = driver.join(leader)
     for _ in range(4):
-        desk.pass_time(5_000)
-        desk.heartbeat(follower, 1)
-    assert desk.waits(again)
+        driver.pass_time(5_000)
+        driver.heartbeat(follower, 1)
+    assert driver.waits(again)
 
-    desk.join(follower)
+    driver.join(follower)
 
-    assert 2 == desk.joined(again).generation
+    assert 2 == driver.joined(again).generation
 
 
 def test_members_have_a_fresh_session_after_a_load() -> None:
-    desk = Desk()
-    leader, follower = desk.stable("one", "two")
-    desk.pass_time(9_000)
-    desk.reload()
+    driver = CoordinatorDriver()
+    leader, follower = driver.stable("one", "two")
+    driver.pass_time(9_000)
+    driver.reload()
 
-    desk.pass_time(9_999)
-    assert ErrorCode.NONE == desk.heartbeat(leader, 1) == desk.heartbeat(follower, 1)
+    driver.pass_time(9_999)
+    assert ErrorCode.NONE == driver.heartbeat(leader, 1) == driver.heartbeat(follower, 1)
 
 
 def test_members_that_do_not_come_back_after_a_load_are_out() -> None:
-    desk = Desk()
-    desk.stable("one", "two")
-    desk.reload()
+    driver = CoordinatorDriver()
+    driver.stable("one", "two")
+    driver.reload()
 
-    desk.pass_time(10_000)
-    desk.pass_time(60_000)
+    driver.pass_time(10_000)
+    driver.pass_time(60_000)
 
-    assert GroupState.EMPTY is desk.state()
+    assert GroupState.EMPTY is driver.state()
 
 
 def test_a_loaded_group_goes_on_where_it_was() -> None:
-    desk = Desk()
-    leader, follower = desk.stable("one", "two")
+    driver = CoordinatorDriver()
+    leader, follower = driver.stable("one", "two")
 
-    desk.reload()
+    driver.reload()
 
-    assert b"two-id2" == desk.assignment(desk.sync(follower, 1))
-    assert [ErrorCode.NONE] == desk.commit(PLACE, generation=1, member_id=leader)
-    new = desk.join(client_id="three")
-    desk.join(leader), desk.join(follower)
-    assert 2 == desk.joined(new).generation
+    assert b"two-id2" == driver.assignment(driver.sync(follower, 1))
+    assert [ErrorCode.NONE] == driver.commit(PLACE, generation=1, member_id=leader)
+    new = driver.join(client_id="three")
+    driver.join(leader), driver.join(follower)
+    assert 2 == driver.joined(new).generation
 
 
 @pytest.mark.parametrize(
@@ -121,82 +121,82 @@ def test_a_loaded_group_goes_on_where_it_was() -> None:
 def test_a_heartbeat_counts_only_for_a_member_of_this_generation(
     member: str, generation: int, instance: str | None, group: str, expected: ErrorCode
 ) -> None:
-    desk = Desk()
-    desk.stable("one")
+    driver = CoordinatorDriver()
+    driver.stable("one")
 
-    assert expected == desk.heartbeat(member, generation, instance, group)
+    assert expected == driver.heartbeat(member, generation, instance, group)
 
 
 def test_a_heartbeat_before_the_assignment_counts() -> None:
-    desk = Desk()
-    member = desk.joined(desk.join(settle=True)).member_id
+    driver = CoordinatorDriver()
+    member = driver.joined(driver.join(settle=True)).member_id
 
-    assert ErrorCode.NONE == desk.heartbeat(member, 1)
+    assert ErrorCode.NONE == driver.heartbeat(member, 1)
 
 
 def test_a_leaver_is_out_at_once() -> None:
-    desk = Desk()
-    leader, follower = desk.stable("one", "two")
+    driver = CoordinatorDriver()
+    leader, follower = driver.stable("one", "two")
 
-    assert [ErrorCode.NONE] == desk.leave(Leaver(leader))
+    assert [ErrorCode.NONE] == driver.leave(Leaver(leader))
 
-    assert ErrorCode.REBALANCE_IN_PROGRESS == desk.heartbeat(follower, 1)
-    assert follower == desk.joined(desk.join(follower)).leader
+    assert ErrorCode.REBALANCE_IN_PROGRESS == driver.heartbeat(follower, 1)
+    assert follower == driver.joined(driver.join(follower)).leader
 
 
 def test_the_last_leaver_leaves_an_empty_group_in_a_new_generation() -> None:
-    desk = Desk()
-    (member,) = desk.stable("one")
+    driver = CoordinatorDriver()
+    (member,) = driver.stable("one")
 
-    desk.leave(Leaver(member))
+    driver.leave(Leaver(member))
 
-    assert GroupState.EMPTY is desk.state()
-    desk.reload()
-    assert GroupState.EMPTY is desk.state()
-    assert 3 == desk.joined(desk.join(settle=True)).generation
+    assert GroupState.EMPTY is driver.state()
+    driver.reload()
+    assert GroupState.EMPTY is driver.state()
+    assert 3 == driver.joined(driver.join(settle=True)).generation
 
 
 def test_a_leaver_that_waits_is_told_that_it_is_unknown() -> None:
-    desk = Desk()
-    (old,) = desk.stable("one")
-    new = desk.join(client_id="two")
+    driver = CoordinatorDriver()
+    (old,) = driver.stable("one")
+    new = driver.join(client_id="two")
 
-    desk.leave(Leaver("two-id2"))
+    driver.leave(Leaver("two-id2"))
 
-    assert ErrorCode.UNKNOWN_MEMBER_ID == desk.error(new)
-    assert 2 == desk.joined(desk.join(old)).generation
+    assert ErrorCode.UNKNOWN_MEMBER_ID == driver.error(new)
+    assert 2 == driver.joined(driver.join(old)).generation
 
 
 def test_an_id_that_was_not_joined_with_can_be_given_back() -> None:
-    desk = Desk()
-    asked = desk.joined(desk.join(must_know_its_id=True))
+    driver = CoordinatorDriver()
+    asked = driver.joined(driver.join(must_know_its_id=True))
 
-    assert [ErrorCode.NONE] == desk.leave(Leaver(asked.member_id))
-    assert ErrorCode.UNKNOWN_MEMBER_ID == desk.error(desk.join(asked.member_id))
+    assert [ErrorCode.NONE] == driver.leave(Leaver(asked.member_id))
+    assert ErrorCode.UNKNOWN_MEMBER_ID == driver.error(driver.join(asked.member_id))
 
 
 def test_the_last_absentee_that_leaves_lets_the_others_go_on() -> None:
-    desk = Desk()
-    leader, follower = desk.stable("one", "two")
-    again = desk.join(leader)
-    assert desk.waits(again)
+    driver = CoordinatorDriver()
+    leader, follower = driver.stable("one", "two")
+    again = driver.join(leader)
+    assert driver.waits(again)
 
-    desk.leave(Leaver(follower))
+    driver.leave(Leaver(follower))
 
-    assert 2 == desk.joined(again).generation
+    assert 2 == driver.joined(again).generation
 
 
 def test_each_leaver_gets_its_own_answer() -> None:
-    desk = Desk()
-    leader, follower = desk.stable("one", "two")
+    driver = CoordinatorDriver()
+    leader, follower = driver.stable("one", "two")
 
-    errors = desk.leave(Leaver(leader), Leaver("stranger"), Leaver("", "no-instance"), Leaver(follower))
+    errors = driver.leave(Leaver(leader), Leaver("stranger"), Leaver("", "no-instance"), Leaver(follower))
 
     assert [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NONE] == errors
-    assert GroupState.EMPTY is desk.state()
+    assert GroupState.EMPTY is driver.state()
 
 
 def test_nobody_can_leave_a_group_that_does_not_exist() -> None:
-    desk = Desk()
+    driver = CoordinatorDriver()
 
-    assert [ErrorCode.UNKNOWN_MEMBER_ID] == desk.leave(Leaver("m"), group="nobody")
+    assert [ErrorCode.UNKNOWN_MEMBER_ID] == driver.leave(Leaver("m"), group="nobody")

@@ -5,36 +5,36 @@ import pytest
 from logmark.coordination.facts import GroupRecorded
 from logmark.coordination.group import GroupState
 from logmark.errors import ErrorCode
-from tests.coordination.desk import GROUP, Desk
+from tests.coordination.coordinator_driver import GROUP, CoordinatorDriver
 
 
-def completing(desk: Desk) -> tuple[str, str]:
+def completing(driver: CoordinatorDriver) -> tuple[str, str]:
     """A group whose leader has yet to assign: the ids of the leader and of a follower."""
-    tickets = desk.join(client_id="one"), desk.join(client_id="two")
-    desk.pass_time(0)
-    leader, follower = (desk.joined(ticket).member_id for ticket in tickets)
-    assert GroupState.COMPLETING is desk.state()
+    tickets = driver.join(client_id="one"), driver.join(client_id="two")
+    driver.pass_time(0)
+    leader, follower = (driver.joined(ticket).member_id for ticket in tickets)
+    assert GroupState.COMPLETING is driver.state()
     return leader, follower
 
 
 def test_members_wait_for_the_leader_and_get_what_it_assigned() -> None:
-    desk = Desk()
-    leader, follower = completing(desk)
+    driver = CoordinatorDriver()
+    leader, follower = completing(driver)
 
-    waiting = desk.sync(follower, 1)
-    assert desk.waits(waiting)
-    brought = desk.sync(leader, 1, {leader: b"P0", follower: b"P1"})
+    waiting = driver.sync(follower, 1)
+    assert driver.waits(waiting)
+    brought = driver.sync(leader, 1, {leader: b"P0", follower: b"P1"})
 
-    assert (b"P0", b"P1") == (desk.assignment(brought), desk.assignment(waiting))
-    assert GroupState.STABLE is desk.state()
+    assert (b"P0", b"P1") == (driver.assignment(brought), driver.assignment(waiting))
+    assert GroupState.STABLE is driver.state()
 
 
 def test_the_assignment_is_recorded_with_its_generation() -> None:
-    desk = Desk()
-    leader, follower = completing(desk)
-    desk.sync(leader, 1, {leader: b"P0", follower: b"P1"})
+    driver = CoordinatorDriver()
+    leader, follower = completing(driver)
+    driver.sync(leader, 1, {leader: b"P0", follower: b"P1"})
 
-    fact = desk.facts[-1]
+    fact = driver.facts[-1]
 
     assert isinstance(fact, GroupRecorded)
     assert (1, "consumer", "range", leader) == (fact.generation, fact.protocol_type, fact.protocol, fact.leader)
@@ -42,21 +42,21 @@ def test_the_assignment_is_recorded_with_its_generation() -> None:
 
 
 def test_a_member_that_the_leader_left_out_owns_nothing() -> None:
-    desk = Desk()
-    leader, follower = completing(desk)
-    waiting = desk.sync(follower, 1)
+    driver = CoordinatorDriver()
+    leader, follower = completing(driver)
+    waiting = driver.sync(follower, 1)
 
-    desk.sync(leader, 1, {leader: b"P0", "nobody": b"P9"})
+    driver.sync(leader, 1, {leader: b"P0", "nobody": b"P9"})
 
-    assert b"" == desk.assignment(waiting)
+    assert b"" == driver.assignment(waiting)
 
 
 def test_who_syncs_late_gets_the_stored_assignment() -> None:
-    desk = Desk()
-    leader, follower = completing(desk)
-    desk.sync(leader, 1, {leader: b"P0", follower: b"P1"})
+    driver = CoordinatorDriver()
+    leader, follower = completing(driver)
+    driver.sync(leader, 1, {leader: b"P0", follower: b"P1"})
 
-    assert b"P1" == desk.assignment(desk.sync(follower, 1))
+    assert b"P1" == driver.assignment(driver.sync(follower, 1))
 
 
 @pytest.mark.parametrize(
@@ -72,94 +72,94 @@ def test_who_syncs_late_gets_the_stored_assignment() -> None:
     ],
 )
 def test_a_sync_that_cannot_be_is_refused(changes: dict[str, object], expected: ErrorCode) -> None:
-    desk = Desk()
-    leader, _ = completing(desk)
+    driver = CoordinatorDriver()
+    leader, _ = completing(driver)
     values: dict[str, object] = {"member_id": leader, "generation": 1, "group": GROUP} | changes
 
-    assert expected == desk.error(desk.sync(**values))  # type: ignore[arg-type]
+    assert expected == driver.error(driver.sync(**values))  # type: ignore[arg-type]
 
 
 def test_a_sync_while_others_join_is_told_to_join() -> None:
-    desk = Desk()
-    leader, _ = desk.stable("one", "two")
-    desk.join(client_id="three")
+    driver = CoordinatorDriver()
+    leader, _ = driver.stable("one", "two")
+    driver.join(client_id="three")
 
-    assert ErrorCode.REBALANCE_IN_PROGRESS == desk.error(desk.sync(leader, 1))
+    assert ErrorCode.REBALANCE_IN_PROGRESS == driver.error(driver.sync(leader, 1))
 
 
 def test_a_member_of_an_empty_group_is_unknown() -> None:
-    desk = Desk()
-    desk.commit(group=GROUP)
+    driver = CoordinatorDriver()
+    driver.commit(group=GROUP)
 
-    assert ErrorCode.UNKNOWN_MEMBER_ID == desk.error(desk.sync("m", 1))
+    assert ErrorCode.UNKNOWN_MEMBER_ID == driver.error(driver.sync("m", 1))
 
 
 def test_a_join_before_the_assignment_sends_the_waiting_back_to_join() -> None:
-    desk = Desk()
-    _, follower = completing(desk)
-    waiting = desk.sync(follower, 1)
+    driver = CoordinatorDriver()
+    _, follower = completing(driver)
+    waiting = driver.sync(follower, 1)
 
-    desk.join(client_id="three")
+    driver.join(client_id="three")
 
-    assert ErrorCode.REBALANCE_IN_PROGRESS == desk.error(waiting)
-    assert GroupState.PREPARING is desk.state()
+    assert ErrorCode.REBALANCE_IN_PROGRESS == driver.error(waiting)
+    assert GroupState.PREPARING is driver.state()
 
 
 def test_a_leader_that_never_assigns_is_out_after_the_rebalance_timeout() -> None:
-    desk = Desk()
-    leader, follower = completing(desk)
-    waiting = desk.sync(follower, 1)
+    driver = CoordinatorDriver()
+    leader, follower = completing(driver)
+    waiting = driver.sync(follower, 1)
     for _ in range(12):
-        desk.heartbeat(leader, 1)
-        desk.pass_time(5_000)
+        driver.heartbeat(leader, 1)
+        driver.pass_time(5_000)
 
-    assert ErrorCode.REBALANCE_IN_PROGRESS == desk.error(waiting)
-    assert ErrorCode.UNKNOWN_MEMBER_ID == desk.heartbeat(leader, 1)
-    assert follower == desk.joined(desk.join(follower)).leader
+    assert ErrorCode.REBALANCE_IN_PROGRESS == driver.error(waiting)
+    assert ErrorCode.UNKNOWN_MEMBER_ID == driver.heartbeat(leader, 1)
+    assert follower == driver.joined(driver.join(follower)).leader
 
 
 def test_a_member_that_never_asks_for_its_assignment_is_out_after_the_rebalance_timeout() -> None:
-    desk = Desk()
-    leader, follower = completing(desk)
-    desk.sync(leader, 1, {leader: b"P0", follower: b"P1"})
+    driver = CoordinatorDriver()
+    leader, follower = completing(driver)
+    driver.sync(leader, 1, {leader: b"P0", follower: b"P1"})
     for _ in range(12):
-        desk.heartbeat(leader, 1)
-        desk.heartbeat(follower, 1)
-        desk.pass_time(5_000)
+        driver.heartbeat(leader, 1)
+        driver.heartbeat(follower, 1)
+        driver.pass_time(5_000)
 
-    assert ErrorCode.UNKNOWN_MEMBER_ID == desk.heartbeat(follower, 1)
-    assert ErrorCode.REBALANCE_IN_PROGRESS == desk.heartbeat(leader, 1)
+    assert ErrorCode.UNKNOWN_MEMBER_ID == driver.heartbeat(follower, 1)
+    assert ErrorCode.REBALANCE_IN_PROGRESS == driver.heartbeat(leader, 1)
 
 
 def test_nobody_is_out_when_everybody_synced_in_time() -> None:
-    desk = Desk()
-    leader, follower = desk.stable("one", "two")
+    driver = CoordinatorDriver()
+    leader, follower = driver.stable("one", "two")
     for _ in range(30):
-        assert ErrorCode.NONE == desk.heartbeat(leader, 1) == desk.heartbeat(follower, 1)
-        desk.pass_time(5_000)
+        assert ErrorCode.NONE == driver.heartbeat(leader, 1) == driver.heartbeat(follower, 1)
+        driver.pass_time(5_000)
 
 
 def test_a_member_may_wait_longer_for_the_leader_than_its_session() -> None:
-    desk = Desk()
-    leader, follower = completing(desk)
-    waiting = desk.sync(follower, 1)
+    driver = CoordinatorDriver()
+    leader, follower = completing(driver)
+    waiting = driver.sync(follower, 1)
     for _ in range(4):
-        desk.heartbeat(leader, 1)
-        desk.pass_time(5_000)
+        driver.heartbeat(leader, 1)
+        driver.pass_time(5_000)
 
-    desk.sync(leader, 1, {leader: b"P0", follower: b"P1"})
+    driver.sync(leader, 1, {leader: b"P0", follower: b"P1"})
 
-    assert b"P1" == desk.assignment(waiting)
-    desk.pass_time(9_999)
-    assert ErrorCode.NONE == desk.heartbeat(follower, 1)
+    assert b"P1" == driver.assignment(waiting)
+    driver.pass_time(9_999)
+    assert ErrorCode.NONE == driver.heartbeat(follower, 1)
 
 
 def test_the_same_member_syncing_twice_is_answered_twice() -> None:
-    desk = Desk()
-    leader, follower = completing(desk)
-    first, second = desk.sync(follower, 1), desk.sync(follower, 1)
+    driver = CoordinatorDriver()
+    leader, follower = completing(driver)
+    first, second = driver.sync(follower, 1), driver.sync(follower, 1)
 
-    desk.sync(leader, 1, {follower: b"P1"})
+    driver.sync(leader, 1, {follower: b"P1"})
 
-    assert ErrorCode.REBALANCE_IN_PROGRESS == desk.error(first)
-    assert b"P1" == desk.assignment(second)
+    assert ErrorCode.REBALANCE_IN_PROGRESS == driver.error(first)
+    assert b"P1" == driver.assignment(second)

@@ -19,10 +19,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from logmark.broker.group_runtime import GroupRuntime
 from logmark.broker.pace import run_at_once
-from logmark.broker.shards import Shard
 from logmark.clock import ManualClock
-from logmark.coordination import journal
+from logmark.coordination import group_records
 from logmark.coordination.commands import (
     CommitOffsets,
     DeleteOffsets,
@@ -32,18 +32,18 @@ from logmark.coordination.commands import (
     Leave,
     Leaver,
     OffsetsCommitted,
-    Place,
+    OffsetToCommit,
     Protocol,
     Sync,
     Synced,
 )
-from logmark.coordination.coordinator import Coordinator
 from logmark.coordination.facts import GroupForgotten, GroupRecorded, OffsetCommitted
 from logmark.coordination.group import GroupState
-from logmark.coordination.rebalance import GroupSettings
+from logmark.coordination.group_coordinator import GroupCoordinator
+from logmark.coordination.settings import GroupSettings
 from logmark.errors import ErrorCode, Refused
-from tests.coordination.desk import subscription
-from tests.coordination.fakes import Entry, FakeJournal, FakeTimers
+from tests.coordination.coordinator_driver import subscription
+from tests.coordination.fakes import Entry, FakeInternalLog, FakeTimers
 from tests.harness.searches import examples
 
 GROUP = "billing"
@@ -82,10 +82,10 @@ class Told:
         assert len(partitions) == len(set(partitions)), f"two owners in generation {generation}: {owners}"
 
 
-def load(entries: list[Entry]) -> Coordinator:
-    coordinator = Coordinator(GROUP_SETTINGS, new_id=str)
+def load(entries: list[Entry]) -> GroupCoordinator:
+    coordinator = GroupCoordinator(GROUP_SETTINGS, new_id=str)
     for key, value in entries:
-        fact = journal.decode(key, value)
+        fact = group_records.decode(key, value)
         assert fact is not None
         coordinator.apply(fact)
     return coordinator
@@ -97,16 +97,16 @@ class GroupsUnderFaults(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.clock = ManualClock()
         self.timers = FakeTimers(self.clock)
-        self.journal = FakeJournal(is_held=True)
+        self.journal = FakeInternalLog(is_held=True)
         self.clients = [Client(name=f"c{n}", instance_id=instance) for n, instance in enumerate(INSTANCES)]
         self.ids = itertools.count(1)
         self.commits = itertools.count(1)
         self.told: dict[int, Told] = {}
         self.unanswered: list[tuple[asyncio.Future[Any], Any]] = []
-        self.shard = self.new_shard()
+        self.runtime = self.new_runtime()
 
-    def new_shard(self) -> Shard:
-        shard = Shard(
+    def new_runtime(self) -> GroupRuntime:
+        runtime = GroupRuntime(
             0,
             self.journal,
             settings=GROUP_SETTINGS,
@@ -115,8 +115,8 @@ class GroupsUnderFaults(RuleBasedStateMachine):
             has_topic=lambda name: True,
             new_id=lambda: str(next(self.ids)),
         )
-        self.run(shard.load_now)
-        return shard
+        self.run(runtime.load_now)
+        return runtime
 
     def run(self, act) -> Any:  # type: ignore[no-untyped-def]
         """Does something on the loop, and lets everything happen that follows at once."""
@@ -137,7 +137,7 @@ class GroupsUnderFaults(RuleBasedStateMachine):
 
     def ask(self, decide, check) -> asyncio.Future[Any] | None:  # type: ignore[no-untyped-def]
         """Asks, and holds the answer against the durable journal when it comes."""
-        future: asyncio.Future[Any] | None = self.run(lambda: self.shard.ask(decide))
+        future: asyncio.Future[Any] | None = self.run(lambda: self.runtime.ask(decide))
         if future is not None:
             self.unanswered.append((future, check))
         return future
@@ -175,11 +175,11 @@ class GroupsUnderFaults(RuleBasedStateMachine):
         return self.journal.entries[: self.journal.durable_end]
 
     def durable_facts(self) -> list[Any]:
-        return [journal.decode(*entry) for entry in self.durable]
+        return [group_records.decode(*entry) for entry in self.durable]
 
     def start_of_life(self) -> int:
         """Return where in the journal the group's present life starts: after each deletion generations count anew."""
-        facts = [journal.decode(*entry) for entry in self.journal.entries]
+        facts = [group_records.decode(*entry) for entry in self.journal.entries]
         return max((at + 1 for at, fact in enumerate(facts) if isinstance(fact, GroupForgotten)), default=0)
 
     def durable_facts_of_life(self, start: int) -> list[Any]:
@@ -301,8 +301,8 @@ class GroupsUnderFaults(RuleBasedStateMachine):
 
     def commit(self, partition: int, offset: int, *, generation: int, member_id: str) -> None:
         name = str(next(self.commits))
-        place = Place("clicks", partition, offset, 0, name)
-        command = CommitOffsets(group=GROUP, generation=generation, member_id=member_id, places=(place,))
+        committed = OffsetToCommit("clicks", partition, offset, 0, name)
+        command = CommitOffsets(group=GROUP, generation=generation, member_id=member_id, offsets=(committed,))
 
         def check(answer: OffsetsCommitted) -> None:
             assert (ErrorCode.NONE,) == answer.errors
@@ -343,14 +343,14 @@ class GroupsUnderFaults(RuleBasedStateMachine):
                 assert loaded.describe(GROUP) == description
 
         future = self.run(
-            lambda: self.shard.read(lambda at: (dict(at.committed_offsets(GROUP)), at.describe(GROUP)))
+            lambda: self.runtime.read(lambda at: (dict(at.committed_offsets(GROUP)), at.describe(GROUP)))
         )
         if future is not None:
             self.unanswered.append((future, check))
 
     @rule()
     def expire_offsets(self) -> None:
-        self.run(lambda: run_at_once(self.shard.expire_offsets()))
+        self.run(lambda: run_at_once(self.runtime.expire_offsets()))
 
     # The world
 
@@ -382,12 +382,12 @@ class GroupsUnderFaults(RuleBasedStateMachine):
 
     @rule(surviving=st.integers(0, 3))
     def the_power_fails(self, surviving: int) -> None:
-        self.run(self.shard.close)
+        self.run(self.runtime.close)
         self.journal = self.journal.after_power_loss(surviving_batches=surviving)
         self.unanswered.clear()
         for client in self.clients:
             client.joining = client.syncing = None
-        self.shard = self.new_shard()
+        self.runtime = self.new_runtime()
 
     # What always holds
 
@@ -397,7 +397,7 @@ class GroupsUnderFaults(RuleBasedStateMachine):
 
     @invariant()
     def the_live_state_is_what_was_written(self) -> None:
-        coordinator = self.shard._coordinator
+        coordinator = self.runtime._coordinator
         if coordinator is None:
             return
         loaded = load(self.durable if self.journal.failure is not None else self.journal.entries)
@@ -414,7 +414,7 @@ class GroupsUnderFaults(RuleBasedStateMachine):
             self.journal.is_held = False
             self.come_to_rest()
         finally:
-            self.run(self.shard.close)
+            self.run(self.runtime.close)
             self.loop.close()
 
     def come_to_rest(self) -> None:
@@ -448,7 +448,7 @@ class GroupsUnderFaults(RuleBasedStateMachine):
             member_id=client.member_id,
             instance_id=client.instance_id,
         )
-        future = self.run(lambda: self.shard.ask(lambda at, ticket, now: at.heartbeat(command, ticket, now_ms=now)))
+        future = self.run(lambda: self.runtime.ask(lambda at, ticket, now: at.heartbeat(command, ticket, now_ms=now)))
         if future is None or not future.done():
             return False  # not now, or not yet: it will ask again
         answer = _result(future)

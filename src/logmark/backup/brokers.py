@@ -19,9 +19,9 @@ from logmark.client.client import Client
 from logmark.client.errors import BrokerUnreachable, OffsetOutOfRange, RefusedByBroker, UnknownTopic
 from logmark.client.metadata import ClusterMetadata, TopicMetadata
 from logmark.clock import Clock
-from logmark.coordination import journal
+from logmark.coordination import group_records
 from logmark.coordination.facts import GroupRecorded, OffsetCommitted
-from logmark.coordination.placement import partition_of
+from logmark.coordination.group_partition import partition_of_group
 from logmark.errors import Refused, UserError
 from logmark.log import settings
 from logmark.log.catalog import PARTITIONS_MAX, PRODUCER_ID_BASE, Entry, new_id
@@ -300,7 +300,7 @@ class BrokerCopier:
         while len(probes) < count:
             # A group that nobody has, for each internal partition: its coordinator answers when it has loaded.
             name = f"logmark-backup-{number}"
-            probes.setdefault(partition_of(name, count), name)
+            probes.setdefault(partition_of_group(name, count), name)
             number += 1
         try:
             self._client.committed_of(list(probes.values()))
@@ -347,16 +347,16 @@ class BrokerCopier:
         protocols = {one.group: one.protocol_type for one in listings}
         entries: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
         for group, committed in places.items():
-            records = entries.setdefault(partition_of(group), [])
+            records = entries.setdefault(partition_of_group(group), [])
             if protocols.get(group):
                 recorded = GroupRecorded(
                     group=group, generation=0, protocol_type=protocols[group], protocol=None, leader=None,
                     state_changed_at_ms=now_ms,
                 )  # fmt: skip
-                records.append(journal.encode(recorded))
+                records.append(group_records.encode(recorded))
             for key, place in committed.items():
                 if key in self._draft.partitions:
-                    records.append(journal.encode(_fact(group, key, place, now_ms)))
+                    records.append(group_records.encode(_fact(group, key, place, now_ms)))
         for index, records in entries.items():
             key = TopicPartition(OFFSETS_TOPIC, index)
             segment = self._store.new_segment(key, 0)

@@ -2,17 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from logmark.broker.group_runtime import GroupRuntime
+from logmark.broker.internal_partition import PartitionLog
 from logmark.broker.pace import Pace, run_in_turns
-from logmark.broker.shards import Answered, CoordinatorState, Decide, PartitionJournal, Shard, Timer
 from logmark.coordination.commands import (
-    Beaten,
     CommitOffsets,
     DeleteOffsets,
     GroupDeleted,
     Heartbeat,
+    HeartbeatAccepted,
     Join,
     Joined,
     Leave,
@@ -21,10 +22,14 @@ from logmark.coordination.commands import (
     Sync,
     Synced,
 )
-from logmark.coordination.coordinator import Coordinator, GroupDescription, GroupListing
-from logmark.coordination.offsets import CommittedOffset
-from logmark.coordination.placement import partition_of
-from logmark.coordination.rebalance import GroupSettings
+from logmark.coordination.committed_offsets import CommittedOffset
+from logmark.coordination.facts import GroupOutcome
+from logmark.coordination.group import GroupDescription, GroupListing
+from logmark.coordination.group_coordinator import GroupCoordinator
+from logmark.coordination.group_partition import partition_of_group
+from logmark.coordination.outcome import Ticket
+from logmark.coordination.runtime import Answered, CoordinatorState, Timer
+from logmark.coordination.settings import GroupSettings
 from logmark.errors import ErrorCode, Refused
 from logmark.names import OFFSETS_TOPIC
 
@@ -32,6 +37,8 @@ if TYPE_CHECKING:
     from logmark.broker.config import BrokerConfig
     from logmark.broker.memory_budget import MemoryBudget
     from logmark.clock import Clock
+
+Decide = Callable[[GroupCoordinator, Ticket, int], GroupOutcome]
 
 LOAD_AT_START_BYTES = 256 * 1024  # loaded before the first client is served; the rest follows in the background
 
@@ -58,7 +65,7 @@ class Groups:
 
     def __init__(self, broker: Host) -> None:
         self._broker = broker
-        self._shards: list[Shard] = []
+        self._runtimes: list[GroupRuntime] = []
         self._expiry: Timer | None = None
         self._rest: asyncio.Task[None] | None = None
         self._expiring: asyncio.Task[None] | None = None
@@ -68,44 +75,44 @@ class Groups:
         self._is_closed = False
 
     def start(self) -> None:
-        """Loads the groups that are there: small journals at once, large ones in the background."""
+        """Load the groups that are there: small logs at once, large ones in the background."""
         self._broker.logs.on_topics_deleted.append(self._forget_topics)
         self._expire_later()
         if self._broker.logs.topic(OFFSETS_TOPIC) is not None:
-            self._open_shards()
+            self._open_runtimes()
 
     def close(self) -> None:
-        """Nobody waits any more; groups are not served any more."""
+        """Refuse what waits; groups are not served any more."""
         self._is_closed = True
         if self._expiry is not None:
             self._expiry.cancel()
         for task in (self._rest, self._expiring):
             if task is not None:
                 task.cancel()
-        for shard in self._shards:
-            shard.close()
+        for runtime in self._runtimes:
+            runtime.close()
 
     # Commands
 
     def join(self, command: Join) -> Awaitable[Joined]:
-        """The member is in a generation, once there is one."""
+        """Return the generation of a member, once there is one."""
         return self._ask(command.group, lambda at, ticket, now_ms: at.join(command, ticket, now_ms=now_ms))
 
     def sync(self, command: Sync) -> Awaitable[Synced]:
-        """The member's assignment, once the leader has brought it."""
+        """Return the member's assignment, once the leader has brought it."""
         return self._ask(command.group, lambda at, ticket, now_ms: at.sync(command, ticket, now_ms=now_ms))
 
-    def heartbeat(self, command: Heartbeat) -> Awaitable[Beaten]:
-        """The member lives on."""
+    def heartbeat(self, command: Heartbeat) -> Awaitable[HeartbeatAccepted]:
+        """Prolong the session of a member."""
         return self._ask(command.group, lambda at, ticket, now_ms: at.heartbeat(command, ticket, now_ms=now_ms))
 
     def leave(self, command: Leave) -> Awaitable[Left]:
-        """The leavers are out."""
+        """Remove members."""
         return self._ask(command.group, lambda at, ticket, now_ms: at.leave(command, ticket, now_ms=now_ms))
 
     def commit_offsets(self, command: CommitOffsets, answered: Answered) -> None:
         """Commit offsets, and make a call with `OffsetsCommitted` when they are on disk, or with `Refused`."""
-        if self._shards:
+        if self._runtimes:
             self._submit(command, answered)
         else:
             task = asyncio.get_running_loop().create_task(self._submit_first(command, answered))
@@ -113,33 +120,33 @@ class Groups:
             task.add_done_callback(self._first_commits.discard)
 
     def _submit(self, command: CommitOffsets, answered: Answered) -> None:
-        shard = self._shards[partition_of(command.group, len(self._shards))]
-        shard.submit(lambda at, ticket, now_ms: at.commit_offsets(command, ticket, now_ms=now_ms), answered)
+        runtime = self._runtimes[partition_of_group(command.group, len(self._runtimes))]
+        runtime.submit(lambda at, ticket, now_ms: at.commit_offsets(command, ticket, now_ms=now_ms), answered)
 
     async def _submit_first(self, command: CommitOffsets, answered: Answered) -> None:
         """Commit offsets when the topic for them is there; a client that knows Kafka has asked for it before."""
         try:
-            await self._shard(command.group)
+            await self._runtime(command.group)
             self._submit(command, answered)
         except Refused as refused:
             answered(refused)
 
     def delete_offsets(self, command: DeleteOffsets) -> Awaitable[OffsetsDeleted]:
-        """The places are forgotten."""
+        """Delete committed offsets."""
         return self._ask(
             command.group, lambda at, ticket, now_ms: at.delete_offsets(command, ticket, now_ms=now_ms)
         )
 
     def delete_group(self, group: str) -> Awaitable[GroupDeleted]:
-        """The group is gone with its offsets."""
+        """Delete a group with its offsets."""
         return self._ask(group, lambda at, ticket, now_ms: at.delete_group(group, ticket, now_ms=now_ms))
 
     def _ask(self, group: str, decide: Decide) -> Awaitable[Any]:
         """Decide a command now, before any that comes later, and return its answer."""
-        if not self._shards:
+        if not self._runtimes:
             return self._ask_first(group, decide)
         try:
-            return self._shards[partition_of(group, len(self._shards))].ask(decide)
+            return self._runtimes[partition_of_group(group, len(self._runtimes))].ask(decide)
         except Refused as refused:
             answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
             answer.set_exception(refused)
@@ -147,49 +154,49 @@ class Groups:
 
     async def _ask_first(self, group: str, decide: Decide) -> Any:
         """Decide a command when the topic for it is there, as `_submit_first` does."""
-        return await (await self._shard(group)).ask(decide)
+        return await (await self._runtime(group)).ask(decide)
 
     # Reads
 
     async def committed_offsets(self, group: str) -> dict[tuple[str, int], CommittedOffset]:
-        """Every place of the group by topic and partition."""
-        shard = await self._shard(group)
-        return await shard.read(lambda at: dict(at.committed_offsets(group)))
+        """Return every committed offset of a group by topic and partition."""
+        runtime = await self._runtime(group)
+        return await runtime.read(lambda at: dict(at.committed_offsets(group)))
 
     async def describe(self, group: str) -> GroupDescription | None:
-        """The group as it stands, None when there is none."""
-        shard = await self._shard(group)
-        return await shard.read(lambda at: at.describe(group))
+        """Return a group as tools see it; None if there is none."""
+        runtime = await self._runtime(group)
+        return await runtime.read(lambda at: at.describe(group))
 
     async def list_groups(self, pace: Pace) -> list[GroupListing]:
-        """Every group, once everything is loaded."""
+        """Return every group, once everything is loaded."""
         listed: list[GroupListing] = []
-        for shard in self._shards:
-            if not shard.is_loaded:
-                await asyncio.shield(shard.load())
-            found = await shard.read(Coordinator.list_groups)
+        for runtime in self._runtimes:
+            if not runtime.is_loaded:
+                await asyncio.shield(runtime.load())
+            found = await runtime.read(GroupCoordinator.list_groups)
             listed += found
             await pace.step(1 + len(found))
         return listed
 
     def coordinator_states(self) -> list[tuple[CoordinatorState, str]]:
         """Return what each coordinator can do, by internal partition, and why not more; none before the first group."""
-        return [shard.state for shard in self._shards]
+        return [runtime.state for runtime in self._runtimes]
 
     async def check_available(self, group: str) -> None:
-        """Refuses when this group cannot be worked with here, also not after a while."""
-        if not (await self._shard(group)).is_available:
+        """Raise Refused if nothing can be done with a group here, also not after a while."""
+        if not (await self._runtime(group)).is_available:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     # The internal partitions
 
-    async def _shard(self, group: str) -> Shard:
-        if not self._shards:
+    async def _runtime(self, group: str) -> GroupRuntime:
+        if not self._runtimes:
             await self._create_topic()
             # Several may have waited for the topic.
-            if not self._shards:
-                self._open_shards()
-        return self._shards[partition_of(group, len(self._shards))]
+            if not self._runtimes:
+                self._open_runtimes()
+        return self._runtimes[partition_of_group(group, len(self._runtimes))]
 
     async def _create_topic(self) -> None:
         """Create the topic of the offsets, unless it is there; raises Refused if it cannot be created."""
@@ -202,15 +209,15 @@ class Groups:
         if logs.topic(OFFSETS_TOPIC) is None:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, getattr(outcome, "message", None))
 
-    def _open_shards(self) -> None:
+    def _open_runtimes(self) -> None:
         broker = self._broker
         settings = settings_of(broker.config)
         topic = broker.logs.topic(OFFSETS_TOPIC)
         for index in range(topic.partition_count):
-            self._shards.append(
-                Shard(
+            self._runtimes.append(
+                GroupRuntime(
                     index,
-                    PartitionJournal(broker.logs.partition(OFFSETS_TOPIC, index)),
+                    PartitionLog(broker.logs.partition(OFFSETS_TOPIC, index)),
                     settings=settings,
                     clock=broker.clock,
                     timers=broker.timers,
@@ -221,12 +228,12 @@ class Groups:
             )
         budget = LOAD_AT_START_BYTES
         later = []
-        for shard in self._shards:
-            if shard.size_bytes <= budget:
-                budget -= shard.size_bytes
-                shard.load_now()
+        for runtime in self._runtimes:
+            if runtime.size_bytes <= budget:
+                budget -= runtime.size_bytes
+                runtime.load_now()
             else:
-                later.append(shard)
+                later.append(runtime)
         if later:
             self._rest = asyncio.get_running_loop().create_task(self._load_rest(later))
 
@@ -247,15 +254,15 @@ class Groups:
             )
         return has_room
 
-    async def _load_rest(self, shards: Sequence[Shard]) -> None:
-        for shard in shards:
-            await shard.load()
+    async def _load_rest(self, runtimes: Sequence[GroupRuntime]) -> None:
+        for runtime in runtimes:
+            await runtime.load()
 
     async def _forget_topics(self, topics: Sequence[str]) -> None:
-        """Forget what groups committed for deleted topics."""
+        """Delete what groups committed for deleted topics."""
         pace, gone = Pace(), frozenset(topics)
-        for shard in self._shards:
-            await run_in_turns(shard.forget_topics(gone), pace)
+        for runtime in self._runtimes:
+            await run_in_turns(runtime.forget_topics(gone), pace)
 
     def _expire_later(self) -> None:
         interval_ms = self._broker.config.int("offsets.retention.check.interval.ms")
@@ -268,12 +275,12 @@ class Groups:
 
     async def _expire_in_turns(self) -> None:
         pace = Pace()
-        for shard in self._shards:
-            await run_in_turns(shard.expire_offsets(), pace)
+        for runtime in self._runtimes:
+            await run_in_turns(runtime.expire_offsets(), pace)
 
 
 def settings_of(config: "BrokerConfig") -> GroupSettings:
-    """The limits and delays of groups as the broker is configured."""
+    """Return the limits and delays of groups as the broker is configured."""
     return GroupSettings(
         initial_rebalance_delay_ms=config.int("group.initial.rebalance.delay.ms"),
         session_timeout_ms_min=config.int("group.min.session.timeout.ms"),

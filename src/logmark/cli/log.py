@@ -79,10 +79,10 @@ def _decoded(item: dict[str, Any]) -> dict[str, Any]:
 
     if item["kind"] != "record" or item["topic"] != OFFSETS_TOPIC:
         return item
-    from logmark.coordination import journal
+    from logmark.coordination import group_records
 
     try:
-        fact = journal.decode(item["key"], item["value"])
+        fact = group_records.decode(item["key"], item["value"])
     except Malformed as error:
         return {**item, "says": {"type": "unreadable", "problem": str(error)}}
     if fact is None or not is_dataclass(fact):

@@ -1,16 +1,10 @@
-"""What clients ask of a coordinator, what it answers, and what a decision amounts to.
-
-A request that must wait for others is a ticket: the answer comes in the outcome of a later command.
-"""
+"""What clients ask of the coordinator of their group, and what it answers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, NewType
+from typing import NamedTuple
 
-from logmark.coordination.facts import Fact
-from logmark.errors import ErrorCode, Refused
-
-Ticket = NewType("Ticket", int)
+from logmark.errors import ErrorCode
 
 
 class Protocol(NamedTuple):
@@ -75,7 +69,7 @@ class Leave:
     leavers: tuple[Leaver, ...]
 
 
-class Place(NamedTuple):
+class OffsetToCommit(NamedTuple):
     """The next offset to read of one partition, as a client commits it."""
 
     topic: str
@@ -87,20 +81,20 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOffsets:
-    """A member, or nobody in particular, sets places of a group."""
+    """A member, or a client without membership, commits offsets of a group."""
 
     group: str
     generation: int = -1
     member_id: str = ""
     instance_id: str | None = None
     retention_ms: int | None = None
-    places: tuple[Place, ...]
+    offsets: tuple[OffsetToCommit, ...]
     unknown_group_error: ErrorCode = ErrorCode.GROUP_ID_NOT_FOUND  # ILLEGAL_GENERATION before version 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteOffsets:
-    """An administrator forgets places of a group."""
+    """An administrator deletes committed offsets of a group."""
 
     group: str
     partitions: tuple[tuple[str, int], ...]
@@ -138,7 +132,7 @@ class Synced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beaten:
+class HeartbeatAccepted:
     """The heartbeat counted; REBALANCE_IN_PROGRESS asks the member to join again."""
 
     error: ErrorCode = ErrorCode.NONE
@@ -153,7 +147,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsCommitted:
-    """What became of each place, in the order of the request."""
+    """What became of each offset, in the order of the request."""
 
     errors: tuple[ErrorCode, ...]
 
@@ -170,23 +164,4 @@ class GroupDeleted:
     """The group and its offsets are gone."""
 
 
-Answer = Joined | Synced | Beaten | Left | OffsetsCommitted | OffsetsDeleted | GroupDeleted
-
-
-class Reply(NamedTuple):
-    """The answer to one ticket, perhaps of an earlier command."""
-
-    ticket: Ticket
-    answer: Answer | Refused
-
-
-@dataclass(slots=True, kw_only=True)
-class Outcome:
-    """What a command amounts to: facts to journal and apply, replies to give once they are durable.
-
-    With `again` the command is decided once more after the facts have been applied.
-    """
-
-    facts: list[Fact] = field(default_factory=list)
-    replies: list[Reply] = field(default_factory=list)
-    again: bool = False
+Answer = Joined | Synced | HeartbeatAccepted | Left | OffsetsCommitted | OffsetsDeleted | GroupDeleted

@@ -1,11 +1,13 @@
-"""What can become true of groups and offsets: the facts that the journal keeps."""
+"""What can become true of groups and offsets: the facts that the log keeps."""
 
 from dataclasses import dataclass
+
+from logmark.coordination.outcome import Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitted:
-    """A group's place in one partition is this offset: the next one it will read."""
+    """A group has committed this offset of one partition: the next one that it will read."""
 
     group: str
     topic: str
@@ -19,7 +21,7 @@ class OffsetCommitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetForgotten:
-    """A group has no place in this partition any more."""
+    """A group has no committed offset of this partition any more."""
 
     group: str
     topic: str
@@ -61,3 +63,4 @@ class GroupForgotten:
 
 
 Fact = OffsetCommitted | OffsetForgotten | GroupRecorded | GroupForgotten
+GroupOutcome = Outcome[Fact]

@@ -291,6 +291,14 @@ def unpack(data: Buffer, *, decompressed_bytes_max: int = BatchRules().decompres
     ]
 
 
+def without_control_bit(batch: Buffer) -> bytearray:
+    """Return a copy of a control batch that is decoded as records; its checksum must be right."""
+    copy = bytearray(batch)
+    _INT16.pack_into(copy, _ATTRIBUTES_AT, read_header(copy).attributes & ~CONTROL_BIT)
+    _seal(copy)
+    return copy
+
+
 def _seal(batch: bytearray | memoryview) -> None:
     _UINT32.pack_into(batch, _CRC_AT, columns.crc32c(batch, _ATTRIBUTES_AT, len(batch) - _ATTRIBUTES_AT))
 

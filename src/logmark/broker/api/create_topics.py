@@ -36,7 +36,7 @@ def handle(request: schema.Request, at: "Request") -> LongWork:
 
 async def _create(request: schema.Request, at: "Request") -> Buffers:
     named = Counter(topic.name for topic in request.topics)
-    # Of topics that are named twice the last one is answered, in the place of the first.
+    # Of topics that are named twice the last one is answered, at the position of the first.
     decisions = {
         topic.name: partial(_new_topic, topic, at, is_repeated=named[topic.name] > 1) for topic in request.topics
     }

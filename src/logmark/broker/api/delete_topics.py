@@ -68,7 +68,7 @@ def _find(name: str | None, topic_id: bytes, at: "Request", *, is_repeated: bool
             "This server does not host this topic-partition.",
         )
     if topic.is_internal:
-        # Groups keep their places there: deleting it would take them all.
+        # It holds the committed offsets of all groups: deleting it would delete them.
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"The internal topic {topic.name} cannot be deleted.")
     if not at.broker.config.bool("delete.topic.enable"):
         raise Refused(ErrorCode.TOPIC_DELETION_DISABLED, "Topics cannot be deleted: delete.topic.enable=false.")

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LongWork
 from logmark.broker.pace import Pace
-from logmark.coordination.coordinator import GroupDescription
-from logmark.coordination.group import GroupState
+from logmark.coordination.group import GroupDescription, GroupState
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import describe_groups as schema
 

@@ -6,7 +6,7 @@ v3  static members (KIP-345)     v4  flexible
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from logmark.coordination.commands import Beaten, Heartbeat
+from logmark.coordination.commands import Heartbeat, HeartbeatAccepted
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import heartbeat as schema
 
@@ -34,7 +34,7 @@ def handle(request: schema.Request, at: "Request") -> Awaitable[schema.Response]
     return _answer(beaten)
 
 
-async def _answer(waiting: Awaitable[Beaten]) -> schema.Response:
+async def _answer(waiting: Awaitable[HeartbeatAccepted]) -> schema.Response:
     try:
         beaten = await waiting
     except Refused as refused:

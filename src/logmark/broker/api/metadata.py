@@ -40,7 +40,7 @@ Missing = Mapping[str, Callable[[], NewTopic]]
 def handle(request: schema.Request, at: "Request") -> schema.Response | LongWork:
     """The one broker, and every topic that was asked for; later if there are many, or if some are to be created."""
     if at.version < IDS_FROM and any(topic.name is None or topic.topic_id != NO_ID for topic in request.topics or ()):
-        # Versions 10 and 11 have a place for ids, but they are not looked up by them.
+        # Versions 10 and 11 have a field for ids, but they are not looked up by them.
         return refuse(request, ErrorCode.INVALID_REQUEST, at.version)
     wanted: Collection[Topic | Key]
     missing: Missing

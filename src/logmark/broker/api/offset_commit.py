@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LARGE, LateReply, LongWork
 from logmark.broker.pace import Pace, Steps, run_at_once, run_in_turns
-from logmark.coordination.commands import CommitOffsets, OffsetsCommitted, Place
+from logmark.coordination.commands import CommitOffsets, OffsetsCommitted, OffsetToCommit
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import offset_commit as schema
 
@@ -38,7 +38,7 @@ def handle(request: schema.Request, at: "Request") -> schema.Response | LateRepl
     """
     if sum(len(topic.partitions) for topic in request.topics) > LARGE:
         return LongWork(_commit_many(request, at))
-    errors, known = run_at_once(_known_places(request, at))
+    errors, known = run_at_once(_known_offsets(request, at))
     if errors and not known:
         # A request of unknown partitions only is answered as such, whatever the group.
         return run_at_once(_response(request, errors))
@@ -57,8 +57,8 @@ def handle(request: schema.Request, at: "Request") -> schema.Response | LateRepl
 
 async def _commit_many(request: schema.Request, at: "Request") -> schema.Response:
     pace = Pace()
-    errors, known = await run_in_turns(_known_places(request, at), pace)
-    waiting: list[tuple[list[Place], asyncio.Future[OffsetsCommitted | Refused]]] = []
+    errors, known = await run_in_turns(_known_offsets(request, at), pace)
+    waiting: list[tuple[list[OffsetToCommit], asyncio.Future[OffsetsCommitted | Refused]]] = []
     # Without a known partition the group is not looked at, as above.
     for portion in _portions(known):
         answer: asyncio.Future[OffsetsCommitted | Refused] = asyncio.get_running_loop().create_future()
@@ -82,11 +82,11 @@ def _settle(
         answer.set_result(outcome)
 
 
-def _known_places(request: schema.Request, at: "Request") -> Steps[tuple[Errors, list[Place]]]:
+def _known_offsets(request: schema.Request, at: "Request") -> Steps[tuple[Errors, list[OffsetToCommit]]]:
     """Return the errors of unknown partitions, and what is to be committed for the others."""
     logs = at.broker.logs
     errors: Errors = {}
-    known: dict[tuple[str, int], Place] = {}
+    known: dict[tuple[str, int], OffsetToCommit] = {}
     for topic in request.topics:
         for each in topic.partitions:
             where = topic.name, each.partition_index
@@ -94,17 +94,17 @@ def _known_places(request: schema.Request, at: "Request") -> Steps[tuple[Errors,
                 errors[where] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 metadata = each.committed_metadata or ""
-                known[where] = Place(*where, each.committed_offset, each.committed_leader_epoch, metadata)
+                known[where] = OffsetToCommit(*where, each.committed_offset, each.committed_leader_epoch, metadata)
             yield 1
     return errors, list(known.values())
 
 
-def _portions(places: list[Place]) -> Iterator[list[Place]]:
-    portion: list[Place] = []
+def _portions(offsets: list[OffsetToCommit]) -> Iterator[list[OffsetToCommit]]:
+    portion: list[OffsetToCommit] = []
     chars = 0
-    for place in places:
-        portion.append(place)
-        chars += len(place.metadata)
+    for offset in offsets:
+        portion.append(offset)
+        chars += len(offset.metadata)
         if chars >= METADATA_CHARS_AT_ONCE:
             yield portion
             portion, chars = [], 0
@@ -112,26 +112,26 @@ def _portions(places: list[Place]) -> Iterator[list[Place]]:
         yield portion
 
 
-def _command(request: schema.Request, at: "Request", places: list[Place]) -> CommitOffsets:
+def _command(request: schema.Request, at: "Request", offsets: list[OffsetToCommit]) -> CommitOffsets:
     return CommitOffsets(
         group=request.group_id,
         generation=request.generation_id_or_member_epoch,
         member_id=request.member_id,
         instance_id=request.group_instance_id,
         retention_ms=None if request.retention_time_ms == -1 else request.retention_time_ms,
-        places=tuple(places),
+        offsets=tuple(offsets),
         unknown_group_error=ErrorCode.GROUP_ID_NOT_FOUND if at.version >= 9 else ErrorCode.ILLEGAL_GENERATION,
     )
 
 
-def _note(outcome: OffsetsCommitted | Refused, places: list[Place], errors: Errors) -> None:
+def _note(outcome: OffsetsCommitted | Refused, offsets: list[OffsetToCommit], errors: Errors) -> None:
     codes = itertools.repeat(outcome.code) if isinstance(outcome, Refused) else outcome.errors
-    for place, code in zip(places, codes, strict=False):
-        errors[place.topic, place.partition] = code
+    for offset, code in zip(offsets, codes, strict=False):
+        errors[offset.topic, offset.partition] = code
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
-    """Return the same error for every partition: the response has no other place for it."""
+    """Return the same error for every partition: the response has no other field for it."""
     return run_at_once(_response(request, defaultdict(lambda: code)))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from logmark.broker.answers import LARGE, LongWork
 from logmark.broker.pace import Pace
-from logmark.coordination.offsets import CommittedOffset
+from logmark.coordination.committed_offsets import CommittedOffset
 from logmark.errors import ErrorCode, Refused
 from logmark.wire.schema import offset_fetch as schema
 
@@ -23,15 +23,15 @@ GROUPS_FROM = 8
 GROUP_ERROR_FROM = 2
 GROUP_STEPS = 5
 
-Places = Mapping[tuple[str, int], CommittedOffset]
+OffsetsByPartition = Mapping[tuple[str, int], CommittedOffset]
 # The partitions of topics, each once; None is all that the group has.
 Wanted = dict[str, dict[int, None]] | None
 
 
 def handle(request: schema.Request, at: "Request") -> Awaitable[schema.Response] | LongWork:
-    """Each group's places; -1 where it has none.
+    """Return the committed offsets of each group; -1 where it has none.
 
-    All places of a group are answered once, and a partition that is repeated for a group once.
+    All offsets of a group are answered once, and a partition that is repeated for a group once.
     """
     answer = _answer_groups(request, at) if at.version >= GROUPS_FROM else _answer_group(request, at)
     return answer if _is_small(request) else LongWork(answer)
@@ -50,15 +50,15 @@ def _is_small(request: schema.Request) -> bool:
 async def _answer_group(request: schema.Request, at: "Request") -> schema.Response:
     pace = Pace()
     wanted = await _wanted(request.topics, pace)
-    places = await at.broker.groups.committed_offsets(request.group_id)
+    committed = await at.broker.groups.committed_offsets(request.group_id)
     topics: dict[str, list[schema.ResponsePartition]] = {}
-    for name, partition, place in _found(wanted, places):
+    for name, partition, offset in _found(wanted, committed):
         topics.setdefault(name, []).append(
             schema.ResponsePartition(
                 partition_index=partition,
-                committed_offset=place.offset,
-                committed_leader_epoch=place.leader_epoch,
-                metadata=place.metadata,
+                committed_offset=offset.offset,
+                committed_leader_epoch=offset.leader_epoch,
+                metadata=offset.metadata,
             )
         )
         await pace.step()
@@ -82,7 +82,7 @@ async def _answer_groups(request: schema.Request, at: "Request") -> schema.Respo
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
-    """The error of the whole request where its version has a place for it, else of every partition."""
+    """The error of the whole request where its version has a field for it, else of every partition."""
     if version >= GROUPS_FROM:
         return schema.Response(groups=[_refused(group.group_id, code) for group in request.groups])
     if version >= GROUP_ERROR_FROM:
@@ -106,17 +106,17 @@ def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Res
 async def _group(group_id: str, wanted: Wanted, at: "Request", pace: Pace) -> schema.ResponseGroup:
     await pace.step(GROUP_STEPS)
     try:
-        places = await at.broker.groups.committed_offsets(group_id)
+        committed = await at.broker.groups.committed_offsets(group_id)
     except Refused as refused:
         return _refused(group_id, refused.code)
     topics: dict[str, list[schema.ResponseGroupPartition]] = {}
-    for name, partition, place in _found(wanted, places):
+    for name, partition, offset in _found(wanted, committed):
         topics.setdefault(name, []).append(
             schema.ResponseGroupPartition(
                 partition_index=partition,
-                committed_offset=place.offset,
-                committed_leader_epoch=place.leader_epoch,
-                metadata=place.metadata,
+                committed_offset=offset.offset,
+                committed_leader_epoch=offset.leader_epoch,
+                metadata=offset.metadata,
             )
         )
         await pace.step()
@@ -130,7 +130,7 @@ def _refused(group_id: str, code: ErrorCode) -> schema.ResponseGroup:
     return schema.ResponseGroup(group_id=group_id, error_code=code)
 
 
-NO_PLACE = CommittedOffset(offset=-1, leader_epoch=-1, metadata="", committed_at_ms=-1, expires_at_ms=None)
+NO_OFFSET = CommittedOffset(offset=-1, leader_epoch=-1, metadata="", committed_at_ms=-1, expires_at_ms=None)
 
 
 async def _wanted(topics: list[schema.RequestTopic] | list[schema.RequestGroupTopic] | None, pace: Pace) -> Wanted:
@@ -143,12 +143,12 @@ async def _wanted(topics: list[schema.RequestTopic] | list[schema.RequestGroupTo
     return wanted
 
 
-def _found(wanted: Wanted, places: Places) -> Iterable[tuple[str, int, CommittedOffset]]:
-    """The places of the partitions that were asked for, or all of them in order."""
+def _found(wanted: Wanted, committed: OffsetsByPartition) -> Iterable[tuple[str, int, CommittedOffset]]:
+    """Return the offsets of the partitions that were asked for, or all of them in order."""
     if wanted is None:
-        return ((*where, places[where]) for where in sorted(places))
+        return ((*where, committed[where]) for where in sorted(committed))
     return (
-        (topic, partition, places.get((topic, partition), NO_PLACE))
+        (topic, partition, committed.get((topic, partition), NO_OFFSET))
         for topic, partitions in wanted.items()
         for partition in partitions
     )

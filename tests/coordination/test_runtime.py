@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from logmark.broker.group_runtime import GroupRuntime
 from logmark.broker.pace import run_at_once
-from logmark.broker.shards import Shard
 from logmark.clock import ManualClock
-from logmark.coordination.commands import CommitOffsets, Heartbeat, Join, Joined, Place, Protocol, Sync
-from logmark.coordination.rebalance import GroupSettings
+from logmark.coordination.commands import CommitOffsets, Heartbeat, Join, Joined, OffsetToCommit, Protocol, Sync
+from logmark.coordination.settings import GroupSettings
 from logmark.errors import ErrorCode, Malformed, Refused
-from tests.coordination.desk import GROUP, subscription
-from tests.coordination.fakes import FakeJournal, FakeTimers
+from tests.coordination.coordinator_driver import GROUP, subscription
+from tests.coordination.fakes import FakeInternalLog, FakeTimers
 
 SETTINGS = GroupSettings(initial_rebalance_delay_ms=0)
 
@@ -22,14 +22,14 @@ SETTINGS = GroupSettings(initial_rebalance_delay_ms=0)
 class Bench:
     """One shard on a fake journal."""
 
-    def __init__(self, journal: FakeJournal, *, topics: set[str] | None = None) -> None:
+    def __init__(self, journal: FakeInternalLog, *, topics: set[str] | None = None) -> None:
         self.journal = journal
         self.timers = FakeTimers(ManualClock())
         self.topics = {"clicks"} if topics is None else topics
-        self.shard = self.new_shard()
+        self.runtime = self.new_runtime()
 
-    def new_shard(self) -> Shard:
-        return Shard(
+    def new_runtime(self) -> GroupRuntime:
+        return GroupRuntime(
             0,
             self.journal,
             settings=SETTINGS,
@@ -39,8 +39,8 @@ class Bench:
         )
 
     def commit(self, offset: int, topic: str = "clicks", group: str = GROUP) -> asyncio.Future[Any]:
-        command = CommitOffsets(group=group, places=(Place(topic, 0, offset),))
-        return self.shard.ask(lambda at, ticket, now: at.commit_offsets(command, ticket, now_ms=now))
+        command = CommitOffsets(group=group, offsets=(OffsetToCommit(topic, 0, offset),))
+        return self.runtime.ask(lambda at, ticket, now: at.commit_offsets(command, ticket, now_ms=now))
 
     def join(self, member_id: str = "") -> asyncio.Future[Any]:
         command = Join(
@@ -48,21 +48,21 @@ class Bench:
             protocols=(Protocol("range", subscription("clicks")),), session_timeout_ms=10_000,
             rebalance_timeout_ms=60_000, must_know_its_id=False,
         )
-        return self.shard.ask(lambda at, ticket, now: at.join(command, ticket, now_ms=now))
+        return self.runtime.ask(lambda at, ticket, now: at.join(command, ticket, now_ms=now))
 
     def sync(self, joined: Joined) -> asyncio.Future[Any]:
         command = Sync(
             group=GROUP, generation=joined.generation, member_id=joined.member_id,
             assignments={joined.member_id: b"P0"},
         )
-        return self.shard.ask(lambda at, ticket, now: at.sync(command, ticket, now_ms=now))
+        return self.runtime.ask(lambda at, ticket, now: at.sync(command, ticket, now_ms=now))
 
     def heartbeat(self, joined: Joined) -> asyncio.Future[Any]:
         command = Heartbeat(group=GROUP, generation=joined.generation, member_id=joined.member_id)
-        return self.shard.ask(lambda at, ticket, now: at.heartbeat(command, ticket, now_ms=now))
+        return self.runtime.ask(lambda at, ticket, now: at.heartbeat(command, ticket, now_ms=now))
 
     def offsets(self, group: str = GROUP) -> asyncio.Future[dict[tuple[str, int], int]]:
-        return self.shard.read(lambda at: {key: place.offset for key, place in at.committed_offsets(group).items()})
+        return self.runtime.read(lambda at: {key: place.offset for key, place in at.committed_offsets(group).items()})
 
 
 def on_a_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
@@ -85,15 +85,15 @@ def code_of(future: asyncio.Future[Any]) -> ErrorCode:
     return error.code
 
 
-def loaded(journal: FakeJournal, **more: Any) -> Bench:
+def loaded(journal: FakeInternalLog, **more: Any) -> Bench:
     bench = Bench(journal, **more)
-    bench.shard.load_now()
+    bench.runtime.load_now()
     return bench
 
 
 @on_a_loop
 async def test_a_commit_is_answered_when_it_is_on_disk() -> None:
-    bench = loaded(FakeJournal(is_held=True))
+    bench = loaded(FakeInternalLog(is_held=True))
     answer = bench.commit(5)
     await breathe()
     assert not answer.done()
@@ -105,7 +105,7 @@ async def test_a_commit_is_answered_when_it_is_on_disk() -> None:
 
 @on_a_loop
 async def test_a_reader_waits_for_what_it_would_be_shown() -> None:
-    bench = loaded(FakeJournal(is_held=True))
+    bench = loaded(FakeInternalLog(is_held=True))
     bench.commit(5)
     seen = bench.offsets()
     await breathe()
@@ -118,7 +118,7 @@ async def test_a_reader_waits_for_what_it_would_be_shown() -> None:
 
 @on_a_loop
 async def test_a_reader_with_nothing_to_wait_for_is_answered_at_once() -> None:
-    bench = loaded(FakeJournal(is_held=True))
+    bench = loaded(FakeInternalLog(is_held=True))
     bench.commit(5)
     bench.journal.sync()
 
@@ -127,7 +127,7 @@ async def test_a_reader_with_nothing_to_wait_for_is_answered_at_once() -> None:
 
 @on_a_loop
 async def test_later_commits_are_decided_before_earlier_ones_are_durable() -> None:
-    bench = loaded(FakeJournal(is_held=True))
+    bench = loaded(FakeInternalLog(is_held=True))
     first, second = bench.commit(5), bench.commit(6)
 
     bench.journal.sync(batches=1)
@@ -141,7 +141,7 @@ async def test_later_commits_are_decided_before_earlier_ones_are_durable() -> No
 
 @on_a_loop
 async def test_an_assignment_is_given_when_it_is_on_disk() -> None:
-    bench = loaded(FakeJournal(is_held=True))
+    bench = loaded(FakeInternalLog(is_held=True))
     joining = bench.join()
     bench.journal.sync()
     bench.timers.advance(0)
@@ -156,7 +156,7 @@ async def test_an_assignment_is_given_when_it_is_on_disk() -> None:
 
 @on_a_loop
 async def test_a_failed_sync_answers_everybody_with_an_error_and_loads_again() -> None:
-    bench = loaded(FakeJournal(is_held=True))
+    bench = loaded(FakeInternalLog(is_held=True))
     bench.commit(5)
     bench.journal.sync()
     lost, reading = bench.commit(6), bench.offsets()
@@ -170,7 +170,7 @@ async def test_a_failed_sync_answers_everybody_with_an_error_and_loads_again() -
 
 @on_a_loop
 async def test_a_failed_write_answers_with_an_error_and_leaves_no_trace() -> None:
-    bench = loaded(FakeJournal())
+    bench = loaded(FakeInternalLog())
     await bench.commit(5)
     bench.journal.fails_next_write = True
 
@@ -183,7 +183,7 @@ async def test_a_failed_write_answers_with_an_error_and_leaves_no_trace() -> Non
 
 @on_a_loop
 async def test_a_member_that_waits_is_told_when_the_disk_fails() -> None:
-    bench = loaded(FakeJournal())
+    bench = loaded(FakeInternalLog())
     first = bench.join()
     bench.timers.advance(0)
     joined = await first
@@ -199,7 +199,7 @@ async def test_a_member_that_waits_is_told_when_the_disk_fails() -> None:
 
 @on_a_loop
 async def test_a_failed_journal_takes_no_commands_but_is_still_read() -> None:
-    bench = loaded(FakeJournal())
+    bench = loaded(FakeInternalLog())
     await bench.commit(5)
     bench.journal.fail()
 
@@ -208,12 +208,12 @@ async def test_a_failed_journal_takes_no_commands_but_is_still_read() -> None:
 
     assert ErrorCode.NOT_COORDINATOR is refused.value.code
     assert {("clicks", 0): 5} == await bench.offsets()
-    assert not bench.shard.is_available
+    assert not bench.runtime.is_available
 
 
 @on_a_loop
 async def test_groups_that_were_loaded_while_their_log_was_stopped_change_again_when_it_is_healed() -> None:
-    bench = loaded(FakeJournal(), topics={"clicks", "orders"})
+    bench = loaded(FakeInternalLog(), topics={"clicks", "orders"})
     await bench.commit(5)
     await bench.commit(3, "orders")
     bench.journal.fails_next_write = True
@@ -222,7 +222,7 @@ async def test_groups_that_were_loaded_while_their_log_was_stopped_change_again_
     assert ErrorCode.NOT_COORDINATOR == code_of(lost)
     assert {("clicks", 0): 5, ("orders", 0): 3} == await bench.offsets(), "it was loaded again from what is durable"
     bench.topics.remove("orders")
-    run_at_once(bench.shard.forget_topics({"orders"}))
+    run_at_once(bench.runtime.forget_topics({"orders"}))
 
     bench.journal.heal()
 
@@ -232,7 +232,7 @@ async def test_groups_that_were_loaded_while_their_log_was_stopped_change_again_
 
 @on_a_loop
 async def test_groups_that_could_not_be_loaded_while_their_log_was_stopped_are_loaded_when_it_is_healed() -> None:
-    bench = loaded(FakeJournal())
+    bench = loaded(FakeInternalLog())
     await bench.commit(5)
     bench.journal.fails_next_write = bench.journal.fails_reads = True
     bench.commit(6)
@@ -251,9 +251,9 @@ async def test_groups_that_could_not_be_loaded_while_their_log_was_stopped_are_l
 
 @on_a_loop
 async def test_groups_whose_log_could_not_be_read_once_are_loaded_when_the_disk_works_again_without_a_restart() -> None:
-    before = loaded(FakeJournal())
+    before = loaded(FakeInternalLog())
     await before.commit(5)
-    journal = FakeJournal(before.journal.entries)
+    journal = FakeInternalLog(before.journal.entries)
     journal.read_error = OSError(errno.EIO, "Input/output error")
     bench = loaded(journal)
     with pytest.raises(Refused) as refused:
@@ -272,7 +272,7 @@ async def test_groups_whose_log_could_not_be_read_once_are_loaded_when_the_disk_
 
 @on_a_loop
 async def test_a_load_that_fails_after_one_that_succeeded_is_tried_again_as_soon_as_the_first() -> None:
-    journal = FakeJournal()
+    journal = FakeInternalLog()
     journal.read_error = OSError(errno.EIO, "Input/output error")
     bench = loaded(journal)
 
@@ -282,7 +282,7 @@ async def test_a_load_that_fails_after_one_that_succeeded_is_tried_again_as_soon
         with pytest.raises(Refused):
             bench.offsets()
         await breathe()
-        return bench.shard.is_loaded
+        return bench.runtime.is_loaded
 
     assert await is_loaded_after_a_second()
     journal.fails_next_write, journal.read_error = True, OSError(errno.EIO, "Input/output error")
@@ -291,13 +291,13 @@ async def test_a_load_that_fails_after_one_that_succeeded_is_tried_again_as_soon
     await breathe()
 
     assert ErrorCode.NOT_COORDINATOR is code_of(lost)
-    assert not bench.shard.is_loaded
+    assert not bench.runtime.is_loaded
     assert await is_loaded_after_a_second()
 
 
 @on_a_loop
 async def test_a_log_that_stays_unreadable_is_read_again_less_and_less_often_however_often_clients_ask() -> None:
-    journal = FakeJournal()
+    journal = FakeInternalLog()
     journal.read_error = OSError(errno.EIO, "Input/output error")
     bench = loaded(journal)
 
@@ -317,7 +317,7 @@ async def test_a_log_that_stays_unreadable_is_read_again_less_and_less_often_how
 def test_a_damaged_log_is_one_event_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
     @on_a_loop
     async def load() -> None:
-        journal = FakeJournal()
+        journal = FakeInternalLog()
         journal.read_error = Malformed("the CRC of the batch is wrong")
         bench = loaded(journal)
         for _ in range(3):
@@ -333,28 +333,28 @@ def test_a_damaged_log_is_one_event_without_a_traceback(caplog: pytest.LogCaptur
 
 @on_a_loop
 async def test_while_it_loads_a_shard_says_so() -> None:
-    before = loaded(FakeJournal())
+    before = loaded(FakeInternalLog())
     for offset in range(20):
         await before.commit(offset)
-    bench = Bench(FakeJournal(before.journal.entries))
+    bench = Bench(FakeInternalLog(before.journal.entries))
 
     with pytest.raises(Refused) as refused:
         bench.commit(6)
     assert ErrorCode.COORDINATOR_LOAD_IN_PROGRESS is refused.value.code
-    assert bench.shard.is_available
+    assert bench.runtime.is_available
 
-    await bench.shard.load()
+    await bench.runtime.load()
     assert {("clicks", 0): 19} == await bench.offsets()
 
 
 @on_a_loop
 async def test_a_load_yields_to_others() -> None:
-    before = loaded(FakeJournal())
+    before = loaded(FakeInternalLog())
     for offset in range(30):
         await before.commit(offset)
-    bench = Bench(FakeJournal(before.journal.entries))
+    bench = Bench(FakeInternalLog(before.journal.entries))
 
-    loading = bench.shard.load()
+    loading = bench.runtime.load()
     await asyncio.sleep(0)
 
     assert not loading.done()
@@ -363,22 +363,22 @@ async def test_a_load_yields_to_others() -> None:
 
 @on_a_loop
 async def test_a_broken_record_makes_its_groups_unavailable_not_wrong() -> None:
-    bench = loaded(FakeJournal([(b"\x00\x01broken", b"")]))
+    bench = loaded(FakeInternalLog([(b"\x00\x01broken", b"")]))
 
     with pytest.raises(Refused) as refused:
         bench.offsets()
 
     assert ErrorCode.NOT_COORDINATOR is refused.value.code
-    assert not bench.shard.is_available
+    assert not bench.runtime.is_available
 
 
 @on_a_loop
 async def test_offsets_of_topics_that_are_gone_are_forgotten_at_load() -> None:
-    before = loaded(FakeJournal(), topics={"clicks", "orders"})
+    before = loaded(FakeInternalLog(), topics={"clicks", "orders"})
     await before.commit(5, "clicks")
     await before.commit(6, "orders")
 
-    bench = loaded(FakeJournal(before.journal.entries), topics={"orders"})
+    bench = loaded(FakeInternalLog(before.journal.entries), topics={"orders"})
 
     assert {("orders", 0): 6} == await bench.offsets()
     assert len(bench.journal.entries) == 3
@@ -386,12 +386,12 @@ async def test_offsets_of_topics_that_are_gone_are_forgotten_at_load() -> None:
 
 @on_a_loop
 async def test_a_topic_deleted_and_made_again_during_a_load_starts_without_offsets() -> None:
-    before = loaded(FakeJournal())
+    before = loaded(FakeInternalLog())
     await before.commit(5)
-    bench = Bench(FakeJournal(before.journal.entries))
-    loading = bench.shard.load()
+    bench = Bench(FakeInternalLog(before.journal.entries))
+    loading = bench.runtime.load()
 
-    run_at_once(bench.shard.forget_topics({"clicks"}))
+    run_at_once(bench.runtime.forget_topics({"clicks"}))
     await loading
 
     assert {} == await bench.offsets()
@@ -399,7 +399,7 @@ async def test_a_topic_deleted_and_made_again_during_a_load_starts_without_offse
 
 @on_a_loop
 async def test_a_session_ends_by_the_clock_alone() -> None:
-    bench = loaded(FakeJournal())
+    bench = loaded(FakeInternalLog())
     joining = bench.join()
     bench.timers.advance(0)
     joined = await joining
@@ -416,11 +416,11 @@ async def test_a_session_ends_by_the_clock_alone() -> None:
 
 @on_a_loop
 async def test_closing_sends_those_who_wait_away_and_answers_what_becomes_durable() -> None:
-    bench = loaded(FakeJournal(is_held=True))
+    bench = loaded(FakeInternalLog(is_held=True))
     joining = bench.join()
     committing = bench.commit(5, group="other")
 
-    bench.shard.close()
+    bench.runtime.close()
     assert ErrorCode.COORDINATOR_NOT_AVAILABLE == code_of(joining)
     bench.journal.sync()
 
@@ -431,7 +431,7 @@ async def test_closing_sends_those_who_wait_away_and_answers_what_becomes_durabl
 
 @on_a_loop
 async def test_a_client_that_went_away_disturbs_nobody() -> None:
-    bench = loaded(FakeJournal(is_held=True))
+    bench = loaded(FakeInternalLog(is_held=True))
     gone, there = bench.commit(5), bench.commit(6)
     gone.cancel()
 
@@ -442,13 +442,13 @@ async def test_a_client_that_went_away_disturbs_nobody() -> None:
 
 @on_a_loop
 async def test_a_bug_in_a_decision_costs_its_request_and_nothing_else() -> None:
-    bench = loaded(FakeJournal())
+    bench = loaded(FakeInternalLog())
     await bench.commit(5)
 
     def broken(*_: object) -> Any:
         raise AssertionError("a bug")
 
-    lost = bench.shard.ask(broken)
+    lost = bench.runtime.ask(broken)
     await breathe()
 
     assert ErrorCode.NOT_COORDINATOR == code_of(lost)
@@ -457,7 +457,7 @@ async def test_a_bug_in_a_decision_costs_its_request_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 def test_groups_that_could_not_be_loaded_for_lack_of_descriptors_or_memory_are_loaded_later(number: int) -> None:
-    class Unopened(FakeJournal):
+    class Unopened(FakeInternalLog):
         is_short = True
 
         def read(self) -> Iterator[Sequence[tuple[bytes | None, bytes | None]]]:

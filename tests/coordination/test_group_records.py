@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logmark.coordination import journal
+from logmark.coordination import group_records
 from logmark.coordination.facts import GroupForgotten, GroupRecorded, MemberRecorded, OffsetCommitted, OffsetForgotten
 from logmark.errors import Malformed
 
@@ -68,8 +68,8 @@ EMPTY_V3 = bytes.fromhex("0003 0000 00000000 ffff ffff 0000000000000005 00000000
     ],
 )
 def test_a_fact_is_kafkas_record_and_back(fact, key: bytes, value: bytes | None) -> None:
-    assert (key, value) == journal.encode(fact)
-    assert fact == journal.decode(key, value)
+    assert (key, value) == group_records.encode(fact)
+    assert fact == group_records.decode(key, value)
 
 
 def test_a_commit_with_its_own_retention_is_value_version_1() -> None:
@@ -79,8 +79,8 @@ def test_a_commit_with_its_own_retention_is_value_version_1() -> None:
     )
     value = bytes.fromhex("0001 000000000000008e 0004") + b"note" + bytes.fromhex("0000000000000001 0000000000000009")
 
-    assert (OFFSET_KEY, value) == journal.encode(fact)
-    assert fact == journal.decode(OFFSET_KEY, value)
+    assert (OFFSET_KEY, value) == group_records.encode(fact)
+    assert fact == group_records.decode(OFFSET_KEY, value)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_commit_with_its_own_retention_is_value_version_1() -> None:
     ],
 )
 def test_every_version_of_an_offset_is_read(value: bytes, leader_epoch: int) -> None:
-    fact = journal.decode(OFFSET_KEY, value)
+    fact = group_records.decode(OFFSET_KEY, value)
 
     assert isinstance(fact, OffsetCommitted)
     assert (142, leader_epoch, "note", 1_700_000_000_000) == (
@@ -132,7 +132,7 @@ HEAD = b"\x00\x08consumer\x00\x00\x00\x07\x00\x05range\x00\x03m-1"
     ],
 )
 def test_every_version_of_a_group_is_read(value: bytes, rebalance_timeout_ms: int, state_changed_at_ms: int) -> None:
-    fact = journal.decode(GROUP_KEY, value)
+    fact = group_records.decode(GROUP_KEY, value)
 
     assert isinstance(fact, GroupRecorded)
     assert (7, "consumer", "range", "m-1") == (fact.generation, fact.protocol_type, fact.protocol, fact.leader)
@@ -144,12 +144,12 @@ def test_every_version_of_a_group_is_read(value: bytes, rebalance_timeout_ms: in
 
 
 def test_the_oldest_key_of_an_offset_is_read() -> None:
-    assert COMMITTED == journal.decode(b"\x00\x00" + OFFSET_KEY[2:], COMMITTED_V3)
+    assert COMMITTED == group_records.decode(b"\x00\x00" + OFFSET_KEY[2:], COMMITTED_V3)
 
 
 @pytest.mark.parametrize("kind", [3, 5, 8, 16, 99])
 def test_records_of_other_kinds_are_left_alone(kind: int) -> None:
-    assert journal.decode(kind.to_bytes(2, "big") + b"\x00\x01g", b"anything") is None
+    assert group_records.decode(kind.to_bytes(2, "big") + b"\x00\x01g", b"anything") is None
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_records_of_other_kinds_are_left_alone(kind: int) -> None:
 )
 def test_broken_records_are_refused_as_malformed(key: bytes | None, value: bytes | None) -> None:
     with pytest.raises(Malformed):
-        journal.decode(key, value)
+        group_records.decode(key, value)
 
 
 @given(
@@ -183,7 +183,7 @@ def test_broken_records_are_refused_as_malformed(key: bytes | None, value: bytes
     )
 )
 def test_any_committed_offset_comes_back(fact: OffsetCommitted) -> None:
-    back = journal.decode(*journal.encode(fact))
+    back = group_records.decode(*group_records.encode(fact))
 
     # The version that has an expiry has no leader epoch.
     assert (fact if fact.expires_at_ms is None else replace(fact, leader_epoch=-1)) == back
@@ -193,4 +193,4 @@ def test_any_committed_offset_comes_back(fact: OffsetCommitted) -> None:
 def test_no_bytes_are_anything_but_a_fact_or_malformed(key: bytes, value: bytes, kind: int) -> None:
     for head in (b"", b"\x00\x03"):
         with contextlib.suppress(Malformed):
-            journal.decode(kind.to_bytes(2, "big") + key, head + value)
+            group_records.decode(kind.to_bytes(2, "big") + key, head + value)

@@ -1,58 +1,40 @@
-"""Who is in a group and who owns what: joins, syncs, heartbeats, leaves and the timers behind them.
+"""The membership of classic groups: joins, syncs, heartbeats, leaves and the deadlines behind them.
 
-Deciding changes what only this process knows (who waits, since when, which votes); what the journal keeps changes
-when the facts are applied. After a failed write the whole coordinator is thrown away and loaded again, so neither
+A decision changes what only this process knows (who waits, since when, which votes). What the log keeps changes when
+the facts are applied. After a failed write the runtime drops the whole coordinator and loads another one, so neither
 half outlives the other.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from logmark.coordination.classic_group import (
+    GROUP_BYTES,
+    MEMBER_BYTES,
+    PENDING_BYTES,
+    ClassicGroup,
+    Member,
+    protocols_bytes,
+)
 from logmark.coordination.commands import (
-    Beaten,
     Heartbeat,
+    HeartbeatAccepted,
     Join,
     Joined,
     Leave,
     Leaver,
     Left,
-    Outcome,
-    Reply,
     Sync,
     Synced,
-    Ticket,
 )
 from logmark.coordination.deadlines import Deadlines
-from logmark.coordination.facts import GroupRecorded
-from logmark.coordination.group import (
-    GROUP_BYTES,
-    MEMBER_BYTES,
-    PENDING_BYTES,
-    Group,
-    GroupState,
-    Member,
-    protocols_bytes,
-)
+from logmark.coordination.facts import GroupOutcome, GroupRecorded
+from logmark.coordination.group import GroupState
+from logmark.coordination.outcome import Outcome, Reply, Ticket
+from logmark.coordination.settings import GroupSettings
 from logmark.errors import ErrorCode, Refused
 
 MEMBER_ID_BYTES_MAX = 2**15 - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSettings:
-    """The limits and delays of groups; the names are those of Kafka's settings."""
-
-    initial_rebalance_delay_ms: int = 3_000
-    session_timeout_ms_min: int = 6_000
-    session_timeout_ms_max: int = 1_800_000
-    size_max: int = 2**31 - 1
-    # Kafka has no such limits: what a member sends about itself or gets assigned, and that of all members of a group.
-    member_bytes_max: int = 1024 * 1024
-    group_bytes_max: int = 16 * 1024 * 1024
-    metadata_chars_max: int = 4_096
-    offsets_retention_ms: int = 10_080 * 60_000
-    new_member_join_timeout_ms: int = 300_000  # Kafka's constant: how long a member without a heartbeat may wait
 
 
 class SessionOf(NamedTuple):
@@ -78,12 +60,12 @@ class SyncPhaseOf(NamedTuple):
 Deadline = SessionOf | JoinPhaseOf | SyncPhaseOf
 
 
-class Rebalances:
+class ClassicMembership:
     """Decides everything that concerns membership of the groups of one internal partition."""
 
     def __init__(
         self,
-        groups: dict[str, Group],
+        groups: dict[str, ClassicGroup],
         settings: GroupSettings,
         new_id: Callable[[], str],
         has_room: Callable[[int], bool],
@@ -97,8 +79,8 @@ class Rebalances:
 
     # Joining
 
-    def join(self, command: Join, ticket: Ticket, *, now_ms: int) -> Outcome:
-        """The member waits for the next generation, or gets this one again."""
+    def join(self, command: Join, ticket: Ticket, *, now_ms: int) -> GroupOutcome:
+        """Decide a JoinGroup: the member waits for the next generation, or gets this one again."""
         settings = self._settings
         if not command.group:
             raise Refused(ErrorCode.INVALID_GROUP_ID)
@@ -119,7 +101,7 @@ class Rebalances:
             return self._join_known(group, command, ticket, now_ms=now_ms)
         return self._join_unknown(group, command, ticket, now_ms=now_ms)
 
-    def _check_size(self, group: Group | None, command: Join) -> None:
+    def _check_size(self, group: ClassicGroup | None, command: Join) -> None:
         """Refuse metadata that is too large: every member's is kept, and sent to the leader."""
         size = protocols_bytes(command.protocols)
         if size > self._settings.member_bytes_max:
@@ -144,12 +126,12 @@ class Rebalances:
         if growth > 0 and not self._has_room(growth):
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The groups take all of the memory that they may take.")
 
-    def _has_room_for(self, group: Group, member_id: str) -> bool:
+    def _has_room_for(self, group: ClassicGroup, member_id: str) -> bool:
         member = group.members.get(member_id)
         match group.state:
             case GroupState.PREPARING:
                 # Those who wait are counted, not the members: after the limit was lowered, the last ones to
-                # join again are the ones without a place.
+                # join again are refused.
                 return (member is not None and member.joining is not None) or (
                     group.joined_count < self._settings.size_max
                 )
@@ -158,7 +140,7 @@ class Rebalances:
             case _:
                 return True
 
-    def _join_unknown(self, group: Group, command: Join, ticket: Ticket, *, now_ms: int) -> Outcome:
+    def _join_unknown(self, group: ClassicGroup, command: Join, ticket: Ticket, *, now_ms: int) -> GroupOutcome:
         member_id = f"{command.client_id if command.instance_id is None else command.instance_id}-{self._new_id()}"
         if len(member_id.encode()) > MEMBER_ID_BYTES_MAX:
             raise Refused(ErrorCode.INVALID_REQUEST, "the client id is too long to make a member id of it")
@@ -173,7 +155,7 @@ class Rebalances:
         self.deadlines.set(SessionOf(group.id, member_id), now_ms + command.session_timeout_ms)
         return Outcome(replies=[Reply(ticket, Joined(member_id=member_id, error=ErrorCode.MEMBER_ID_REQUIRED))])
 
-    def _join_known(self, group: Group, command: Join, ticket: Ticket, *, now_ms: int) -> Outcome:
+    def _join_known(self, group: ClassicGroup, command: Join, ticket: Ticket, *, now_ms: int) -> GroupOutcome:
         if command.member_id in group.pending:
             if command.instance_id is not None:
                 raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "a pending member cannot be static")
@@ -188,12 +170,12 @@ class Rebalances:
         if is_same and may_stay:
             self._expect(group, member, now_ms=now_ms)
             return Outcome(replies=[Reply(ticket, _joined(group, member))])
-        outcome = Outcome()
+        outcome: GroupOutcome = Outcome()
         self._update(group, member, command, ticket, outcome)
         self._rebalance(group, outcome, now_ms=now_ms)
         return outcome
 
-    def _add(self, group: Group, command: Join, member_id: str, ticket: Ticket, *, now_ms: int) -> Outcome:
+    def _add(self, group: ClassicGroup, command: Join, member_id: str, ticket: Ticket, *, now_ms: int) -> GroupOutcome:
         member = Member(
             id=member_id,
             instance_id=command.instance_id,
@@ -209,16 +191,18 @@ class Rebalances:
         group.add(member, protocol_type=command.protocol_type)
         # It cannot send heartbeats while it waits, and a client that went away cannot be told from one that waits.
         self.deadlines.set(SessionOf(group.id, member_id), now_ms + self._settings.new_member_join_timeout_ms)
-        outcome = Outcome()
+        outcome: GroupOutcome = Outcome()
         self._rebalance(group, outcome, now_ms=now_ms)
         return outcome
 
-    def _replace_static(self, group: Group, command: Join, new_id: str, ticket: Ticket, *, now_ms: int) -> Outcome:
-        """A static member restarted: the new one takes the place, and whoever still holds the old id is fenced."""
+    def _replace_static(
+        self, group: ClassicGroup, command: Join, new_id: str, ticket: Ticket, *, now_ms: int
+    ) -> GroupOutcome:
+        """Replace a static member that has restarted; a client that still has the old id is fenced."""
         assert command.instance_id is not None
         old_id = group.instances[command.instance_id]
         led_by = group.leader
-        outcome = Outcome()
+        outcome: GroupOutcome = Outcome()
         member = group.rename(old_id, new_id)
         for waiting in (member.joining, member.syncing):
             if waiting is not None:
@@ -245,7 +229,9 @@ class Rebalances:
             self._rebalance(group, outcome, now_ms=now_ms)
         return outcome
 
-    def _update(self, group: Group, member: Member, command: Join, ticket: Ticket, outcome: Outcome) -> None:
+    def _update(
+        self, group: ClassicGroup, member: Member, command: Join, ticket: Ticket, outcome: GroupOutcome
+    ) -> None:
         if member.joining is not None:
             # The same member asked twice. The connection of the first is most likely gone; were it not, "join again"
             # is an answer that does no harm.
@@ -257,8 +243,8 @@ class Rebalances:
 
     # The join phase
 
-    def _rebalance(self, group: Group, outcome: Outcome, *, now_ms: int) -> None:
-        """The group prepares a new generation, and starts it if nobody is missing."""
+    def _rebalance(self, group: ClassicGroup, outcome: GroupOutcome, *, now_ms: int) -> None:
+        """Prepare a new generation, and begin it if nobody is missing."""
         if group.state is GroupState.PREPARING:
             if not group.is_first_rebalance and group.has_everybody_joined:
                 self._end_join_phase(group, outcome, now_ms=now_ms)
@@ -279,8 +265,8 @@ class Rebalances:
         else:
             self.deadlines.set(JoinPhaseOf(group.id), now_ms + group.rebalance_timeout_ms)
 
-    def _end_join_phase(self, group: Group, outcome: Outcome, *, now_ms: int) -> None:
-        """Those who joined are the next generation; dynamic members that did not are out, static ones stay."""
+    def _end_join_phase(self, group: ClassicGroup, outcome: GroupOutcome, *, now_ms: int) -> None:
+        """Begin the next generation: dynamic members that did not join are out, static ones stay."""
         self.deadlines.cancel(JoinPhaseOf(group.id))
         for member in list(group.members.values()):
             if member.joining is None and member.instance_id is None:
@@ -301,7 +287,7 @@ class Rebalances:
             self._expect(group, member, now_ms=now_ms)
         self.deadlines.set(SyncPhaseOf(group.id, group.generation), now_ms + group.rebalance_timeout_ms)
 
-    def _refuse_syncs(self, group: Group, code: ErrorCode, outcome: Outcome, *, now_ms: int) -> None:
+    def _refuse_syncs(self, group: ClassicGroup, code: ErrorCode, outcome: GroupOutcome, *, now_ms: int) -> None:
         group.clear_assignments()
         for member in group.members.values():
             if member.syncing is not None:
@@ -311,8 +297,8 @@ class Rebalances:
 
     # Syncing
 
-    def sync(self, command: Sync, ticket: Ticket, *, now_ms: int) -> Outcome:
-        """The member gets its assignment, perhaps after the leader has brought it."""
+    def sync(self, command: Sync, ticket: Ticket, *, now_ms: int) -> GroupOutcome:
+        """Decide a SyncGroup: the member gets its assignment, perhaps after the leader has brought it."""
         if not command.group:
             raise Refused(ErrorCode.INVALID_GROUP_ID)
         group = self._groups.get(command.group)
@@ -336,7 +322,7 @@ class Rebalances:
         if group.state is GroupState.STABLE:
             self._expect(group, member, now_ms=now_ms)
             return Outcome(replies=[Reply(ticket, _synced(group, member.assignment))])
-        outcome = Outcome()
+        outcome: GroupOutcome = Outcome()
         if member.syncing is not None:
             outcome.replies.append(Reply(member.syncing, Refused(ErrorCode.REBALANCE_IN_PROGRESS)))
         member.syncing = ticket
@@ -344,8 +330,10 @@ class Rebalances:
             self._assign(group, dict(command.assignments), outcome, now_ms=now_ms)
         return outcome
 
-    def _assign(self, group: Group, assignments: dict[str, bytes], outcome: Outcome, *, now_ms: int) -> None:
-        """The leader has spoken: the generation is recorded, and everybody who waits learns what is theirs."""
+    def _assign(
+        self, group: ClassicGroup, assignments: dict[str, bytes], outcome: GroupOutcome, *, now_ms: int
+    ) -> None:
+        """Record the generation that the leader has assigned, and answer everybody who waits for it."""
         outcome.facts.append(group.record(now_ms=now_ms, assignments=assignments))
         for member in group.members.values():
             if member.syncing is not None:
@@ -354,15 +342,15 @@ class Rebalances:
                 # Its session may have run out while it waited, which was no fault of its own.
                 self._expect(group, member, now_ms=now_ms)
 
-    def _has_synced(self, group: Group, member: Member) -> None:
+    def _has_synced(self, group: ClassicGroup, member: Member) -> None:
         group.unsynced.discard(member.id)
         if not group.unsynced:
             self.deadlines.cancel(SyncPhaseOf(group.id, group.generation))
 
     # Living and leaving
 
-    def heartbeat(self, command: Heartbeat, ticket: Ticket, *, now_ms: int) -> Outcome:
-        """The member lives for another session timeout."""
+    def heartbeat(self, command: Heartbeat, ticket: Ticket, *, now_ms: int) -> GroupOutcome:
+        """Decide a Heartbeat: the member has another session timeout."""
         if not command.group:
             raise Refused(ErrorCode.INVALID_GROUP_ID)
         group = self._groups.get(command.group)
@@ -373,24 +361,24 @@ class Rebalances:
             raise Refused(ErrorCode.ILLEGAL_GENERATION)
         self._expect(group, member, now_ms=now_ms)
         rebalances = group.state is GroupState.PREPARING
-        return Outcome(replies=[Reply(ticket, Beaten(error=_rebalancing(rebalances)))])
+        return Outcome(replies=[Reply(ticket, HeartbeatAccepted(error=_rebalancing(rebalances)))])
 
-    def leave(self, command: Leave, ticket: Ticket, *, now_ms: int) -> Outcome:
-        """The leavers are out, and the others share what was theirs."""
+    def leave(self, command: Leave, ticket: Ticket, *, now_ms: int) -> GroupOutcome:
+        """Decide a LeaveGroup: the others share what the leavers had."""
         if not command.group:
             raise Refused(ErrorCode.INVALID_GROUP_ID)
         group = self._groups.get(command.group)
         if group is None:
             left = Left(errors=tuple((leaver, ErrorCode.UNKNOWN_MEMBER_ID) for leaver in command.leavers))
             return Outcome(replies=[Reply(ticket, left)])
-        outcome = Outcome()
+        outcome: GroupOutcome = Outcome()
         errors = tuple((leaver, self._leave(group, leaver, outcome)) for leaver in command.leavers)
         if any(error is ErrorCode.NONE for _, error in errors) and group.state is not GroupState.EMPTY:
             self._rebalance(group, outcome, now_ms=now_ms)
         outcome.replies.append(Reply(ticket, Left(errors=errors)))
         return outcome
 
-    def _leave(self, group: Group, leaver: Leaver, outcome: Outcome) -> ErrorCode:
+    def _leave(self, group: ClassicGroup, leaver: Leaver, outcome: GroupOutcome) -> ErrorCode:
         member_id = leaver.member_id
         if not member_id:
             member_id = group.instances.get(leaver.instance_id or "", "")
@@ -407,17 +395,17 @@ class Rebalances:
         self._dismiss(group, group.members[member_id], outcome)
         return ErrorCode.NONE
 
-    def keep_alive(self, group: Group, member_id: str, *, now_ms: int) -> None:
-        """A commit is a sign of life while the group is stable or prepares."""
+    def keep_alive(self, group: ClassicGroup, member_id: str, *, now_ms: int) -> None:
+        """Prolong a member's session by a commit while the group is stable or prepares."""
         member = group.members.get(member_id)
         if member is not None and group.state in (GroupState.STABLE, GroupState.PREPARING):
             self._expect(group, member, now_ms=now_ms)
 
     # Time
 
-    def expire(self, deadline: Deadline, *, now_ms: int) -> Outcome:
-        """What follows from a deadline that has passed."""
-        outcome = Outcome()
+    def expire(self, deadline: Deadline, *, now_ms: int) -> GroupOutcome:
+        """Decide what follows from a deadline that has passed."""
+        outcome: GroupOutcome = Outcome()
         group = self._groups.get(deadline.group)
         if group is None:
             return outcome
@@ -430,7 +418,7 @@ class Rebalances:
                 self._end_sync_phase(group, outcome, now_ms=now_ms)
         return outcome
 
-    def _end_session(self, group: Group, member_id: str, outcome: Outcome, *, now_ms: int) -> None:
+    def _end_session(self, group: ClassicGroup, member_id: str, outcome: GroupOutcome, *, now_ms: int) -> None:
         if member_id in group.pending:
             self._drop(group, member_id)
             if group.state is GroupState.PREPARING and group.has_everybody_joined:
@@ -445,7 +433,7 @@ class Rebalances:
         elif group.has_everybody_joined:
             self._end_join_phase(group, outcome, now_ms=now_ms)
 
-    def _end_wait(self, group: Group, outcome: Outcome, *, now_ms: int) -> None:
+    def _end_wait(self, group: ClassicGroup, outcome: GroupOutcome, *, now_ms: int) -> None:
         if group.state is not GroupState.PREPARING:
             return
         if group.is_first_rebalance and group.has_grown and group.delay_left_ms:
@@ -457,16 +445,16 @@ class Rebalances:
             return
         self._end_join_phase(group, outcome, now_ms=now_ms)
 
-    def _end_sync_phase(self, group: Group, outcome: Outcome, *, now_ms: int) -> None:
+    def _end_sync_phase(self, group: ClassicGroup, outcome: GroupOutcome, *, now_ms: int) -> None:
         if group.state not in (GroupState.COMPLETING, GroupState.STABLE) or not group.unsynced:
             return
         for member_id in list(group.unsynced):
             self._drop(group, member_id)
         self._rebalance(group, outcome, now_ms=now_ms)
 
-    def resume(self, *, now_ms: int) -> Outcome:
-        """After a load every member has a fresh session; a group that is now too large rebalances."""
-        outcome = Outcome()
+    def resume(self, *, now_ms: int) -> GroupOutcome:
+        """Decide what follows from a load: every member has a new session; a group that is now too large rebalances."""
+        outcome: GroupOutcome = Outcome()
         for group in list(self._groups.values()):
             for member in group.members.values():
                 self._expect(group, member, now_ms=now_ms)
@@ -474,18 +462,18 @@ class Rebalances:
                 self._rebalance(group, outcome, now_ms=now_ms)
         return outcome
 
-    def forget(self, group: Group) -> None:
-        """Nothing is awaited of a group that is gone."""
+    def forget(self, group: ClassicGroup) -> None:
+        """Cancel the deadlines of a group that is gone."""
         self.deadlines.cancel(JoinPhaseOf(group.id))
         self.deadlines.cancel(SyncPhaseOf(group.id, group.generation))
         for member_id in (*group.members, *group.pending):
             self.deadlines.cancel(SessionOf(group.id, member_id))
 
-    def _expect(self, group: Group, member: Member, *, now_ms: int) -> None:
+    def _expect(self, group: ClassicGroup, member: Member, *, now_ms: int) -> None:
         self.deadlines.set(SessionOf(group.id, member.id), now_ms + member.session_timeout_ms)
 
-    def _dismiss(self, group: Group, member: Member, outcome: Outcome) -> None:
-        """The member is out; if it still waits it is told so, and a live client starts anew."""
+    def _dismiss(self, group: ClassicGroup, member: Member, outcome: GroupOutcome) -> None:
+        """Remove a member; if it still waits, the answer makes a live client join as a new one."""
         for waiting in (member.joining, member.syncing):
             if waiting is not None:
                 outcome.replies.append(Reply(waiting, Refused(ErrorCode.UNKNOWN_MEMBER_ID)))
@@ -493,7 +481,7 @@ class Rebalances:
         member.syncing = None
         self._drop(group, member.id)
 
-    def _drop(self, group: Group, member_id: str) -> None:
+    def _drop(self, group: ClassicGroup, member_id: str) -> None:
         group.remove(member_id)
         self.deadlines.cancel(SessionOf(group.id, member_id))
 
@@ -504,7 +492,7 @@ def _created(group: str, *, now_ms: int) -> GroupRecorded:
     )
 
 
-def _emptied(group: Group, *, now_ms: int) -> GroupRecorded:
+def _emptied(group: ClassicGroup, *, now_ms: int) -> GroupRecorded:
     return GroupRecorded(
         group=group.id,
         generation=group.generation + 1,
@@ -515,7 +503,7 @@ def _emptied(group: Group, *, now_ms: int) -> GroupRecorded:
     )
 
 
-def _joined(group: Group, member: Member, *, leader: str | None = None, skip_assignment: bool = False) -> Joined:
+def _joined(group: ClassicGroup, member: Member, *, leader: str | None = None, skip_assignment: bool = False) -> Joined:
     leads = group.leader == member.id and leader in (None, member.id)
     return Joined(
         member_id=member.id,
@@ -528,7 +516,7 @@ def _joined(group: Group, member: Member, *, leader: str | None = None, skip_ass
     )
 
 
-def _synced(group: Group, assignment: bytes) -> Synced:
+def _synced(group: ClassicGroup, assignment: bytes) -> Synced:
     return Synced(protocol_type=group.protocol_type, protocol=group.protocol, assignment=assignment)
 
 

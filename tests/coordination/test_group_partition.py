@@ -2,7 +2,7 @@
 
 import pytest
 
-from logmark.coordination.placement import java_hash, partition_of
+from logmark.coordination.group_partition import java_hash, partition_of_group
 
 
 @pytest.mark.parametrize(
@@ -23,4 +23,4 @@ def test_the_hash_is_javas_over_utf_16(text: str, expected: int) -> None:
     ("group", "expected"), [("", 0), ("hello", 22), ("polygenelubricants", 0), ("a", 47), ("\U0001f642", 15)]
 )
 def test_a_group_is_in_the_partition_of_its_hash(group: str, expected: int) -> None:
-    assert expected == partition_of(group)
+    assert expected == partition_of_group(group)

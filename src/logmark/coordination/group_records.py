@@ -1,4 +1,4 @@
-"""Facts as records of `__consumer_offsets`: Kafka's keys and Kafka's values, byte for byte.
+"""The records of groups in `__consumer_offsets`: Kafka's keys and Kafka's values, byte for byte.
 
 Written: offsets as value version 3 (version 1 when the client asked for a retention of its own), groups as
 value version 3. Read: every version that Kafka ever wrote; other record types are left alone.
@@ -24,7 +24,7 @@ _OFFSET_V3 = struct.Struct(">hqih")
 
 
 def encode(fact: Fact) -> tuple[bytes, bytes | None]:
-    """The key and the value that keep this fact; a value of None forgets."""
+    """Return the key and the value that keep a fact; a value of None deletes the key."""
     match fact:
         case OffsetCommitted():
             return _offset_key(fact), _offset_value(fact)
@@ -37,7 +37,7 @@ def encode(fact: Fact) -> tuple[bytes, bytes | None]:
 
 
 def decode(key: bytes | None, value: bytes | None) -> Fact | None:
-    """The fact that a record keeps, None for a record of a kind that we do not keep."""
+    """Return the fact that a record keeps; None for a record type that we do not keep."""
     if key is None:
         raise Malformed("a record of the offsets topic has no key")
     if value is not None and (fact := _read_our_offset(key, value)) is not None:
@@ -100,7 +100,7 @@ def _group_value(fact: GroupRecorded) -> bytes:
 
 
 def _read_our_offset(key: bytes, value: bytes) -> OffsetCommitted | None:
-    """An offset as we write it, read quickly: a load is made of little else. None for anything that does not fit."""
+    """Read an offset as we write it, quickly: a load is made of little else. Return None for anything else."""
     if len(key) < 10 or len(value) < 24 or key[:2] != _OUR_OFFSET or value[:2] != _OUR_VERSION:
         return None
     topic_at = 4 + (key[2] << 8 | key[3])

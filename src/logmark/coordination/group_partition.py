@@ -1,4 +1,4 @@
-"""Where a group lives: Kafka's choice of internal partition, so that a hand-over finds every group."""
+"""The internal partition of a group: Kafka's choice, so that a hand-over to Apache Kafka finds every group."""
 
 import struct
 from functools import lru_cache
@@ -7,7 +7,7 @@ from logmark.names import OFFSETS_TOPIC_PARTITIONS
 
 
 def java_hash(text: str) -> int:
-    """Java's String.hashCode: 31 * h + UTF-16 code unit, in 32 signed bits."""
+    """Return Java's String.hashCode: 31 * h + UTF-16 code unit, in 32 signed bits."""
     encoded = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for (unit,) in struct.iter_unpack(">H", encoded):
@@ -16,8 +16,8 @@ def java_hash(text: str) -> int:
 
 
 @lru_cache(maxsize=4096)
-def partition_of(group: str, partition_count: int = OFFSETS_TOPIC_PARTITIONS) -> int:
-    """The internal partition that keeps this group."""
+def partition_of_group(group: str, partition_count: int = OFFSETS_TOPIC_PARTITIONS) -> int:
+    """Return the internal partition that keeps a group."""
     value = java_hash(group)
     # Java's abs of the smallest integer is negative, so Kafka defines it as 0.
     return 0 if value == -(2**31) else abs(value) % partition_count

@@ -1,4 +1,4 @@
-"""A coordinator on a desk: commands in, facts through their bytes, answers by ticket, time by hand.
+"""A driver of the group coordinator: commands in, facts through their bytes, answers by ticket, time by hand.
 
 Whatever a test does here is also a recovery test: after every command a second coordinator, loaded from the bytes
 alone, must know the same offsets and the same groups.
@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from logmark.clock import ManualClock
-from logmark.coordination import journal
+from logmark.coordination import group_records
+from logmark.coordination.classic_group import protocols_bytes
 from logmark.coordination.commands import (
     Answer,
     CommitOffsets,
@@ -20,18 +21,16 @@ from logmark.coordination.commands import (
     Joined,
     Leave,
     Leaver,
-    Outcome,
-    Place,
+    OffsetToCommit,
     Protocol,
-    Reply,
     Sync,
-    Ticket,
 )
-from logmark.coordination.coordinator import Coordinator, GroupDescription
+from logmark.coordination.committed_offsets import CommittedOffset
 from logmark.coordination.facts import Fact
-from logmark.coordination.group import GroupState, protocols_bytes
-from logmark.coordination.offsets import CommittedOffset
-from logmark.coordination.rebalance import GroupSettings
+from logmark.coordination.group import GroupDescription, GroupState
+from logmark.coordination.group_coordinator import GroupCoordinator
+from logmark.coordination.outcome import Outcome, Reply, Ticket
+from logmark.coordination.settings import GroupSettings
 from logmark.errors import ErrorCode, Refused
 
 GROUP = "billing"
@@ -43,7 +42,7 @@ def subscription(*topics: str, version: int = 1) -> bytes:
     return struct.pack(">hi", version, len(topics)) + named + struct.pack(">i", -1)
 
 
-class Desk:
+class CoordinatorDriver:
     """Decides, journals as bytes, applies, and remembers who was told what."""
 
     def __init__(self, settings: GroupSettings | None = None) -> None:
@@ -59,8 +58,8 @@ class Desk:
         self.checks = True
         self.coordinator = self._new()
 
-    def _new(self) -> Coordinator:
-        return Coordinator(self.settings, new_id=lambda: f"id{next(self._ids)}", has_room=self._has_room)
+    def _new(self) -> GroupCoordinator:
+        return GroupCoordinator(self.settings, new_id=lambda: f"id{next(self._ids)}", has_room=self._has_room)
 
     def _has_room(self, size_bytes: int) -> bool:
         return self.memory_max is None or self.coordinator.memory_bytes + size_bytes <= self.memory_max
@@ -105,8 +104,8 @@ class Desk:
         answer = self.answer(self._run(lambda ticket, now: self.coordinator.leave(command, ticket, now_ms=now)))
         return [error for _, error in answer.errors]  # type: ignore[union-attr]
 
-    def commit(self, *places: Place, group: str = GROUP, **more: object) -> list[ErrorCode] | ErrorCode:
-        command = CommitOffsets(group=group, places=places, **more)  # type: ignore[arg-type]
+    def commit(self, *offsets: OffsetToCommit, group: str = GROUP, **more: object) -> list[ErrorCode] | ErrorCode:
+        command = CommitOffsets(group=group, offsets=offsets, **more)  # type: ignore[arg-type]
         ticket = self._run(lambda ticket, now: self.coordinator.commit_offsets(command, ticket, now_ms=now))
         answer = self.answer(ticket)
         return answer.code if isinstance(answer, Refused) else list(answer.errors)  # type: ignore[union-attr]
@@ -166,11 +165,11 @@ class Desk:
         assert found is not None
         return found
 
-    def places(self, group: str = GROUP) -> dict[tuple[str, int], CommittedOffset]:
+    def committed(self, group: str = GROUP) -> dict[tuple[str, int], CommittedOffset]:
         return dict(self.coordinator.committed_offsets(group))
 
     def offset(self, topic: str, partition: int, group: str = GROUP) -> int | None:
-        place = self.places(group).get((topic, partition))
+        place = self.committed(group).get((topic, partition))
         return None if place is None else place.offset
 
     # Shortcuts
@@ -206,8 +205,8 @@ class Desk:
 
     def _take(self, outcome: Outcome) -> None:
         for fact in outcome.facts:
-            record = journal.encode(fact)
-            assert fact == journal.decode(*record)
+            record = group_records.encode(fact)
+            assert fact == group_records.decode(*record)
             self.records.append(record)
             self.facts.append(fact)
             self.coordinator.apply(fact)
@@ -231,10 +230,10 @@ class Desk:
             total += sum(place.memory_bytes for place in self.coordinator.committed_offsets(group.id).values())
         assert total == self.coordinator.memory_bytes
 
-    def _loaded(self, records: Iterable[tuple[bytes, bytes | None]]) -> Coordinator:
+    def _loaded(self, records: Iterable[tuple[bytes, bytes | None]]) -> GroupCoordinator:
         coordinator = self._new()
         for key, value in records:
-            fact = journal.decode(key, value)
+            fact = group_records.decode(key, value)
             assert fact is not None
             coordinator.apply(fact)
         return coordinator
@@ -248,7 +247,7 @@ class Desk:
         for loaded in map(self._loaded, (self.records, compacted.items(), cleaned.items())):
             groups = {group.id for group in self.coordinator.list_groups()}
             for group in groups:
-                assert self.places(group) == dict(loaded.committed_offsets(group))
+                assert self.committed(group) == dict(loaded.committed_offsets(group))
                 live, after = self.coordinator.describe(group), loaded.describe(group)
                 if live is not None and live.state is GroupState.STABLE:
                     assert live == after
