@@ -1,4 +1,4 @@
-"""Compiles the compiled modules: the walks over record batches and JSON, what compaction keeps, the usual Produce."""
+"""Compiles the compiled modules: the walks over record batches and JSON, what compaction keeps, fast Produce."""
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
@@ -15,13 +15,13 @@ setup(
                 **COMPILE,
             ),
             Extension(
-                "logmark.wire.sieve",
-                ["src/logmark/wire/sieve.py"],
-                depends=["src/logmark/wire/sieve.pxd", "src/logmark/wire/columns.pxd"],
+                "logmark.wire.compaction_filter",
+                ["src/logmark/wire/compaction_filter.py"],
+                depends=["src/logmark/wire/compaction_filter.pxd", "src/logmark/wire/columns.pxd"],
                 **COMPILE,
             ),
             Extension("logmark.wire.json_columns", ["src/logmark/wire/json_columns.py"], **COMPILE),
-            Extension("logmark.wire.usual", ["src/logmark/wire/usual.py"], **COMPILE),
+            Extension("logmark.wire.fast_produce", ["src/logmark/wire/fast_produce.py"], **COMPILE),
         ],
         language_level=3,
         include_path=["src"],

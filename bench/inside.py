@@ -10,12 +10,12 @@ from pathlib import Path
 
 from bench.machine import best, seconds
 from logmark.clock import SystemClock
-from logmark.disk.files import RealFileSystem
+from logmark.disk.file_system import RealFileSystem
 from logmark.log.catalog import FILE_NAME as CATALOG
-from logmark.log.cleaning import Done, Plan, clean
 from logmark.log.directory import DataDirectory
-from logmark.log.groupcommit import Durability, GroupCommit
+from logmark.log.group_commit import Durability, GroupCommit
 from logmark.log.partition import Partition, batch_rules
+from logmark.log.segment_cleaner import Done, Plan, clean
 from logmark.log.settings import TopicSettings
 from logmark.wire import batches, codecs, columns
 

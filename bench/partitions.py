@@ -15,10 +15,10 @@ from pathlib import Path
 from bench import wire
 from bench.load import connect, receive
 from logmark.clock import SystemClock
-from logmark.disk.files import RealFileSystem
+from logmark.disk.file_system import RealFileSystem
 from logmark.log import catalog
 from logmark.log.directory import DataDirectory
-from logmark.log.groupcommit import GroupCommit
+from logmark.log.group_commit import GroupCommit
 from logmark.log.settings import TopicSettings
 from logmark.wire import batches
 

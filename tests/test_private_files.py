@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from logmark import private_files
-from logmark.disk.files import RealFileSystem
+from logmark.disk.file_system import RealFileSystem
 from logmark.offsets.bounded_replay.runs import RunStore
 from logmark.offsets.journal import journal
 from logmark.offsets.journal.file_journal import FileJournal

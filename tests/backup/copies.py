@@ -4,15 +4,15 @@ import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from logmark.backup.brokers import BrokerCopier
-from logmark.backup.directories import DirectoryCopier
+from logmark.backup.broker_copier import BrokerCopier
+from logmark.backup.directory_copier import DirectoryCopier
 from logmark.backup.manifest import Manifest
-from logmark.backup.restoring import Restorer
+from logmark.backup.restorer import Restorer
 from logmark.backup.store import Store
 from logmark.client.client import Client
 from logmark.clock import SystemClock
-from logmark.disk.files import RealFileSystem
-from logmark.disk.reading import ReadingFileSystem
+from logmark.disk.file_system import RealFileSystem
+from logmark.disk.read_only import ReadOnlyFileSystem
 from logmark.log.catalog import Catalog, Entry
 from logmark.log.checkpoints import write_partition_metadata
 from logmark.names import TopicPartition
@@ -41,7 +41,7 @@ def copy_brokers(bootstrap_servers: str, dest: Path, told: Callable[[int], None]
 def restored(backup: Path, data_dir: Path, *, is_new_cluster: bool = False) -> Path:
     """The data directory that a restore makes."""
     restorer = Restorer.open(
-        str(backup), str(data_dir), source=ReadingFileSystem(), files=QUICK, clock=SystemClock(), told=nothing
+        str(backup), str(data_dir), source=ReadOnlyFileSystem(), files=QUICK, clock=SystemClock(), told=nothing
     )
     restorer.restore(is_new_cluster=is_new_cluster)
     return data_dir

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from logmark.backup import decoder
+from logmark.backup import manifest_decoder
 from logmark.backup.manifest import Manifest
 from logmark.backup.store import Store
 from logmark.errors import UserError
@@ -376,9 +376,9 @@ def test_a_manifest_of_ten_gigabytes_is_refused_without_reading_it(backup: Path)
 
 def test_a_manifest_is_refused_from_one_byte_above_the_limit(backup: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = (backup / MANIFEST).stat().st_size
-    monkeypatch.setattr(decoder, "MANIFEST_BYTES_MAX", size - 1)
+    monkeypatch.setattr(manifest_decoder, "MANIFEST_BYTES_MAX", size - 1)
     refuse_restore(backup, f"{size} bytes")
-    monkeypatch.setattr(decoder, "MANIFEST_BYTES_MAX", size)
+    monkeypatch.setattr(manifest_decoder, "MANIFEST_BYTES_MAX", size)
     restored(backup, backup.parent / "again")
 
 
@@ -512,7 +512,7 @@ def test_more_than_the_disk_can_hold_is_refused_before_anything_is_written(
     tmp_path: Path, backup: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = image(tmp_path)
-    monkeypatch.setattr("logmark.backup.folder.free_bytes", lambda _: 1000)
+    monkeypatch.setattr("logmark.backup.folder_checks.free_bytes", lambda _: 1000)
     told = run("restore", str(backup), str(tmp_path / "again"))
     assert (1, before) == (told.exit_code, image(tmp_path))
     assert "bytes, and the disk with" in told.error

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from logmark.backup.directories import DirectoryCopier
+from logmark.backup.directory_copier import DirectoryCopier
 from logmark.backup.manifest import Manifest
-from logmark.backup.restoring import Restorer
+from logmark.backup.restorer import Restorer
 from logmark.backup.store import LOCK, MANIFEST, PROGRESS, Store, read_manifest
 from logmark.clock import ManualClock
-from logmark.disk.files import RealFileSystem
+from logmark.disk.file_system import RealFileSystem
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.testing.crashes import CrashFileSystem
@@ -73,7 +73,7 @@ def progress(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """How often progress is written; pieces are small, and what is looked at before going on is less than a piece."""
     monkeypatch.setattr("logmark.backup.store.PROGRESS_S", request.param)
     monkeypatch.setattr("logmark.log.scanner.CHUNK_BYTES", 2000)
-    monkeypatch.setattr("logmark.backup.directories.TAIL_BYTES", 100)
+    monkeypatch.setattr("logmark.backup.directory_copier.TAIL_BYTES", 100)
 
 
 @pytest.mark.usefixtures("progress")

@@ -11,7 +11,7 @@ import pytest
 
 from logmark.backup import store
 from logmark.client.errors import BrokerUnreachable
-from logmark.disk.files import RealFile
+from logmark.disk.file_system import RealFile
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.testing import Broker
@@ -65,7 +65,7 @@ def test_a_killed_backup_says_that_it_is_incomplete_and_goes_on(
     tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch, way: str, progress_s: float
 ) -> None:
     write(broker, 60)
-    monkeypatch.setattr("logmark.backup.brokers.FETCH_BYTES", 200_000)
+    monkeypatch.setattr("logmark.backup.broker_copier.FETCH_BYTES", 200_000)
     source = str(tmp_path / "data") if way == "directory" else broker.bootstrap_servers
     backup = tmp_path / "backup"
     kill_after(4, source, backup, progress_s=progress_s)
@@ -182,7 +182,7 @@ def test_a_broker_that_goes_away_is_a_sentence_and_the_next_run_goes_on(
     tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(broker, 30)
-    monkeypatch.setattr("logmark.backup.brokers.FETCH_BYTES", 200_000)
+    monkeypatch.setattr("logmark.backup.broker_copier.FETCH_BYTES", 200_000)
     turn_clock(monkeypatch)  # a broker that was there is looked for until the call's time is up
     copied: list[int] = []
 

@@ -14,14 +14,14 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from logmark.disk import files
-from logmark.disk.files import RealFileSystem
-from logmark.disk.reading import ReadingFileSystem
+from logmark.disk import file_system
+from logmark.disk.file_system import RealFileSystem
+from logmark.disk.read_only import ReadOnlyFileSystem
 from logmark.errors import UserError
 from logmark.log import verification
-from logmark.log.cleaning import Plan
+from logmark.log.segment_cleaner import Plan
 from logmark.testing import Broker
-from logmark.testing.files import FaultyFileSystem
+from logmark.testing.faulty_file_system import FaultyFileSystem
 from logmark.wire import batches
 from tests.harness.node import wait_until
 
@@ -144,7 +144,7 @@ def cleaners(pid: int) -> set[int]:
 
 def is_cleaner(pid: int) -> bool:
     try:
-        return b"logmark.log.cleaning" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"logmark.log.segment_cleaner" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return False
 
@@ -194,11 +194,11 @@ def test_no_broker_gets_the_directory_while_the_cleaning_process_of_a_killed_one
         broker.kill()
         try:
             with monkeypatch.context() as patch:
-                patch.setattr(files, "CHILD_WAIT_S", 0)
+                patch.setattr(file_system, "CHILD_WAIT_S", 0)
                 with pytest.raises(UserError, match=r"has not ended: kill it"):
                     Broker(SETTINGS, data_dir=broker.data_dir).start()
                 with pytest.raises(UserError, match="in use"):
-                    verification.hold(broker.data_dir, ReadingFileSystem())
+                    verification.hold(broker.data_dir, ReadOnlyFileSystem())
 
             def resume_and_sleep(seconds: float) -> None:
                 with contextlib.suppress(ProcessLookupError):
@@ -207,8 +207,8 @@ def test_no_broker_gets_the_directory_while_the_cleaning_process_of_a_killed_one
 
             # The next broker waits for it, and then has the directory for itself.
             with monkeypatch.context() as patch:
-                patch.setattr(files, "CHILD_WAIT_S", 600)
-                patch.setattr(files, "sleep", resume_and_sleep)
+                patch.setattr(file_system, "CHILD_WAIT_S", 600)
+                patch.setattr(file_system, "sleep", resume_and_sleep)
                 with Broker(SETTINGS, data_dir=broker.data_dir) as following:
                     wait_until(lambda: is_gone(cleaner), "the cleaning process has ended")
                     assert EXPECTED == newest(following)
@@ -219,7 +219,7 @@ def test_no_broker_gets_the_directory_while_the_cleaning_process_of_a_killed_one
 
 def test_a_cleaning_process_ends_silently_when_nobody_reads_its_answers(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "logmark.log.cleaning"],
+        [sys.executable, "-m", "logmark.log.segment_cleaner"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None

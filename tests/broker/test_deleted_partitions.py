@@ -15,21 +15,21 @@ from logmark.broker.cleaner import BesideWorker
 from logmark.broker.config import BrokerConfig
 from logmark.broker.loops import new_event_loop
 from logmark.broker.server import Broker
-from logmark.disk.files import RealFileSystem
+from logmark.disk.file_system import RealFileSystem
 from logmark.errors import ErrorCode
 from logmark.log.appender import Appender
-from logmark.log.deletion import SegmentDeleter
 from logmark.log.flush_state import FlushState
 from logmark.log.flusher import Flusher
 from logmark.log.folder import PartitionFolder
 from logmark.log.high_watermark import HighWatermark
+from logmark.log.log_state import LogState
 from logmark.log.log_to_clean import LogToClean
 from logmark.log.partition import Partition
 from logmark.log.producers import Producers
 from logmark.log.reader import Reader
 from logmark.log.segment import Segment
+from logmark.log.segment_deletion import SegmentDeleter
 from logmark.log.segments import Segments
-from logmark.log.state import LogState
 from logmark.log.waiters import Waiters
 from logmark.log.write_recovery import WriteRecovery
 from tests.broker.test_long_requests import Client, client_of, wait_for

@@ -15,11 +15,11 @@ from logmark.broker.disk_probe import DiskProbe
 from logmark.broker.health import LISTED_MAX, STALLED_SECONDS
 from logmark.broker.server import Broker as Served
 from logmark.coordination.group_partition import partition_of_group
-from logmark.disk.files import RealFileSystem
+from logmark.disk.file_system import RealFileSystem
 from logmark.errors import ErrorCode
-from logmark.log.cleaning import Cleaned, Done, Plan
+from logmark.log.segment_cleaner import Cleaned, Done, Plan
 from logmark.testing import Broker
-from logmark.testing.files import FaultyFileSystem
+from logmark.testing.faulty_file_system import FaultyFileSystem
 from logmark.wire import batches, log_dirs
 from logmark.wire.fields import Message
 from logmark.wire.schema import describe_log_dirs as schema

@@ -11,9 +11,9 @@ import pytest
 
 from logmark.broker.liveness import CHECKS_BETWEEN_READS
 from logmark.broker.server import Broker
-from logmark.disk.files import RealFileSystem
+from logmark.disk.file_system import RealFileSystem
 from logmark.log.partition import Partition
-from logmark.testing.files import FaultyFileSystem
+from logmark.testing.faulty_file_system import FaultyFileSystem
 from tests.broker.test_serve import Served
 from tests.harness import wire
 from tests.harness.node import wait_until

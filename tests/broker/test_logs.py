@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from logmark.broker.api import find_coordinator, incremental_alter_configs
-from logmark.disk.files import RealFileSystem
+from logmark.disk.file_system import RealFileSystem
 from logmark.errors import ErrorCode
 from logmark.testing import Broker, FaultyFileSystem
 from tests.coordination.wire import Wire

@@ -621,7 +621,7 @@ def test_commits_of_new_groups_give_way_sooner_than_requests_that_are_answered_f
     commits = 300
 
     async def work(broker: Broker, client: Client, turns: Turns) -> None:
-        turns.count(monkeypatch, Coordinator, "commit_offsets")
+        turns.count(monkeypatch, GroupCoordinator, "commit_offsets")
         client.writer.write(commit_frames(commits))
         for _ in range(commits):
             await client.receive_frame()
@@ -638,7 +638,7 @@ def test_many_connections_that_commit_have_one_commit_each_in_a_turn_beyond_a_li
     clients, commits = 20, 30
 
     async def work(broker: Broker, client: Client, turns: Turns) -> None:
-        turns.count(monkeypatch, Coordinator, "commit_offsets")
+        turns.count(monkeypatch, GroupCoordinator, "commit_offsets")
         async with AsyncExitStack() as stack:
             others = [await stack.enter_async_context(client_of(broker)) for _ in range(clients)]
             for number, other in enumerate(others):

@@ -28,7 +28,7 @@ from logmark.broker.group_runtime import DELETED_AT_ONCE
 from logmark.broker.logs import NewTopic, Topic
 from logmark.broker.pace import STEPS_IN_A_TURN
 from logmark.coordination.group_coordinator import GroupCoordinator
-from logmark.disk.files import RealFileSystem
+from logmark.disk.file_system import RealFileSystem
 from logmark.errors import ErrorCode, Refused
 from logmark.log import checkpoints
 from logmark.log.catalog import FILE_NAME as CATALOG

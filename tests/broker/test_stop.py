@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from logmark.broker.server import Broker
-from logmark.disk.files import RealFileSystem
+from logmark.disk.file_system import RealFileSystem
 from logmark.log.directory import DataDirectory
-from logmark.log.groupcommit import GroupCommit
+from logmark.log.group_commit import GroupCommit
 from logmark.log.partition import Partition
-from logmark.testing.files import FaultyFileSystem
+from logmark.testing.faulty_file_system import FaultyFileSystem
 from tests.log.lab import batch
 
 TURNS = 100

@@ -15,7 +15,7 @@ import pytest
 
 from logmark.cli import clusters
 from logmark.client.client import Client
-from logmark.disk.files import RealFile
+from logmark.disk.file_system import RealFile
 from logmark.testing import Broker
 from tests.cli.conftest import Ran, run
 from tests.harness.brokers import BrokerUnderTest

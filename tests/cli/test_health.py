@@ -8,10 +8,10 @@ from contextlib import ExitStack, closing
 import pytest
 
 from logmark.cli.health import WIDTH
-from logmark.disk.files import RealFileSystem
+from logmark.disk.file_system import RealFileSystem
 from logmark.errors import ErrorCode
 from logmark.testing import Broker
-from logmark.testing.files import FaultyFileSystem
+from logmark.testing.faulty_file_system import FaultyFileSystem
 from tests.cli.conftest import Ran, run
 from tests.harness import wire
 from tests.harness.brokers import BrokerUnderTest

@@ -192,7 +192,7 @@ def test_a_broker_that_does_not_sync_recovers_with_syncs_before_it_serves(
     def sync(descriptor: int) -> None:
         synced.add(os.fstat(descriptor).st_ino)
 
-    monkeypatch.setattr("logmark.disk.files.strongest_sync", lambda platform, full_sync: sync)
+    monkeypatch.setattr("logmark.disk.file_system.strongest_sync", lambda platform, full_sync: sync)
 
     with Broker(data_dir=str(data), durability="os"):
         assert not (data / "logmark.wal").exists()

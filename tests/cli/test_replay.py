@@ -163,7 +163,11 @@ MISTAKES: list[tuple[list[str], str, int]] = [
     (["{orders}", "--to-topic", "{sandbox}", "--to-partition", "7", "--yes"], "has no partition 7: it has 1", 1),
     (["{orders}", "--to-topic", "{sandbox}", "--from", "999", "--yes"], "Offset 999 is not in partition 0", 1),
     (["{orders}", "--to-topic", "{sandbox}", "--to", "999", "--yes"], "Offset 999 is not in partition 0", 1),
-    (["{orders}", "--to-topic", "{sandbox}", "--from", "5", "--to", "4", "--yes"], "--to must not lie before --from", 1),
+    (
+        ["{orders}", "--to-topic", "{sandbox}", "--from", "5", "--to", "4", "--yes"],
+        "--to must not lie before --from",
+        1,
+    ),
     (["{orders}", "--to-topic", "{sandbox}", "--from", "05.03.2024", "--yes"], "is not a place to begin", 1),
     (["{orders}", "--to-topic", "{sandbox}", "--from", "@05.03.2024", "--yes"], "3d ago", 1),
     (["{orders}", "--to-topic", "{sandbox}", "--partition", "9", "--yes"], "has no partition 9: it has 2", 1),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from logmark.disk.files import Bytes, RealFileSystem
+from logmark.disk.file_system import Bytes, RealFileSystem
 from logmark.errors import ErrorCode, Refused, UserError
 from logmark.log import catalog
 from logmark.log.repair import Repair

@@ -149,7 +149,7 @@ def test_a_pkcs12_truststore_is_trusted_by_the_source_of_spark(secure: SecureNod
     from logmark.spark.source.options import parse
     from logmark.spark.source.range_reader import read_range
     from logmark.spark.source.ranges import Range
-    from tests.client.test_stores import PASSWORD, by_keytool
+    from tests.client.test_key_stores import PASSWORD, by_keytool
 
     broker = BrokerUnderTest("kafka", secure.bootstrap_servers)
     topic = broker.create_topic("clicks")

@@ -15,11 +15,11 @@ from confluent_kafka.admin import OffsetSpec
 
 from logmark.client.client import Client
 from logmark.clock import SystemClock
-from logmark.disk.files import RealFileSystem
+from logmark.disk.file_system import RealFileSystem
 from logmark.log import checkpoints
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import PRODUCER_ID_BASE, Catalog, Entry
-from logmark.log.groupcommit import GroupCommit
+from logmark.log.group_commit import GroupCommit
 from logmark.log.partition import Partition
 from logmark.log.settings import TopicSettings
 from logmark.testing import Broker

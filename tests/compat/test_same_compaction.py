@@ -20,11 +20,11 @@ from confluent_kafka import TopicPartition as TopicPartitionOfClient
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, OffsetSpec
 
 from logmark.clock import ManualClock
-from logmark.disk.files import RealFileSystem
-from logmark.log import checkpoints, cleaning, swap
-from logmark.log.cleaning import Cleaned, Limits
-from logmark.log.groupcommit import GroupCommit
+from logmark.disk.file_system import RealFileSystem
+from logmark.log import checkpoints, segment_cleaner, segment_swap
+from logmark.log.group_commit import GroupCommit
 from logmark.log.partition import Partition
+from logmark.log.segment_cleaner import Cleaned, Limits
 from logmark.log.settings import TopicSettings
 from logmark.log.transactions import AbortedTransactions
 from logmark.names import TopicPartition
@@ -263,9 +263,9 @@ def compact(made: Pass, folder: Path) -> Partition:
     )  # fmt: skip
     part = partition.dirty_part(clock.now_ms())
     assert part is not None and made.cleaned_to == part.end_offset
-    for found in cleaning.clean(partition.cleaning_plan(part, now_ms=clock.now_ms(), limits=Limits()), system):
+    for found in segment_cleaner.clean(partition.cleaning_plan(part, now_ms=clock.now_ms(), limits=Limits()), system):
         if isinstance(found, Cleaned):
-            incoming = swap.load(str(folder), found, system)
+            incoming = segment_swap.load(str(folder), found, system)
             loop.run_until_complete(partition.take_over(incoming, now_ms=clock.now_ms()))
         else:
             assert made.cleaned_to == found.cleaned_to

@@ -17,9 +17,9 @@ from kafka import KafkaConsumer
 from kafka.structs import TopicPartition as KafkaPythonPartition
 
 from logmark.clock import SystemClock
-from logmark.disk.files import RealFileSystem
+from logmark.disk.file_system import RealFileSystem
 from logmark.log.folder import METADATA
-from logmark.log.groupcommit import GroupCommit
+from logmark.log.group_commit import GroupCommit
 from logmark.log.partition import Partition
 from logmark.log.producers import Producers
 from logmark.log.settings import TopicSettings

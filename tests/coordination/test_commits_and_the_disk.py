@@ -10,10 +10,10 @@ import pytest
 
 from logmark.broker.api import describe_groups, find_coordinator, offset_commit, offset_fetch
 from logmark.coordination.group_partition import partition_of_group
-from logmark.disk.files import RealFileSystem
+from logmark.disk.file_system import RealFileSystem
 from logmark.errors import ErrorCode
 from logmark.testing import Broker
-from logmark.testing.files import FaultyFileSystem
+from logmark.testing.faulty_file_system import FaultyFileSystem
 from tests.coordination.wire import Wire
 from tests.harness.node import wait_until
 

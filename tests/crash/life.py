@@ -6,7 +6,7 @@ The process tells how many steps it has finished; what each of them promises, th
 import os
 import sys
 
-from logmark.disk.files import RealFileSystem
+from logmark.disk.file_system import RealFileSystem
 from logmark.testing.crashes import CrashFileSystem
 from tests.crash.promises import Promises
 from tests.crash.scenarios import Run, Script

@@ -10,13 +10,13 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 
 import logmark.log
-from logmark.disk.files import Bytes, FileSystem
+from logmark.disk.file_system import Bytes, FileSystem
 
 FOLDER = Path(logmark.log.__path__[0])
 ATOMIC = "write_atomically"
 SYNCS = ("sync", "sync_log", "sync_file", "sync_directory", "sync_indexes", "sync_aborted", ATOMIC)
 # What a person runs while the broker stands still, and compaction, whose swap has crash tests of its own.
-TOOLS, COMPACTION = ("repair",), ("cleaning", "swap", "log_to_clean")
+TOOLS, COMPACTION = ("repair",), ("segment_cleaner", "segment_swap", "log_to_clean")
 
 # Syncs that no crash of these scripts can miss, each for a reason.
 ELSEWHERE = {

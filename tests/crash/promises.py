@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 from logmark.errors import ErrorCode, Refused
 from logmark.log import checkpoints
-from logmark.log import epochs as leader_epochs
+from logmark.log import leader_epochs as leader_epochs
 from logmark.log.index import TimeIndex
 from logmark.log.partition import Partition
 from logmark.log.segment import INDEX, TIME_INDEX, Segment

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from logmark.clock import ManualClock
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 from logmark.log.partition import Partition
 from logmark.log.wal.entries import BLOCK_BYTES, HEADER_BYTES
 from logmark.log.wal.log import FOLDER

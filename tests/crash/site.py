@@ -13,12 +13,12 @@ from unittest.mock import patch
 from logmark.broker.config import BrokerConfig
 from logmark.broker.logs import Logs, Topic
 from logmark.clock import ManualClock
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 from logmark.log.directory import DataDirectory
-from logmark.log.groupcommit import GroupCommit
+from logmark.log.disk_worker import Done, Job
+from logmark.log.group_commit import GroupCommit
 from logmark.log.partition import Partition
 from logmark.log.wal.log import WalLimits
-from logmark.log.worker import Done, Job
 
 T = TypeVar("T")
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 from logmark.client.client import Client
-from logmark.disk.files import RealFileSystem
+from logmark.disk.file_system import RealFileSystem
 from logmark.errors import ErrorCode
 from logmark.names import TopicPartition
 from logmark.testing import Broker
-from logmark.testing.files import FaultyFileSystem
+from logmark.testing.faulty_file_system import FaultyFileSystem
 from logmark.wire import batches
 from tests.crash.asked import AskedCommit, AskedCommitted, AskedProduce
 

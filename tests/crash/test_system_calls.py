@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from logmark.clock import ManualClock
-from logmark.disk.files import RealFileSystem
+from logmark.disk.file_system import RealFileSystem
 from tests.crash.life import promised, promised_during
 from tests.crash.promises import NOW_MS, Promises
 from tests.crash.site import Site

@@ -11,7 +11,7 @@ import pytest
 
 from logmark.disk import aio
 from logmark.disk.aio import AsyncWrites, open_async_writes
-from logmark.disk.files import RealFile, RealFileSystem
+from logmark.disk.file_system import RealFile, RealFileSystem
 
 BLOCK = 4096
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from logmark.disk.descriptors import OpenFiles
-from logmark.disk.files import RealFile, RealFileSystem, no_sync
+from logmark.disk.file_system import RealFile, RealFileSystem, no_sync
 
 
 def opened(path: Path, among: OpenFiles, *, sync: object = no_sync) -> RealFile:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from logmark.disk.files import FileSystem, RealFileSystem
+from logmark.disk.file_system import FileSystem, RealFileSystem
 from logmark.disk.overlay import OverlayFileSystem
-from logmark.disk.reading import ReadingFileSystem
+from logmark.disk.read_only import ReadOnlyFileSystem
 
 SEED = 20_261_117
 STEPS = 400
@@ -66,7 +66,7 @@ def test_any_changes_leave_an_overlay_as_they_leave_a_disk_and_the_disk_below_un
         (root / "a").mkdir(parents=True)
         for name in NAMES[:2]:
             (root / "a" / name).write_bytes(name.encode() * 9)
-    real, reading = RealFileSystem(sync=False), ReadingFileSystem()
+    real, reading = RealFileSystem(sync=False), ReadOnlyFileSystem()
     before = tree(str(below), reading)
     with OverlayFileSystem(reading) as overlay:
         for step in range(STEPS):
@@ -82,7 +82,7 @@ def test_any_changes_leave_an_overlay_as_they_leave_a_disk_and_the_disk_below_un
 def test_a_file_says_whether_it_is_still_the_one_below(tmp_path: Path) -> None:
     for name in NAMES:
         (tmp_path / name).write_bytes(b"x")
-    with OverlayFileSystem(ReadingFileSystem()) as overlay:
+    with OverlayFileSystem(ReadOnlyFileSystem()) as overlay:
         overlay.open(f"{tmp_path}/{NAMES[0]}").pread(1, 0)
         overlay.open(f"{tmp_path}/{NAMES[1]}").pwrite(b"y", 0)
         assert [False, True, False] == [overlay.is_changed(f"{tmp_path}/{name}") for name in NAMES]
@@ -92,7 +92,7 @@ def test_what_was_tried_out_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    with OverlayFileSystem(ReadingFileSystem()) as overlay:
+    with OverlayFileSystem(ReadOnlyFileSystem()) as overlay:
         overlay.write(f"{tmp_path}/new", b"x" * 1000)
         assert list(scratch.iterdir())
     assert [] == list(scratch.iterdir())

@@ -4,11 +4,11 @@ import os
 import shutil
 from pathlib import Path
 
-from logmark.disk.reading import ReadingFileSystem
+from logmark.disk.read_only import ReadOnlyFileSystem
 from logmark.log import checkpoints
 from logmark.log.folder import METADATA
 from logmark.log.folders import folders_by_id
-from logmark.log.preview import read_wal
+from logmark.log.recovery_preview import read_wal
 from logmark.log.wal.entries import partition_key, split_key
 from logmark.testing import Broker
 from tests.harness.brokers import BrokerUnderTest, at, read
@@ -38,8 +38,8 @@ def write_crashed(path: Path) -> Path:
 
 def lose_power(path: Path) -> Path:
     """Take away what no sync had put on the medium: everything behind the recovery points."""
-    content = read_wal(str(path), ReadingFileSystem())
-    folder_of = folders_by_id(str(path), ReadingFileSystem())
+    content = read_wal(str(path), ReadOnlyFileSystem())
+    folder_of = folders_by_id(str(path), ReadOnlyFileSystem())
     for key in content.runs:
         folder = folder_of(*split_key(key))
         assert folder is not None

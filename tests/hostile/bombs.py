@@ -17,9 +17,9 @@ import cramjam
 import zstandard
 
 from logmark.errors import LogmarkError
-from logmark.log import timestamps
-from logmark.log.cleaning import Limits, Plan, clean
+from logmark.log import timestamp_lookup
 from logmark.log.partition import Partition
+from logmark.log.segment_cleaner import Limits, Plan, clean
 from logmark.wire import batches, codecs, columns
 from logmark.wire.batches import BatchRules
 from tests.log.lab import Lab, settings
@@ -72,7 +72,7 @@ def stored(batch: bytearray, lab: Lab) -> Partition:
 def look_up(batch: bytearray, log: Partition | None, lab: Lab) -> object:
     """Somebody asks for the first record after it."""
     assert log is not None
-    timestamps.DECOMPRESSED_BYTES_MAX = LIMIT
+    timestamp_lookup.DECOMPRESSED_BYTES_MAX = LIMIT
     return log.offset_for_timestamp(NOW_MS)
 
 

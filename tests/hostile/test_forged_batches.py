@@ -13,9 +13,9 @@ import pytest
 
 from logmark.client.client import Client
 from logmark.client.errors import RefusedByBroker
-from logmark.disk.files import Bytes, RealFile, RealFileSystem
+from logmark.disk.file_system import Bytes, RealFile, RealFileSystem
 from logmark.errors import ErrorCode
-from logmark.log.groupcommit import Durability
+from logmark.log.group_commit import Durability
 from logmark.names import TopicPartition
 from logmark.testing import Broker
 from logmark.wire import batches

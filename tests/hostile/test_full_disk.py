@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaProducer
 
-from logmark.disk.files import RealFile, RealFileSystem
+from logmark.disk.file_system import RealFile, RealFileSystem
 from logmark.errors import ErrorCode
 from logmark.testing import Broker
 from tests.harness import wire
@@ -41,7 +41,7 @@ class SmallDisk:
         mount = f'mount {source} {self._mount} && exec "$@"'
         namespace = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--mount"]
         self._process = subprocess.Popen(
-            [*namespace, "sh", "-c", mount, "sh", sys.executable, "-m", "logmark.testing.process",
+            [*namespace, "sh", "-c", mount, "sh", sys.executable, "-m", "logmark.testing.broker_process",
              json.dumps(options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

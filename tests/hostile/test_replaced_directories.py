@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from logmark.disk import files
-from logmark.disk.files import Bytes, RealFileSystem
+from logmark.disk import file_system
+from logmark.disk.file_system import Bytes, RealFileSystem
 from logmark.errors import ErrorCode, UserError
 from logmark.testing import Broker
 from tests.harness import wire
@@ -65,7 +65,7 @@ def test_no_record_is_acknowledged_after_the_data_directory_was_taken_away(
 def test_a_second_broker_is_refused_also_when_the_lock_file_was_deleted(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "CHILD_WAIT_S", 0)
+    monkeypatch.setattr(file_system, "CHILD_WAIT_S", 0)
     (tmp_path / "data" / ".lock").unlink()
 
     with pytest.raises(UserError, match="in use by another broker"), Broker(data_dir=str(tmp_path / "data")):

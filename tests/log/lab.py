@@ -7,21 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 from logmark.clock import ManualClock
-from logmark.disk.files import RealFileSystem
-from logmark.log import checkpoints, cleaning, swap
+from logmark.disk.file_system import RealFileSystem
+from logmark.log import checkpoints, segment_cleaner, segment_swap
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import PARTITIONS_MAX, Catalog, Entry
-from logmark.log.cleaning import Done, Limits
 from logmark.log.directory import DataDirectory
-from logmark.log.groupcommit import ENTRY_BYTES_MAX, Durability, GroupCommit
+from logmark.log.disk_worker import Worker
+from logmark.log.group_commit import ENTRY_BYTES_MAX, Durability, GroupCommit
 from logmark.log.partition import Appended, Partition
+from logmark.log.segment_cleaner import Done, Limits
 from logmark.log.settings import TopicSettings
 from logmark.log.wal import log as wal
-from logmark.log.wal import points, replay
+from logmark.log.wal import recovery_points, replay
 from logmark.log.wal.log import WalLimits
-from logmark.log.worker import Worker
 from logmark.testing.crashes import CrashFileSystem
-from logmark.testing.files import FaultyFileSystem
+from logmark.testing.faulty_file_system import FaultyFileSystem
 from logmark.wire import batches
 from tests.log.stepped import SteppedWorkers
 
@@ -30,7 +30,7 @@ TOPIC_ID = bytes(range(16))
 PRODUCER_ID = 2**40 + 7
 # A part of the paths of the files that hold the entries of the WAL, and of the file with the recovery points.
 WAL_FILES = f"{wal.FOLDER}/0"
-POINTS = f"{wal.FOLDER}/{points.FILE_NAME}"
+POINTS = f"{wal.FOLDER}/{recovery_points.FILE_NAME}"
 
 
 def topic_id(topic: str) -> bytes:
@@ -185,11 +185,11 @@ class Lab:
         plan = partition.cleaning_plan(part, now_ms=self.clock.now_ms(), limits=limits or Limits())
         if partition.cleaned_to is None:
             self.directory.note_cleaned(partition, part.first_dirty_offset)()
-        for found in cleaning.clean(plan, self.files):
+        for found in segment_cleaner.clean(plan, self.files):
             if isinstance(found, Done):
                 self.directory.note_cleaned(partition, found.cleaned_to)()
                 return found
-            incoming = swap.load(partition.folder, found, self.files)
+            incoming = segment_swap.load(partition.folder, found, self.files)
             self.loop.run_until_complete(partition.take_over(incoming, now_ms=self.clock.now_ms()))
         raise AssertionError("a cleaning ends with its figures")
 

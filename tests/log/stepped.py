@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from logmark.log.worker import Done, Job
+from logmark.log.disk_worker import Done, Job
 
 
 class SteppedWorker:

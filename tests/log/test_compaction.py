@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from logmark.disk.files import RealFileSystem
-from logmark.log import cleaning, compaction
-from logmark.log.cleaning import Cleaned, Done, Limits, Plan
-from logmark.log.compaction import Lag, Piece, Source
+from logmark.disk.file_system import RealFileSystem
+from logmark.log import compaction_rules, segment_cleaner
+from logmark.log.compaction_rules import Lag, Piece, Source
 from logmark.log.index import OffsetIndex, TimeIndex
+from logmark.log.segment_cleaner import Cleaned, Done, Limits, Plan
 from logmark.log.transactions import Aborted, AbortedTransactions
 from tests.harness.searches import examples
 from tests.log import compaction_model as model
@@ -194,7 +194,7 @@ def test_cleaning_keeps_what_the_model_keeps(
     limits = Limits(map_bytes_max=map_bytes, read_bytes=read_bytes)
     plan = plan_of(folder, log, sizes, limits, first_dirty_offset=dirty, segment_bytes=segment_bytes)
 
-    cleaned, done = outputs(list(cleaning.clean(Plan.decode(plan.encode()), FILES)))
+    cleaned, done = outputs(list(segment_cleaner.clean(Plan.decode(plan.encode()), FILES)))
 
     assert dirty < done.cleaned_to <= log.end
     assert done.cleaned_to == log.end or map_bytes < 2**20
@@ -238,7 +238,7 @@ def test_a_transaction_that_was_aborted_before_the_dirty_part_says_nothing_of_it
     dirty = [of_producer(3, b"e", b"e"), marker(True, 7, 0, 5), of_producer(6, b"e"), marker(False, 7, 0, 7)]
     log = Written([clean, dirty], [(7, 0, 2), (7, 6, 7)], {})
 
-    list(cleaning.clean(plan_of(tmp_path, log, write(tmp_path, log), Limits(), first_dirty_offset=3), FILES))
+    list(segment_cleaner.clean(plan_of(tmp_path, log, write(tmp_path, log), Limits(), first_dirty_offset=3), FILES))
 
     left = parse((tmp_path / f"{0:020d}.log.cleaned").read_bytes())
     data = [batch for batch in left if not batch.attributes & model.CONTROL]
@@ -296,7 +296,7 @@ NO_LAG = Lag(0, 2**63 - 1)
 def test_the_dirty_part_of_a_log_is(dirty: int, stable: int, lag: Lag, expected: tuple[int, int, float]) -> None:
     log = [piece._replace(largest_timestamp=NOW_MS - 5000 + piece.base_offset * 240) for piece in LOG]
 
-    found = compaction.due(log, first_dirty_offset=dirty, last_stable_offset=stable, lag=lag, now_ms=NOW_MS)
+    found = compaction_rules.due(log, first_dirty_offset=dirty, last_stable_offset=stable, lag=lag, now_ms=NOW_MS)
 
     assert expected == (found.end_offset, found.dirty_bytes, found.dirty_ratio)
 
@@ -304,7 +304,7 @@ def test_the_dirty_part_of_a_log_is(dirty: int, stable: int, lag: Lag, expected:
 def test_a_log_is_due_when_it_is_dirtier_than_the_ratio_or_has_waited_too_long() -> None:
     log = [piece._replace(first_timestamp=NOW_MS - 5000) for piece in LOG]
     waits, overdue = (
-        compaction.due(log, first_dirty_offset=20, last_stable_offset=40, lag=Lag(0, most_ms), now_ms=NOW_MS)
+        compaction_rules.due(log, first_dirty_offset=20, last_stable_offset=40, lag=Lag(0, most_ms), now_ms=NOW_MS)
         for most_ms in (5000, 4999)
     )
 
@@ -317,7 +317,7 @@ def test_a_log_is_due_when_it_is_dirtier_than_the_ratio_or_has_waited_too_long()
     ("cleaned_to", "expected"), [(None, 5), (4, 5), (5, 5), (20, 20), (30, 30), (31, 5)]
 )  # fmt: skip
 def test_a_checkpoint_outside_of_the_log_says_nothing(cleaned_to: int | None, expected: int) -> None:
-    assert expected == compaction.first_dirty_offset(cleaned_to, log_start_offset=5, log_end_offset=30)
+    assert expected == compaction_rules.first_dirty_offset(cleaned_to, log_start_offset=5, log_end_offset=30)
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_segments_become_one_while_they_fit(
     sources: list[tuple[int, int, int, int]], expected: list[list[int]]
 ) -> None:  # fmt: skip
     end = max((source[0] for source in sources), default=0) + 30
-    found = compaction.groups(
+    found = compaction_rules.groups(
         [Source(*source) for source in sources], segment_bytes=100, index_bytes_max=32, end_offset=end
     )
 

@@ -13,12 +13,12 @@ import pytest
 
 from logmark.clock import ManualClock
 from logmark.errors import LogmarkError
-from logmark.log import cleaning, log_to_clean, swap
-from logmark.log.cleaning import Done, Limits
+from logmark.log import log_to_clean, segment_cleaner, segment_swap
+from logmark.log.disk_worker import Job
 from logmark.log.flusher import _Cycle
 from logmark.log.partition import Partition
 from logmark.log.segment import Segment
-from logmark.log.worker import Job
+from logmark.log.segment_cleaner import Done, Limits
 from logmark.testing.crashes import CrashFileSystem, Fate
 from logmark.wire import batches
 from tests.crash import mutants
@@ -66,11 +66,11 @@ def compact(site: Site, partition: Partition, files: CrashFileSystem) -> None:
     plan = partition.cleaning_plan(part, now_ms=NOW_MS, limits=Limits())
     if partition.cleaned_to is None:
         site.directory.note_cleaned(partition, part.first_dirty_offset)()
-    for found in cleaning.clean(plan, files):
+    for found in segment_cleaner.clean(plan, files):
         if isinstance(found, Done):
             site.directory.note_cleaned(partition, found.cleaned_to)()
         else:
-            swapped = partition.take_over(swap.load(partition.folder, found, files), now_ms=NOW_MS)
+            swapped = partition.take_over(segment_swap.load(partition.folder, found, files), now_ms=NOW_MS)
             site.flush()
             assert swapped.done(), "the cleaner waits for the disk before it cleans more"
 
@@ -267,7 +267,7 @@ def test_a_swap_before_the_recovery_points_would_be_noticed(monkeypatch: pytest.
 
 def sync_sites() -> Iterator[SyncSite]:
     """Every sync that a cleaning and its swap ask for, by themselves."""
-    for module in (cleaning, swap, log_to_clean):
+    for module in (segment_cleaner, segment_swap, log_to_clean):
         path = Path(str(module.__file__))
         for function, node in mutants._attributes(ast.parse(path.read_text()), ""):
             if node.attr in ("sync", "sync_file", "sync_directory"):

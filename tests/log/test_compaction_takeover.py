@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from logmark.disk.files import RealFileSystem
+from logmark.disk.file_system import RealFileSystem
 from logmark.errors import ErrorCode, Malformed, Refused
-from logmark.log import checkpoints, cleaning, swap
-from logmark.log.cleaning import Cleaned, Limits
+from logmark.log import checkpoints, segment_cleaner, segment_swap
 from logmark.log.index import OffsetIndex, TimeIndex
 from logmark.log.loader import Loader
 from logmark.log.partition import Partition
+from logmark.log.segment_cleaner import Cleaned, Limits
 from logmark.wire import batches
 from tests.log.lab import NOW_MS, PRODUCER_ID, Lab, batch, settings
 
@@ -184,11 +184,12 @@ def test_readers_go_on_while_the_disk_has_not_followed_yet(lab: Lab) -> None:
     part = partition.dirty_part(NOW_MS)
     assert part is not None
     plan = partition.cleaning_plan(part, now_ms=NOW_MS, limits=Limits())
-    outputs = [each for each in cleaning.clean(plan, lab.files) if isinstance(each, Cleaned)]
+    outputs = [each for each in segment_cleaner.clean(plan, lab.files) if isinstance(each, Cleaned)]
     lab.finish(partition)
 
     with lab.files.hold_syncs("clicks-0"):
-        swaps = [partition.take_over(swap.load(partition.folder, each, lab.files), now_ms=NOW_MS) for each in outputs]
+        incoming = [segment_swap.load(partition.folder, each, lab.files) for each in outputs]
+        swaps = [partition.take_over(each, now_ms=NOW_MS) for each in incoming]
         lab.turn()
         lab.files.wait_for_held_sync()
         before = list(records(partition))
@@ -222,8 +223,9 @@ def test_a_segment_may_be_replaced_while_a_flush_that_began_before_syncs_it(lab:
         part = partition.dirty_part(NOW_MS)
         assert part is not None and part.end_offset > flushed.base_offset
         plan = partition.cleaning_plan(part, now_ms=NOW_MS, limits=Limits())
-        outputs = [each for each in cleaning.clean(plan, lab.files) if isinstance(each, Cleaned)]
-        swaps = [partition.take_over(swap.load(partition.folder, each, lab.files), now_ms=NOW_MS) for each in outputs]
+        outputs = [each for each in segment_cleaner.clean(plan, lab.files) if isinstance(each, Cleaned)]
+        incoming = [segment_swap.load(partition.folder, each, lab.files) for each in outputs]
+        swaps = [partition.take_over(each, now_ms=NOW_MS) for each in incoming]
         lab.turn()
     for each in swaps:
         lab.loop.run_until_complete(each)
@@ -392,9 +394,9 @@ def test_taking_over_holds_the_loop_for_less_than_five_milliseconds(fast_lab: La
         part = partition.dirty_part(NOW_MS)
         assert part is not None
         plan = partition.cleaning_plan(part, now_ms=NOW_MS, limits=Limits())
-        (output,) = (each for each in cleaning.clean(plan, fast_lab.files) if isinstance(each, Cleaned))
+        (output,) = (each for each in segment_cleaner.clean(plan, fast_lab.files) if isinstance(each, Cleaned))
         assert len(output.replaced) > 30
-        loaded = swap.load(partition.folder, output, fast_lab.files)
+        loaded = segment_swap.load(partition.folder, output, fast_lab.files)
         incoming = replace(loaded, offsets=OffsetIndex(0, index), times=TimeIndex(0, index))
         began = time.thread_time()
         swapped = partition.take_over(incoming, now_ms=NOW_MS)
@@ -455,7 +457,7 @@ def test_a_crash_at_any_point_of_the_swap_loses_nothing(lab: Lab, tmp_path: Path
     part = partition.dirty_part(NOW_MS)
     assert part is not None
     plan = partition.cleaning_plan(part, now_ms=NOW_MS, limits=Limits())
-    (output,) = (each for each in cleaning.clean(plan, lab.files) if isinstance(each, Cleaned))
+    (output,) = (each for each in segment_cleaner.clean(plan, lab.files) if isinstance(each, Cleaned))
     assert output.has_aborted and len(output.replaced) > 3
     bases = [segment.base_offset for segment in partition.segments]
     old = list(records(partition))
@@ -465,7 +467,7 @@ def test_a_crash_at_any_point_of_the_swap_loses_nothing(lab: Lab, tmp_path: Path
     recorder = Recorder()
     done = tmp_path / "done"
     shutil.copytree(start, done)
-    steps = swap.Swap(str(done), output, recorder)
+    steps = segment_swap.Swap(str(done), output, recorder)
     steps.begin()
     for base in output.replaced:
         for suffix in (".log", ".index", ".timeindex", ".txnindex", ".snapshot"):

@@ -10,7 +10,7 @@ from logmark.errors import LogFailed, UserError
 from logmark.log.folder import METADATA
 from logmark.log.partition import Partition
 from logmark.log.segment import Segment
-from logmark.log.wal import saved
+from logmark.log.wal import saved_entries
 from logmark.log.wal.log import FOLDER, WalLimits
 from tests.log.lab import NOW_MS, Lab, batch, settings, values
 
@@ -51,7 +51,7 @@ def test_what_a_failed_flush_may_have_lost_is_written_again_from_the_wal(lab: La
     assert partition.failure is None
     assert (before, end) == (values(partition), partition.log_end_offset)
     assert [] == partition.damage
-    assert [] == [name for name in lab.files.listdir(f"{lab.path}/{FOLDER}") if saved.is_saved(name)]
+    assert [] == [name for name in lab.files.listdir(f"{lab.path}/{FOLDER}") if saved_entries.is_saved(name)]
     lab.append(partition, b"goes on")
     assert b"goes on" == values(partition)[end]
 
@@ -65,7 +65,7 @@ def test_a_disk_that_stays_broken_keeps_the_records_aside_and_does_not_pin_the_w
     lab.turn()
 
     assert partition.failure is not None and partition in flusher.troubled
-    assert 1 == len([name for name in lab.files.listdir(f"{lab.path}/{FOLDER}") if saved.is_saved(name)])
+    assert 1 == len([name for name in lab.files.listdir(f"{lab.path}/{FOLDER}") if saved_entries.is_saved(name)])
     assert partition not in flusher._dirty
     # A restart finds the records where they were saved.
     spoil(lab)
@@ -295,9 +295,9 @@ def test_a_wal_that_is_full_because_entries_cannot_be_saved_aside_is_not_called_
     lab._wal_limits = WalLimits(bytes_max=64 * block, file_bytes=16 * block, first_file_bytes=16 * block)
     broken = fail_a_flush(lab)
     other = lab.create(index=1)
-    lab.files.fail_writes(saved.PREFIX, errno.EIO)
+    lab.files.fail_writes(saved_entries.PREFIX, errno.EIO)
     lab.recover(broken)
-    assert [] == [name for name in lab.files.listdir(f"{lab.path}/{FOLDER}") if saved.is_saved(name)]
+    assert [] == [name for name in lab.files.listdir(f"{lab.path}/{FOLDER}") if saved_entries.is_saved(name)]
 
     with pytest.raises(LogFailed) as failed:
         # More entries than the WAL has blocks.

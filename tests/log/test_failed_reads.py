@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from logmark.errors import ErrorCode, Refused
+from logmark.log.log_state import LogState
 from logmark.log.reader import Reader
-from logmark.log.state import LogState
 
 
 def test_a_client_that_reads_again_and_again_does_not_fill_the_log(

@@ -12,13 +12,13 @@ from logmark.broker import logs
 from logmark.broker.server import Broker
 from logmark.clock import ManualClock
 from logmark.disk.descriptors import OpenFiles
-from logmark.disk.files import File, RealFile, RealFileSystem
+from logmark.disk.file_system import File, RealFile, RealFileSystem
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry
 from logmark.log.directory import DataDirectory
-from logmark.log.groupcommit import GroupCommit
+from logmark.log.group_commit import GroupCommit
 from logmark.log.partition import Partition
-from logmark.log.prefetch import ReadAhead
+from logmark.log.prefetch import Prefetch
 from tests.log.lab import NOW_MS, PRODUCER_ID, TOPIC_ID, batch, settings, values
 
 PARTITIONS = 40
@@ -207,7 +207,7 @@ def test_the_files_of_a_slow_disk_are_read_ahead_of_their_opening(house: House) 
     house.files.forget()
     folders = [str(house.path / f"many-{index}") for index in range(PARTITIONS)]
 
-    ahead = ReadAhead([*folders, str(house.path / "gone-0")], house.files)
+    ahead = Prefetch([*folders, str(house.path / "gone-0")], house.files)
     for thread in readers():
         thread.join()
     ahead.stop()
@@ -226,7 +226,7 @@ def test_reading_ahead_ends_when_it_is_told_to(house: House) -> None:
         while True:
             yield str(house.path / "many-0")
 
-    ahead = ReadAhead(endless(), house.files)
+    ahead = Prefetch(endless(), house.files)
     ahead.stop()
 
     assert [] == readers()

@@ -11,7 +11,7 @@ from logmark.log import checkpoints
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import text_of_id
 from logmark.log.directory import CLEAN
-from logmark.log.epochs import FILE_NAME as EPOCHS
+from logmark.log.leader_epochs import FILE_NAME as EPOCHS
 from logmark.log.partition import Partition
 from logmark.wire import batches
 from tests.cli.conftest import Ran, run

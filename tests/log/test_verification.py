@@ -11,16 +11,17 @@ import pytest
 from logmark import properties
 from logmark.broker.recovery import recover
 from logmark.clock import ManualClock
-from logmark.disk.files import RealFileSystem
-from logmark.disk.reading import ReadingFileSystem
+from logmark.disk.file_system import RealFileSystem
+from logmark.disk.read_only import ReadOnlyFileSystem
 from logmark.errors import ErrorCode, Refused, UserError
 from logmark.log import checkpoints
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry, text_of_id
 from logmark.log.damage import Damage
 from logmark.log.directory import DataDirectory
-from logmark.log.findings import Kind
-from logmark.log.groupcommit import GroupCommit
+from logmark.log.disk_worker import Done, Job
+from logmark.log.findings import FindingKind
+from logmark.log.group_commit import GroupCommit
 from logmark.log.producers import Producers
 from logmark.log.repair import Repair
 from logmark.log.scanner import Scanner, Stretch
@@ -29,8 +30,7 @@ from logmark.log.verification import Verification, Verified
 from logmark.log.wal.entries import partition_key
 from logmark.log.wal.log import FOLDER as WAL
 from logmark.log.wal.log import WriteAheadLog
-from logmark.log.wal.points import RecoveryPoint
-from logmark.log.worker import Done, Job
+from logmark.log.wal.recovery_points import RecoveryPoint
 from logmark.testing.crashes import CrashFileSystem
 from logmark.wire import batches
 from tests.log.lab import NOW_MS, PRODUCER_ID, TOPIC_ID, Lab, settings
@@ -76,7 +76,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def verified(path: Path) -> Verified:
-    return Verification(str(path), ReadingFileSystem()).run()
+    return Verification(str(path), ReadOnlyFileSystem()).run()
 
 
 def records(path: Path) -> dict[int, bytes | None]:
@@ -117,7 +117,7 @@ def test_files_that_wait_for_their_removal_are_nothing_to_report(written: Path, 
 
     shutil.copy(oldest, f"{oldest}.cleaned")
 
-    assert [Kind.NOTE] == [finding.kind for finding in verified(tmp_path / "data").found]
+    assert [FindingKind.NOTE] == [finding.kind for finding in verified(tmp_path / "data").found]
 
 
 def test_the_directory_is_found_to_be_whole(written: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_repair_of_a_flipped_byte_loses_its_batch_at_most(written: Path, tmp_p
         ranges = [
             range(finding.first_offset, finding.next_offset or 0)
             for finding in found.findings
-            if finding.kind is Kind.RECORDS and finding.first_offset is not None
+            if finding.kind is FindingKind.RECORDS and finding.first_offset is not None
         ]
         assert sum(map(len, ranges)) <= 4, f"one batch, not more: {ranges}"
         lost = {offset for each in ranges for offset in each}
@@ -317,7 +317,7 @@ def test_a_power_loss_at_any_moment_of_a_repair_leaves_every_sound_record(writte
     lost = {
         offset
         for finding in found.findings
-        if finding.kind is Kind.RECORDS
+        if finding.kind is FindingKind.RECORDS
         for offset in range(finding.first_offset or 0, finding.next_offset or 0)
     }
     assert lost
@@ -500,7 +500,7 @@ def test_what_rots_at_the_flushed_end_of_a_log_is_found_and_not_taken_for_a_torn
 
     (found,) = Verification(CRASHED, disk).run().findings
 
-    assert (Kind.RECORDS, acknowledged) == (found.kind, found.next_offset)
+    assert (FindingKind.RECORDS, acknowledged) == (found.kind, found.next_offset)
 
 
 def test_an_entry_that_rots_is_found_and_named(crashed: tuple[CrashFileSystem, int]) -> None:
@@ -514,7 +514,7 @@ def test_an_entry_that_rots_is_found_and_named(crashed: tuple[CrashFileSystem, i
     found = Verification(CRASHED, disk).run().findings
 
     assert ["cannot be read" in one.problem for one in found] == [True], "the segment still has its records"
-    assert (Kind.RECORDS, WAL) == (found[0].kind, found[0].path)
+    assert (FindingKind.RECORDS, WAL) == (found[0].kind, found[0].path)
 
 
 @pytest.mark.parametrize("start", ["killed", "nothing unsynced kept"])
@@ -554,6 +554,6 @@ def test_a_log_that_was_taken_away_is_found_by_what_the_checkpoints_say(lab: Lab
         for path in lab.folder().glob("0*"):
             path.unlink()
 
-    (finding,) = [one for one in verified(lab.path).found if one.kind is Kind.RECORDS]
+    (finding,) = [one for one in verified(lab.path).found if one.kind is FindingKind.RECORDS]
 
     assert ("clicks-0", 0, 5) == (finding.path, finding.first_offset, finding.next_offset)

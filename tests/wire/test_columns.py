@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from logmark.errors import Malformed
 from logmark.wire import columns
-from logmark.wire.sieve import KeyMap, Sieve
+from logmark.wire.compaction_filter import CompactionFilter, KeyMap
 from tests.harness.searches import examples
 from tests.oracle import records as oracle
 from tests.oracle.records import Batch, Record
@@ -327,12 +327,12 @@ def sifted_once(data: memoryview, is_past_horizon: int) -> bytearray:
     """What compaction keeps of a first batch: the newest of every key in it."""
     keys = KeyMap(1 << 20)
     keys.add(data, 0, start=0, is_judged=True, decompressed_bytes_max=1 << 20)
-    sieve = Sieve(
+    compaction = CompactionFilter(
         keys, mapped_to=2**62, end=0, producers={}, now_ms=2**62 * is_past_horizon, horizon_ms=-(2**40),
         decompressed_bytes_max=1 << 20,
     )  # fmt: skip
-    sieve.sift(data, 0, is_aborted=False, is_idle_marker=False)
-    return sieve.out
+    compaction.filter_batch(data, 0, is_aborted=False, is_idle_marker=False)
+    return compaction.out
 
 
 def test_two_hundred_thousand_hostile_buffers_harm_nothing() -> None:

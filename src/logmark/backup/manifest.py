@@ -1,8 +1,8 @@
 """The manifest: what a backup holds, every segment with its size and checksum, as one JSON file.
 
 Stored files only grow. So a manifest stays true while a later run puts bytes behind what it counts, and a run that is
-interrupted leaves the backup before it as good as it was. A manifest never changes: `logmark.backup.draft` is what a
-run writes on, and `logmark.backup.decoder` reads a manifest back without trusting it.
+interrupted leaves the backup before it as good as it was. A manifest never changes: a run writes on a draft
+(`logmark.backup.manifest_draft`), and `logmark.backup.manifest_decoder` reads a manifest back without trusting it.
 """
 
 import json

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from logmark.backup import decoder, folder
-from logmark.backup.draft import Draft, PartitionDraft, SegmentDraft
+from logmark.backup import folder_checks, manifest_decoder
 from logmark.backup.manifest import BROKERS, Damage, Manifest, StoredSegment
-from logmark.backup.stretches import note_batches
-from logmark.disk.files import Bytes, File, FileSystem, Lock
+from logmark.backup.manifest_draft import Draft, PartitionDraft, SegmentDraft
+from logmark.backup.segment_walk import note_batches
+from logmark.disk.file_system import Bytes, File, FileSystem, Lock
 from logmark.errors import UserError
 from logmark.log.segment import LOG, file_name
 from logmark.names import TopicPartition
@@ -78,8 +78,8 @@ class Store:
             )
         for name in sorted(names):
             if name == LOCK or name.startswith(MANIFEST):
-                folder.check_file(f"{path}/{name}")
-        folder.check_tree(f"{path}/{DATA}")
+                folder_checks.check_file(f"{path}/{name}")
+        folder_checks.check_tree(f"{path}/{DATA}")
         make_directory(path, files)
         lock = files.lock(f"{path}/{LOCK}")
         if lock is None:
@@ -138,7 +138,7 @@ class Store:
 
     def _check_restorable(self, manifest: Manifest, *, is_complete: bool) -> None:
         """Refuse to write a manifest that a restore would refuse: it is better said before the backup is needed."""
-        problem = decoder.find_problem(manifest, is_complete=is_complete)
+        problem = manifest_decoder.find_problem(manifest, is_complete=is_complete)
         if problem is not None:
             raise UserError(
                 f"A backup of {show(manifest.source)} could not be restored: {problem}. The last complete backup in "
@@ -355,11 +355,11 @@ def checksum(read: Callable[[int, int], bytes], size: int) -> int:
 def read_manifest(path: str, name: str, files: FileSystem) -> Manifest | None:
     """The manifest of that name, None when there is none."""
     file = f"{path}/{name}"
-    folder.check_file(file)
+    folder_checks.check_file(file)
     if not files.exists(file):
         return None
-    decoder.check_size(files.size(file), file)
-    return decoder.decode(files.read(file), file, is_complete=name == MANIFEST)
+    manifest_decoder.check_size(files.size(file), file)
+    return manifest_decoder.decode(files.read(file), file, is_complete=name == MANIFEST)
 
 
 def show(text: str) -> str:

@@ -16,13 +16,13 @@ from logmark.broker.config import BrokerConfig
 from logmark.broker.logs import Logs
 from logmark.broker.timers import Timers
 from logmark.clock import Clock
-from logmark.disk.files import FileSystem, Lock, RealFileSystem
+from logmark.disk.file_system import FileSystem, Lock, RealFileSystem
 from logmark.errors import LogFailed, Malformed
-from logmark.log import cleaning, swap
-from logmark.log.cleaning import Cleaned, Done, Limits, Plan
-from logmark.log.compaction import Due
+from logmark.log import segment_cleaner, segment_swap
+from logmark.log.compaction_rules import Due
 from logmark.log.directory import DataDirectory
 from logmark.log.partition import Partition
+from logmark.log.segment_cleaner import Cleaned, Done, Limits, Plan
 
 # Choosing looks at every log; others get their turn in between.
 LOGS_BETWEEN_PAUSES = 100
@@ -55,7 +55,7 @@ class BesideWorker:
 
     def clean(self, plan: Plan) -> Iterator[Cleaned | Done]:
         """The outputs one by one, and the figures at the end."""
-        return cleaning.clean(plan, self._files)
+        return segment_cleaner.clean(plan, self._files)
 
     def stop(self) -> None:
         """There is nothing to stop."""
@@ -66,7 +66,7 @@ class ProcessWorker:
 
     def __init__(self, *, is_syncing: bool, lock: Lock) -> None:
         self._lock = lock
-        self._command = [sys.executable, "-m", "logmark.log.cleaning", *(["--sync"] if is_syncing else [])]
+        self._command = [sys.executable, "-m", "logmark.log.segment_cleaner", *(["--sync"] if is_syncing else [])]
         self._process: subprocess.Popen[str] | None = None
         self._is_stopped = False
 
@@ -86,7 +86,7 @@ class ProcessWorker:
                 line = answers.readline()
                 if not line:
                     raise ChildProcessError("the cleaning process ended")
-                found = cleaning.read_answer(line)
+                found = segment_cleaner.read_answer(line)
                 yield found
         except (BrokenPipeError, ChildProcessError) as error:
             self._forget()
@@ -260,16 +260,18 @@ class Cleaner:
                     found.seconds,
                 )  # fmt: skip
                 return
-            incoming = await loop.run_in_executor(None, swap.load, partition.folder, found, self._files)
+            incoming = await loop.run_in_executor(None, segment_swap.load, partition.folder, found, self._files)
             # Not by a name: a future that fails refers to this frame, and so to itself and the partition.
             await self._take_over(partition, incoming, found)
 
-    def _take_over(self, partition: Partition, incoming: swap.Incoming, cleaned: Cleaned) -> asyncio.Future[None]:
+    def _take_over(
+        self, partition: Partition, incoming: segment_swap.Incoming, cleaned: Cleaned
+    ) -> asyncio.Future[None]:
         try:
             return partition.take_over(incoming, now_ms=self._clock.now_ms())
         except LogFailed:
             incoming.file.close()
-            swap.drop(partition.folder, cleaned, self._files)
+            segment_swap.drop(partition.folder, cleaned, self._files)
             raise
 
     async def _outputs(self, plan: Plan) -> AsyncIterator[Cleaned | Done]:

@@ -19,7 +19,7 @@ from logmark.broker.limits import TOO_MANY, asks_for_health
 from logmark.broker.loop_watchdog import NOTED_SECONDS, SENDING
 from logmark.broker.outbox import CHUNK_BYTES, Outbox, drop_bytes, memory_of
 from logmark.broker.unreadable import Complaints
-from logmark.disk.files import OpenFile
+from logmark.disk.file_system import OpenFile
 from logmark.errors import Malformed
 from logmark.memory import anonymous_memory
 

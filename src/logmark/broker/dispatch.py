@@ -24,7 +24,7 @@ from logmark.broker.answers import Body, Buffers, LateAnswer, LateReply, LongWor
 from logmark.broker.api import produce
 from logmark.broker.loop_watchdog import TimedCoroutine
 from logmark.errors import ErrorCode, Malformed, Refused
-from logmark.wire import frames, messages, usual
+from logmark.wire import fast_produce, frames, messages
 from logmark.wire.primitives import BROKEN, Compact, Plain
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Dispatcher:
 
     def answer(self, frame: memoryview, connection: "Connection") -> Body:
         """The answer to one request, ready, later or never (acks=0); Malformed when it cannot be read."""
-        asked = None if self._broker.faults.is_armed else usual.read_produce(frame.obj)
+        asked = None if self._broker.faults.is_armed else fast_produce.read_produce(frame.obj)
         if asked is not None:
             written = produce.handle_usual(asked, frame, connection, self._broker)
             if isinstance(written, bytes):

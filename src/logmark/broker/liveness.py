@@ -21,7 +21,7 @@ from logmark.log import disk_full
 
 if TYPE_CHECKING:
     from logmark.broker.logs import Logs
-    from logmark.log.groupcommit import GroupCommit
+    from logmark.log.group_commit import GroupCommit
     from logmark.log.partition import Partition
 
 log = logging.getLogger(__name__)

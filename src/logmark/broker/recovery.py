@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from logmark.broker.config import BrokerConfig
 from logmark.broker.logs import Logs
 from logmark.clock import Clock
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 from logmark.disk.overlay import OverlayFileSystem
 from logmark.errors import UserError
-from logmark.log import preview
+from logmark.log import recovery_preview
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.directory import CLEAN, LOCK, DataDirectory
-from logmark.log.groupcommit import GroupCommit
+from logmark.log.group_commit import GroupCommit
 from logmark.log.missing_segments import find_gaps
-from logmark.log.preview import Cut, RecoveredPartition
+from logmark.log.recovery_preview import Cut, RecoveredPartition
 from logmark.log.wal import log as wal
 
 
@@ -76,16 +76,16 @@ def recover(
             damage, additions = _open_and_close(path, files=overlay, clock=clock, config=config, loop=loop)
         return Recovery(path=path, was_clean=True, damage=damage, additions=additions)
     with _locked(path, files):
-        before = preview.segment_sizes(path, files)
-        content = preview.read_wal(path, files) if preview.has_wal(path, files) else None
-        partitions = [] if content is None else preview.list_partitions(content, path, files)
+        before = recovery_preview.segment_sizes(path, files)
+        content = recovery_preview.read_wal(path, files) if recovery_preview.has_wal(path, files) else None
+        partitions = [] if content is None else recovery_preview.list_partitions(content, path, files)
     damage, _ = _open_and_close(path, files=files, clock=clock, config=config, loop=loop)
     return Recovery(
         path=path,
         has_wal=content is not None,
         entries=0 if content is None else content.entry_count,
         partitions=partitions,
-        cuts=preview.find_cuts(path, before, preview.segment_sizes(path, files), files),
+        cuts=recovery_preview.find_cuts(path, before, recovery_preview.segment_sizes(path, files), files),
         damaged_entries=[] if content is None else content.damaged,
         damage=damage,
     )

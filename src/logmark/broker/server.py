@@ -33,12 +33,12 @@ from logmark.broker.sessions import FetchSessions
 from logmark.broker.timers import Timers
 from logmark.clock import Clock, SystemClock
 from logmark.disk.descriptors import connections_max, descriptor_limit, files_max
-from logmark.disk.files import FileSystem, RealFileSystem
+from logmark.disk.file_system import FileSystem, RealFileSystem
 from logmark.errors import LogFailed, UserError
 from logmark.log.directory import DataDirectory, unusable
 from logmark.log.flusher import FlushedLog
-from logmark.log.groupcommit import Durability, GroupCommit
-from logmark.log.preview import has_wal
+from logmark.log.group_commit import Durability, GroupCommit
+from logmark.log.recovery_preview import has_wal
 from logmark.log.wal.log import WalLimits
 
 log = logging.getLogger(__name__)

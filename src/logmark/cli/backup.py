@@ -53,7 +53,7 @@ def backup(
     """
     from logmark.backup.store import Store, refuse_nested
     from logmark.clock import SystemClock
-    from logmark.disk.files import RealFileSystem
+    from logmark.disk.file_system import RealFileSystem
 
     source, dest = _source_and_dest(cluster, places)
     with ExitStack() as stack:
@@ -75,13 +75,13 @@ def backup(
 
 
 def _directory_copier(source: str, clock: "Clock") -> "Copier":
-    from logmark.backup.directories import DirectoryCopier
+    from logmark.backup.directory_copier import DirectoryCopier
 
     return DirectoryCopier(os.path.abspath(source), clock)
 
 
 def _broker_copier(client: "Client", clock: "Clock") -> "Copier":
-    from logmark.backup.brokers import BrokerCopier
+    from logmark.backup.broker_copier import BrokerCopier
 
     return BrokerCopier(client, clock)
 
@@ -101,16 +101,16 @@ def restore(
     It is the same cluster: topic ids, offsets, settings and committed offsets are those of the source. The directory
     appears complete or not at all.
     """
-    from logmark.backup import folder
-    from logmark.backup.restoring import Restorer
+    from logmark.backup import folder_checks
+    from logmark.backup.restorer import Restorer
     from logmark.clock import SystemClock
-    from logmark.disk.files import RealFileSystem
-    from logmark.disk.reading import ReadingFileSystem
+    from logmark.disk.file_system import RealFileSystem
+    from logmark.disk.read_only import ReadOnlyFileSystem
 
     with _sentences(data_dir), bar("Restoring") as shown:
         restorer = Restorer.open(
-            backup, data_dir, source=ReadingFileSystem(), files=RealFileSystem(), clock=SystemClock(),
-            told=shown.advance, free_bytes=folder.free_bytes,
+            backup, data_dir, source=ReadOnlyFileSystem(), files=RealFileSystem(), clock=SystemClock(),
+            told=shown.advance, free_bytes=folder_checks.free_bytes,
         )  # fmt: skip
         shown.expect(restorer.work_bytes)
         restorer.restore(is_new_cluster=new_cluster)

@@ -46,10 +46,10 @@ def dump(
 
     Nothing is written. Damaged places are told and passed. With --output json every item is one line.
     """
-    from logmark.disk.reading import ReadingFileSystem
+    from logmark.disk.read_only import ReadOnlyFileSystem
     from logmark.log.dump import Dump
 
-    shown = Dump(ReadingFileSystem(), with_records=records, with_indexes=indexes, from_offset=from_offset)
+    shown = Dump(ReadOnlyFileSystem(), with_records=records, with_indexes=indexes, from_offset=from_offset)
     write = _write_json if output is OutputFormat.JSON else _write_line
     try:
         for item in _limited(shown.of(os.path.abspath(path)), limit, {"record"} if records else {"batch", "wal_entry"}):

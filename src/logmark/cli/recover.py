@@ -14,7 +14,7 @@ from logmark.errors import UserError
 
 if TYPE_CHECKING:
     from logmark.broker.recovery import Recovery
-    from logmark.disk.files import FileSystem
+    from logmark.disk.file_system import FileSystem
 
 DAMAGED = 1
 # What a line on a terminal holds: longer names are cut in the table, and whole in the JSON.
@@ -54,12 +54,12 @@ def recover(
 def _recover(path: str, stack: ExitStack, *, dry_run: bool) -> "Recovery":
     from logmark.broker.recovery import recover as recover_directory
     from logmark.clock import SystemClock
-    from logmark.disk.files import RealFileSystem
+    from logmark.disk.file_system import RealFileSystem
     from logmark.disk.overlay import OverlayFileSystem
-    from logmark.disk.reading import ReadingFileSystem
+    from logmark.disk.read_only import ReadOnlyFileSystem
     from logmark.log.verification import hold
 
-    reading = ReadingFileSystem()
+    reading = ReadOnlyFileSystem()
     # Refuses what is no data directory, or in use, before anything is looked at.
     hold(path, reading).release()
     files: FileSystem = stack.enter_context(OverlayFileSystem(reading)) if dry_run else RealFileSystem()

@@ -14,7 +14,7 @@ from logmark.cli.tables import Column, count, print_json, print_table, say, writ
 from logmark.errors import UserError
 
 if TYPE_CHECKING:
-    from logmark.disk.files import FileSystem
+    from logmark.disk.file_system import FileSystem
     from logmark.log.repair import Repair
     from logmark.log.verification import Verified
 
@@ -37,14 +37,14 @@ def verify(
     will write and cut. Nothing is written without --repair. A repair changes no offset: what is lost becomes a gap,
     which readers pass.
     """
-    from logmark.disk.files import RealFileSystem
-    from logmark.disk.reading import ReadingFileSystem
-    from logmark.log.preview import has_wal
+    from logmark.disk.file_system import RealFileSystem
+    from logmark.disk.read_only import ReadOnlyFileSystem
+    from logmark.log.recovery_preview import has_wal
     from logmark.log.repair import check_recovered
     from logmark.log.verification import hold
 
     path = os.path.abspath(data_dir)
-    files: FileSystem = RealFileSystem() if repair else ReadingFileSystem()
+    files: FileSystem = RealFileSystem() if repair else ReadOnlyFileSystem()
     try:
         lock = hold(path, files)
         try:

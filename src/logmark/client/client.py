@@ -1,10 +1,10 @@
 """A blocking client for any Kafka: small, exact, and without threads."""
 
 from logmark.client.bulk import BulkCalls
-from logmark.client.describing import DescribeCalls
+from logmark.client.group_descriptions import DescribeCalls
 from logmark.client.log_dirs import LogDirCalls
 from logmark.client.logs import LogCalls
-from logmark.client.producing import ProduceCalls
+from logmark.client.produce import ProduceCalls
 from logmark.client.topics import TopicCalls
 
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from logmark.client.errors import BadProperties
+from logmark.client.key_stores import with_stores_read
 from logmark.client.scram import MECHANISMS as SCRAM_MECHANISMS
-from logmark.client.stores import with_stores_read
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", *SCRAM_MECHANISMS)

@@ -14,7 +14,7 @@ from contextlib import closing
 from types import TracebackType
 from typing import Self
 
-from logmark.disk.files import Bytes, FileSystem, Lock
+from logmark.disk.file_system import Bytes, FileSystem, Lock
 
 
 class _Content:

@@ -11,17 +11,17 @@ from functools import partial
 from typing import NamedTuple
 
 from logmark.clock import Clock
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 from logmark.errors import ErrorCode, LogFailed, Refused
 from logmark.log import disk_full, transactions
 from logmark.log.flush_state import FlushState
 from logmark.log.folder import PartitionFolder
-from logmark.log.groupcommit import CommittedLog, GroupCommit
+from logmark.log.group_commit import CommittedLog, GroupCommit
 from logmark.log.high_watermark import HighWatermark
 from logmark.log.index import RELATIVE_OFFSET_MAX
+from logmark.log.log_state import LogState
 from logmark.log.segment import SNAPSHOT, Segment, file_name
 from logmark.log.settings import TopicSettings
-from logmark.log.state import LogState
 from logmark.log.transactions import Aborted, Ended, Marker
 from logmark.wire import batches
 from logmark.wire.batches import ProducedBatch

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 from logmark.errors import Malformed
 from logmark.log import checkpoints
 from logmark.log.checkpoints import SEGMENTS, ListedSegment, ListedSegments

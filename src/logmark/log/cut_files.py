@@ -2,7 +2,7 @@
 
 from contextlib import closing
 
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 
 CUT = ".cut"
 READ_BYTES = 1024 * 1024

@@ -52,7 +52,7 @@ import google_crc32c
 
 from logmark.errors import Malformed
 from logmark.log import chunks
-from logmark.log.entries import BATCH_HEADER
+from logmark.log.file_formats import BATCH_HEADER
 from logmark.log.index import RELATIVE_OFFSET_MAX
 from logmark.wire import batches
 from logmark.wire.batches import BatchHeader

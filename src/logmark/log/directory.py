@@ -19,17 +19,17 @@ from collections.abc import Callable, Iterable, Sequence
 
 from logmark.clock import Clock
 from logmark.disk.descriptors import OUT_OF_DESCRIPTORS
-from logmark.disk.files import FileSystem, Lock
+from logmark.disk.file_system import FileSystem, Lock
 from logmark.errors import UserError
-from logmark.log import additions, catalog, checkpoints, identity
+from logmark.log import added_files, catalog, checkpoints, identity
 from logmark.log.catalog import Catalog
 from logmark.log.checkpoint_files import CheckpointFiles
 from logmark.log.folders import PartitionFolders
-from logmark.log.groupcommit import GroupCommit
+from logmark.log.group_commit import GroupCommit
 from logmark.log.identity import Identity
 from logmark.log.partition import Partition
 from logmark.log.partitions import DeletedPartition, Partitions
-from logmark.log.prefetch import ReadAhead
+from logmark.log.prefetch import Prefetch
 from logmark.log.settings import TopicSettings
 from logmark.log.wal.log import WalLimits, WriteAheadLog
 from logmark.log.wal_recovery import WalRecovery
@@ -101,7 +101,7 @@ class DataDirectory:
                 raise UserError(
                     f"The data directory {path} is in use by another broker. Nothing was changed. "
                     "Stop that broker, or choose another directory with --data-dir. If none runs, a broker was killed "
-                    "and its child process that compacts (logmark.log.cleaning) has not ended: kill it."
+                    "and its child process that compacts (logmark.log.segment_cleaner) has not ended: kill it."
                 )
             try:
                 names = files.listdir(path)
@@ -130,11 +130,11 @@ class DataDirectory:
         if listed is None or content is None:
             return
         topics = Catalog(content, path=f"{self.path}/{catalog.FILE_NAME}").entries()
-        all_found = additions.find_all(self.path, listed, topics, self._files)
+        all_found = added_files.find_all(self.path, listed, topics, self._files)
         if all_found:
-            additions.check_all_owners(self.path, listed, topics, self._files)
+            added_files.check_all_owners(self.path, listed, topics, self._files)
         for folder, found in all_found.items():
-            for line in additions.set_aside(f"{self.path}/{folder}", found, self._files):
+            for line in added_files.set_aside(f"{self.path}/{folder}", found, self._files):
                 logger.warning("%s", line)
             self.additions += [f"{folder}/{one}" for one in found]
 
@@ -259,7 +259,7 @@ class DataDirectory:
         """Open a partition as it was left; one without a folder, new or lazy, is empty."""
         return self._partitions.open(TopicPartition(topic, index), topic_id, settings)
 
-    def read_ahead(self, keys: Iterable[TopicPartition]) -> ReadAhead:
+    def read_ahead(self, keys: Iterable[TopicPartition]) -> Prefetch:
         """Begin to read what opening these partitions will read; the caller stops it."""
         return self._folders.read_ahead(keys)
 

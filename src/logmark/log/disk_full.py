@@ -11,7 +11,7 @@ import errno
 from collections.abc import Mapping, Sequence
 
 from logmark.disk.descriptors import OUT_OF_DESCRIPTORS
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 from logmark.errors import LogFailed
 from logmark.log.segment import LOG, file_name
 from logmark.names import OFFSETS_TOPIC

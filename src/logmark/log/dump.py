@@ -8,22 +8,22 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 from logmark.errors import Malformed, UserError
-from logmark.log import checkpoints, entries, transactions
+from logmark.log import checkpoints, file_formats, transactions
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog
 from logmark.log.damage import Damage
-from logmark.log.epochs import FILE_NAME as EPOCHS
 from logmark.log.folder import METADATA
-from logmark.log.inspection import UNPACKED_BYTES_MAX
+from logmark.log.leader_epochs import FILE_NAME as EPOCHS
+from logmark.log.partition_verification import UNPACKED_BYTES_MAX
 from logmark.log.scanner import Scanner
 from logmark.log.segment import LOG, file_name
 from logmark.log.wal.entries import Run, split_key
 from logmark.log.wal.files import SUFFIX, FileReader
 from logmark.log.wal.log import FOLDER as WAL
-from logmark.log.wal.points import FILE_NAME as WAL_POINTS
-from logmark.log.wal.points import RecoveryPoints
+from logmark.log.wal.recovery_points import FILE_NAME as WAL_POINTS
+from logmark.log.wal.recovery_points import RecoveryPoints
 from logmark.wire import codecs, columns
 from logmark.wire.batches import HEADER_BYTES, BatchHeader, read_header
 
@@ -304,16 +304,18 @@ class Dump:
     def _small(self, path: str, kind: str, base: int) -> Iterator[Item]:
         data = self._files.read(path)
         if kind == "index":
-            for offset, position in entries.offset_entries(entries.unpadded(data, entries.OFFSET_ENTRY), base):
+            entries = file_formats.unpadded(data, file_formats.OFFSET_ENTRY)
+            for offset, position in file_formats.offset_entries(entries, base):
                 yield {"kind": "index_entry", "offset": offset, "position": position}
         elif kind == "timeindex":
-            for timestamp, offset in entries.time_entries(entries.unpadded(data, entries.TIME_ENTRY), base):
+            entries = file_formats.unpadded(data, file_formats.TIME_ENTRY)
+            for timestamp, offset in file_formats.time_entries(entries, base):
                 yield {"kind": "time_index_entry", "timestamp": timestamp, "offset": offset}
         elif kind == "txnindex":
-            for entry in entries.aborted_entries(data):
+            for entry in file_formats.aborted_entries(data):
                 yield {"kind": "aborted_transaction", **entry._asdict()}
         else:
-            for producer in entries.producer_entries(data):
+            for producer in file_formats.producer_entries(data):
                 yield {"kind": "producer", **producer._asdict()}
 
     def _text(self, path: str, name: str) -> Iterator[Item]:

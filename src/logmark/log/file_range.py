@@ -5,7 +5,7 @@ else is read again, piece by piece, as the reader takes it. The range keeps the 
 delete the segment meanwhile.
 """
 
-from logmark.disk.files import OpenFile
+from logmark.disk.file_system import OpenFile
 
 # A range that is larger is sent in several pieces.
 KEPT_BYTES_MAX = 1024 * 1024

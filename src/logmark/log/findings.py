@@ -7,7 +7,7 @@ from logmark.log.damage import Damage
 from logmark.log.transactions import Aborted
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """What a finding is about, which decides what a repair can do."""
 
     RECORDS = "records"  # records cannot be read; a repair cuts the place out
@@ -22,7 +22,7 @@ class Kind(StrEnum):
 class Finding:
     """One line of a verification; the path is relative to the data directory."""
 
-    kind: Kind
+    kind: FindingKind
     path: str
     problem: str
     meaning: str
@@ -34,7 +34,7 @@ class Finding:
 
     @property
     def is_note(self) -> bool:
-        return self.kind is Kind.NOTE
+        return self.kind is FindingKind.NOTE
 
     def __str__(self) -> str:
         where = self.path
@@ -51,11 +51,14 @@ class Finding:
 def of_damage(path: str, damage: Damage) -> Finding:
     """The finding for a place in a segment."""
     if damage.right_head is not None:
-        kind, meaning = Kind.HEAD, "The batch is whole but for its head; it is not served. A repair loses nothing."
+        kind = FindingKind.HEAD
+        meaning = "The batch is whole but for its head; it is not served. A repair loses nothing."
     elif not damage.size_bytes:
-        kind, meaning = Kind.RECORDS, "These records are lost; reading them is refused. A repair makes it a gap."
+        kind = FindingKind.RECORDS
+        meaning = "These records are lost; reading them is refused. A repair makes it a gap."
     else:
-        kind, meaning = Kind.RECORDS, "These records are not served; what lies behind them is. A repair cuts them out."
+        kind = FindingKind.RECORDS
+        meaning = "These records are not served; what lies behind them is. A repair cuts them out."
     return Finding(
         kind=kind,
         path=path,

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from logmark.log import disk_full
 from logmark.log.flusher import Flush, FlushedLog, Flusher
-from logmark.log.state import LogState
-from logmark.log.wal.points import RecoveryPoint
+from logmark.log.log_state import LogState
+from logmark.log.wal.recovery_points import RecoveryPoint
 
 
 class FlushState:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
+from logmark.log.disk_worker import Job, Worker
 from logmark.log.wal.files import WalFile
 from logmark.log.wal.log import WriteAheadLog
-from logmark.log.wal.points import RecoveryPoint
-from logmark.log.worker import Job, Worker
+from logmark.log.wal.recovery_points import RecoveryPoint
 
 logger = logging.getLogger(__name__)
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 from logmark.log import checkpoints
-from logmark.log import epochs as leader_epochs
-from logmark.log.state import LogState
+from logmark.log import leader_epochs as leader_epochs
+from logmark.log.log_state import LogState
 
 METADATA = "partition.metadata"
 

@@ -6,12 +6,12 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 from logmark.errors import Malformed, UserError
 from logmark.log import catalog, checkpoints, folder_names
 from logmark.log.catalog import Catalog
 from logmark.log.folder import METADATA, complete_folder
-from logmark.log.prefetch import ReadAhead
+from logmark.log.prefetch import Prefetch
 from logmark.names import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -54,10 +54,10 @@ class PartitionFolders:
                 with suppress(FileNotFoundError):
                     self._files.remove(f"{self._path}/{name}")
 
-    def read_ahead(self, keys: Iterable[TopicPartition]) -> ReadAhead:
+    def read_ahead(self, keys: Iterable[TopicPartition]) -> Prefetch:
         """Begin to read what opening these partitions will read; the caller stops it."""
         found = (key for key in keys if str(key) in self._unopened)
-        return ReadAhead((self.path_of(key) for key in found), self._files)
+        return Prefetch((self.path_of(key) for key in found), self._files)
 
     def begin_opening(self, key: TopicPartition) -> bool:
         """Return whether a partition has a folder; from now on the names found at the start do not count for it."""

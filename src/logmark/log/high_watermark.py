@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from logmark.errors import LogFailed
+from logmark.log.log_state import LogState
 from logmark.log.segment import Segment
-from logmark.log.state import LogState
 from logmark.log.waiters import Callback, Waiters
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from logmark import properties
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 from logmark.errors import UserError
 from logmark.log import catalog, checkpoints, folder_names
 from logmark.log.wal import log as wal

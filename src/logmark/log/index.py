@@ -6,7 +6,7 @@ index costs a rebuild and never a wrong answer.
 
 from collections.abc import Iterator
 
-from logmark.log.entries import OFFSET_ENTRY, TIME_ENTRY
+from logmark.log.file_formats import OFFSET_ENTRY, TIME_ENTRY
 
 # An entry holds an offset as the distance to its base offset, in four bytes.
 RELATIVE_OFFSET_MAX = 2**31 - 1

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 from logmark.errors import Malformed
-from logmark.log import checkpoints, cut_files, swap, transactions
-from logmark.log.additions import check_owner
+from logmark.log import checkpoints, cut_files, segment_swap, transactions
+from logmark.log.added_files import check_owner
 from logmark.log.checkpoints import Condition, ListedSegment
 from logmark.log.damage import BadBatch, Damage
-from logmark.log.epochs import FILE_NAME as EPOCHS
+from logmark.log.leader_epochs import FILE_NAME as EPOCHS
 from logmark.log.missing_segments import describe_missing_start
 from logmark.log.producers import Producers
 from logmark.log.segment import (
@@ -134,7 +134,7 @@ class Loader:
 
     def _sweep(self) -> list[str]:
         found = self.files.listdir(self.folder)
-        if swap.finish_interrupted(self.folder, found, self.files):
+        if segment_swap.finish_interrupted(self.folder, found, self.files):
             found = self.files.listdir(self.folder)
         names = []
         for name in found:

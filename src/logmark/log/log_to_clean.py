@@ -7,20 +7,20 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 from logmark.errors import LogFailed, Malformed
-from logmark.log import compaction
-from logmark.log.cleaning import Limits, Plan
-from logmark.log.compaction import Due, Lag
-from logmark.log.deletion import SegmentDeleter
+from logmark.log import compaction_rules
+from logmark.log.compaction_rules import Due, Lag
 from logmark.log.flush_state import FlushState
 from logmark.log.flusher import Flush
 from logmark.log.high_watermark import HighWatermark
+from logmark.log.log_state import LogState
 from logmark.log.reader import Reader
 from logmark.log.segment import Segment
+from logmark.log.segment_cleaner import Limits, Plan
+from logmark.log.segment_deletion import SegmentDeleter
+from logmark.log.segment_swap import Incoming, Swap
 from logmark.log.settings import LONG_MAX
-from logmark.log.state import LogState
-from logmark.log.swap import Incoming, Swap
 
 
 class LogToClean:
@@ -63,9 +63,9 @@ class LogToClean:
         if not settings.is_compacted or state.failure is not None or self.is_being_cleaned or len(self._segments) < 2:
             return None
         lag = Lag(settings.compaction_lag_min_ms, settings.compaction_lag_max_ms)
-        return compaction.due(
+        return compaction_rules.due(
             [self._piece(segment, lag) for segment in self._segments],
-            first_dirty_offset=compaction.first_dirty_offset(
+            first_dirty_offset=compaction_rules.first_dirty_offset(
                 self.cleaned_to, log_start_offset=state.log_start_offset, log_end_offset=state.log_end_offset
             ),
             last_stable_offset=state.last_stable_offset,
@@ -73,13 +73,13 @@ class LogToClean:
             now_ms=now_ms,
         )
 
-    def _piece(self, segment: Segment, lag: Lag) -> compaction.Piece:
+    def _piece(self, segment: Segment, lag: Lag) -> compaction_rules.Piece:
         largest = first = -1
         if segment is not self._segments.active and (lag.least_ms > 0 or lag.most_ms < LONG_MAX):
             if segment.load_timestamps() or segment.first_timestamp < 0:
                 self._segments.use(segment)
             largest, first = segment.max_timestamp, segment.first_batch_timestamp()
-        return compaction.Piece(segment.base_offset, segment.size, largest, first)
+        return compaction_rules.Piece(segment.base_offset, segment.size, largest, first)
 
     def cleaning_plan(self, part: Due, *, now_ms: int, limits: Limits) -> Plan:
         """Return what a cleaning of that part needs to know; raises Malformed if the log is damaged there."""

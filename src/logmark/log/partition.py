@@ -18,29 +18,29 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from logmark.clock import Clock
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 from logmark.errors import LogFailed, Malformed
 from logmark.log.appender import Appended, Appender
 from logmark.log.checkpoints import Condition, ListedSegment, checksum_head
-from logmark.log.cleaning import Limits, Plan
-from logmark.log.compaction import Due
+from logmark.log.compaction_rules import Due
 from logmark.log.damage import Damage
-from logmark.log.deletion import SegmentDeleter
-from logmark.log.epochs import LEADER_EPOCH
 from logmark.log.flush_state import FlushState
 from logmark.log.flusher import Flush
 from logmark.log.folder import PartitionFolder
-from logmark.log.groupcommit import GroupCommit
+from logmark.log.group_commit import GroupCommit
 from logmark.log.high_watermark import CommitPoint, HighWatermark
+from logmark.log.leader_epochs import LEADER_EPOCH
 from logmark.log.loader import Loaded, Loader
+from logmark.log.log_state import LogState, LogStatus
 from logmark.log.log_to_clean import LogToClean
 from logmark.log.producers import Producers
 from logmark.log.reader import Reader
 from logmark.log.segment import Segment
+from logmark.log.segment_cleaner import Limits, Plan
+from logmark.log.segment_deletion import SegmentDeleter
+from logmark.log.segment_swap import Incoming
 from logmark.log.settings import TopicSettings
-from logmark.log.state import LogState, LogStatus
-from logmark.log.swap import Incoming
-from logmark.log.timestamps import Found
+from logmark.log.timestamp_lookup import Found
 from logmark.log.write_recovery import WriteRecovery
 from logmark.wire.batches import HEADER_BYTES, BatchRules
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from logmark.clock import Clock
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 from logmark.log.checkpoint_files import CheckpointFiles
 from logmark.log.folders import PartitionFolders
-from logmark.log.groupcommit import GroupCommit
+from logmark.log.group_commit import GroupCommit
 from logmark.log.partition import Partition
 from logmark.log.settings import TopicSettings
 from logmark.log.wal_recovery import WalRecovery

@@ -8,14 +8,14 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 
 THREADS = 8
 TAIL_BYTES = 8 * 1024
 _SMALL = (".index", ".snapshot", ".metadata", ".txnindex")
 
 
-class ReadAhead:
+class Prefetch:
     """Reads what opening some folders will read, until all is read or it is stopped."""
 
     def __init__(self, folders: Iterable[str], files: FileSystem) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from logmark.errors import ErrorCode, Refused
-from logmark.log.entries import PRODUCER_ENTRY, build_snapshot, producer_entries
+from logmark.log.file_formats import PRODUCER_ENTRY, build_snapshot, producer_entries
 from logmark.log.transactions import NO_COORDINATOR_EPOCH, Ended, Marker, Undecided
 from logmark.wire.batches import TRANSACTIONAL_BIT
 

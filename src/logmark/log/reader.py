@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from logmark.errors import ErrorCode, Malformed, Refused
-from logmark.log import timestamps
+from logmark.log import timestamp_lookup
 from logmark.log.damage import BadBatch, Damage
 from logmark.log.file_range import FileRange
+from logmark.log.log_state import LogState
 from logmark.log.segment import Segment
-from logmark.log.state import LogState
 from logmark.wire import batches
 from logmark.wire.batches import LEADER_EPOCH
 from logmark.wire.columns import HEADER_BYTES
@@ -160,32 +160,32 @@ class Reader:
 
     # Offsets by time
 
-    def offset_for_timestamp(self, timestamp: int) -> timestamps.Found | None:
+    def offset_for_timestamp(self, timestamp: int) -> timestamp_lookup.Found | None:
         """Return the offset and timestamp of the first readable record that is not older than a timestamp."""
         try:
-            return timestamps.run(self._search(timestamp))
+            return timestamp_lookup.run(self._search(timestamp))
         except OSError as error:
             raise self._unreadable(error) from error
 
-    def max_timestamp(self) -> timestamps.Found | None:
+    def max_timestamp(self) -> timestamp_lookup.Found | None:
         """Return the offset and timestamp of the first record that has the largest timestamp."""
         try:
-            return timestamps.run(self._search(None))
+            return timestamp_lookup.run(self._search(None))
         except OSError as error:
             raise self._unreadable(error) from error
 
-    async def look_up(self, timestamp: int | None) -> timestamps.Found | None:
+    async def look_up(self, timestamp: int | None) -> timestamp_lookup.Found | None:
         """Return the same as `offset_for_timestamp`, or `max_timestamp` for None, without blocking the event loop."""
         try:
-            return await timestamps.run_beside(self._search(timestamp))
+            return await timestamp_lookup.run_beside(self._search(timestamp))
         except OSError as error:
             raise self._unreadable(error) from error
 
-    def _search(self, timestamp: int | None) -> timestamps.Search:
+    def _search(self, timestamp: int | None) -> timestamp_lookup.Search:
         segments, start = list(self._segments), self._state.log_start_offset
         if timestamp is None:
-            return timestamps.largest(segments, log_start_offset=start)
-        return timestamps.first_at_or_after(segments, timestamp, log_start_offset=start)
+            return timestamp_lookup.largest(segments, log_start_offset=start)
+        return timestamp_lookup.first_at_or_after(segments, timestamp, log_start_offset=start)
 
     # Batches
 

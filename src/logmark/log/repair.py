@@ -13,21 +13,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from logmark.disk.files import File, FileSystem
+from logmark.disk.file_system import File, FileSystem
 from logmark.errors import Malformed, UserError
 from logmark.log import checkpoints, chunks
-from logmark.log.additions import Addition, set_aside
-from logmark.log.cleaning import CLEANED
+from logmark.log.added_files import Addition, set_aside
 from logmark.log.damage import Damage
 from logmark.log.directory import CLEAN
-from logmark.log.entries import BATCH_HEADER
-from logmark.log.epochs import FILE_NAME as EPOCHS
+from logmark.log.file_formats import BATCH_HEADER
 from logmark.log.findings import Finding, PartitionFindings, SegmentFindings, of_damage
 from logmark.log.folder import METADATA
 from logmark.log.index import RELATIVE_OFFSET_MAX, TimeIndex
+from logmark.log.leader_epochs import FILE_NAME as EPOCHS
 from logmark.log.scanner import CHUNK_BYTES, HEAD_BYTES
 from logmark.log.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
-from logmark.log.swap import SWAP
+from logmark.log.segment_cleaner import CLEANED
+from logmark.log.segment_swap import SWAP
 from logmark.log.transactions import AbortedTransactions
 from logmark.log.verification import Verified
 from logmark.names import TopicPartition

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from logmark.disk.files import File
+from logmark.disk.file_system import File
 from logmark.errors import Malformed
 from logmark.log import chunks
 from logmark.log.chunks import BATCH_BYTES_MAX, Chunk
 from logmark.log.damage import Damage, DamageScan
-from logmark.log.entries import BATCH_HEAD, BATCH_HEADER
+from logmark.log.file_formats import BATCH_HEAD, BATCH_HEADER
 from logmark.log.index import RELATIVE_OFFSET_MAX
 from logmark.wire import batches
 from logmark.wire.batches import HEADER_BYTES, BatchHeader

@@ -10,10 +10,10 @@ from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from logmark.disk.files import Bytes, File, FileSystem
+from logmark.disk.file_system import Bytes, File, FileSystem
 from logmark.log.damage import Damage
 from logmark.log.index import OffsetIndex, TimeIndex
-from logmark.log.lookup import Lookup
+from logmark.log.segment_lookup import Lookup
 from logmark.log.transactions import ENTRY_BYTES, Aborted, AbortedTransactions, encode_entry
 from logmark.wire import batches, columns
 from logmark.wire.batches import BatchHeader

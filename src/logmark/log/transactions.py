@@ -13,7 +13,7 @@ from typing import NamedTuple
 import google_crc32c
 
 from logmark.errors import Malformed
-from logmark.log.entries import ABORTED_ENTRY
+from logmark.log.file_formats import ABORTED_ENTRY
 from logmark.wire import batches
 from logmark.wire.batches import CONTROL_BIT, HEADER_BYTES, LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT, ProducedBatch
 

@@ -6,21 +6,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from logmark import properties
-from logmark.disk.files import FileSystem, Lock
+from logmark.disk.file_system import FileSystem, Lock
 from logmark.disk.overlay import OverlayFileSystem
 from logmark.errors import Malformed, Refused, UserError
-from logmark.log import additions, checkpoints, preview
-from logmark.log.additions import Addition
+from logmark.log import added_files, checkpoints, recovery_preview
+from logmark.log.added_files import Addition
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry, check_name
 from logmark.log.checkpoints import CLEANED, ListedSegment
 from logmark.log.damage import Damage
 from logmark.log.directory import CLEAN, LOCK, has_list
-from logmark.log.findings import Finding, Kind, PartitionFindings, of_damage
+from logmark.log.findings import Finding, FindingKind, PartitionFindings, of_damage
 from logmark.log.folder import METADATA
 from logmark.log.identity import KAFKA_METADATA, META
-from logmark.log.inspection import Inspection
-from logmark.log.preview import Preview
+from logmark.log.partition_verification import PartitionVerification
+from logmark.log.recovery_preview import Preview
 from logmark.log.segment import LOG
 from logmark.log.settings import TopicSettings
 from logmark.log.wal import log as wal
@@ -159,7 +159,7 @@ class Verification:
             elif _ASIDE.fullmatch(folder):
                 self._note(folder, "it is not in use", "It is deleted, set aside or being moved; it was not looked at.")
             else:
-                self._add(Kind.CATALOGUE, folder, "it is not the folder of a partition",
+                self._add(FindingKind.CATALOGUE, folder, "it is not the folder of a partition",
                           "A broker refuses to start on such a directory. Move it elsewhere.")  # fmt: skip
         self._check_missing_logs()
         self._check_producer_ids()
@@ -169,13 +169,14 @@ class Verification:
 
     def _check_meta(self) -> None:
         if META not in self._names:
-            self._add(Kind.CATALOGUE, META, "it is missing", "Apache Kafka refuses to start without it, and Logmark "
-                      "would take the directory for a new cluster. Restore it from a copy.")  # fmt: skip
+            self._add(FindingKind.CATALOGUE, META, "it is missing", "Apache Kafka refuses to start without it, and "
+                      "Logmark would take the directory for a new cluster. Restore it from a copy.")  # fmt: skip
             return
         meta = properties.parse(self._files.read(f"{self._path}/{META}").decode("utf-8", "replace"))
         missing = {"cluster.id", "directory.id", "node.id", "version"} - meta.keys()
         if missing or meta["version"] != "1" or not meta["node.id"].isdigit():
-            self._add(Kind.CATALOGUE, META, f"it is not whole ({', '.join(sorted(missing)) or 'version or node.id'})",
+            self._add(FindingKind.CATALOGUE, META,
+                      f"it is not whole ({', '.join(sorted(missing)) or 'version or node.id'})",
                       "No broker starts on it. Restore it from a copy.")  # fmt: skip
 
     def _check_catalogue(self) -> None:
@@ -186,7 +187,7 @@ class Verification:
             catalogue = Catalog(content)
             self._next_producer_id = int(json.loads(content)["next_producer_id"])
         except UserError as error:
-            self._add(Kind.CATALOGUE, CATALOG, str(error).rstrip("."), "Without it nobody knows the topics.")
+            self._add(FindingKind.CATALOGUE, CATALOG, str(error).rstrip("."), "Without it nobody knows the topics.")
             return
         for entry in catalogue.deleting():
             self._note(CATALOG, f"topic {entry.name} is being deleted", "The next start removes its folders.")
@@ -197,10 +198,10 @@ class Verification:
                 check_name(entry.name)
                 TopicSettings(entry.overrides)
             except Refused as refused:
-                self._add(Kind.CATALOGUE, CATALOG, f"topic {entry.name}: {refused.message or refused}",
+                self._add(FindingKind.CATALOGUE, CATALOG, f"topic {entry.name}: {refused.message or refused}",
                           "The broker refuses to start with it. Correct the entry.")  # fmt: skip
             if len(entry.id) != 16 or entry.partitions < 1:
-                self._add(Kind.CATALOGUE, CATALOG, f"topic {entry.name} has no whole id or no partitions",
+                self._add(FindingKind.CATALOGUE, CATALOG, f"topic {entry.name} has no whole id or no partitions",
                           "Restore the file from a copy.")  # fmt: skip
 
     def _read_checkpoints(self) -> None:
@@ -211,24 +212,24 @@ class Verification:
                     self._offsets[name] = checkpoints.read_offsets(self._files.read(f"{self._path}/{name}"))
                 except Malformed as error:
                     self._result.wrong_checkpoints.append(name)
-                    self._add(Kind.STATE, name, str(error), f"It is not used. {meaning} A repair sets it aside.")
+                    self._add(FindingKind.STATE, name, str(error), f"It is not used. {meaning} A repair sets it aside.")
         if checkpoints.SEGMENTS in self._names and self._result.is_clean and has_list(self._path, self._files):
             try:
                 self._listed = checkpoints.read_segments(self._files.read(f"{self._path}/{checkpoints.SEGMENTS}"))
             except Malformed as error:
                 self._result.wrong_checkpoints.append(checkpoints.SEGMENTS)
-                self._add(Kind.STATE, checkpoints.SEGMENTS, str(error), "It is not used. Without it the next start "
-                          "does not notice that a segment is missing. A repair sets it aside.")  # fmt: skip
+                self._add(FindingKind.STATE, checkpoints.SEGMENTS, str(error), "It is not used. Without it the next "
+                          "start does not notice that a segment is missing. A repair sets it aside.")  # fmt: skip
 
     # The write-ahead log
 
     def _check_wal(self, overlay: OverlayFileSystem) -> None:
         """Check the WAL, and go on with the segments as its recovery will leave them."""
         try:
-            before = preview.segment_sizes(self._path, self._files)
-            found = self._preview = preview.replay_on(overlay, self._path)
+            before = recovery_preview.segment_sizes(self._path, self._files)
+            found = self._preview = recovery_preview.replay_on(overlay, self._path)
         except UserError as error:
-            self._add(Kind.RECORDS, wal.FOLDER, str(error).rstrip("."), "No broker starts on the directory. "
+            self._add(FindingKind.RECORDS, wal.FOLDER, str(error).rstrip("."), "No broker starts on the directory. "
                       "Acknowledged records may be in the write-ahead log only.")  # fmt: skip
             return
         # From here on everything is read as the recovery will leave it.
@@ -236,15 +237,16 @@ class Verification:
         self._folders = [name for name in overlay.listdir(self._path) if overlay.is_directory(f"{self._path}/{name}")]
         for first, last in found.content.damaged:
             which = f"entry {first}" if first == last else f"entries {first} to {last}"
-            self._add(Kind.RECORDS, wal.FOLDER, f"{which} cannot be read", "Records in it were acknowledged, and are "
-                      "lost where the segments do not have them.")  # fmt: skip
+            self._add(FindingKind.RECORDS, wal.FOLDER, f"{which} cannot be read", "Records in it were acknowledged, "
+                      "and are lost where the segments do not have them.")  # fmt: skip
         entries = found.content.entry_count
         self._note(wal.FOLDER, f"the last stop was a crash; it holds {entries} entr{'y' if entries == 1 else 'ies'}",
                    "The next start, or `logmark recover`, does what the next lines say.")  # fmt: skip
         for one in found.partitions:
             self._note(str(one.key), f"a recovery writes offsets {one.first_offset} to {one.end_offset - 1} "
                        f"({one.size_bytes} bytes)", "They were acknowledged.")  # fmt: skip
-        for cut in preview.find_cuts(self._path, before, preview.segment_sizes(self._path, overlay), overlay):
+        after = recovery_preview.segment_sizes(self._path, overlay)
+        for cut in recovery_preview.find_cuts(self._path, before, after, overlay):
             self._note(cut.path, f"a recovery cuts {cut.size_bytes} bytes from byte {cut.position} on",
                        "They were never acknowledged.")  # fmt: skip
 
@@ -256,18 +258,18 @@ class Verification:
             return
         topics = [entry for entry in self._topics.values() if not entry.is_deleting]
         try:
-            additions.check_all_owners(self._path, self._listed, topics, self._files)
+            added_files.check_all_owners(self._path, self._listed, topics, self._files)
         except UserError as error:
             self._result.is_exchanged = True
             problem = str(error).rstrip(".")
-            self._add(Kind.CATALOGUE, checkpoints.SEGMENTS, problem, "No broker starts on the directory.")
+            self._add(FindingKind.CATALOGUE, checkpoints.SEGMENTS, problem, "No broker starts on the directory.")
             return
-        found = self._result.additions = additions.find_all(self._path, self._listed, topics, self._files)
+        found = self._result.additions = added_files.find_all(self._path, self._listed, topics, self._files)
         for folder, each in found.items():
             for name, position, problem in each:
                 self._result.found.append(
                     Finding(
-                        kind=Kind.STATE,
+                        kind=FindingKind.STATE,
                         path=f"{folder}/{name}",
                         problem=problem,
                         position=position,
@@ -275,13 +277,13 @@ class Verification:
                         "log that nobody reads.",
                     )
                 )
-            additions.set_aside(f"{self._path}/{folder}", each, overlay)
+            added_files.set_aside(f"{self._path}/{folder}", each, overlay)
         self._files = overlay
 
     # Partitions
 
     def _check_partition(self, folder: str, key: TopicPartition, told: Callable[[int], None]) -> None:
-        found = Inspection(
+        found = PartitionVerification(
             self._path,
             folder,
             files=self._files,
@@ -331,24 +333,24 @@ class Verification:
         if topic_id is None:
             if found.segments:
                 found.metadata_is_wrong = True
-                self._add(Kind.STATE, path, problem, "A broker would set the folder aside as nobody's. "
+                self._add(FindingKind.STATE, path, problem, "A broker would set the folder aside as nobody's. "
                           "A repair takes the id from the catalogue.")  # fmt: skip
         else:
             name, known = self._ids.setdefault(key.topic, (folder, topic_id))
             if known != topic_id:
                 here, there = checkpoints.id_text(topic_id), checkpoints.id_text(known)
                 problem = f"the topic's id here is {here}, and {there} in {name}"
-                self._add(Kind.CATALOGUE, path, problem, "One of the folders is of another topic.")
+                self._add(FindingKind.CATALOGUE, path, problem, "One of the folders is of another topic.")
         if not self._result.is_ours or folder == KAFKA_METADATA:
             return
         entry = self._topics.get(key.topic)
         if entry is None or key.partition >= entry.partitions:
             meaning = "Nobody can read it. Restore logmark.catalog from a copy, or move the folder elsewhere."
-            self._add(Kind.CATALOGUE, folder, "the catalogue does not have this partition", meaning)
+            self._add(FindingKind.CATALOGUE, folder, "the catalogue does not have this partition", meaning)
         elif topic_id is not None and topic_id != entry.id:
             here, there = checkpoints.id_text(topic_id), checkpoints.id_text(entry.id)
             meaning = "The broker would set the folder aside as another topic's."
-            self._add(Kind.CATALOGUE, path, f"its topic id is {here}, and the catalogue's is {there}", meaning)
+            self._add(FindingKind.CATALOGUE, path, f"its topic id is {here}, and the catalogue's is {there}", meaning)
 
     def _check_offsets(self, found: PartitionFindings, folder: str, key: TopicPartition) -> None:
         """The log reaches as far as anything that was written after a sync says."""
@@ -364,7 +366,7 @@ class Verification:
         for name in (checkpoints.LOG_STARTS, CLEANED):
             offset = self._offsets[name].get(key, 0)
             if offset > max(end, promised):
-                self._add(Kind.STATE, folder, f"the log ends at {end}, and {name} says {offset}",
+                self._add(FindingKind.STATE, folder, f"the log ends at {end}, and {name} says {offset}",
                           "Apache Kafka would drop the log. A repair cannot say which is right.")  # fmt: skip
 
     def _check_missing_logs(self) -> None:
@@ -381,7 +383,7 @@ class Verification:
             problem = "it has no segments" if folder in self._folders else "the folder is missing"
             self._result.found.append(
                 Finding(
-                    kind=Kind.RECORDS,
+                    kind=FindingKind.RECORDS,
                     path=folder,
                     problem=f"{problem}, and {name} says that the log ends at {promised}",
                     first_offset=log_starts.get(key, 0),
@@ -413,7 +415,7 @@ class Verification:
             last.gap = Damage(last.size_bytes, 0, found.log_end_offset, promised, problem)
         self._result.found.append(
             Finding(
-                kind=Kind.RECORDS,
+                kind=FindingKind.RECORDS,
                 path=folder,
                 problem=problem,
                 first_offset=found.log_end_offset,
@@ -428,10 +430,10 @@ class Verification:
         if self._next_producer_id is not None and highest >= self._next_producer_id:
             problem = f"the next free producer id is {self._next_producer_id}, and {highest} has written"
             meaning = "Two producers could get the same id. The catalogue is older than the logs."
-            self._add(Kind.CATALOGUE, CATALOG, problem, meaning)
+            self._add(FindingKind.CATALOGUE, CATALOG, problem, meaning)
 
     def _note(self, path: str, problem: str, meaning: str) -> None:
-        self._add(Kind.NOTE, path, problem, meaning)
+        self._add(FindingKind.NOTE, path, problem, meaning)
 
-    def _add(self, kind: Kind, path: str, problem: str, meaning: str) -> None:
+    def _add(self, kind: FindingKind, path: str, problem: str, meaning: str) -> None:
         self._result.found.append(Finding(kind=kind, path=path, problem=problem, meaning=meaning))

@@ -7,7 +7,7 @@ counts until the partitions' own files say the same; then the WAL is removed.
 import logging
 from collections.abc import Callable, Sequence
 
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 from logmark.errors import UserError
 from logmark.log import checkpoints
 from logmark.log.folder_names import partition_of

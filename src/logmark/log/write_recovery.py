@@ -14,15 +14,15 @@ from typing import Protocol
 
 from logmark.backoff import Backoff
 from logmark.clock import Clock
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 from logmark.errors import LogmarkError
 from logmark.log import disk_full
-from logmark.log.deletion import SegmentDeleter
 from logmark.log.flush_state import FlushState
 from logmark.log.folder import PartitionFolder, complete_folder
-from logmark.log.groupcommit import CommittedLog, GroupCommit
+from logmark.log.group_commit import CommittedLog, GroupCommit
 from logmark.log.loader import Loaded, Loader
-from logmark.log.state import LogState, LogStatus
+from logmark.log.log_state import LogState, LogStatus
+from logmark.log.segment_deletion import SegmentDeleter
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from logmark.client.aborted import Aborted
+from logmark.client.aborted_transactions import Aborted
 from logmark.client.client import Client
 from logmark.client.fetcher import next_offset
 from logmark.names import TopicPartition

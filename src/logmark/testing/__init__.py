@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from logmark.clock import ManualClock
     from logmark.testing.broker import Broker
-    from logmark.testing.files import FaultyFileSystem
+    from logmark.testing.faulty_file_system import FaultyFileSystem
 
 __all__ = ["Broker", "FaultyFileSystem", "ManualClock"]
 
@@ -19,7 +19,7 @@ def __getattr__(name: str) -> Any:
 
         return Broker
     if name == "FaultyFileSystem":
-        from logmark.testing.files import FaultyFileSystem
+        from logmark.testing.faulty_file_system import FaultyFileSystem
 
         return FaultyFileSystem
     if name == "ManualClock":

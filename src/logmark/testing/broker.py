@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from logmark.broker.loops import new_event_loop
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 from logmark.errors import ErrorCode
-from logmark.log.groupcommit import Durability
+from logmark.log.group_commit import Durability
 from logmark.testing import control
 
 T = TypeVar("T")
@@ -180,7 +180,7 @@ class _Subprocess:
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-m", "logmark.testing.process", json.dumps(options)],
+            [sys.executable, "-m", "logmark.testing.broker_process", json.dumps(options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -7,9 +7,9 @@ from typing import Any
 from logmark.broker.config import BrokerConfig
 from logmark.broker.server import Address, Broker, Listener
 from logmark.clock import SystemClock
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 from logmark.errors import ErrorCode
-from logmark.log.groupcommit import Durability
+from logmark.log.group_commit import Durability
 
 # Tests want their groups at once, not after Kafka's three seconds.
 TEST_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 
-from logmark.disk.files import Bytes
+from logmark.disk.file_system import Bytes
 
 SECTOR_BYTES = 512
 

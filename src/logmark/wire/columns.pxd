@@ -3,7 +3,7 @@ ctypedef unsigned int (*crc_function)(unsigned int, const unsigned char*, size_t
 
 cdef crc_function _crc_extend
 
-# What `sieve` uses of the walk over records.
+# What `compaction_filter` uses of the walk over records.
 cdef const unsigned char* _memory(const unsigned char[::1] data)
 cdef unsigned int _crc(const unsigned char* b, Py_ssize_t at, Py_ssize_t size) noexcept nogil
 cdef unsigned int _uint32(const unsigned char* b, Py_ssize_t at) noexcept nogil

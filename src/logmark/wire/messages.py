@@ -4,7 +4,6 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from logmark.errors import Malformed
-from logmark.wire.compiler import Decoder, Encoder, compile_decoder, compile_encoder
 from logmark.wire.fields import (
     NO_UUID,
     Message,
@@ -20,6 +19,7 @@ from logmark.wire.fields import (
     struct,
     uuid,
 )
+from logmark.wire.message_compiler import Decoder, Encoder, compile_decoder, compile_encoder
 
 __all__ = [
     "NO_UUID",

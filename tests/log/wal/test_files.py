@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from logmark.disk.files import RealFileSystem
+from logmark.disk.file_system import RealFileSystem
 from logmark.log.wal.entries import BLOCK_BYTES, EntryBuilder, partition_key
 from logmark.log.wal.files import ENTRIES_AT, FileHeader, FileReader, WalFile
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from logmark.disk.files import RealFileSystem
+from logmark.disk.file_system import RealFileSystem
 from logmark.log.wal import inventory
 from logmark.log.wal import log as wal
 from logmark.log.wal.entries import BLOCK_BYTES, partition_key
 from logmark.log.wal.files import ENTRIES_AT, FileReader, WalFile
 from logmark.log.wal.log import WalLimits, WriteAheadLog
-from logmark.log.wal.points import FILE_NAME, RecoveryPoint, RecoveryPoints
-from logmark.testing.files import FaultyFileSystem
+from logmark.log.wal.recovery_points import FILE_NAME, RecoveryPoint, RecoveryPoints
+from logmark.testing.faulty_file_system import FaultyFileSystem
 
 DIRECTORY_ID = b"d" * 16
 POINTS = {partition_key(b"t" * 16, 0): RecoveryPoint(1, 0, 60)}

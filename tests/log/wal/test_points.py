@@ -4,7 +4,7 @@ import pytest
 
 from logmark.errors import Malformed
 from logmark.log.wal.entries import partition_key
-from logmark.log.wal.points import RecoveryPoint, RecoveryPoints
+from logmark.log.wal.recovery_points import RecoveryPoint, RecoveryPoints
 
 POINTS = RecoveryPoints(
     b"d" * 16,

@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 import pytest
 
-from logmark.disk.files import RealFileSystem
+from logmark.disk.file_system import RealFileSystem
 from logmark.errors import UserError
 from logmark.log.wal import inventory, replay
 from logmark.log.wal.entries import BLOCK_BYTES, EntryBuilder, partition_key
 from logmark.log.wal.files import ENTRIES_AT, WalFile
 from logmark.log.wal.log import FOLDER
-from logmark.log.wal.points import FILE_NAME, RecoveryPoint, RecoveryPoints
+from logmark.log.wal.recovery_points import FILE_NAME, RecoveryPoint, RecoveryPoints
 from logmark.log.wal.replay import Recovered
-from logmark.testing.files import FaultyFileSystem
+from logmark.testing.faulty_file_system import FaultyFileSystem
 
 DIRECTORY_ID = b"d" * 16
 TOPIC = b"t" * 16

@@ -18,7 +18,7 @@ from logmark.broker.answers import Buffers, LateAnswer, LongWork
 from logmark.broker.pace import STEPS_IN_A_TURN, Pace, run_in_turns
 from logmark.errors import ErrorCode, LogFailed, Refused
 from logmark.log.partition import Appended, Partition
-from logmark.wire import batches, usual
+from logmark.wire import batches, fast_produce
 from logmark.wire import produce as wire
 from logmark.wire.batches import BatchRules, ProducedBatch
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from logmark.broker.dispatch import Request
     from logmark.broker.logs import Topic
     from logmark.broker.server import Broker
-    from logmark.wire.usual import Usual
+    from logmark.wire.fast_produce import Usual
 
 log = logging.getLogger(__name__)
 
@@ -210,7 +210,7 @@ def handle_usual(
     if acks == 0:
         return None
     base, last, append_time_ms, log_start, _ = appended
-    answer = usual.produced(
+    answer = fast_produce.produced(
         frame.obj, name_at, name_size, correlation_id, index, base, append_time_ms, log_start  # type: ignore[arg-type]
     )  # fmt: skip
     late = LateAnswer()

@@ -20,7 +20,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from logmark.disk.files import Bytes
+from logmark.disk.file_system import Bytes
 from logmark.errors import Malformed
 from logmark.memory import anonymous_memory
 from logmark.wire import columns

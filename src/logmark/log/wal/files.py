@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from logmark.disk.files import File, FileSystem
+from logmark.disk.file_system import File, FileSystem
 from logmark.errors import Malformed
 from logmark.log.wal.entries import (
     BLOCK_BYTES,

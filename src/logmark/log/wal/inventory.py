@@ -9,7 +9,7 @@ import struct
 import threading
 from collections.abc import Mapping
 
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 from logmark.errors import Malformed, UserError
 from logmark.wire import columns
 

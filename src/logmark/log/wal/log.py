@@ -17,13 +17,13 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 from logmark.errors import Malformed
-from logmark.log.wal import replay, saved
+from logmark.log.wal import replay, saved_entries
 from logmark.log.wal.entries import align
 from logmark.log.wal.files import ENTRIES_AT, SUFFIX, WalFile
 from logmark.log.wal.inventory import Inventory
-from logmark.log.wal.points import FILE_NAME, FOLDER, RecoveryPoint, RecoveryPoints
+from logmark.log.wal.recovery_points import FILE_NAME, FOLDER, RecoveryPoint, RecoveryPoints
 
 __all__ = ["FOLDER", "UNFINISHED", "WalLimits", "WriteAheadLog", "remove", "remove_unfinished"]
 
@@ -228,17 +228,17 @@ class WriteAheadLog:
         """
         runs = replay.runs_above(self._directory, key, point, end, self._files)
         if runs:
-            path = saved.path_of(self.folder, key)
+            path = saved_entries.path_of(self.folder, key)
             # While it is replaced, it is not missed.
             self._inventory.remove(self.folder, os.path.basename(path))
-            saved.write(self.folder, key, runs, self._directory_id, self._files)
+            saved_entries.write(self.folder, key, runs, self._directory_id, self._files)
             self._inventory.add(self.folder, os.path.basename(path), self._files.size(path))
         is_saved()
         replay.rewrite(folder, point, runs, self._files)
 
     def remove_saved(self, key: bytes) -> None:
         """Remove the saved entries of a partition whose recovery point is above them."""
-        path = saved.path_of(self.folder, key)
+        path = saved_entries.path_of(self.folder, key)
         self._inventory.remove(self.folder, os.path.basename(path))
         with suppress(FileNotFoundError):
             self._files.remove(path)

@@ -22,15 +22,15 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 from logmark.errors import Malformed, UserError
 from logmark.log.index import OffsetIndex
 from logmark.log.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
-from logmark.log.wal import inventory, saved
+from logmark.log.wal import inventory, saved_entries
 from logmark.log.wal.entries import Run, partition_key, split_key
 from logmark.log.wal.files import SUFFIX, FileReader, Found
-from logmark.log.wal.points import FILE_NAME, FOLDER, RecoveryPoint, RecoveryPoints
-from logmark.log.wal.saved import SavedRuns
+from logmark.log.wal.recovery_points import FILE_NAME, FOLDER, RecoveryPoint, RecoveryPoints
+from logmark.log.wal.saved_entries import SavedRuns
 from logmark.wire import batches
 from logmark.wire.batches import BatchHeader
 
@@ -92,8 +92,8 @@ def read(directory: str, directory_id: bytes, files: FileSystem) -> WalContent:
                      directory_id, folder)  # fmt: skip
         _take_all(_entries(readers), content)
     for name in files.listdir(folder):
-        if saved.is_saved(name):
-            found = saved.read(folder, name, files)
+        if saved_entries.is_saved(name):
+            found = saved_entries.read(folder, name, files)
             _check_owner([found.directory_id], directory_id, folder)
             content.runs[found.key] = _merge(found, content.runs.get(found.key, []))
             if not found.is_whole:
@@ -127,9 +127,9 @@ def runs_above(directory: str, key: bytes, point: RecoveryPoint, end: int, files
         for run in entry
         if partition_key(run.topic_id, run.partition) == key
     ]
-    name = os.path.basename(saved.path_of(folder, key))
+    name = os.path.basename(saved_entries.path_of(folder, key))
     if name in names:
-        found = saved.read(folder, name, files)
+        found = saved_entries.read(folder, name, files)
         if not found.is_whole:
             raise OSError(errno.EIO, "the entries that were saved aside are damaged", f"{folder}/{name}")
         runs = _merge(found, runs)

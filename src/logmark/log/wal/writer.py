@@ -4,8 +4,8 @@ import asyncio
 from contextlib import suppress
 
 from logmark.disk.aio import AsyncWrites, open_async_writes
+from logmark.log.disk_worker import Done, Job, Worker
 from logmark.log.wal.files import WalFile
-from logmark.log.worker import Done, Job, Worker
 
 
 class EntryWriter:

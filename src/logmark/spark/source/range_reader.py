@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from logmark.client.aborted import without_aborted
+from logmark.client.aborted_transactions import without_aborted
 from logmark.client.client import Client
 from logmark.client.errors import BrokerUnreachable, ClientError, OffsetOutOfRange, RefusedByBroker, UnknownTopic
 from logmark.client.fetcher import Fetcher, next_offset

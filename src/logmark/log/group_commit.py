@@ -12,16 +12,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal, Protocol
 
-from logmark.disk.files import Bytes
+from logmark.disk.file_system import Bytes
 from logmark.errors import LogFailed, LogmarkError
 from logmark.log import disk_full
+from logmark.log.disk_worker import Job, ThreadWorker, Worker
 from logmark.log.flusher import FlushedLog, Flusher
 from logmark.log.wal.entries import EntryBuilder, RunRow
 from logmark.log.wal.files import WalFile
 from logmark.log.wal.log import WriteAheadLog
-from logmark.log.wal.points import RecoveryPoint
+from logmark.log.wal.recovery_points import RecoveryPoint
 from logmark.log.wal.writer import EntryWriter
-from logmark.log.worker import Job, ThreadWorker, Worker
 
 Durability = Literal["sync", "os"]
 # An entry is closed at this size, so that the memory that an entry takes is bounded.

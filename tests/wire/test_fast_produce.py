@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logmark.errors import Malformed
-from logmark.wire import frames, produce, usual
+from logmark.wire import fast_produce, frames, produce
 from logmark.wire.produce import PartitionAnswer, PartitionData, ProduceRequest
 
 BATCH = bytes(range(200))
@@ -52,7 +52,7 @@ def test_a_usual_request_is_read_as_the_general_reader_reads_it(
 ) -> None:
     data = frame(version, one(name, partition, records, acks), client_id, correlation_id)
 
-    asked = usual.read_produce(data)
+    asked = fast_produce.read_produce(data)
 
     assert asked is not None
     version, correlation_id, request = generally(data)
@@ -74,14 +74,15 @@ def test_a_usual_request_is_read_as_the_general_reader_reads_it(
     ],
 )
 def test_any_other_request_is_left_to_the_general_reader(request_: ProduceRequest) -> None:
-    assert usual.read_produce(frame(9, request_)) is None
+    assert fast_produce.read_produce(frame(9, request_)) is None
 
 
 def test_other_versions_other_apis_and_other_buffers_are_left_to_the_general_reader() -> None:
-    assert usual.read_produce(frame(8, one())) is None
-    assert usual.read_produce(bytearray(frames.request_frame(1, 12, 7, "c", flexible=True, body=bytes(99))[4:])) is None
-    assert usual.read_produce(bytes(frame(9, one()))) is None
-    assert usual.read_produce(frame(9, one(), "clïent")) is None
+    assert fast_produce.read_produce(frame(8, one())) is None
+    fetch = bytearray(frames.request_frame(1, 12, 7, "c", flexible=True, body=bytes(99))[4:])
+    assert fast_produce.read_produce(fetch) is None
+    assert fast_produce.read_produce(bytes(frame(9, one()))) is None
+    assert fast_produce.read_produce(frame(9, one(), "clïent")) is None
 
 
 def test_no_cut_and_no_changed_byte_is_read_as_anything_but_what_the_general_reader_reads() -> None:
@@ -93,7 +94,7 @@ def test_no_cut_and_no_changed_byte_is_read_as_anything_but_what_the_general_rea
             data[choose.randrange(60)] = choose.randrange(256)
         if choose.random() < 0.3:
             del data[choose.randrange(len(data)) :]
-        asked = usual.read_produce(data)
+        asked = fast_produce.read_produce(data)
         if asked is None:
             continue
         try:
@@ -106,10 +107,10 @@ def test_no_cut_and_no_changed_byte_is_read_as_anything_but_what_the_general_rea
 @pytest.mark.parametrize("version", range(9, 13))
 def test_the_answer_is_the_general_writers(version: int) -> None:
     data = frame(version, one("orders", 5))
-    asked = usual.read_produce(data)
+    asked = fast_produce.read_produce(data)
     assert asked is not None
 
-    answer = usual.produced(data, asked[3], asked[4], -2, 5, 2**40 + 3, -1, 2**33)
+    answer = fast_produce.produced(data, asked[3], asked[4], -2, 5, 2**40 + 3, -1, 2**33)
 
     body = produce.encode_response(version, [("orders", [PartitionAnswer(5, 0, 2**40 + 3, -1, 2**33)])])
     header = frames.response_header(-2, flexible=True)

@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from typing import NoReturn
 
-from logmark.disk.files import Bytes, RealFile, RealFileSystem, is_locked_here, lock_file, lock_folder, no_sync
+from logmark.disk.file_system import Bytes, RealFile, RealFileSystem, is_locked_here, lock_file, lock_folder, no_sync
 
 
 class SharedLock:
@@ -24,7 +24,7 @@ class SharedLock:
         self._descriptors = ()
 
 
-class ReadingFileSystem(RealFileSystem):
+class ReadOnlyFileSystem(RealFileSystem):
     """The operating system's files, for reading only."""
 
     def __init__(self) -> None:

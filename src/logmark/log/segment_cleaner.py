@@ -1,6 +1,6 @@
 """Cleaning: the rewriting of segments without the records that are no longer the newest of their key.
 
-It runs in a process of its own (`python -m logmark.log.cleaning`, spoken to by lines of JSON), so that neither the
+It runs in a process of its own (`python -m logmark.log.segment_cleaner`, driven by lines of JSON), so that neither the
 event loop nor its interpreter waits for it; `clean` is the same in this process, on any file system. One cleaning is
 `list(clean(plan, files))`: a `Cleaned` for every output, whose files are complete and synced under names that end in
 `.cleaned`, and at the end one `Done` with its figures. Nothing that it reads is changed.
@@ -20,15 +20,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TextIO
 
-from logmark.disk.files import File, FileSystem, RealFileSystem
+from logmark.disk.file_system import File, FileSystem, RealFileSystem
 from logmark.errors import Malformed
-from logmark.log import compaction, transactions
-from logmark.log.compaction import Judgement, Source, TransactionsPassed
+from logmark.log import compaction_rules, transactions
+from logmark.log.compaction_rules import BatchRetention, Source, TransactionsPassed
 from logmark.log.index import OffsetIndex, TimeIndex
 from logmark.log.transactions import Aborted
 from logmark.wire import batches
 from logmark.wire.columns import HEADER_BYTES, index_batches
-from logmark.wire.sieve import KeyMap, Sieve
+from logmark.wire.compaction_filter import CompactionFilter, KeyMap
 
 CLEANED = ".cleaned"
 LOG, INDEX, TIME_INDEX, TXN_INDEX = ".log", ".index", ".timeindex", ".txnindex"
@@ -133,8 +133,8 @@ class _Cleaning:
         plan = self._plan
         began = time.monotonic()
         cleaned_to = self._map_keys()
-        # The sieve lets everything through that the map does not reach: a map that was full ends in front of it.
-        sieve = Sieve(
+        # The filter keeps everything that the map does not reach: a map that was full ends in front of it.
+        compaction = CompactionFilter(
             self._keys,
             mapped_to=cleaned_to - 1,
             end=plan.end_offset,
@@ -145,19 +145,19 @@ class _Cleaning:
         )
         passed = TransactionsPassed(plan.aborted)
         sources = [self._source(base, size) for base, size in zip(plan.bases, plan.sizes, strict=True)]
-        grouped = compaction.groups(
+        grouped = compaction_rules.groups(
             [source for source in sources if source.base_offset < cleaned_to],
             segment_bytes=plan.segment_bytes,
             index_bytes_max=plan.index_bytes_max,
             end_offset=plan.end_offset,
         )
         for group in grouped:
-            yield self._clean_group(group, sieve, passed)
+            yield self._clean_group(group, compaction, passed)
         yield Done(
             cleaned_to=cleaned_to,
             keys=len(self._keys),
-            records_read=sieve.read,
-            records_kept=sieve.kept,
+            records_read=compaction.read,
+            records_kept=compaction.kept,
             bytes_read=self._bytes_read,
             bytes_kept=self._bytes_kept,
             seconds=time.monotonic() - began,
@@ -196,15 +196,15 @@ class _Cleaning:
         last_offset = base - 1
         with _Batches(self._files, path_of(plan.folder, base, LOG), size, plan.limits.read_bytes) as source:
             while source.has_more:
-                judgement = _judge(passed, source)
-                if judgement is not None and (judgement.is_aborted or source.is_control):
+                retention = _decide_retention(passed, source)
+                if retention is not None and (retention.is_aborted or source.is_control):
                     last_offset = source.skip()
                     continue
                 at, last = keys.add(
                     source.data,
                     source.at,
                     start=plan.first_dirty_offset,
-                    is_judged=judgement is not None,
+                    is_judged=retention is not None,
                     decompressed_bytes_max=plan.limits.decompressed_bytes_max,
                 )
                 source.move_to(at)
@@ -215,13 +215,13 @@ class _Cleaning:
 
     # What stays
 
-    def _clean_group(self, group: list[Source], sieve: Sieve, passed: TransactionsPassed) -> Cleaned:
+    def _clean_group(self, group: list[Source], compaction: CompactionFilter, passed: TransactionsPassed) -> Cleaned:
         plan = self._plan
         output = _Output(plan, group[0].base_offset, self._files)
         try:
             output.empty()
             for member in group:
-                self._clean_segment(member, sieve, passed, output)
+                self._clean_segment(member, compaction, passed, output)
             cleaned = output.finish([member.base_offset for member in group], passed.take_needed())
         except BaseException:
             # Half an output on a full disk would only keep it full.
@@ -232,30 +232,32 @@ class _Cleaning:
         self._bytes_kept += cleaned.size_bytes
         return cleaned
 
-    def _clean_segment(self, member: Source, sieve: Sieve, passed: TransactionsPassed, output: "_Output") -> None:
+    def _clean_segment(
+        self, member: Source, compaction: CompactionFilter, passed: TransactionsPassed, output: "_Output"
+    ) -> None:
         plan = self._plan
         self._bytes_read += member.size_bytes
         path = path_of(plan.folder, member.base_offset, LOG)
         with _Batches(self._files, path, member.size_bytes, plan.limits.read_bytes) as source:
             while source.has_more:
-                judgement = _judge(passed, source)
-                if judgement is None:
-                    at = sieve.run(source.data, source.at)
+                retention = _decide_retention(passed, source)
+                if retention is None:
+                    at = compaction.run(source.data, source.at)
                 else:
-                    at = sieve.sift(source.data, source.at, **judgement._asdict())
+                    at = compaction.filter_batch(source.data, source.at, **retention._asdict())
                 source.move_to(at)
-                if len(sieve.out) >= plan.limits.read_bytes:
-                    output.write(sieve.out)
-        output.write(sieve.out)
+                if len(compaction.out) >= plan.limits.read_bytes:
+                    output.write(compaction.out)
+        output.write(compaction.out)
 
 
-def _judge(passed: TransactionsPassed, source: "_Batches") -> Judgement | None:
+def _decide_retention(passed: TransactionsPassed, source: "_Batches") -> BatchRetention | None:
     """What becomes of the next batch when it is of a transaction; None when it is not, as are maybe those behind it."""
     if not source.is_of_transaction:
         return None
     header = source.header()
     marker = transactions.read_marker(source.data, source.at) if header.is_control else None
-    return passed.judge(header, marker)
+    return passed.decide_retention(header, marker)
 
 
 class _Batches:

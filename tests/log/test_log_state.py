@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from logmark.errors import LogFailed
-from logmark.log.state import TRANSITIONS, LogState, LogStatus
+from logmark.log.log_state import TRANSITIONS, LogState, LogStatus
 from tests.log.lab import TOPIC_ID, settings
 
 OPEN, STOPPED, SUSPECT, CLOSED = LogStatus.OPEN, LogStatus.STOPPED, LogStatus.SUSPECT, LogStatus.CLOSED

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from logmark.backup.restoring import Restorer
+from logmark.backup.restorer import Restorer
 from logmark.clock import SystemClock
 from logmark.errors import UserError
 from logmark.testing import Broker

@@ -448,7 +448,7 @@ def _write_int64(out: cython.p_uchar, at: cython.Py_ssize_t, value: cython.longl
 
 @cython.final
 @cython.cclass
-class Sieve:
+class CompactionFilter:
     """Lets through what compaction keeps: the newest record of every key, and tombstones until their horizon.
 
     `keys` holds every key up to `mapped_to`; later records stay. `producers` maps the id of every producer that is
@@ -507,11 +507,11 @@ class Sieve:
             batch_size = _checked_size(head, size - at, at)
             if batch_size == 0 or head[22] & 0x30:
                 break
-            self._sift(data, head, at, batch_size, False, False)
+            self._filter(data, head, at, batch_size, False, False)
             at += batch_size
         return at
 
-    def sift(
+    def filter_batch(
         self,
         data: cython.const[cython.uchar][::1],
         at: cython.Py_ssize_t,
@@ -535,7 +535,7 @@ class Sieve:
         batch_size = _checked_size(head, len(data) - at, at)
         if batch_size > 0:
             has_expired = head[22] & 0x40 != 0 and _int64(head, 27) <= self._now_ms
-            self._sift(data, head, at, batch_size, is_aborted or (is_idle_marker and has_expired), is_idle_marker)
+            self._filter(data, head, at, batch_size, is_aborted or (is_idle_marker and has_expired), is_idle_marker)
         return at + batch_size
 
     @cython.cfunc
@@ -555,7 +555,7 @@ class Sieve:
         return head[22] & 0x20 != 0 and known[1] == _int32(head, 51) >> 16
 
     @cython.cfunc
-    def _sift(
+    def _filter(
         self,
         data: cython.const[cython.uchar][::1],
         head: cython.p_const_uchar,

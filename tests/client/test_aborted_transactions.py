@@ -1,6 +1,6 @@
 """Batches of aborted transactions are left out by their headers."""
 
-from logmark.client.aborted import without_aborted
+from logmark.client.aborted_transactions import without_aborted
 from logmark.wire import columns
 from logmark.wire.batches import build
 

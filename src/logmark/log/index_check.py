@@ -5,7 +5,7 @@ from collections.abc import Iterable
 _NEVER = 2**63 - 1
 
 
-class Pointers:
+class IndexCheck:
     """The entries of one index, met one after the other while the batches go by."""
 
     def __init__(self, found: Iterable[tuple[int, int]], *, by: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from logmark.disk.files import Bytes, File, FileSystem, Lock, OpenFile
+from logmark.disk.file_system import Bytes, File, FileSystem, Lock, OpenFile
 
 
 @dataclass(slots=True)

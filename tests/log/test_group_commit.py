@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from logmark.errors import LogFailed, LogmarkError, Refused
-from logmark.log.groupcommit import GroupCommit
+from logmark.log.group_commit import GroupCommit
 from logmark.log.partition import Partition
 from logmark.log.wal import log as wal
 from logmark.log.wal.files import WalFile

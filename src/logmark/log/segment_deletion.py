@@ -9,14 +9,14 @@ import logging
 from collections.abc import Container, Iterable
 
 from logmark.errors import ErrorCode, Refused
-from logmark.log import disk_full, retention
+from logmark.log import disk_full, retention_rules
 from logmark.log.appender import Appender
 from logmark.log.flush_state import FlushState
 from logmark.log.folder import PartitionFolder
 from logmark.log.high_watermark import HighWatermark
+from logmark.log.log_state import LogState
 from logmark.log.reader import Reader
 from logmark.log.segment import Segment
-from logmark.log.state import LogState
 from logmark.names import INTERNAL_TOPICS
 
 logger = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class SegmentDeleter:
         if not self._segments or state.failure is not None:
             return 0
         try:
-            count = retention.deletable(
+            count = retention_rules.deletable(
                 [self._piece(at, segment) for at, segment in enumerate(self._segments)],
                 state.settings,
                 log_start_offset=state.log_start_offset,
@@ -105,11 +105,11 @@ class SegmentDeleter:
                 state.fail(error)
             return 0
 
-    def _piece(self, at: int, segment: Segment) -> retention.Piece:
+    def _piece(self, at: int, segment: Segment) -> retention_rules.Piece:
         if segment.load_timestamps():
             self._segments.use(segment)
         is_active = segment is self._segments.active
-        return retention.Piece(
+        return retention_rules.Piece(
             base_offset=segment.base_offset,
             next_base_offset=self._state.log_end_offset if is_active else self._segments[at + 1].base_offset,
             size_bytes=segment.size,

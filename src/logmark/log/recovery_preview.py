@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from logmark import properties
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 from logmark.disk.overlay import OverlayFileSystem
 from logmark.errors import Malformed, UserError
-from logmark.log import checkpoints, swap
+from logmark.log import checkpoints, segment_swap
 from logmark.log.cut_files import CUT
 from logmark.log.directory import CLEAN
 from logmark.log.folder import complete_folder
@@ -148,7 +148,7 @@ def segment_sizes(path: str, files: FileSystem) -> SegmentSizes:
             folder = f"{path}/{name}"
             if partition_of(name) is None or not overlay.is_directory(folder):
                 continue
-            swap.finish_interrupted(folder, overlay.listdir(folder), overlay)
+            segment_swap.finish_interrupted(folder, overlay.listdir(folder), overlay)
             sizes[name] = {
                 int(one[:20]): overlay.size(f"{folder}/{one}")
                 for one in overlay.listdir(folder)

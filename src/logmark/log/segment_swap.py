@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from logmark.disk.files import File, FileSystem
+from logmark.disk.file_system import File, FileSystem
 from logmark.log import chunks
-from logmark.log.cleaning import CLEANED, Cleaned, path_of
 from logmark.log.index import OffsetIndex, TimeIndex
 from logmark.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX
+from logmark.log.segment_cleaner import CLEANED, Cleaned, path_of
 from logmark.log.transactions import AbortedTransactions
 
 SWAP = ".swap"

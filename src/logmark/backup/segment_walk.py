@@ -11,8 +11,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Protocol, cast
 
-from logmark.backup.draft import SegmentDraft
-from logmark.disk.files import File
+from logmark.backup.manifest_draft import SegmentDraft
+from logmark.disk.file_system import File
 from logmark.log import chunks
 from logmark.log.chunks import Read
 from logmark.log.damage import Damage

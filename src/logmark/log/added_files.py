@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from typing import NamedTuple
 
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 from logmark.errors import UserError
 from logmark.log import cut_files
 from logmark.log.catalog import Entry
 from logmark.log.checkpoints import SEGMENTS, Condition, ListedSegment, ListedSegments, checksum_head
 from logmark.log.folder_names import partition_of
 from logmark.log.segment import FILES, LOG, Segment, file_name
-from logmark.log.swap import SWAP
+from logmark.log.segment_swap import SWAP
 from logmark.wire.columns import HEADER_BYTES
 
 

@@ -114,7 +114,7 @@ def _fits(group: list[Source], source: Source, end: int, segment_bytes: int, ind
     return sizes[0] <= segment_bytes and max(sizes[1:]) <= index_bytes_max and spans
 
 
-class Judgement(NamedTuple):
+class BatchRetention(NamedTuple):
     """What becomes of a batch of a transaction or of a marker."""
 
     is_aborted: bool = False
@@ -135,7 +135,7 @@ class TransactionsPassed:
         self._committing: set[int] = set()
         self.needed: list[Aborted] = []
 
-    def judge(self, header: BatchHeader, marker: Marker | None) -> Judgement:
+    def decide_retention(self, header: BatchHeader, marker: Marker | None) -> BatchRetention:
         """Judges the next batch; `marker` is what a control batch says, or None when it is empty or of another kind."""
         while self._ahead and self._ahead[-1].first_offset <= header.last_offset:
             entry = self._ahead.pop()
@@ -144,27 +144,27 @@ class TransactionsPassed:
                 self._aborting.setdefault(entry.producer_id, entry)
         producer_id = header.producer_id
         if not header.is_control:
-            return self._judge_data(producer_id) if header.is_transactional else Judgement()
+            return self._decide_data_retention(producer_id) if header.is_transactional else BatchRetention()
         if marker is None:
-            # Of an emptied one nothing is left to need; a control record of another kind is not ours to judge.
-            return Judgement(is_idle_marker=not header.record_count)
+            # Of an emptied one nothing is left to need; control records of other kinds are not ours to decide on.
+            return BatchRetention(is_idle_marker=not header.record_count)
         if marker.is_commit:
             is_idle = producer_id not in self._committing
             self._committing.discard(producer_id)
-            return Judgement(is_idle_marker=is_idle)
+            return BatchRetention(is_idle_marker=is_idle)
         aborted = self._aborting.pop(producer_id, None)
         is_needed = aborted is not None and producer_id in self._met
         self._met.discard(producer_id)
         if is_needed and aborted is not None:
             self.needed.append(aborted)
-        return Judgement(is_idle_marker=not is_needed)
+        return BatchRetention(is_idle_marker=not is_needed)
 
-    def _judge_data(self, producer_id: int) -> Judgement:
+    def _decide_data_retention(self, producer_id: int) -> BatchRetention:
         if producer_id in self._aborting:
             self._met.add(producer_id)
-            return Judgement(is_aborted=True)
+            return BatchRetention(is_aborted=True)
         self._committing.add(producer_id)
-        return Judgement()
+        return BatchRetention()
 
     def take_needed(self) -> list[Aborted]:
         """The aborted transactions whose markers were passed since the last call and which readers still ask for."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import NamedTuple
 
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 from logmark.errors import UserError
 from logmark.log.wal.entries import EntryBuilder, Run, RunRow, align, partition_key
 from logmark.log.wal.files import ENTRIES_AT, FileReader, WalFile

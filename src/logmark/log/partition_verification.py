@@ -8,14 +8,14 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from itertools import pairwise, zip_longest
 
-from logmark.disk.files import FileSystem
+from logmark.disk.file_system import FileSystem
 from logmark.errors import Malformed
-from logmark.log import checkpoints, entries, transactions
+from logmark.log import checkpoints, file_formats, transactions
 from logmark.log.damage import Damage
-from logmark.log.epochs import FILE_NAME as EPOCHS
-from logmark.log.findings import Finding, Kind, PartitionFindings, SegmentFindings, of_damage
+from logmark.log.findings import Finding, FindingKind, PartitionFindings, SegmentFindings, of_damage
+from logmark.log.index_check import IndexCheck
+from logmark.log.leader_epochs import FILE_NAME as EPOCHS
 from logmark.log.missing_segments import describe_missing_start, known_start
-from logmark.log.pointers import Pointers
 from logmark.log.scanner import Scanner, Stretch, head_of
 from logmark.log.segment import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, file_name
 from logmark.log.transactions import Aborted
@@ -29,7 +29,7 @@ _UNKNOWN = -1
 _PAGES_BYTES = 64 * 1024
 
 
-class Inspection:
+class PartitionVerification:
     """One folder; `told` is called with the bytes that were gone through."""
 
     def __init__(
@@ -109,7 +109,7 @@ class Inspection:
         self._result.epochs_are_wrong = True
         self._result.found.append(
             Finding(
-                kind=Kind.RECORDS,
+                kind=FindingKind.RECORDS,
                 path=self._folder,
                 problem=describe_missing_start(self._start, bases[0]),
                 first_offset=self._start,
@@ -210,7 +210,7 @@ class Inspection:
 
     # Batches and records
 
-    def _check_stretch(self, name: str, stretch: Stretch, offsets: Pointers, times: Pointers) -> None:
+    def _check_stretch(self, name: str, stretch: Stretch, offsets: IndexCheck, times: IndexCheck) -> None:
         position, largest, producer_id_max = stretch.position, self._max_timestamp, self._result.producer_id_max
         records = special = 0
         is_sparse = has_gaps = False
@@ -272,7 +272,7 @@ class Inspection:
             if problem is not None:
                 self._result.found.append(
                     Finding(
-                        kind=Kind.RECORDS,
+                        kind=FindingKind.RECORDS,
                         path=f"{self._folder}/{name}",
                         position=stretch.position + begin,
                         size_bytes=header.size,
@@ -391,7 +391,7 @@ class Inspection:
         expected = {last: abort for last, abort in self._aborts.items() if abort.first_offset != _UNKNOWN}
         problem = self._problem_of_aborts(data, base, following, can_miss=self._has_gaps)
         if problem is None and is_known and (self._is_clean or following is not None):
-            listed = {entry.last_offset: entry[1:4] for entry in entries.aborted_entries(data)}
+            listed = {entry.last_offset: entry[1:4] for entry in file_formats.aborted_entries(data)}
             missing = [last for last, abort in expected.items() if listed.get(last) != abort[:3]]
             if missing:
                 problem = f"the transaction aborted at offset {missing[0]} is not in it as the log has it"
@@ -403,10 +403,10 @@ class Inspection:
 
     def _problem_of_aborts(self, data: bytes, base: int, following: int | None, *, can_miss: bool) -> str | None:
         """What is wrong with a transaction index by itself, and with the markers that it names."""
-        if len(data) % entries.ABORTED_ENTRY.size:
+        if len(data) % file_formats.ABORTED_ENTRY.size:
             return "half an entry"
         before = base - 1
-        for entry in entries.aborted_entries(data):
+        for entry in file_formats.aborted_entries(data):
             if entry.version != 0 or not (0 <= entry.first_offset < entry.last_offset and before < entry.last_offset):
                 return f"an impossible entry, {entry}"
             marker = self._aborts.get(entry.last_offset)
@@ -421,13 +421,13 @@ class Inspection:
 
     def _pointers(
         self, found: SegmentFindings, base: int, suffix: str, *, is_kept: bool, is_used: bool
-    ) -> Pointers:  # fmt: skip
+    ) -> IndexCheck:  # fmt: skip
         name = file_name(base, suffix)
-        entry = entries.OFFSET_ENTRY if suffix == INDEX else entries.TIME_ENTRY
+        entry = file_formats.OFFSET_ENTRY if suffix == INDEX else file_formats.TIME_ENTRY
         data = b""
         if name in self._names and is_kept:
             data, size = self._used(name)
-            data = entries.unpadded(data, entry)
+            data = file_formats.unpadded(data, entry)
             if size % entry.size and is_used and (self._is_clean or len(data) == size):
                 self._index(found, name, f"its {size} bytes are not whole entries")
             elif len(data) < size and self._is_clean:
@@ -435,8 +435,8 @@ class Inspection:
         elif self._is_clean:
             self._index(found, name, "it is missing")
         if suffix == INDEX:
-            return Pointers(entries.offset_entries(data, base), by=1)
-        return Pointers(entries.time_entries(data, base), by=1)
+            return IndexCheck(file_formats.offset_entries(data, base), by=1)
+        return IndexCheck(file_formats.time_entries(data, base), by=1)
 
     def _used(self, name: str) -> tuple[bytes, int]:
         """An index up to the zeros that a running Kafka reserves, 20 MB for each partition, and its size."""
@@ -451,7 +451,7 @@ class Inspection:
             file.close()
         return data, size
 
-    def _check_pointers(self, found: SegmentFindings, base: int, offsets: Pointers, times: Pointers) -> None:
+    def _check_pointers(self, found: SegmentFindings, base: int, offsets: IndexCheck, times: IndexCheck) -> None:
         for suffix, pointers, words in (
             (INDEX, offsets, "entry {} says that offset {} lies at byte {}"),
             (TIME_INDEX, times, "entry {} says that timestamp {} is the largest of the batch of offset {}"),
@@ -481,7 +481,7 @@ class Inspection:
                 # It is of records that were never acknowledged: a recovery removes it with them.
                 continue
             try:
-                producers = entries.producer_entries(self._files.read(f"{self._path}/{name}"))
+                producers = file_formats.producer_entries(self._files.read(f"{self._path}/{name}"))
             except Malformed as error:
                 self._snapshot(name, str(error))
                 continue
@@ -501,15 +501,16 @@ class Inspection:
 
     def _index(self, found: SegmentFindings, name: str, problem: str) -> None:
         found.indexes_are_wrong = True
-        self._add(Kind.INDEX, name, problem, "It is made again from the log when it is used. A repair loses nothing.")
+        meaning = "It is made again from the log when it is used. A repair loses nothing."
+        self._add(FindingKind.INDEX, name, problem, meaning)
 
     def _state(self, name: str, problem: str, meaning: str) -> None:
-        self._add(Kind.STATE, name, problem, meaning)
+        self._add(FindingKind.STATE, name, problem, meaning)
 
     def _note(self, name: str, problem: str, meaning: str, position: int | None = None) -> None:
-        self._add(Kind.NOTE, name, problem, meaning, position)
+        self._add(FindingKind.NOTE, name, problem, meaning, position)
 
-    def _add(self, kind: Kind, name: str, problem: str, meaning: str, position: int | None = None) -> None:
+    def _add(self, kind: FindingKind, name: str, problem: str, meaning: str, position: int | None = None) -> None:
         self._result.found.append(
             Finding(kind=kind, path=f"{self._folder}/{name}", problem=problem, meaning=meaning, position=position)
         )

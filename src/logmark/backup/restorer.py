@@ -15,19 +15,19 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
 from logmark import properties
-from logmark.backup import folder
+from logmark.backup import folder_checks
 from logmark.backup.manifest import Manifest, StoredPartition, StoredSegment
+from logmark.backup.segment_walk import Stretch, walk_sound
 from logmark.backup.store import DATA, LOCK, MANIFEST, PROGRESS, make_directory, read_manifest, refuse_nested
-from logmark.backup.stretches import Stretch, walk_sound
 from logmark.clock import Clock
-from logmark.disk.files import File, FileSystem, Lock
+from logmark.disk.file_system import File, FileSystem, Lock
 from logmark.errors import LogmarkError, UserError
 from logmark.log import catalog, checkpoints
 from logmark.log.catalog import PRODUCER_ID_BASE, Catalog, new_id
 from logmark.log.chunks import Read
 from logmark.log.directory import CLEAN, CLEAN_MARKER, DataDirectory
 from logmark.log.folder import METADATA
-from logmark.log.groupcommit import GroupCommit
+from logmark.log.group_commit import GroupCommit
 from logmark.log.identity import META
 from logmark.log.segment import LOG, file_name
 from logmark.log.settings import TopicSettings
@@ -131,7 +131,7 @@ class Restorer:
 
     def _copy_segment(self, segment: StoredSegment, target: str) -> None:
         source = f"{self._backup}/{DATA}/{segment.file}"
-        folder.check_file(source)
+        folder_checks.check_file(source)
         try:
             stored = self._source.open(source)
         except FileNotFoundError:
@@ -261,13 +261,13 @@ def _complete(backup: str, files: FileSystem) -> Manifest:
 
 def _check_stored(manifest: Manifest, backup: str, files: FileSystem) -> None:
     """Refuse a backup of which a stored file is missing, too short or of another kind, before anything is written."""
-    folder.check_directory(f"{backup}/{DATA}")
+    folder_checks.check_directory(f"{backup}/{DATA}")
     for key, partition in manifest.partitions.items():
         if partition.segments:
-            folder.check_directory(f"{backup}/{DATA}/{key}")
+            folder_checks.check_directory(f"{backup}/{DATA}/{key}")
         for segment in partition.segments:
             path = f"{backup}/{DATA}/{segment.file}"
-            folder.check_file(path)
+            folder_checks.check_file(path)
             if not files.exists(path):
                 raise _refusal(path, "it is missing")
             if files.size(path) < segment.size_bytes:
@@ -286,14 +286,14 @@ def _check_space(manifest: Manifest, backup: str, data_dir: str, free_bytes: Cal
 
 def _is_left_by_restore(work: str, name: str, files: FileSystem) -> bool:
     """Return whether a work directory is free, or holds only what an interrupted restore leaves in it."""
-    if folder.is_link(work):
+    if folder_checks.is_link(work):
         return False
     if not files.exists(work):
         return True
     if not files.is_directory(work):
         return False
     names = set(files.listdir(work))
-    if any(folder.is_link(f"{work}/{one}") for one in names):
+    if any(folder_checks.is_link(f"{work}/{one}") for one in names):
         return False
     return not names or (LOCK in names and names <= {LOCK, name})
 
@@ -331,7 +331,7 @@ def _remove(path: str, files: FileSystem) -> None:
     if not files.exists(path):
         return
     for name in files.listdir(path):
-        if files.is_directory(f"{path}/{name}") and not folder.is_link(f"{path}/{name}"):
+        if files.is_directory(f"{path}/{name}") and not folder_checks.is_link(f"{path}/{name}"):
             _remove(f"{path}/{name}", files)
         else:
             files.remove(f"{path}/{name}")

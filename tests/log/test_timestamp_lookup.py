@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 
 import pytest
 
-from logmark.log import timestamps
+from logmark.log import timestamp_lookup
 from logmark.log.partition import Partition
 from logmark.wire import batches, codecs
 from tests.log.lab import NOW_MS, Lab, batch, settings
@@ -165,12 +165,12 @@ def test_a_search_goes_on_when_retention_takes_its_segment(fast_lab: Lab) -> Non
     partition = fast_lab.create(config=settings(**SMALL))
     for number in range(60):
         fast_lab.append(partition, b"%d" % number, timestamp_ms=NOW_MS + number)
-    search = timestamps.first_at_or_after(list(partition.segments), NOW_MS + 59, log_start_offset=0)
+    search = timestamp_lookup.first_at_or_after(list(partition.segments), NOW_MS + 59, log_start_offset=0)
     partition.delete_records(50)
     partition.apply_retention(NOW_MS)
     fast_lab.finish(partition)
 
-    assert (59, NOW_MS + 59) == timestamps.run(search)
+    assert (59, NOW_MS + 59) == timestamp_lookup.run(search)
 
 
 def test_a_marker_is_found_by_its_time_as_in_kafka(fast_lab: Lab) -> None:

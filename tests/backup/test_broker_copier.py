@@ -8,15 +8,15 @@ import pytest
 from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as Place
 
-from logmark.backup.draft import Draft
 from logmark.backup.manifest import BROKERS
+from logmark.backup.manifest_draft import Draft
 from logmark.backup.store import Store
 from logmark.client.client import Client
 from logmark.names import TopicPartition
 from logmark.testing import Broker
 from logmark.wire import columns
 from tests.backup.copies import QUICK, batches_of, copy_brokers, ends_of, keys_of, nothing, restored
-from tests.backup.test_directories import once, served
+from tests.backup.test_directory_copier import once, served
 from tests.cli.conftest import run
 from tests.harness.brokers import QUIET, BrokerUnderTest
 from tests.harness.gateway import call_tool
@@ -60,7 +60,7 @@ def test_records_that_expire_while_they_are_read_are_not_missed(
 ) -> None:
     broker.create_topic("orders", 1, {"segment.bytes": "1048576", "file.delete.delay.ms": "0"})
     write(broker, [b"x" * 90_000] * 60, batch_num_messages=1)
-    monkeypatch.setattr("logmark.backup.brokers.FETCH_BYTES", 100_000)
+    monkeypatch.setattr("logmark.backup.broker_copier.FETCH_BYTES", 100_000)
 
     def expire() -> None:
         with Client(broker.bootstrap_servers) as client:

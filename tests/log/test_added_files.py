@@ -10,7 +10,7 @@ from logmark.log import checkpoints
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.directory import CLEAN
 from logmark.log.partition import Partition
-from logmark.testing.files import FaultyFileSystem
+from logmark.testing.faulty_file_system import FaultyFileSystem
 from logmark.wire import batches
 from tests.cli.conftest import run
 from tests.harness.crashed import tree

@@ -23,7 +23,7 @@ from typing import Protocol
 
 from logmark.errors import LogFailed
 from logmark.log import disk_full
-from logmark.log.epochs import Epochs
+from logmark.log.leader_epochs import Epochs
 from logmark.log.producers import Producers
 from logmark.log.segments import Segments
 from logmark.log.settings import TopicSettings

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from logmark.backup.draft import Draft, PartitionDraft, SegmentDraft
 from logmark.backup.manifest import BROKERS, Manifest
+from logmark.backup.manifest_draft import Draft, PartitionDraft, SegmentDraft
+from logmark.backup.segment_walk import batch_sizes
 from logmark.backup.store import SegmentWriter, Store
-from logmark.backup.stretches import batch_sizes
 from logmark.client.answers import Committed, GroupListing
 from logmark.client.client import Client
 from logmark.client.errors import BrokerUnreachable, OffsetOutOfRange, RefusedByBroker, UnknownTopic

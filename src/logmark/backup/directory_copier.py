@@ -17,25 +17,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from logmark import properties
-from logmark.backup.draft import Draft, PartitionDraft, SegmentDraft
 from logmark.backup.manifest import DIRECTORY, Damage, Manifest
+from logmark.backup.manifest_draft import Draft, PartitionDraft, SegmentDraft
+from logmark.backup.segment_walk import walk
 from logmark.backup.store import Store, checksum
-from logmark.backup.stretches import walk
 from logmark.clock import Clock
-from logmark.disk.files import File, FileSystem
+from logmark.disk.file_system import File, FileSystem
 from logmark.disk.overlay import OverlayFileSystem
-from logmark.disk.reading import ReadingFileSystem
+from logmark.disk.read_only import ReadOnlyFileSystem
 from logmark.errors import Malformed, UserError
-from logmark.log import checkpoints, preview
-from logmark.log.additions import check_all_owners, find_all, set_aside
+from logmark.log import checkpoints, recovery_preview
+from logmark.log.added_files import check_all_owners, find_all, set_aside
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry
 from logmark.log.checkpoints import ListedSegments
 from logmark.log.directory import CLEAN, LOCK, has_list
-from logmark.log.epochs import FILE_NAME as EPOCHS
 from logmark.log.folder import METADATA
 from logmark.log.identity import META
 from logmark.log.index import OffsetIndex
+from logmark.log.leader_epochs import FILE_NAME as EPOCHS
 from logmark.log.missing_segments import known_start
 from logmark.log.segment import INDEX, LOG
 from logmark.names import OFFSETS_TOPIC, TopicPartition
@@ -68,7 +68,7 @@ class DirectoryCopier:
         self._path = path
         self._clock = clock
         self._meta = _meta(path)
-        self._files: FileSystem = ReadingFileSystem()
+        self._files: FileSystem = ReadOnlyFileSystem()
         # Of a crashed directory: the disk with the WAL replayed on top of it, and the ends that the WAL proves.
         self._overlay: OverlayFileSystem | None = None
         self._recovered_ends: dict[TopicPartition, int] = {}
@@ -92,18 +92,18 @@ class DirectoryCopier:
 
     def _look_through_wal(self, stack: contextlib.ExitStack) -> None:
         """Read a crashed directory as its recovery will leave it; the lock keeps brokers away meanwhile."""
-        if not preview.has_wal(self._path, self._files):
+        if not recovery_preview.has_wal(self._path, self._files):
             return
         lock = self._files.lock(f"{self._path}/{LOCK}")
         if lock is None:
             # A broker runs: all that it acknowledged is in the segments.
             return
         stack.callback(lock.release)
-        if not preview.has_wal(self._path, self._files):
+        if not recovery_preview.has_wal(self._path, self._files):
             # The broker stopped cleanly just now.
             return
         overlay = stack.enter_context(OverlayFileSystem(self._files))
-        found = preview.replay_on(overlay, self._path)
+        found = recovery_preview.replay_on(overlay, self._path)
         self._files = self._overlay = overlay
         self._recovered_ends = {key: one.end for key, one in found.recovered.items()}
         records = sum(partition.records for partition in found.partitions)

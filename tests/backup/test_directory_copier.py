@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from logmark.backup.directories import DirectoryCopier
+from logmark.backup.directory_copier import DirectoryCopier
 from logmark.backup.manifest import Manifest
 from logmark.client.client import Client
 from logmark.errors import UserError
@@ -160,7 +160,7 @@ def test_a_listing_that_misses_a_file_which_is_being_renamed_is_not_believed(
         names = set(listdir(path))
         return sorted(names - {missed.pop()} if missed and segments.keys() <= names else names)
 
-    monkeypatch.setattr("logmark.backup.directories.os.listdir", blind)
+    monkeypatch.setattr("logmark.backup.directory_copier.os.listdir", blind)
     monkeypatch.setattr(DirectoryCopier, "_size_to_come", lambda *_: 0)
     manifest = copy_directory(tmp_path / "data", tmp_path / "backup")
 

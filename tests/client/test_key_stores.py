@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from logmark.client.errors import BadProperties
+from logmark.client.key_stores import with_stores_read
 from logmark.client.properties import Security, librdkafka_properties
-from logmark.client.stores import with_stores_read
 from tests.client.test_security import CERTIFICATES
 
 PASSWORD = "change it"

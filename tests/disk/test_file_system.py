@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from logmark.disk import files as disk
-from logmark.disk.files import RealFileSystem, strongest_sync
-from logmark.testing.files import FaultyFileSystem
+from logmark.disk import file_system as disk
+from logmark.disk.file_system import RealFileSystem, strongest_sync
+from logmark.testing.faulty_file_system import FaultyFileSystem
 
 
 def test_linux_syncs_with_fdatasync() -> None:
@@ -135,7 +135,7 @@ def test_a_lock_keeps_this_process_and_others_out_until_it_is_released(tmp_path:
     files = RealFileSystem()
     path = str(tmp_path / ".lock")
     attempt = (
-        "import sys\nfrom logmark.disk.files import RealFileSystem\n"
+        "import sys\nfrom logmark.disk.file_system import RealFileSystem\n"
         "sys.exit(7 if RealFileSystem().lock(sys.argv[1]) is None else 0)"
     )
     lock = files.lock(path)
