@@ -408,7 +408,7 @@ def test_what_is_said_beside_a_log_is_checked_and_made_again(data: Path, what: s
 
 def edit_catalogue(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
     def edit(data: Path) -> None:
-        document = json.loads((data / "logmark.catalog").read_text())
+        document = json.loads((data / "logmark.catalog").read_text()) | {"version": 1}
         change(document)
         (data / "logmark.catalog").write_text(json.dumps(document))
 
@@ -494,7 +494,7 @@ def paid(tmp_path: Path) -> Path:
     lab.finish(partition)
     lab.stop()
     lab.loop.close()
-    document = json.loads((data / "logmark.catalog").read_text())
+    document = json.loads((data / "logmark.catalog").read_text()) | {"version": 1}
     document["next_producer_id"] = PRODUCER_ID + 1
     (data / "logmark.catalog").write_text(json.dumps(document))
     return data

@@ -115,6 +115,13 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+def catalog_of(partitions: int) -> bytes:
+    """Return a catalogue of one topic."""
+    known = Catalog(None)
+    known.adopt([Entry(name="clicks", id=bytes(16), partitions=partitions)], known.next_producer_id)
+    return known.encode()
+
+
 def make_at_once() -> None:
     """A partition that is made for a first offset is there when the call returns."""
     disk, clock = CrashFileSystem(), ManualClock(NOW_MS)
@@ -123,7 +130,7 @@ def make_at_once() -> None:
         return DataDirectory.open(PATH, files=files, committer=InlineCommit(), clock=clock)
 
     directory = open_directory(disk)
-    directory.write(CATALOG, b"{}")
+    directory.write(CATALOG, catalog_of(2))
     directory.create_partition("clicks", 0, bytes(16), TopicSettings({}), first_offset=7)
     directory.create_partition("clicks", 1, bytes(16), TopicSettings({}))
     for loss in disk.power_losses():
@@ -151,9 +158,7 @@ def set_additions_aside() -> None:
         disk.sync_directory(f"{PATH}/clicks-0")
 
     directory = DataDirectory.open(PATH, files=disk, committer=InlineCommit(), clock=clock)
-    known = Catalog(None)
-    known.adopt([Entry(name="clicks", id=bytes(16), partitions=1)], known.next_producer_id)
-    directory.write(CATALOG, known.encode())
+    directory.write(CATALOG, catalog_of(1))
     directory.create_partition("clicks", 0, bytes(16), TopicSettings({}))
     directory.close()
     directory, partition = open_partition(disk)

@@ -49,10 +49,10 @@ def middle_of(data: Path) -> int:
     return bases[2] + 1
 
 
-def enter_two_partitions(data: Path) -> None:
-    """Let the catalogue have two partitions of the topic."""
+def enter_partitions(data: Path) -> None:
+    """Let the catalogue have four partitions of the topic."""
     catalog = data / CATALOG
-    catalog.write_text(catalog.read_text().replace('"partitions": 1', '"partitions": 2'))
+    catalog.write_text(catalog.read_text().replace('"partitions": 1', '"partitions": 4'))
 
 
 @pytest.mark.parametrize("where", ["behind the last", "far behind the last", "in the middle"])
@@ -74,7 +74,7 @@ def test_a_segment_that_is_added_after_a_clean_stop_is_kept_and_never_served(lab
 
 def test_the_records_of_a_log_that_never_had_any_cannot_be_added(lab: Lab) -> None:
     data = leave(lab, fill(lab), "stopped")
-    enter_two_partitions(data)
+    enter_partitions(data)
     other = data / "clicks-1"
     other.mkdir()
     shutil.copy(data / FOLDER / "partition.metadata", other)
@@ -200,7 +200,7 @@ def write_two_logs(lab: Lab, *, more: int = 0) -> Path:
             lab.append(partition, b"record %d of %d" % (number, index))
     lab.append(lab.create(index=2), b"another")
     data = leave(lab, lab.create(index=3), "stopped")
-    enter_two_partitions(data)
+    enter_partitions(data)
     return data
 
 

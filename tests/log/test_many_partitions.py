@@ -134,7 +134,7 @@ def test_a_clean_start_reads_only_the_ends_of_the_logs(house: House) -> None:
     assert [SEGMENTS * 12] * PARTITIONS == [partition.log_end_offset for partition in found]
     # The last batch or two of each log and its small files: not a fourteenth of what lies there.
     assert files.read_bytes < size / 14, f"{files.read_bytes} of {size} bytes were read"
-    assert files.opened <= 4 * PARTITIONS + 8, "more than the id, an index, the producers and the end of each log"
+    assert files.opened <= 4 * PARTITIONS + 9, "more than the id, an index, the producers and the end of each log"
     assert files.listed <= 2 * PARTITIONS + 2, "more than once for additions and once for segments"
     assert files.asked <= (SEGMENTS + 2) * PARTITIONS + 6, "more than the length of each segment, and the last again"
     assert 0 == files.written

@@ -251,7 +251,8 @@ class DirectoryCopier:
         """Return the segments that the last clean stop has listed; None if that is not known."""
         if has_list(self._path, self._files):
             with contextlib.suppress(FileNotFoundError, Malformed):
-                return checkpoints.read_segments(self._files.read(f"{self._path}/{checkpoints.SEGMENTS}"))
+                content = self._files.read(f"{self._path}/{checkpoints.SEGMENTS}")
+                return checkpoints.SegmentList.decode(content).segments
         return None
 
     def _leader_epochs(self, key: TopicPartition) -> list[tuple[int, int]] | None:

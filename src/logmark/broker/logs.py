@@ -20,7 +20,7 @@ from logmark.broker.pace import Pace, decide_each
 from logmark.clock import Clock
 from logmark.errors import ErrorCode, Refused
 from logmark.log import catalog
-from logmark.log.catalog import Catalog, Entry, check_partition_count
+from logmark.log.catalog import PRODUCER_ID_LIMIT, Catalog, Entry, check_partition_count
 from logmark.log.directory import DataDirectory
 from logmark.log.partition import Partition, batch_rules
 from logmark.log.partitions import DeletedPartition
@@ -142,6 +142,7 @@ class Logs:
         self._by_id: dict[bytes, Topic] = {}
         # Reserved, and not given out yet.
         self._producer_ids = range(0)
+        self._are_producer_ids_checked = False
         self.on_topics_deleted: list[Callable[[Sequence[str]], Awaitable[None]]] = []
 
     # -- opening and closing -------------------------------------------------------------------
@@ -405,11 +406,24 @@ class Logs:
         producer_id, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
         return producer_id
 
+    def _highest_producer_id(self) -> int:
+        """Return the highest id that a log remembers: a catalogue that is older than the logs has given it out already.
+
+        Only before the first reservation: after it every id of ours lies below the next one. Ids that a client has made
+        up, near the end of the range, do not count.
+        """
+        if self._are_producer_ids_checked:
+            return -1
+        self._are_producer_ids_checked = True
+        partitions = (partition for topic in self._topics.values() for partition in topic.partitions)
+        known = (producer_id for partition in partitions for producer_id, _ in partition.producers)
+        return max((producer_id for producer_id in known if producer_id < PRODUCER_ID_LIMIT), default=-1)
+
     async def _reserve_producer_ids(self) -> None:
         if self._producer_ids:
             return  # for somebody who asked before
         draft = self._changes.catalog.copy()
-        reserved = draft.reserve_producer_ids()
+        reserved = draft.reserve_producer_ids(above=self._highest_producer_id())
         try:
             await self._changes.commit(draft)
         except OSError as error:

@@ -6,6 +6,7 @@ A file is durable when it and its directory entry have been synced; nothing else
 import errno
 import fcntl
 import os
+import stat
 import sys
 from collections.abc import Callable, Sequence
 from time import monotonic, sleep
@@ -320,6 +321,18 @@ def lock_folder(path: str, *, is_shared: bool = False) -> int | None:
         sleep(CHILD_WAIT_STEP_S)
 
 
+def require_regular(descriptor: int, path: str) -> os.stat_result:
+    """Return the status of an open file; close it and raise OSError if it is a pipe, a device or a folder.
+
+    Open it with O_NONBLOCK: otherwise opening a pipe that nobody writes to never ends.
+    """
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    return status
+
+
 class RealFileSystem:
     """The operating system's files; with `sync=False` it never waits for the medium."""
 
@@ -332,8 +345,10 @@ class RealFileSystem:
         self._among = OpenFiles() if open_files is None else open_files
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return RealFile(path, private_files.open_descriptor(path, flags), self._sync, self._among)
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | (os.O_CREAT if create else 0)
+        descriptor = private_files.open_descriptor(path, flags)
+        require_regular(descriptor, path)
+        return RealFile(path, descriptor, self._sync, self._among)
 
     def open_direct(self, path: str) -> RealFile:
         """Open a file for whole blocks of 4 KiB that go past the page cache where the file system has that.
@@ -352,9 +367,9 @@ class RealFileSystem:
 
     def read(self, path: str) -> bytes:
         # Without Python's own file object, which asks the system three things more: a start reads many small files.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        size = require_regular(descriptor, path).st_size
         try:
-            size = os.fstat(descriptor).st_size
             data = os.read(descriptor, size + 1)
             if len(data) == size:
                 return data

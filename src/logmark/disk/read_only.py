@@ -5,7 +5,16 @@ import os
 from collections.abc import Sequence
 from typing import NoReturn
 
-from logmark.disk.file_system import Bytes, RealFile, RealFileSystem, is_locked_here, lock_file, lock_folder, no_sync
+from logmark.disk.file_system import (
+    Bytes,
+    RealFile,
+    RealFileSystem,
+    is_locked_here,
+    lock_file,
+    lock_folder,
+    no_sync,
+    require_regular,
+)
 
 
 class SharedLock:
@@ -33,7 +42,9 @@ class ReadOnlyFileSystem(RealFileSystem):
     def open(self, path: str, *, create: bool = False) -> RealFile:
         if create:
             _refuse(path)
-        return RealFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), no_sync)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        require_regular(descriptor, path)
+        return RealFile(path, descriptor, no_sync)
 
     def lock(self, path: str) -> SharedLock | None:  # type: ignore[override]
         """The right to read while no broker runs; a directory without the file has no broker."""
@@ -41,7 +52,8 @@ class ReadOnlyFileSystem(RealFileSystem):
             return None
         folder_path = os.path.dirname(os.path.realpath(path))
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            require_regular(descriptor, path)
         except FileNotFoundError:
             folder = lock_folder(folder_path, is_shared=True)
             return None if folder is None else SharedLock(folder)

@@ -19,8 +19,12 @@ from typing import Any
 from logmark.errors import ErrorCode, Refused, UserError
 from logmark.log.settings import TopicSettings
 from logmark.names import INTERNAL_TOPICS
+from logmark.wire import columns
 
 FILE_NAME = "logmark.catalog"
+# Version 1 had no checksum; people who edit the file by hand use it.
+VERSION = 2
+_CHECKSUM_FIELD = b', "checksum": '
 NAME_LENGTH_MAX = 249
 PARTITIONS_MAX = 10_000
 _LEGAL = frozenset(string.ascii_letters + string.digits + "._-")
@@ -28,6 +32,8 @@ _LEGAL = frozenset(string.ascii_letters + string.digits + "._-")
 # Apache Kafka hands out producer ids from 0. A batch of ours with one of those could make it
 # acknowledge a record without writing it, so ours begin where Kafka will not get to.
 PRODUCER_ID_BASE = 1 << 40
+# No broker ever gets that far: a client has made up what lies above.
+PRODUCER_ID_LIMIT = 1 << 62
 PRODUCER_ID_BLOCK = 1000
 
 
@@ -131,11 +137,13 @@ class Catalog:
         try:
             document = json.loads(content)
             version = document["version"]
-            if version != 1:
+            if version not in (1, VERSION):
                 raise UserError(
-                    f"{self._path} has version {version!r}, and this Logmark reads version 1 only. Nothing was "
-                    "changed. Use the Logmark that wrote it, or a newer one."
+                    f"{self._path} has version {version!r}, and this Logmark reads versions 1 and {VERSION} only. "
+                    "Nothing was changed. Use the Logmark that wrote it, or a newer one."
                 )
+            if version == VERSION:
+                _check(content, document["checksum"])
             self.cluster_id = document.get("cluster_id")
             self._next_producer_id = int(document["next_producer_id"])
             for row in document["topics"]:
@@ -162,11 +170,12 @@ class Catalog:
             self._lines[name] = json.dumps(_row(self._entries[name]))
         topics = ",\n".join([self._lines[name] for name in self._entries])
         head = {
-            "version": 1,
+            "version": VERSION,
             **({"cluster_id": self.cluster_id} if self.cluster_id else {}),
             "next_producer_id": self._next_producer_id,
         }
-        return f'{json.dumps(head)[:-1]}, "topics": [\n{topics}\n]}}\n'.encode()
+        content = f'{json.dumps(head)[:-1]}, "topics": [\n{topics}\n]'.encode()
+        return content + _CHECKSUM_FIELD + b"%d}\n" % columns.crc32c(content, 0, len(content))
 
     # What is there
 
@@ -239,9 +248,9 @@ class Catalog:
         self._lines.pop(name, None)
         self._by_metric_name.pop(_metric_name(name), None)
 
-    def reserve_producer_ids(self) -> range:
-        """Return a block of producer ids that nobody ever had or will have."""
-        first = self._next_producer_id
+    def reserve_producer_ids(self, *, above: int = -1) -> range:
+        """Return a block of producer ids that nobody ever had or will have; a log has one as high as `above`."""
+        first = self._next_producer_id = max(self._next_producer_id, above + 1)
         self._next_producer_id += PRODUCER_ID_BLOCK
         return range(first, self._next_producer_id)
 
@@ -250,6 +259,13 @@ class Catalog:
         self._lines.pop(entry.name, None)
         self._by_metric_name[_metric_name(entry.name)] = entry.name
         return entry
+
+
+def _check(content: bytes, checksum: int) -> None:
+    """Raise ValueError unless the content is as it was written."""
+    end = content.rindex(_CHECKSUM_FIELD)
+    if checksum != columns.crc32c(content[:end], 0, end):
+        raise ValueError("its checksum is wrong: it was damaged, or edited without setting the version to 1")
 
 
 def check_partition_count(count: int) -> None:

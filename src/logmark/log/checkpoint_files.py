@@ -13,9 +13,12 @@ from contextlib import suppress
 from logmark.disk.file_system import FileSystem
 from logmark.errors import Malformed
 from logmark.log import checkpoints
-from logmark.log.checkpoints import SEGMENTS, ListedSegment, ListedSegments
+from logmark.log.checkpoints import SEGMENTS, ListedSegment, ListedSegments, SegmentList
 from logmark.log.partition import Partition
+from logmark.log.wal import recovery_points as wal
 from logmark.names import TopicPartition
+
+KNOWN_STARTS = f"{wal.FOLDER}/{wal.LOG_STARTS}"
 
 logger = logging.getLogger(__name__)
 
@@ -41,9 +44,12 @@ class CheckpointFiles:
         self._is_cleaned_unknown = cleaned is None
         # Whether the file still says something of a log that was forgotten.
         self._is_cleaned_outdated = False
-        self._segments: dict[TopicPartition, Mapping[int, ListedSegment]] | None = (
-            self._read_segments() if has_list else None
-        )
+        listed = self._read_list() if has_list else None
+        self._segments = None if listed is None else dict(listed.segments)
+        # Kafka's file has no checksum: a bit that was flipped in it would hide records, and retention delete them.
+        known_starts = self._read_known_starts() if listed is None else listed.log_starts
+        if known_starts is not None:
+            self._log_starts = dict(known_starts)
         self._mentioned = self._list_mentioned(self._recovery_points, self._log_starts)
         self._writing = threading.Lock()
         self._taken = 0
@@ -145,6 +151,7 @@ class CheckpointFiles:
                     self._write(checkpoints.HIGH_WATERMARKS, checkpoints.write_offsets(high_watermarks))
                     # Last: a log start above the log's end would make Kafka drop the log.
                     self._write(checkpoints.LOG_STARTS, checkpoints.write_offsets(log_starts))
+                    self._write_known_starts(log_starts)
                 except OSError:
                     # The files may still say what they said before.
                     self._mentioned = self._mentioned | before
@@ -165,9 +172,17 @@ class CheckpointFiles:
                     self._files.remove(f"{self._path}/{SEGMENTS}")
                 return
             listed[key] = segments
-        self._write(SEGMENTS, checkpoints.write_segments(listed))
+        self._write(SEGMENTS, SegmentList(listed, self._log_starts).encode())
+
+    def encode_known_starts(self) -> bytes:
+        """Return the log starts for a new WAL: a recovery believes them and not Kafka's file."""
+        return _encode_starts(self._log_starts)
 
     # The files
+
+    def _write_known_starts(self, log_starts: Mapping[TopicPartition, int]) -> None:
+        if self._files.exists(f"{self._path}/{wal.FOLDER}"):
+            self._write(KNOWN_STARTS, _encode_starts(log_starts))
 
     def _read(self, name: str) -> bytes | None:
         path = f"{self._path}/{name}"
@@ -182,11 +197,20 @@ class CheckpointFiles:
             logger.warning("%s/%s is not used: %s", self._path, name, error)
             return None
 
-    def _read_segments(self) -> dict[TopicPartition, Mapping[int, ListedSegment]] | None:
+    def _read_known_starts(self) -> Mapping[TopicPartition, int] | None:
+        """Return the log starts beside a WAL; None if there are none, or a crash has torn them."""
+        try:
+            content = self._read(KNOWN_STARTS)
+            return None if content is None else checkpoints.read_offsets(checkpoints.unseal(content))
+        except Malformed as error:
+            logger.warning("%s/%s is not used: %s", self._path, KNOWN_STARTS, error)
+            return None
+
+    def _read_list(self) -> SegmentList | None:
         """Return the list that a clean stop has left; None if it left none, or it cannot be read."""
         try:
             content = self._read(SEGMENTS)
-            return None if content is None else dict(checkpoints.read_segments(content))
+            return None if content is None else SegmentList.decode(content)
         except Malformed as error:
             logger.warning("%s/%s is not used: %s", self._path, SEGMENTS, error)
             return None
@@ -203,3 +227,7 @@ class CheckpointFiles:
 
     def _write(self, name: str, data: bytes) -> None:
         self._files.write_atomically(f"{self._path}/{name}", data)
+
+
+def _encode_starts(log_starts: Mapping[TopicPartition, int]) -> bytes:
+    return checkpoints.seal(checkpoints.write_offsets(log_starts))

@@ -58,27 +58,54 @@ def read_offsets(data: bytes) -> dict[TopicPartition, int]:
     return offsets
 
 
-def write_segments(segments: ListedSegments) -> bytes:
-    """Return the text that lists segments: partition, base offset, size, condition, checksums of aborts and head."""
-    lines = [
-        f"{topic} {partition} {base_offset} {listed.size_bytes} {listed.condition} "
-        f"{_optional_text(listed.aborted_checksum)} {_optional_text(listed.head_checksum)}"
-        for (topic, partition), found in sorted(segments.items())
-        for base_offset, listed in sorted(found.items())
-    ]
-    return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
+class SegmentList(NamedTuple):
+    """What a clean stop has left of each partition: its segments and its log start."""
+
+    segments: ListedSegments
+    log_starts: Mapping[TopicPartition, int]
+
+    def encode(self) -> bytes:
+        """Return the text: log starts, then segments with size, condition, checksums of aborts and head; a checksum."""
+        lines = [f"{topic} {partition} {start}" for (topic, partition), start in sorted(self.log_starts.items())]
+        lines += [
+            f"{topic} {partition} {base_offset} {listed.size_bytes} {listed.condition} "
+            f"{_optional_text(listed.aborted_checksum)} {_optional_text(listed.head_checksum)}"
+            for (topic, partition), found in sorted(self.segments.items())
+            for base_offset, listed in sorted(found.items())
+        ]
+        return seal("\n".join(["0", str(len(lines)), *lines, ""]).encode())
+
+    @classmethod
+    def decode(cls, data: bytes) -> "SegmentList":
+        """Return what the text says; raise Malformed if a bit of it has changed."""
+        log_starts: dict[TopicPartition, int] = {}
+        segments: dict[TopicPartition, dict[int, ListedSegment]] = {}
+        for line in _entries(unseal(data)):
+            parts = line.split(" ")
+            if len(parts) == 3:
+                log_starts[TopicPartition(parts[0], _number(parts[1]))] = _number(parts[2])
+                continue
+            topic, partition, base_offset, size, condition, aborted, head = _split(line, 7)
+            if condition not in _CONDITIONS:
+                raise Malformed(f"{condition!r} is not the condition of a segment")
+            listed = ListedSegment(
+                _number(size), Condition(condition), _optional_number(aborted), _optional_number(head)
+            )  # fmt: skip
+            segments.setdefault(TopicPartition(topic, _number(partition)), {})[_number(base_offset)] = listed
+        return cls(segments, log_starts)
 
 
-def read_segments(data: bytes) -> dict[TopicPartition, dict[int, ListedSegment]]:
-    """Return the segments in that text, by partition and base offset."""
-    found: dict[TopicPartition, dict[int, ListedSegment]] = {}
-    for line in _entries(data):
-        topic, partition, base_offset, size, condition, aborted, head = _split(line, 7)
-        if condition not in _CONDITIONS:
-            raise Malformed(f"{condition!r} is not the condition of a segment")
-        listed = ListedSegment(_number(size), Condition(condition), _optional_number(aborted), _optional_number(head))
-        found.setdefault(TopicPartition(topic, _number(partition)), {})[_number(base_offset)] = listed
-    return found
+def seal(text: bytes) -> bytes:
+    """Return a text of ours with a line behind it that has its checksum."""
+    return text + b"checksum %d\n" % columns.crc32c(text, 0, len(text))
+
+
+def unseal(data: bytes) -> bytes:
+    """Return the text before the checksum; raise Malformed if a bit of it has changed."""
+    text, mark, checksum = data.rpartition(b"checksum ")
+    if not mark or checksum != b"%d\n" % columns.crc32c(text, 0, len(text)):
+        raise Malformed("its checksum is wrong")
+    return text
 
 
 def checksum_head(data: bytes) -> int:

@@ -22,7 +22,7 @@ from logmark.disk.descriptors import OUT_OF_DESCRIPTORS
 from logmark.disk.file_system import FileSystem, Lock
 from logmark.errors import UserError
 from logmark.log import added_files, catalog, checkpoints, identity
-from logmark.log.catalog import Catalog
+from logmark.log.catalog import Catalog, Entry
 from logmark.log.checkpoint_files import CheckpointFiles
 from logmark.log.folders import PartitionFolders
 from logmark.log.group_commit import GroupCommit
@@ -74,7 +74,7 @@ class DataDirectory:
         self._recovery = WalRecovery(path, self.directory_id, files)
         self._partitions = Partitions(
             path, files=files, committer=committer, clock=clock, folders=self._folders, checkpoints=self._checkpoints,
-            recovery=self._recovery, was_clean=self.was_clean,
+            recovery=self._recovery, was_clean=self.was_clean, is_closed_by_us=has_list(path, files),
         )  # fmt: skip
 
     # Opening and closing
@@ -110,8 +110,10 @@ class DataDirectory:
                     path, files=files, committer=committer, clock=clock, lock=lock, owner=owner, names=names,
                     wal_limits=wal_limits,
                 )  # fmt: skip
+                topics = self._read_topics()
+                self._folders.check_owners(topics)
                 self._recovery.run(names, was_clean=self.was_clean, complete_folder=self._folders.complete)
-                self._set_additions_aside()
+                self._set_additions_aside([topic for topic in topics if not topic.is_deleting])
                 self._begin()
             except BaseException:
                 lock.release()
@@ -120,16 +122,20 @@ class DataDirectory:
             raise unusable(path, error) from error
         return self
 
-    def _set_additions_aside(self) -> None:
+    def _read_topics(self) -> list[Entry]:
+        """Return the topics of the catalogue; raise UserError if it is damaged, or of another cluster."""
+        content = self.read(catalog.FILE_NAME)
+        known = Catalog(content, path=f"{self.path}/{catalog.FILE_NAME}", cluster_id=self.cluster_id)
+        return [*known.entries(), *known.deleting()]
+
+    def _set_additions_aside(self, topics: list[Entry]) -> None:
         """Set aside what was added to the folders of partitions since the last clean stop.
 
         Raises UserError, before anything is changed, if it was added because folders were exchanged.
         """
         listed = self._checkpoints.listed_segments
-        content = self.read(catalog.FILE_NAME)
-        if listed is None or content is None:
+        if listed is None:
             return
-        topics = Catalog(content, path=f"{self.path}/{catalog.FILE_NAME}").entries()
         all_found = added_files.find_all(self.path, listed, topics, self._files)
         if all_found:
             added_files.check_all_owners(self.path, listed, topics, self._files)
@@ -159,7 +165,7 @@ class DataDirectory:
         """Make the WAL for the first record of this run."""
         self.finish_recovery()
         made = WriteAheadLog(self.path, checkpoints.id_bytes(self.directory_id), self._files, self._wal_limits)
-        made.create(self._committer.flusher.points)
+        made.create(self._committer.flusher.points, self._checkpoints.encode_known_starts())
         return made
 
     def close(self, *, clean: bool = True) -> bool:
@@ -320,7 +326,8 @@ def unusable(path: str, error: OSError) -> UserError:
     elif error.errno in OUT_OF_DESCRIPTORS:
         reason, remedy = "cannot be opened: no file descriptor is left", "Raise the limit (ulimit -n)"
     else:
-        reason, remedy = f"cannot be used ({error.strerror or error})", "Repair it"
+        where = f": {error.filename}" if error.filename else ""
+        reason, remedy = f"cannot be used ({error.strerror or error}{where})", "Repair it"
     return UserError(
         f"The data directory {path} {reason}. This start removed no record, and the next one begins again. "
         f"{remedy}, or choose another with --data-dir."

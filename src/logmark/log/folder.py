@@ -1,11 +1,13 @@
 """A partition's folder and the files in it that belong to no segment: the topic id and the leader epochs."""
 
+import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
 from logmark.disk.file_system import FileSystem
+from logmark.errors import Malformed
 from logmark.log import checkpoints
 from logmark.log import leader_epochs as leader_epochs
 from logmark.log.log_state import LogState
@@ -72,8 +74,21 @@ class PartitionFolder:
         return f"{self._state.folder}/{leader_epochs.FILE_NAME}"
 
 
+def is_of_other_topic(folder: str, topic_id: bytes, files: FileSystem) -> bool:
+    """Return whether a folder has the id of another topic; one without a readable id is of no other."""
+    try:
+        return checkpoints.read_partition_metadata(files.read(f"{folder}/{METADATA}")) != topic_id
+    except (FileNotFoundError, Malformed):
+        return False
+
+
 def complete_folder(folder: str, topic_id: bytes, files: FileSystem) -> None:
-    """Make a partition's folder with the id of its topic, where a crash has lost that; opening it adds the rest."""
+    """Make a partition's folder with the id of its topic, where a crash has lost that; opening it adds the rest.
+
+    Raises FileExistsError if it is the folder of another topic.
+    """
+    if is_of_other_topic(folder, topic_id, files):
+        raise FileExistsError(errno.EEXIST, "it is the folder of another topic", folder)
     if not files.exists(folder):
         files.mkdir(folder)
     metadata = f"{folder}/{METADATA}"

@@ -9,8 +9,8 @@ from contextlib import suppress
 from logmark.disk.file_system import FileSystem
 from logmark.errors import Malformed, UserError
 from logmark.log import catalog, checkpoints, folder_names
-from logmark.log.catalog import Catalog
-from logmark.log.folder import METADATA, complete_folder
+from logmark.log.catalog import Catalog, Entry
+from logmark.log.folder import METADATA, complete_folder, is_of_other_topic
 from logmark.log.prefetch import Prefetch
 from logmark.names import TopicPartition
 
@@ -45,6 +45,24 @@ class PartitionFolders:
 
     # Opening
 
+    def check_owners(self, topics: Iterable[Entry]) -> None:
+        """Raise UserError if a folder holds records of a partition that no topic of the catalogue has.
+
+        Such records would be served by nobody, and a new topic of that name would be written over them.
+        """
+        partitions = {topic.name: topic.partitions for topic in topics}
+        for name in sorted(self._unopened):
+            key = folder_names.partition_of(name)
+            if key is None or key.partition < partitions.get(key.topic, 0):
+                continue
+            path = f"{self._path}/{name}"
+            if self._files.is_directory(path) and any(one.endswith(".log") for one in self._files.listdir(path)):
+                raise UserError(
+                    f"{path} holds records, and {catalog.FILE_NAME} does not have that partition: the file is older "
+                    "than the records, or the folder was put there. Nothing was changed. Restore "
+                    f"{catalog.FILE_NAME} from a copy of the same moment, or move the folder elsewhere."
+                )
+
     def remove_leftovers(self) -> None:
         """Remove what was being deleted or written when the last process ended."""
         for name in sorted(self._unopened):
@@ -67,7 +85,10 @@ class PartitionFolders:
         return is_there
 
     def complete(self, folder: str, topic_id: bytes) -> None:
-        """Make a folder that a crash has lost, with the id of its topic, durably."""
+        """Make a folder that a crash has lost, with the id of its topic, durably; one of another topic is set aside."""
+        key = folder_names.partition_of(folder)
+        if key is not None and is_of_other_topic(folder, topic_id, self._files):
+            self.set_aside(key)
         complete_folder(folder, topic_id, self._files)
         self._unopened.add(os.path.basename(folder))
 

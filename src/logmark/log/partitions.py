@@ -42,6 +42,7 @@ class Partitions:
         checkpoints: CheckpointFiles,
         recovery: WalRecovery,
         was_clean: bool,
+        is_closed_by_us: bool,
     ) -> None:
         self.by_key: dict[TopicPartition, Partition] = {}
         # Whether any partition was created, opened or deleted, so that the checkpoints need to be written.
@@ -54,6 +55,8 @@ class Partitions:
         self._checkpoints = checkpoints
         self._recovery = recovery
         self._was_clean = was_clean
+        # Whether Logmark, and not Apache Kafka, has closed the directory: then the leader epochs say where logs start.
+        self._is_closed_by_us = is_closed_by_us
 
     # Creating
 
@@ -166,7 +169,7 @@ class Partitions:
             log_start_offset=self._checkpoints.log_start_offset(key),
             cleaned_to=self._checkpoints.cleaned_to(key),
             listed=self._checkpoints.segments(key),
-            is_synced=self._recovery.is_pending,
+            is_synced=self._recovery.is_pending or self._is_closed_by_us,
         )  # fmt: skip
         self.by_key[key] = partition
         return partition

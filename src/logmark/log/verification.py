@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from logmark import properties
@@ -13,7 +14,8 @@ from logmark.log import added_files, checkpoints, recovery_preview
 from logmark.log.added_files import Addition
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry, check_name
-from logmark.log.checkpoints import CLEANED, ListedSegment
+from logmark.log.checkpoint_files import KNOWN_STARTS
+from logmark.log.checkpoints import CLEANED, ListedSegments
 from logmark.log.damage import Damage
 from logmark.log.directory import CLEAN, LOCK, has_list
 from logmark.log.findings import Finding, FindingKind, PartitionFindings, of_damage
@@ -116,9 +118,12 @@ class Verification:
         self._preview: Preview | None = None
         self._topics: dict[str, Entry] = {}
         self._next_producer_id: int | None = None
+        self._cluster_id: str | None = None
         self._offsets: dict[str, dict[TopicPartition, int]] = {}
         # The segments that the last clean stop has left; None if there is no list of it.
-        self._listed: dict[TopicPartition, dict[int, ListedSegment]] | None = None
+        self._listed: ListedSegments | None = None
+        # The log starts that a file with a checksum says; None if there is none.
+        self._known_starts: Mapping[TopicPartition, int] | None = None
         self._ids: dict[str, tuple[str, bytes]] = {}
 
     @property
@@ -173,6 +178,7 @@ class Verification:
                       "Logmark would take the directory for a new cluster. Restore it from a copy.")  # fmt: skip
             return
         meta = properties.parse(self._files.read(f"{self._path}/{META}").decode("utf-8", "replace"))
+        self._cluster_id = meta.get("cluster.id")
         missing = {"cluster.id", "directory.id", "node.id", "version"} - meta.keys()
         if missing or meta["version"] != "1" or not meta["node.id"].isdigit():
             self._add(FindingKind.CATALOGUE, META,
@@ -184,7 +190,7 @@ class Verification:
             return
         content = self._files.read(f"{self._path}/{CATALOG}")
         try:
-            catalogue = Catalog(content)
+            catalogue = Catalog(content, path=f"{self._path}/{CATALOG}", cluster_id=self._cluster_id)
             self._next_producer_id = int(json.loads(content)["next_producer_id"])
         except UserError as error:
             self._add(FindingKind.CATALOGUE, CATALOG, str(error).rstrip("."), "Without it nobody knows the topics.")
@@ -215,11 +221,32 @@ class Verification:
                     self._add(FindingKind.STATE, name, str(error), f"It is not used. {meaning} A repair sets it aside.")
         if checkpoints.SEGMENTS in self._names and self._result.is_clean and has_list(self._path, self._files):
             try:
-                self._listed = checkpoints.read_segments(self._files.read(f"{self._path}/{checkpoints.SEGMENTS}"))
+                found = checkpoints.SegmentList.decode(self._files.read(f"{self._path}/{checkpoints.SEGMENTS}"))
+                self._listed, self._known_starts = found.segments, found.log_starts
             except Malformed as error:
                 self._result.wrong_checkpoints.append(checkpoints.SEGMENTS)
                 self._add(FindingKind.STATE, checkpoints.SEGMENTS, str(error), "It is not used. Without it the next "
                           "start does not notice that a segment is missing. A repair sets it aside.")  # fmt: skip
+
+        if self._result.has_wal and self._files.exists(f"{self._path}/{KNOWN_STARTS}"):
+            with suppress(Malformed):
+                content = checkpoints.unseal(self._files.read(f"{self._path}/{KNOWN_STARTS}"))
+                self._known_starts = checkpoints.read_offsets(content)
+        self._check_log_starts()
+
+    def _check_log_starts(self) -> None:
+        """Compare Kafka's file of log starts, which has no checksum, with ours; a start believes ours."""
+        if self._known_starts is None:
+            return
+        said = self._offsets[checkpoints.LOG_STARTS]
+        for key in sorted(said.keys() | self._known_starts.keys()):
+            wrong, right = said.get(key, 0), self._known_starts.get(key, 0)
+            if wrong != right:
+                # A crash may have come between the writes of the two files.
+                self._add(FindingKind.NOTE if self._result.has_wal else FindingKind.STATE, checkpoints.LOG_STARTS,
+                          f"it says {wrong} for {key}, and the log starts at {right}",
+                          f"The next start uses {right}. Apache Kafka would use {wrong}.")  # fmt: skip
+        self._offsets[checkpoints.LOG_STARTS] = dict(self._known_starts)
 
     # The write-ahead log
 

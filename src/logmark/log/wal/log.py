@@ -23,7 +23,7 @@ from logmark.log.wal import replay, saved_entries
 from logmark.log.wal.entries import align
 from logmark.log.wal.files import ENTRIES_AT, SUFFIX, WalFile
 from logmark.log.wal.inventory import Inventory
-from logmark.log.wal.recovery_points import FILE_NAME, FOLDER, RecoveryPoint, RecoveryPoints
+from logmark.log.wal.recovery_points import FILE_NAME, FOLDER, LOG_STARTS, RecoveryPoint, RecoveryPoints
 
 __all__ = ["FOLDER", "UNFINISHED", "WalLimits", "WriteAheadLog", "remove", "remove_unfinished"]
 
@@ -67,14 +67,16 @@ class WriteAheadLog:
     def is_open(self) -> bool:
         return self._current is not None
 
-    def create(self, points: Mapping[bytes, RecoveryPoint]) -> None:
-        """Make the folder with its first file; blocks until it is durable."""
+    def create(self, points: Mapping[bytes, RecoveryPoint], log_starts: bytes = b"") -> None:
+        """Make the folder with its first file, and the log starts if there are any; blocks until it is durable."""
         remove_unfinished(self._directory, self._files)
         new = f"{self._directory}/{UNFINISHED[0]}"
         self._files.mkdir(new)
         first = self._new_file(new, self._first_file_bytes)
         first.create(self._directory_id, self._next_sequence())
         self._files.write(f"{new}/{FILE_NAME}", self._points(self.next_number, points))
+        if log_starts:
+            self._files.write(f"{new}/{LOG_STARTS}", log_starts)
         self._inventory.begin(new, os.path.basename(first.path), first.capacity)
         self._files.sync_directory(new)
         # The rename keeps the descriptor valid; `is_in_place` needs the new path.

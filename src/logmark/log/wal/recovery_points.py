@@ -12,6 +12,8 @@ from logmark.wire import columns
 
 FOLDER = "logmark.wal"
 FILE_NAME = "recovery-points"
+# Where each log starts, with a checksum, as Kafka's checkpoint of log starts lacks one.
+LOG_STARTS = "log-starts"
 _MAGIC = b"LOGMKPTS"
 _VERSION = 1
 # Magic, version, directory id, number of the first entry that is needed, rows.

@@ -1,0 +1,250 @@
+"""The small files of a data directory, changed at rest: no record is hidden, forged or written over."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from logmark.errors import ErrorCode, UserError
+from logmark.log import checkpoints
+from logmark.log.catalog import FILE_NAME as CATALOG
+from logmark.log.catalog import Catalog, text_of_id
+from logmark.log.checkpoint_files import KNOWN_STARTS
+from logmark.log.identity import META
+from logmark.testing import Broker
+from tests.cli.conftest import run
+from tests.harness.crashed import tree
+from tests.log.lab import TOPIC_ID, Lab
+from tests.log.test_missing_segments import END, FOLDER, SMALL, STATES, fill, leave, read_errors, take_away
+
+START = 12
+
+
+def delete_records(lab: Lab, state: str) -> Path:
+    """Leave a log whose records below an offset in the middle of a segment were deleted."""
+    partition = fill(lab)
+    partition.delete_records(START)
+    assert lab.directory is not None
+    lab.directory.write_checkpoints()
+    return leave(lab, partition, state)
+
+
+# Log starts
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("wrong", [2, 16, 999])
+def test_a_wrong_log_start_in_kafkas_checkpoint_hides_no_record_and_brings_none_back(
+    lab: Lab, state: str, wrong: int
+) -> None:  # fmt: skip
+    data = delete_records(lab, state)
+    (data / checkpoints.LOG_STARTS).write_text(f"0\n1\nclicks 0 {wrong}\n")
+
+    partition = lab.reopen(config=SMALL)
+
+    assert (START, END) == (partition.log_start_offset, partition.log_end_offset)
+    assert [None] * (END - START) == read_errors(partition, range(START, END))
+
+
+def test_verify_reports_a_log_start_that_a_clean_stop_has_not_left(lab: Lab) -> None:
+    data = delete_records(lab, "stopped")
+    (data / checkpoints.LOG_STARTS).write_text("0\n1\nclicks 0 16\n")
+
+    done = run("verify", str(data))
+
+    assert 1 == done.exit_code
+    assert f"it says 16 for clicks-0, and the log starts at {START}" in done.out
+
+
+def test_log_starts_that_a_crash_has_torn_are_those_of_kafkas_checkpoint(lab: Lab) -> None:
+    data = delete_records(lab, "crashed")
+    (data / KNOWN_STARTS).write_bytes(b"\0" * 30)
+
+    assert START == lab.reopen(config=SMALL).log_start_offset
+
+
+# The list of segments
+
+
+def test_a_list_with_any_flipped_bit_is_not_believed(lab: Lab) -> None:
+    data = leave(lab, fill(lab), "stopped")
+    content = (data / checkpoints.SEGMENTS).read_bytes()
+    kept = checkpoints.SegmentList.decode(content)
+
+    for at in range(len(content) * 8):
+        flipped = bytearray(content)
+        flipped[at // 8] ^= 1 << at % 8
+        with pytest.raises(checkpoints.Malformed):
+            checkpoints.SegmentList.decode(bytes(flipped))
+    assert kept == checkpoints.SegmentList.decode(content)
+
+
+def test_a_list_that_is_damaged_takes_no_record_out_of_service(lab: Lab) -> None:
+    data = leave(lab, fill(lab), "stopped")
+    path = data / checkpoints.SEGMENTS
+    path.write_text(path.read_text().replace("clicks 0 0 ", "clicks 1 0 "))
+
+    partition = lab.reopen(config=SMALL)
+
+    assert [None] * END == read_errors(partition, range(END))
+    assert [] == list((data / FOLDER).glob("*.cut"))
+
+
+def test_a_first_segment_is_missed_after_a_clean_stop_also_without_the_list(lab: Lab) -> None:
+    data = leave(lab, fill(lab), "stopped")
+    (data / checkpoints.SEGMENTS).unlink()
+    first, following = take_away(data, 0)
+    assert 1 == run("recover", str(data)).exit_code
+
+    partition = lab.reopen(config=SMALL)
+
+    assert 0 == partition.log_start_offset
+    assert [ErrorCode.CORRUPT_MESSAGE] * (following - first) == read_errors(partition, range(first, following))
+
+
+# The catalogue
+
+
+def write_catalog(data: Path, **topics: int) -> None:
+    """Write a catalogue of an earlier moment: topics with their numbers of partitions."""
+    rows = [
+        {"name": name, "id": text_of_id(TOPIC_ID), "partitions": count, "overrides": {}}
+        for name, count in topics.items()
+    ]
+    document = {"version": 1, "next_producer_id": 1 << 41, "topics": rows}
+    (data / CATALOG).write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("topics", [{}, {"others": 1}], ids=["older", "another name"])
+def test_a_start_refuses_records_that_the_catalogue_does_not_know_and_changes_nothing(
+    lab: Lab, state: str, topics: dict[str, int]
+) -> None:  # fmt: skip
+    data = leave(lab, fill(lab), state)
+    write_catalog(data, **topics)
+    before = tree(data)
+
+    with pytest.raises(UserError, match=r"clicks-0 holds records, and logmark.catalog does not have that partition"):
+        lab.open()
+
+    assert before == tree(data)
+    assert 1 == run("recover", str(data)).exit_code
+    assert 1 == run("verify", str(data)).exit_code
+
+
+def test_a_start_refuses_records_of_a_partition_above_the_count_of_its_topic(lab: Lab) -> None:
+    partition = lab.create(index=1)
+    lab.append(partition, b"click")
+    data = leave(lab, fill(lab), "stopped")
+
+    with pytest.raises(UserError, match="clicks-1 holds records"):
+        lab.open()
+
+    write_catalog(data, clicks=2)
+    assert 1 == lab.reopen(index=1).log_end_offset
+
+
+def test_a_folder_of_another_topic_is_not_written_over(lab: Lab) -> None:
+    """Somebody puts it there while the broker runs, before the first record of the new topic's partition."""
+    lab.open()
+    assert lab.directory is not None
+    (partition,) = lab.directory.create_partitions("clicks", [5], TOPIC_ID, SMALL, lazily=True)
+    folder = lab.folder(index=5)
+    folder.mkdir()
+    other = checkpoints.write_partition_metadata(bytes(reversed(TOPIC_ID)))
+    (folder / "partition.metadata").write_bytes(other)
+    (folder / f"{0:020}.log").write_bytes(b"records of another topic")
+
+    for _ in range(2):
+        with pytest.raises(Exception, match=r"File exists|another topic|takes no"):
+            lab.append(partition, b"click")
+        lab.recover(partition)
+
+    assert other == (folder / "partition.metadata").read_bytes()
+    assert b"records of another topic" == (folder / f"{0:020}.log").read_bytes()
+
+
+def test_a_catalogue_older_than_the_logs_gives_no_producer_id_out_again(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Broker(data_dir=data) as broker:
+        broker.create_topic("clicks")
+        before = (data / CATALOG).read_bytes()
+        for number in range(3):
+            produce(broker, b"first %d" % number)
+    (data / CATALOG).write_bytes(before)
+
+    with Broker(data_dir=data) as broker:
+        for number in range(3):
+            produce(broker, b"second %d" % number)
+        assert [f"{run} {number}".encode() for run in ("first", "second") for number in range(3)] == consume(broker)
+
+
+def produce(broker: Broker, value: bytes) -> None:
+    """Write one record as a new idempotent producer."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True})
+    producer.produce("clicks", value)
+    assert 0 == producer.flush(30)
+
+
+def consume(broker: Broker) -> list[bytes]:
+    """Return the values of all records."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "enable.auto.commit": False})
+    _, end = consumer.get_watermark_offsets(TopicPartition("clicks", 0), timeout=30)
+    consumer.assign([TopicPartition("clicks", 0, 0)])
+    values = [message.value() for message in consumer.consume(end, timeout=30)]
+    consumer.close()
+    return values
+
+
+def test_a_directory_of_another_cluster_is_refused_before_its_wal_is_recovered(lab: Lab) -> None:
+    data = leave(lab, fill(lab), "crashed")
+    known = Catalog(None, cluster_id="another cluster")
+    known.adopt(Catalog((data / CATALOG).read_bytes()).entries(), 1 << 41)
+    (data / CATALOG).write_bytes(known.encode())
+    before = tree(data)
+
+    with pytest.raises(UserError, match="files of two data directories were mixed"):
+        lab.open()
+
+    assert before == tree(data)
+    assert 1 == run("verify", str(data)).exit_code
+
+
+# Files that are none
+
+
+def make_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def link_to_zeros(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("make", [make_pipe, link_to_zeros])
+@pytest.mark.parametrize(
+    "name",
+    [CATALOG, META, checkpoints.SEGMENTS, checkpoints.LOG_STARTS, ".kafka_cleanshutdown",
+     f"{FOLDER}/partition.metadata", f"{FOLDER}/leader-epoch-checkpoint"],
+)  # fmt: skip
+@pytest.mark.parametrize("command", [("recover", "--dry-run"), ("verify",)], ids=" ".join)
+def test_a_pipe_or_a_device_in_the_place_of_a_file_ends_a_command_with_an_error(
+    lab: Lab, command: tuple[str, ...], name: str, make: Callable[[Path], None]
+) -> None:
+    data = leave(lab, fill(lab), "stopped")
+    (data / name).unlink()
+    make(data / name)
+
+    done = run(*command, str(data))
+
+    # A clean start does not read the leader epochs.
+    is_unread = name.endswith("leader-epoch-checkpoint") and command[0] == "recover"
+    assert done.exit_code in ((0, 1, 2) if is_unread else (1, 2)), done.out
+    assert "Traceback" not in done.out + done.error
