@@ -4,21 +4,26 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import Annotated, Protocol
 
 import typer
+from rich.filesize import decimal
 
+from logmark.backup import folder_checks
+from logmark.backup.broker_copier import BrokerCopier
+from logmark.backup.directory_copier import DirectoryCopier
+from logmark.backup.manifest import Manifest
+from logmark.backup.restorer import Restorer
+from logmark.backup.store import Store, refuse_nested
 from logmark.cli.clusters import Cluster, Origin, on_cluster
 from logmark.cli.options import Output, OutputFormat
 from logmark.cli.progress import bar
 from logmark.cli.tables import count, print_json, say, write_line
+from logmark.client.client import Client
+from logmark.clock import Clock, SystemClock
+from logmark.disk.file_system import RealFileSystem
+from logmark.disk.read_only import ReadOnlyFileSystem
 from logmark.errors import UserError
-
-if TYPE_CHECKING:
-    from logmark.backup.manifest import Manifest
-    from logmark.backup.store import Store
-    from logmark.client.client import Client
-    from logmark.clock import Clock
 
 DAMAGED = 1
 
@@ -29,7 +34,7 @@ class Copier(Protocol):
     @property
     def lost(self) -> Sequence[str]: ...
 
-    def copy(self, store: "Store", *, expect: Callable[[int], None]) -> "Manifest": ...
+    def copy(self, store: Store, *, expect: Callable[[int], None]) -> Manifest: ...
 
 
 @on_cluster
@@ -51,9 +56,6 @@ def backup(
     run into the same place copies only what is new, and again what was damaged there; one that was interrupted goes on
     where it stood.
     """
-    from logmark.backup.store import Store, refuse_nested
-    from logmark.clock import SystemClock
-    from logmark.disk.file_system import RealFileSystem
 
     source, dest = _source_and_dest(cluster, places)
     with ExitStack() as stack:
@@ -74,14 +76,12 @@ def backup(
     _tell_backup(store, done, copier.lost, output)
 
 
-def _directory_copier(source: str, clock: "Clock") -> "Copier":
-    from logmark.backup.directory_copier import DirectoryCopier
+def _directory_copier(source: str, clock: Clock) -> "Copier":
 
     return DirectoryCopier(os.path.abspath(source), clock)
 
 
-def _broker_copier(client: "Client", clock: "Clock") -> "Copier":
-    from logmark.backup.broker_copier import BrokerCopier
+def _broker_copier(client: Client, clock: Clock) -> "Copier":
 
     return BrokerCopier(client, clock)
 
@@ -101,11 +101,6 @@ def restore(
     It is the same cluster: topic ids, offsets, settings and committed offsets are those of the source. The directory
     appears complete or not at all.
     """
-    from logmark.backup import folder_checks
-    from logmark.backup.restorer import Restorer
-    from logmark.clock import SystemClock
-    from logmark.disk.file_system import RealFileSystem
-    from logmark.disk.read_only import ReadOnlyFileSystem
 
     with _sentences(data_dir), bar("Restoring") as shown:
         restorer = Restorer.open(
@@ -135,7 +130,7 @@ def _source_and_dest(cluster: Cluster, places: list[str]) -> tuple[str | None, s
     )
 
 
-def _tell_backup(store: "Store", done: "Manifest", lost: Sequence[str], output: OutputFormat) -> None:
+def _tell_backup(store: Store, done: Manifest, lost: Sequence[str], output: OutputFormat) -> None:
     damage = [
         f"{key}/{segment.base_offset:020d}.log, byte {one.position}, {one.size_bytes} bytes: {one.problem}"
         for key, segment, one in done.damage()
@@ -170,7 +165,7 @@ def _tell_backup(store: "Store", done: "Manifest", lost: Sequence[str], output: 
         raise typer.Exit(DAMAGED)
 
 
-def _numbers(manifest: "Manifest") -> dict[str, object]:
+def _numbers(manifest: Manifest) -> dict[str, object]:
     return {
         "cluster_id": manifest.cluster_id,
         "topics": len(manifest.topics),
@@ -189,13 +184,12 @@ def _numbers(manifest: "Manifest") -> dict[str, object]:
     }
 
 
-def _contents(manifest: "Manifest") -> str:
+def _contents(manifest: Manifest) -> str:
     partitions = sum(entry.partitions for entry in manifest.topics)
     return f"{count(len(manifest.topics), 'topic')}, {count(partitions, 'partition')}, {_size(manifest.size_bytes)}"
 
 
 def _size(size: int) -> str:
-    from rich.filesize import decimal
 
     return decimal(size)
 

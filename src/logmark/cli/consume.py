@@ -1,6 +1,5 @@
 """`logmark consume`: records become lines of standard output."""
 
-import base64
 import signal
 import sys
 import threading
@@ -9,21 +8,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as Assigned
 
 from logmark.cli.clusters import Cluster, complete_topic, on_cluster
 from logmark.cli.options import OutputFormat
-from logmark.cli.tables import counted, json_line, say
+from logmark.cli.tables import counted, json_line, json_text, say
 from logmark.cli.topics import check_topic_name
+from logmark.client.client import Client
+from logmark.client.properties import librdkafka_properties
 from logmark.errors import UserError
 from logmark.escaping import escape
 from logmark.names import TopicPartition
-
-if TYPE_CHECKING:
-    from logmark.client.client import Client
-    from logmark.offsets.offset_spec import OffsetSpec
+from logmark.offsets.offset_spec import OffsetSpec, parse_offset_spec, resolve_offset_spec
+from logmark.offsets.partitions import LogBounds
 
 _POLL_S = 0.2
 _POLL_RECORDS = 500
@@ -87,8 +88,6 @@ def consume(
     ] = OutputFormat.TABLE,
 ) -> None:
     """Writes the records of a topic, one line each, up to the end that it has now."""
-    from logmark.client.properties import librdkafka_properties
-    from logmark.offsets.offset_spec import parse_offset_spec
 
     check_topic_name(topic)
     if group is not None:
@@ -125,7 +124,7 @@ def consume(
         say("There was nothing to read.")
 
 
-def _partitions(client: "Client", topic: str, wanted: list[int] | None) -> list[TopicPartition]:
+def _partitions(client: Client, topic: str, wanted: list[int] | None) -> list[TopicPartition]:
     existing = client.metadata([topic]).partitions(topic)
     if not existing:
         raise UserError(f"Topic {topic} does not exist; `logmark topics list` shows those that do.")
@@ -140,15 +139,13 @@ class _Reader:
 
     def __init__(
         self,
-        client: "Client",
+        client: Client,
         settings: dict[str, Any],
         progress: Progress,
         write: Callable[[Any], None],
-        position: "OffsetSpec",
+        position: OffsetSpec,
         partitions: list[TopicPartition],
     ) -> None:
-        from confluent_kafka import Consumer
-
         self._client = client
         self._consumer = Consumer(settings)
         self._progress = progress
@@ -197,8 +194,6 @@ class _Reader:
         self._consumer.close()
 
     def _take(self, message: Any) -> None:
-        from confluent_kafka import KafkaError
-
         error = message.error()
         if error is not None and error.code() == KafkaError._PARTITION_EOF:
             self._progress.done.add(TopicPartition(message.topic(), message.partition()))
@@ -230,11 +225,6 @@ class _Reader:
         return {one: place.offset for one, place in self._client.committed(self._group, partitions).items()}
 
     def _begin(self, partitions: list[TopicPartition], places: dict[TopicPartition, int]) -> None:
-        from confluent_kafka import TopicPartition as Assigned
-
-        from logmark.offsets.offset_spec import resolve_offset_spec
-        from logmark.offsets.partitions import LogBounds
-
         without = [one for one in partitions if one not in places]
         begins, _ = resolve_offset_spec(self._client, without, self._position)
         bounds = LogBounds.fetch(self._client, partitions)
@@ -259,9 +249,6 @@ class _Reader:
         self._next.clear()
 
     def _commit(self) -> None:
-        from confluent_kafka import KafkaException
-        from confluent_kafka import TopicPartition as Assigned
-
         if self._group is None or not self._next:
             return
         try:
@@ -309,9 +296,9 @@ def _writer(output: OutputFormat, *, with_offsets: bool, is_raw: bool) -> Callab
                     "partition": message.partition(),
                     "offset": message.offset(),
                     "timestamp_ms": timestamp,
-                    "key": as_text(message.key()),
-                    "value": as_text(message.value()),
-                    "headers": [[name, as_text(value)] for name, value in message.headers() or []],
+                    "key": json_text(message.key()),
+                    "value": json_text(message.value()),
+                    "headers": [[name, json_text(value)] for name, value in message.headers() or []],
                 }
             )
             + "\n"
@@ -340,13 +327,3 @@ def _writer(output: OutputFormat, *, with_offsets: bool, is_raw: bool) -> Callab
     if output is OutputFormat.JSON:
         return write_json
     return write_bytes if is_raw else write_line
-
-
-def as_text(data: bytes | None) -> str | dict[str, str] | None:
-    """Text as it is; bytes that are no text in base64, and recognisable as such."""
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}

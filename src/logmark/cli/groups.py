@@ -1,7 +1,7 @@
 """`logmark groups`: the consumer groups of a cluster."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -10,9 +10,8 @@ from logmark.cli.lagtables import print_lag, row
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.tables import Column, confirm, count, print_json, print_table, say, write_line
 from logmark.errors import UserError
-
-if TYPE_CHECKING:
-    from logmark.offsets.partitions import GroupView
+from logmark.offsets.partitions import GroupView, inspect_groups
+from logmark.offsets.reset.deletion import delete_group
 
 app = typer.Typer(help="List, describe and delete consumer groups.", no_args_is_help=True)
 
@@ -56,7 +55,6 @@ def describe_groups(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Shows the state, the members and the places of groups."""
-    from logmark.offsets.partitions import inspect_groups
 
     with cluster.connect() as client:
         views = inspect_groups(client, names)
@@ -72,7 +70,7 @@ def describe_groups(
         _print_group(view)
 
 
-def _described(view: "GroupView") -> dict[str, object]:
+def _described(view: GroupView) -> dict[str, object]:
     group = view.description
     return {
         "group": group.group,
@@ -96,7 +94,7 @@ def _described(view: "GroupView") -> dict[str, object]:
     }  # fmt: skip
 
 
-def _print_group(view: "GroupView") -> None:
+def _print_group(view: GroupView) -> None:
     group = view.description
     write_line(
         f"Group {group.group}: {group.state or 'state unknown'}, {count(len(group.members), 'member')}"
@@ -121,7 +119,6 @@ def delete_groups(
     yes: Yes = False,
 ) -> None:
     """Deletes groups with their committed offsets, which the journal keeps; asks first in a terminal."""
-    from logmark.offsets.reset.deletion import delete_group
 
     refusals = []
     with cluster.connect() as client:

@@ -5,6 +5,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from logmark.cli.kafka_consumer_groups import main
+
 
 class Untouched(TyperCommand):
     """Leaves every word behind its name to whoever it calls, also `--help` and `--`."""
@@ -16,7 +18,6 @@ class Untouched(TyperCommand):
 
 def kafka_consumer_groups(ctx: typer.Context) -> None:
     """Kafka's kafka-consumer-groups.sh: the same options, output and exit codes, without a JVM."""
-    from logmark.cli.kafka_consumer_groups import main
 
     ctx.exit(main(ctx.args))
 

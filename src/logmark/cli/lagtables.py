@@ -2,17 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from logmark.cli.tables import Column, count, place, print_table, say, write_line
+from logmark.offsets.lag.ages import Age, Method
+from logmark.offsets.lag.report import GroupLag, LagReport, PartitionLag
+from logmark.offsets.lag.sample import Total
+from logmark.offsets.lag.verdicts import Finding
+from logmark.offsets.partitions import GroupPartition, GroupView
 from logmark.offsets.times import format_duration
-
-if TYPE_CHECKING:
-    from logmark.offsets.lag.ages import Age
-    from logmark.offsets.lag.report import GroupLag, LagReport, PartitionLag
-    from logmark.offsets.lag.sample import Total
-    from logmark.offsets.lag.verdicts import Finding
-    from logmark.offsets.partitions import GroupPartition, GroupView
 
 _PLACES = [
     Column("GROUP"), Column("TOPIC"), Column("PARTITION", True), Column("PLACE"), Column("START", True),
@@ -28,7 +26,7 @@ class By(StrEnum):
     GROUP = "group"
 
 
-def print_lag(views: "Sequence[GroupView]") -> None:
+def print_lag(views: Sequence[GroupView]) -> None:
     """One table for all groups, and the total of each."""
     if not any(view.partitions for view in views):
         say("No group has committed an offset yet.")
@@ -39,7 +37,7 @@ def print_lag(views: "Sequence[GroupView]") -> None:
             write_line(f"Group {view.description.group}: {count(view.lag, 'record')} behind in total.")
 
 
-def row(one: "GroupPartition") -> dict[str, object]:
+def row(one: GroupPartition) -> dict[str, object]:
     """What JSON says about a place; `lost` counts records that expired unread."""
     committed = one.committed.offset if one.committed else None
     return {
@@ -55,7 +53,7 @@ def row(one: "GroupPartition") -> dict[str, object]:
     }
 
 
-def note(one: "GroupPartition") -> str:
+def note(one: GroupPartition) -> str:
     """What a person should know about a place beyond its numbers."""
     if one.problem:
         return one.problem
@@ -66,7 +64,7 @@ def note(one: "GroupPartition") -> str:
     return ""
 
 
-def _place_cells(one: "GroupPartition") -> tuple[object, ...]:
+def _place_cells(one: GroupPartition) -> tuple[object, ...]:
     committed = one.committed.offset if one.committed else None
     return (
         one.group, one.partition.topic, one.partition.partition, place(committed), one.start, one.end,
@@ -74,9 +72,8 @@ def _place_cells(one: "GroupPartition") -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def age_text(age: "Age") -> str | None:
+def age_text(age: Age) -> str | None:
     """An age with its bound and the way it was found; None where it is not known."""
-    from logmark.offsets.lag.ages import Method
 
     if age.ms is None:
         return None
@@ -85,18 +82,18 @@ def age_text(age: "Age") -> str | None:
     return f"{format_duration(age.ms)}{_bound_text(age)} ({age.method})"
 
 
-def _age_sentence(age: "Age") -> str:
+def _age_sentence(age: Age) -> str:
 
     assert age.ms is not None
     return f"{format_duration(age.ms)}{_bound_text(age)} old ({age.method})"
 
 
-def _bound_text(age: "Age") -> str:
+def _bound_text(age: Age) -> str:
 
     return f" ±{format_duration(age.bound_ms)}" if age.bound_ms else ""
 
 
-def age_fields(age: "Age") -> dict[str, object]:
+def age_fields(age: Age) -> dict[str, object]:
     """An age as JSON has it."""
     return {
         "seconds": None if age.ms is None else age.ms / 1000,
@@ -105,14 +102,14 @@ def age_fields(age: "Age") -> dict[str, object]:
     }
 
 
-def _finding_fields(finding: "Finding | None") -> dict[str, object]:
+def _finding_fields(finding: Finding | None) -> dict[str, object]:
     return {
         "verdict": str(finding.verdict) if finding else None,
         "evidence": finding.evidence if finding else None,
     }
 
 
-def rows(standing: "LagReport", by: By, *, only_with_lag: bool = False) -> list[dict[str, Any]]:
+def rows(standing: LagReport, by: By, *, only_with_lag: bool = False) -> list[dict[str, Any]]:
     """What JSON says: a list with an object for each partition, topic or group."""
     if by is By.PARTITION:
         return [
@@ -132,7 +129,7 @@ def rows(standing: "LagReport", by: By, *, only_with_lag: bool = False) -> list[
     ]
 
 
-def _group_row(one: "GroupLag") -> dict[str, object]:
+def _group_row(one: GroupLag) -> dict[str, object]:
     trend = one.trend
     catch_up = None if trend is None or trend.catch_up_ms in (None, float("inf")) else trend.catch_up_ms
     return {
@@ -151,7 +148,7 @@ def _group_row(one: "GroupLag") -> dict[str, object]:
     }
 
 
-def _total_row(total: "Total") -> dict[str, object]:
+def _total_row(total: Total) -> dict[str, object]:
     return {
         "partitions": total.partitions,
         "uncommitted": total.uncommitted,
@@ -161,7 +158,7 @@ def _total_row(total: "Total") -> dict[str, object]:
     }
 
 
-def print_standing(standing: "LagReport", by: By, *, only_with_lag: bool = False) -> None:
+def print_standing(standing: LagReport, by: By, *, only_with_lag: bool = False) -> None:
     """The table that was asked for, and the totals under it."""
     if not any(group.total.partitions for group in standing.groups):
         say("No group has committed an offset yet.")
@@ -176,7 +173,7 @@ def print_standing(standing: "LagReport", by: By, *, only_with_lag: bool = False
         _print_topics(standing, only_with_lag=only_with_lag)
 
 
-def _print_partitions(standing: "LagReport", *, only_with_lag: bool, has_history: bool) -> None:
+def _print_partitions(standing: LagReport, *, only_with_lag: bool, has_history: bool) -> None:
     shown = [one for group in standing.groups for one in _shown(group, only_with_lag=only_with_lag)]
     columns = [*_PLACES[:-1], Column("BEHIND"), *([Column("VERDICT")] if has_history else []), Column("NOTE")]
     cells = [
@@ -192,7 +189,7 @@ def _print_partitions(standing: "LagReport", *, only_with_lag: bool, has_history
         print_table(columns, cells)
 
 
-def _print_totals(standing: "LagReport") -> None:
+def _print_totals(standing: LagReport) -> None:
     for one in standing.groups:
         if not one.total.partitions:
             continue
@@ -207,7 +204,7 @@ def _print_totals(standing: "LagReport") -> None:
         write_line(f"All groups: {count(standing.total.records, 'record')} behind in total.")
 
 
-def _trend_text(one: "GroupLag") -> str:
+def _trend_text(one: GroupLag) -> str:
     trend = one.trend
     if trend is None or trend.in_per_s is None:
         return ""
@@ -224,7 +221,7 @@ def rate_text(per_s: float | None) -> str:
     return f"{per_s:,.0f}/s" if per_s >= 10 or per_s == 0 else f"{per_s:.2g}/s"
 
 
-def _print_groups(standing: "LagReport", *, only_with_lag: bool, has_history: bool) -> None:
+def _print_groups(standing: LagReport, *, only_with_lag: bool, has_history: bool) -> None:
     columns = [
         Column("GROUP"), Column("STATE"), Column("MEMBERS", True), Column("PARTITIONS", True), Column("LAG", True),
         Column("BEHIND"), Column("LOST", True),
@@ -255,7 +252,7 @@ def _print_groups(standing: "LagReport", *, only_with_lag: bool, has_history: bo
     write_line(f"All groups: {count(standing.total.records, 'record')} behind in total.")
 
 
-def _print_topics(standing: "LagReport", *, only_with_lag: bool) -> None:
+def _print_topics(standing: LagReport, *, only_with_lag: bool) -> None:
     cells = [
         (group.group.group, topic, total.partitions, total.records, age_text(age), total.lost, _total_note(total))
         for group, topic, total, age in _topics(standing)
@@ -270,40 +267,40 @@ def _print_topics(standing: "LagReport", *, only_with_lag: bool) -> None:
     write_line(f"All groups: {count(standing.total.records, 'record')} behind in total.")
 
 
-def _topics(standing: "LagReport") -> "Iterator[tuple[GroupLag, str, Total, Age]]":
+def _topics(standing: LagReport) -> Iterator[tuple[GroupLag, str, Total, Age]]:
     for group in standing.groups:
         name = group.group.group
         for topic in sorted({one.group_partition.partition.topic for one in group.partitions}):
             yield group, topic, standing.sample.total(name, topic), standing.ages.oldest(name, topic)
 
 
-def _shown(group: "GroupLag", *, only_with_lag: bool) -> "Iterator[PartitionLag]":
+def _shown(group: GroupLag, *, only_with_lag: bool) -> Iterator[PartitionLag]:
     for one in group.partitions:
         if not only_with_lag or one.group_partition.problem or (one.lag and (one.lag.records or one.lag.lost)):
             yield one
 
 
-def _is_wanted(total: "Total", *, only_with_lag: bool) -> bool:
+def _is_wanted(total: Total, *, only_with_lag: bool) -> bool:
     return not only_with_lag or bool(total.records or total.lost or total.unknown)
 
 
-def _note(one: "PartitionLag", *, with_evidence: bool = True) -> str:
+def _note(one: PartitionLag, *, with_evidence: bool = True) -> str:
     remarks = [note(one.group_partition), one.age.note, *_remarks(one.finding, with_evidence=with_evidence)]
     return "; ".join(remark for remark in remarks if remark)
 
 
-def _group_note(one: "GroupLag", *, with_evidence: bool = True) -> str:
+def _group_note(one: GroupLag, *, with_evidence: bool = True) -> str:
     remarks = [one.group.problem, _total_note(one.total), *_remarks(one.finding, with_evidence=with_evidence)]
     return "; ".join(remark for remark in remarks if remark)
 
 
-def _remarks(finding: "Finding | None", *, with_evidence: bool) -> list[str]:
+def _remarks(finding: Finding | None, *, with_evidence: bool) -> list[str]:
     if finding is None:
         return []
     return [finding.evidence if with_evidence and finding.verdict.is_bad else "", finding.note]
 
 
-def _total_note(total: "Total") -> str:
+def _total_note(total: Total) -> str:
     remarks = [
         f"{count(total.uncommitted, 'partition')} without a commit" if total.uncommitted else "",
         f"{count(total.unknown, 'partition')} could not be asked" if total.unknown else "",

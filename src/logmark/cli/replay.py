@@ -9,9 +9,14 @@ import typer
 
 from logmark.cli.clusters import Cluster, chosen_cluster, complete_context, complete_topic, on_cluster
 from logmark.cli.options import OutputFormat, Yes
+from logmark.cli.replay_session import Session, print_runs
 from logmark.cli.tables import say
 from logmark.cli.topics import check_topic_name
 from logmark.errors import UserError
+from logmark.offsets.bounded_replay.copy_headers import ORIGINAL_TOPIC_HEADERS
+from logmark.offsets.bounded_replay.rate import Rate, parse_rate
+from logmark.offsets.bounded_replay.runs import ReplayRequest, RunStore, check_run_id
+from logmark.offsets.user_files import state_folder
 
 
 class Timestamp(StrEnum):
@@ -190,11 +195,6 @@ def replay(
     ] = OutputFormat.TABLE,
 ) -> None:
     """Shows a range of a topic, or copies it to another topic; live consumer groups are not affected."""
-    from logmark.cli.replay_session import Session, print_runs
-    from logmark.offsets.bounded_replay.copy_headers import ORIGINAL_TOPIC_HEADERS
-    from logmark.offsets.bounded_replay.rate import Rate, parse_rate
-    from logmark.offsets.bounded_replay.runs import ReplayRequest, RunStore, check_run_id
-    from logmark.offsets.user_files import state_folder
 
     store = RunStore(state_folder() / "replays")
     if runs:

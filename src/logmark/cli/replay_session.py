@@ -9,10 +9,20 @@ from dataclasses import replace
 import typer
 
 from logmark.cli.clusters import Cluster
-from logmark.cli.consume import as_text
 from logmark.cli.options import OutputFormat
 from logmark.cli.progress import bar
-from logmark.cli.tables import Column, confirm, count, counted, json_line, print_json, print_table, say, write_line
+from logmark.cli.tables import (
+    Column,
+    confirm,
+    count,
+    counted,
+    json_line,
+    json_text,
+    print_json,
+    print_table,
+    say,
+    write_line,
+)
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.escaping import escape
@@ -427,9 +437,9 @@ def _json_line(place: TopicPartition, record: Record) -> str:
         "partition": place.partition,
         "offset": record.offset,
         "timestamp_ms": record.timestamp_ms,
-        "key": as_text(record.key),
-        "value": as_text(record.value),
-        "headers": [[name.decode("utf-8", "replace"), as_text(content)] for name, content in record.headers],
+        "key": json_text(record.key),
+        "value": json_text(record.value),
+        "headers": [[name.decode("utf-8", "replace"), json_text(content)] for name, content in record.headers],
     }
     return json_line(found) + "\n"
 

@@ -3,6 +3,7 @@
 Everything that a command writes for people passes through here, where control characters become visible escapes.
 """
 
+import base64
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -45,6 +46,7 @@ def confirm(question: str) -> bool:
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> None:
     """Writes a table; a missing value is a dash, and a last column without any text is left out."""
+    # Not at the top: `logmark serve` and JSON output need no tables.
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -87,3 +89,13 @@ def place(committed: int | None) -> str:
     if committed == 0:
         return "committed 0 (nothing processed)"
     return f"committed {committed} (last processed {committed - 1})"
+
+
+def json_text(data: bytes | None) -> str | dict[str, str] | None:
+    """Return bytes for JSON: text as it is, and what is no UTF-8 as {"base64": ...}."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}

@@ -1,23 +1,20 @@
 """Checkpoints and their moves as people and programs read them."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from logmark.cli.lagtables import age_fields, age_text, note, row
 from logmark.cli.offsets.showing import plan_fields, print_plan
 from logmark.cli.tables import Column, count, place, print_table, say, write_line
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from logmark.names import TopicPartition
-    from logmark.offsets.journal.changes import Change
-    from logmark.offsets.spark_checkpoints.rewind import Rewind
-    from logmark.offsets.spark_checkpoints.view import BatchView, CheckpointView
+from logmark.names import TopicPartition
+from logmark.offsets.journal.changes import Change
+from logmark.offsets.spark_checkpoints.rewind import Rewind
+from logmark.offsets.spark_checkpoints.view import BatchView, CheckpointView
+from logmark.offsets.times import format_time
 
 _PARTITIONS_SHOWN = 8
 
 
-def print_view(view: "CheckpointView") -> None:
+def print_view(view: CheckpointView) -> None:
     """Writes where a query stands, how far it is behind, and its last batches."""
     checkpoint = view.checkpoint
     write_line(f"Query {checkpoint.query_id or 'without an id'}, checkpoint {checkpoint.url}")
@@ -53,7 +50,7 @@ def print_view(view: "CheckpointView") -> None:
     _say_what_stands_in_the_way(view)
 
 
-def _batch_cells(view: "BatchView") -> tuple[object, ...]:
+def _batch_cells(view: BatchView) -> tuple[object, ...]:
     batch = view.batch
     added = f"added by change {view.change.id} of {view.change.who}" if view.change else ""
     return (
@@ -62,13 +59,13 @@ def _batch_cells(view: "BatchView") -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _offsets_text(offsets: "Mapping[TopicPartition, int]") -> str:
+def _offsets_text(offsets: Mapping[TopicPartition, int]) -> str:
     if len(offsets) > _PARTITIONS_SHOWN:
         return f"{len(offsets)} partitions"
     return " ".join(f"{one}:{offset}" for one, offset in sorted(offsets.items()))
 
 
-def _say_what_stands_in_the_way(view: "CheckpointView") -> None:
+def _say_what_stands_in_the_way(view: CheckpointView) -> None:
     checkpoint = view.checkpoint
     if checkpoint.unfinished is not None:
         say(
@@ -82,7 +79,7 @@ def _say_what_stands_in_the_way(view: "CheckpointView") -> None:
         say("The query keeps state, and cannot be moved.")
 
 
-def view_fields(view: "CheckpointView") -> dict[str, object]:
+def view_fields(view: CheckpointView) -> dict[str, object]:
     """Everything that is known of a checkpoint."""
     checkpoint = view.checkpoint
     return {
@@ -119,7 +116,7 @@ def view_fields(view: "CheckpointView") -> dict[str, object]:
     }  # fmt: skip
 
 
-def print_rewind(rewind: "Rewind") -> None:
+def print_rewind(rewind: Rewind) -> None:
     """Writes the plan of a move, and the batch that makes it."""
     print_plan(rewind.plan, of="the query of")
     write_line(
@@ -128,7 +125,7 @@ def print_rewind(rewind: "Rewind") -> None:
     )
 
 
-def rewind_fields(rewind: "Rewind", change: "Change | None") -> dict[str, object]:
+def rewind_fields(rewind: Rewind, change: Change | None) -> dict[str, object]:
     """The plan of a move with everything that is known about it, and the change that it has become."""
     fields = plan_fields(rewind.plan, None)
     group_only = ("group", "creates_group", "repeats", "overwritten_by", "picked_up_by")
@@ -142,7 +139,7 @@ def rewind_fields(rewind: "Rewind", change: "Change | None") -> dict[str, object
     }
 
 
-def _nested(offsets: "Mapping[TopicPartition, int]") -> dict[str, dict[str, int]]:
+def _nested(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for one, offset in sorted(offsets.items()):
         found.setdefault(one.topic, {})[str(one.partition)] = offset
@@ -150,6 +147,5 @@ def _nested(offsets: "Mapping[TopicPartition, int]") -> dict[str, dict[str, int]
 
 
 def _moment(timestamp_ms: int | None) -> str | None:
-    from logmark.offsets.times import format_time
 
     return format_time(timestamp_ms) if timestamp_ms else None

@@ -1,6 +1,7 @@
 """`logmark offsets journal`: where changes are written down."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from dataclasses import replace
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -9,9 +10,15 @@ from logmark.cli.offsets.acting import ask
 from logmark.cli.offsets.app import WithOptionalValues, app
 from logmark.cli.options import Yes, example
 from logmark.cli.tables import count, counted, say, write_line
-
-if TYPE_CHECKING:
-    from logmark.client.client import Client
+from logmark.client.client import Client
+from logmark.offsets.journal.file_journal import FileJournal
+from logmark.offsets.journal.journal import open_journal, save_journal_topic_name
+from logmark.offsets.journal.topic_journal import (
+    TopicJournal,
+    check_journal_topic,
+    create_journal_topic,
+    plan_journal_topic,
+)
 
 _DEFAULT = "__logmark_journal"
 
@@ -44,7 +51,6 @@ def journal(
     yes: Yes = False,
 ) -> None:
     """Says where the journal of this cluster is, or moves it into a topic of the cluster."""
-    from logmark.offsets.journal.journal import open_journal
 
     with cluster.connect() as client:
         if topic is not None:
@@ -55,17 +61,7 @@ def journal(
     write_line(f"The journal of this cluster is {found.location}; it has {count(number, 'change')}.")
 
 
-def _move(client: "Client", topic: str, replication_factor: int | None, *, yes: bool) -> None:
-    from dataclasses import replace
-
-    from logmark.offsets.journal.file_journal import FileJournal
-    from logmark.offsets.journal.journal import save_journal_topic_name
-    from logmark.offsets.journal.topic_journal import (
-        TopicJournal,
-        check_journal_topic,
-        create_journal_topic,
-        plan_journal_topic,
-    )
+def _move(client: Client, topic: str, replication_factor: int | None, *, yes: bool) -> None:
 
     if topic in client.metadata([topic]).topics:
         check_journal_topic(client, topic)

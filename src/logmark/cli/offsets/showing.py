@@ -1,18 +1,16 @@
 """Plans and changes as people and programs read them."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from logmark.cli.tables import Column, count, place, print_table, say, write_line
+from logmark.client.answers import Committed
+from logmark.offsets.journal.changes import Change
+from logmark.offsets.reset.executor import AppliedReset
+from logmark.offsets.reset.plan import PartitionMove, ResetPlan
+from logmark.offsets.times import format_time
 
-if TYPE_CHECKING:
-    from logmark.client.answers import Committed
-    from logmark.offsets.journal.changes import Change
-    from logmark.offsets.reset.executor import AppliedReset
-    from logmark.offsets.reset.plan import PartitionMove, ResetPlan
 
-
-def print_plan(plan: "ResetPlan", *, of: str = "group") -> None:
+def print_plan(plan: ResetPlan, *, of: str = "group") -> None:
     """Writes the plan as a table, its totals, and what must be known before anybody agrees."""
     what = f"{', ' if plan.how else ''}{plan.how}"
     write_line(f"Plan for {of} {plan.group}{' (a new group)' if plan.creates_group else ''}{what}:")
@@ -29,7 +27,7 @@ def print_plan(plan: "ResetPlan", *, of: str = "group") -> None:
         say(warning)
 
 
-def _row(move: "PartitionMove", *, has_spans: bool) -> Sequence[object]:
+def _row(move: PartitionMove, *, has_spans: bool) -> Sequence[object]:
     span = move.span
     bound = "<= " if span is not None and span.is_upper_bound else ""
     cells: list[object] = [
@@ -50,7 +48,7 @@ def _row(move: "PartitionMove", *, has_spans: bool) -> Sequence[object]:
     return [*cells, move.note or ("" if move.is_change else "stays")]
 
 
-def _total(plan: "ResetPlan") -> str:
+def _total(plan: ResetPlan) -> str:
     bound = "at most " if plan.is_upper_bound else ""
     parts = [f"{bound}{count(plan.read_again, 'record')} to read again", f"{count(plan.skipped, 'record')} skipped"]
     if plan.size_bytes is not None:
@@ -59,7 +57,6 @@ def _total(plan: "ResetPlan") -> str:
 
 
 def _moment(timestamp_ms: int | None) -> str | None:
-    from logmark.offsets.times import format_time
 
     return None if timestamp_ms is None else format_time(timestamp_ms)
 
@@ -74,7 +71,7 @@ def show_bytes(size: int) -> str:
     return f"{round(amount)} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
 
 
-def plan_fields(plan: "ResetPlan", applied: "AppliedReset | None") -> dict[str, object]:
+def plan_fields(plan: ResetPlan, applied: AppliedReset | None) -> dict[str, object]:
     """The plan with everything that is known about it, and the change that it has become."""
     return {
         "group": plan.group,
@@ -96,7 +93,7 @@ def plan_fields(plan: "ResetPlan", applied: "AppliedReset | None") -> dict[str, 
     }
 
 
-def _move_fields(move: "PartitionMove") -> dict[str, object]:
+def _move_fields(move: PartitionMove) -> dict[str, object]:
     span = move.span
     return {
         "topic": move.partition.topic,
@@ -118,9 +115,8 @@ def _move_fields(move: "PartitionMove") -> dict[str, object]:
     }
 
 
-def print_changes(changes: "Sequence[Change]") -> None:
+def print_changes(changes: Sequence[Change]) -> None:
     """Writes a table of changes."""
-    from logmark.offsets.times import format_time
 
     print_table(
         [
@@ -137,9 +133,8 @@ def print_changes(changes: "Sequence[Change]") -> None:
     )  # fmt: skip
 
 
-def print_change(change: "Change") -> None:
+def print_change(change: Change) -> None:
     """Writes everything that the journal has of a change."""
-    from logmark.offsets.times import format_time
 
     write_line(f"Change {change.id}: {change.action} of {change.subject} {change.name}, {change.state}")
     lines = [
@@ -166,5 +161,5 @@ def print_change(change: "Change") -> None:
     )  # fmt: skip
 
 
-def _committed(committed: "Committed | None") -> str:
+def _committed(committed: Committed | None) -> str:
     return place(committed.offset if committed else None)

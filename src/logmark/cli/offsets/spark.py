@@ -1,7 +1,8 @@
 """`logmark offsets spark`: the place of a query on Spark's own Kafka connector, shown, moved, or given to a group."""
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import replace
+from typing import Annotated
 
 import typer
 
@@ -12,15 +13,23 @@ from logmark.cli.offsets.checkpoints import print_rewind, print_view, rewind_fie
 from logmark.cli.offsets.showing import print_change
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.tables import print_json, say
+from logmark.client.client import Client
 from logmark.errors import UserError
-
-if TYPE_CHECKING:
-    from logmark.client.client import Client
-    from logmark.offsets.journal.changes import Change
-    from logmark.offsets.journal.journal import Journal
-    from logmark.offsets.reset.targets import Target
-    from logmark.offsets.spark_checkpoints.folder import Folder
-    from logmark.offsets.spark_checkpoints.rewind import Rewind
+from logmark.offsets.journal.changes import Change
+from logmark.offsets.journal.file_journal import FileJournal
+from logmark.offsets.journal.journal import Journal, open_journal
+from logmark.offsets.reset import targets
+from logmark.offsets.reset.planner import parse_topic_selection
+from logmark.offsets.reset.preview import add_preview
+from logmark.offsets.reset.targets import Target
+from logmark.offsets.spark_checkpoints.checkpoint import read_checkpoint
+from logmark.offsets.spark_checkpoints.folder import Folder, open_folder
+from logmark.offsets.spark_checkpoints.group_seed import plan_group_seed
+from logmark.offsets.spark_checkpoints.rewind import Rewind, apply_rewind, complete_rewind, plan_rewind, start_of_batch
+from logmark.offsets.spark_checkpoints.sinks import parse_sink
+from logmark.offsets.spark_checkpoints.undo import apply_rewind_undo, plan_rewind_undo
+from logmark.offsets.spark_checkpoints.view import view_checkpoint, view_without_cluster
+from logmark.offsets.times import parse_duration, parse_time
 
 _EXAMPLES = example(
     "logmark offsets spark /data/checkpoints/clicks",
@@ -89,7 +98,6 @@ def spark(
     Without a target it changes nothing. A target moves the query by a batch that is added to its checkpoint; none is
     ever edited, the change is journaled, and `logmark offsets undo` takes it back.
     """
-    from logmark.offsets.spark_checkpoints.folder import open_folder
 
     folder = open_folder(checkpoint)
     target = _target(
@@ -132,8 +140,8 @@ class Mover:
 
     def move(
         self,
-        folder: "Folder",
-        target: "Target",
+        folder: Folder,
+        target: Target,
         *,
         topic: list[str] | None,
         sink: str | None,
@@ -141,10 +149,6 @@ class Mover:
         is_stopped: bool,
     ) -> None:
         """Plans a move of a query, shows it, asks, and adds the batch."""
-        from logmark.offsets.journal.journal import open_journal
-        from logmark.offsets.reset.planner import parse_topic_selection
-        from logmark.offsets.spark_checkpoints.rewind import apply_rewind, plan_rewind
-        from logmark.offsets.spark_checkpoints.sinks import parse_sink
 
         with self._cluster.connect() as client:
             journal = open_journal(client)
@@ -168,11 +172,8 @@ class Mover:
                     ),
                 )
 
-    def undo(self, client: "Client", journal: "Journal", change: "Change", *, force: bool) -> None:
+    def undo(self, client: Client, journal: Journal, change: Change, *, force: bool) -> None:
         """Takes a journaled move back, by one more batch."""
-        from logmark.offsets.spark_checkpoints.folder import open_folder
-        from logmark.offsets.spark_checkpoints.rewind import complete_rewind
-        from logmark.offsets.spark_checkpoints.undo import apply_rewind_undo, plan_rewind_undo
 
         folder = open_folder(change.name)
         rewind = plan_rewind_undo(client, folder, change, force=force, now_ms=_now_ms())
@@ -187,10 +188,8 @@ class Mover:
             )
             self._tell(rewind, done)
 
-    def finish(self, journal: "Journal", change: "Change") -> None:
+    def finish(self, journal: Journal, change: Change) -> None:
         """Brings an interrupted move to its end."""
-        from logmark.offsets.spark_checkpoints.folder import open_folder
-        from logmark.offsets.spark_checkpoints.rewind import complete_rewind
 
         if self._output is OutputFormat.TABLE:
             print_change(change)
@@ -206,11 +205,8 @@ class Mover:
         say(f"Nothing to do: the change {change.id} was interrupted before it changed anything.")
         raise typer.Exit(NOTHING_TO_DO)
 
-    def _is_agreed(self, client: "Client", rewind: "Rewind") -> bool:
+    def _is_agreed(self, client: Client, rewind: Rewind) -> bool:
         """Shows the plan and asks; false for a dry run. Leaves with exit code 3 where it would change nothing."""
-        from dataclasses import replace
-
-        from logmark.offsets.reset.preview import add_preview
 
         shown = replace(rewind, plan=add_preview(client, rewind.plan))
         if self._output is OutputFormat.TABLE:
@@ -227,7 +223,7 @@ class Mover:
             ask("Is the query stopped, and shall this batch be added to its checkpoint?")
         return True
 
-    def _tell(self, rewind: "Rewind", change: "Change") -> None:
+    def _tell(self, rewind: Rewind, change: Change) -> None:
         if self._output is OutputFormat.JSON:
             print_json(rewind_fields(rewind, change))
         say(
@@ -236,11 +232,7 @@ class Mover:
         )
 
 
-def _show(cluster: Cluster, folder: "Folder", *, batches: int, is_alone: bool, output: OutputFormat) -> None:
-    from logmark.offsets.journal.file_journal import FileJournal
-    from logmark.offsets.journal.journal import open_journal
-    from logmark.offsets.spark_checkpoints.checkpoint import read_checkpoint
-    from logmark.offsets.spark_checkpoints.view import view_checkpoint, view_without_cluster
+def _show(cluster: Cluster, folder: Folder, *, batches: int, is_alone: bool, output: OutputFormat) -> None:
 
     checkpoint = read_checkpoint(folder, batches=batches)
     if is_alone:
@@ -256,11 +248,8 @@ def _show(cluster: Cluster, folder: "Folder", *, batches: int, is_alone: bool, o
 
 
 def _seed(
-    cluster: Cluster, folder: "Folder", group: str, act: Act, *, topic: list[str] | None, clamp: bool, is_stopped: bool
+    cluster: Cluster, folder: Folder, group: str, act: Act, *, topic: list[str] | None, clamp: bool, is_stopped: bool
 ) -> None:
-    from logmark.offsets.journal.journal import open_journal
-    from logmark.offsets.reset.planner import parse_topic_selection
-    from logmark.offsets.spark_checkpoints.group_seed import plan_group_seed
 
     with cluster.connect() as client:
         with spinner("Looking at the checkpoint, the group and their logs"):
@@ -280,12 +269,9 @@ def _seed(
 
 
 def _target(
-    folder: "Folder", *, to_earliest: bool, to_latest: bool, to_offset: int | None, to_datetime: str | None,
+    folder: Folder, *, to_earliest: bool, to_latest: bool, to_offset: int | None, to_datetime: str | None,
     by_duration: str | None, shift_by: int | None, before_batch: int | None,
-) -> "Target | None":  # fmt: skip
-    from logmark.offsets.reset import targets
-    from logmark.offsets.spark_checkpoints.rewind import start_of_batch
-    from logmark.offsets.times import parse_duration, parse_time
+) -> Target | None:  # fmt: skip
 
     chosen: list[targets.Target] = []
     if to_earliest:
