@@ -2,14 +2,15 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from logmark.cli.board import Board, JsonLines
 from logmark.cli.clusters import Cluster, complete_group, complete_topic, on_cluster
-from logmark.cli.lagtables import By, print_standing, rows
+from logmark.cli.lag_board import Board, JsonLines
+from logmark.cli.lag_tables import print_lag_report
 from logmark.cli.options import Output, OutputFormat
 from logmark.cli.plots import draw_lag
 from logmark.cli.tables import print_json, say
@@ -22,6 +23,7 @@ from logmark.offsets.lag.annotations import Annotation, annotations_from_changes
 from logmark.offsets.lag.history import History, Tier, default_history_path, open_history
 from logmark.offsets.lag.report import build_lag_report
 from logmark.offsets.lag.sample import Sample, add_uncommitted_partitions, is_pattern, matches, take_sample
+from logmark.offsets.lag.views import LagLevel, view_lag
 from logmark.offsets.suggestions import unknown_group, unknown_topic
 from logmark.offsets.times import parse_duration, parse_time
 
@@ -52,7 +54,7 @@ def lag(
             "--topic", "-t", metavar="TOPIC", help="Only these topics; wildcards too.", autocompletion=complete_topic
         ),
     ] = None,
-    by: Annotated[By, typer.Option("--by", help="What one line is about.")] = By.PARTITION,
+    by: Annotated[LagLevel, typer.Option("--by", help="What one line is about.")] = LagLevel.PARTITION,
     only_with_lag: Annotated[bool, typer.Option("--only-with-lag", help="Leave out what is caught up.")] = False,
     read_committed: Annotated[
         bool, typer.Option("--read-committed", help="Count up to the last stable offset, as such readers see it.")
@@ -104,7 +106,7 @@ class _Looker:
         self._keep = keep
         self._read_committed = read_committed
 
-    def look(self, by: By, output: OutputFormat, *, only_with_lag: bool) -> None:
+    def look(self, by: LagLevel, output: OutputFormat, *, only_with_lag: bool) -> None:
         """One sample, written once."""
 
         sample = self._sample()
@@ -117,11 +119,11 @@ class _Looker:
                 history.add(sample)
         _say_problems(shown)
         if output is OutputFormat.JSON:
-            print_json(rows(standing, by, only_with_lag=only_with_lag))
+            print_json([asdict(one) for one in view_lag(standing, by, only_with_lag=only_with_lag)])
         else:
-            print_standing(standing, by, only_with_lag=only_with_lag)
+            print_lag_report(standing, by, only_with_lag=only_with_lag)
 
-    def watch(self, every: str, by: By, output: OutputFormat, *, only_with_lag: bool) -> None:
+    def watch(self, every: str, by: LagLevel, output: OutputFormat, *, only_with_lag: bool) -> None:
         """One sample after the other, until Ctrl-C."""
 
         pause_s = parse_duration(every if not every.isdecimal() else f"{every}s") / 1000

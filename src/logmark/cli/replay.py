@@ -9,7 +9,7 @@ import typer
 
 from logmark.cli.clusters import Cluster, chosen_cluster, complete_context, complete_topic, on_cluster
 from logmark.cli.options import OutputFormat, Yes
-from logmark.cli.replay_session import Session, print_runs
+from logmark.cli.replay_command import Session, print_runs
 from logmark.cli.tables import say
 from logmark.cli.topics import check_topic_name
 from logmark.errors import UserError

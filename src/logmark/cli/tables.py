@@ -82,13 +82,11 @@ def counted(number: int, noun: str) -> str:
     return f"{count(number, noun)} {'was' if number == 1 else 'were'}"
 
 
-def place(committed: int | None) -> str:
-    """A group's place in both ways in which texts say committed."""
+def offset_cells(committed: int | None) -> tuple[object, object]:
+    """Return the cells COMMITTED (the next offset to read) and LAST PROCESSED; what is not there is said in words."""
     if committed is None:
-        return "nothing committed"
-    if committed == 0:
-        return "committed 0 (nothing processed)"
-    return f"committed {committed} (last processed {committed - 1})"
+        return "nothing committed", None
+    return committed, committed - 1 if committed else "nothing"
 
 
 def json_text(data: bytes | None) -> str | dict[str, str] | None:

@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar
 import typer
 
 from logmark.cli.clusters import Cluster, on_cluster
-from logmark.cli.offsets.acting import ask
 from logmark.cli.offsets.app import WithOptionalValues, app
+from logmark.cli.offsets.plan_command import ask
 from logmark.cli.options import Yes, example
 from logmark.cli.tables import count, counted, say, write_line
 from logmark.client.client import Client

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from logmark.cli.clusters import Cluster, complete_group, on_cluster
-from logmark.cli.offsets.acting import Act, spinner, wait_empty
 from logmark.cli.offsets.app import AllTopics, DryRun, Group, Reason, Topic, WaitEmpty, WithOptionalValues, app
-from logmark.cli.offsets.files import read_text
+from logmark.cli.offsets.export_import import read_text
+from logmark.cli.offsets.plan_command import Act, spinner, wait_empty
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.progress import bar
 from logmark.client.client import Client

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from logmark.cli.clusters import Cluster, complete_group, on_cluster
-from logmark.cli.offsets.acting import NOTHING_TO_DO, Act, ask, spinner
 from logmark.cli.offsets.app import DryRun, Reason, Topic, app
-from logmark.cli.offsets.checkpoints import print_rewind, print_view, rewind_fields, view_fields
-from logmark.cli.offsets.showing import print_change
+from logmark.cli.offsets.checkpoint_tables import print_rewind, print_view
+from logmark.cli.offsets.plan_command import NOTHING_TO_DO, Act, ask, spinner
+from logmark.cli.offsets.plan_tables import print_change
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.tables import print_json, say
 from logmark.client.client import Client
@@ -25,6 +25,7 @@ from logmark.offsets.reset.targets import Target
 from logmark.offsets.spark_checkpoints.checkpoint import read_checkpoint
 from logmark.offsets.spark_checkpoints.folder import Folder, open_folder
 from logmark.offsets.spark_checkpoints.group_seed import plan_group_seed
+from logmark.offsets.spark_checkpoints.json_views import checkpoint_json, rewind_json
 from logmark.offsets.spark_checkpoints.rewind import Rewind, apply_rewind, complete_rewind, plan_rewind, start_of_batch
 from logmark.offsets.spark_checkpoints.sinks import parse_sink
 from logmark.offsets.spark_checkpoints.undo import apply_rewind_undo, plan_rewind_undo
@@ -212,7 +213,7 @@ class Mover:
         if self._output is OutputFormat.TABLE:
             print_rewind(shown)
         elif self._dry_run or not rewind.plan.changes:
-            print_json(rewind_fields(shown, None))
+            print_json(rewind_json(shown, None))
         if not rewind.plan.changes:
             say("Nothing to do: the query stands there already.")
             raise typer.Exit(NOTHING_TO_DO)
@@ -225,7 +226,7 @@ class Mover:
 
     def _tell(self, rewind: Rewind, change: Change) -> None:
         if self._output is OutputFormat.JSON:
-            print_json(rewind_fields(rewind, change))
+            print_json(rewind_json(rewind, change))
         say(
             f"Done: batch {rewind.addition.id} was added, and the query goes on from there when it is started. "
             f"To take it back: logmark offsets undo {change.id}"
@@ -242,7 +243,7 @@ def _show(cluster: Cluster, folder: Folder, *, batches: int, is_alone: bool, out
             changes = open_journal(client).changes(name=folder.url)
             view = view_checkpoint(client, checkpoint, changes, now_ms=_now_ms())
     if output is OutputFormat.JSON:
-        print_json(view_fields(view))
+        print_json(checkpoint_json(view))
     else:
         print_view(view)
 

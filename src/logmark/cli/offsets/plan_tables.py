@@ -1,11 +1,10 @@
-"""Plans and changes as people and programs read them."""
+"""Plans and changes as tables for people."""
 
 from collections.abc import Sequence
 
-from logmark.cli.tables import Column, count, place, print_table, say, write_line
+from logmark.cli.tables import Column, count, offset_cells, print_table, say, write_line
 from logmark.client.answers import Committed
 from logmark.offsets.journal.changes import Change
-from logmark.offsets.reset.executor import AppliedReset
 from logmark.offsets.reset.plan import PartitionMove, ResetPlan
 from logmark.offsets.times import format_time
 
@@ -15,8 +14,8 @@ def print_plan(plan: ResetPlan, *, of: str = "group") -> None:
     what = f"{', ' if plan.how else ''}{plan.how}"
     write_line(f"Plan for {of} {plan.group}{' (a new group)' if plan.creates_group else ''}{what}:")
     columns = [
-        Column("TOPIC"), Column("PARTITION", True), Column("COMMITTED"), Column("NEW", True),
-        Column("READ AGAIN", True), Column("SKIPPED", True), Column("LAG AFTER", True),
+        Column("TOPIC"), Column("PARTITION", True), Column("COMMITTED", True), Column("LAST PROCESSED", True),
+        Column("NEW", True), Column("READ AGAIN", True), Column("SKIPPED", True), Column("LAG AFTER", True),
     ]  # fmt: skip
     has_spans = any(move.span is not None for move in plan.moves)
     if has_spans:
@@ -33,7 +32,7 @@ def _row(move: PartitionMove, *, has_spans: bool) -> Sequence[object]:
     cells: list[object] = [
         move.partition.topic,
         move.partition.partition,
-        place(move.committed.offset if move.committed else None),
+        *offset_cells(move.committed.offset if move.committed else None),
         "nothing" if move.to is None else move.to,
         f"{bound if move.read_again else ''}{move.read_again}",
         f"{bound if move.skipped else ''}{move.skipped}",
@@ -41,9 +40,9 @@ def _row(move: PartitionMove, *, has_spans: bool) -> Sequence[object]:
     ]
     if has_spans:
         cells += [
-            _moment(span.first_ms if span else None),
-            _moment(span.last_ms if span else None),
-            None if span is None or span.size_bytes is None else show_bytes(span.size_bytes),
+            _format_time(span.first_ms if span else None),
+            _format_time(span.last_ms if span else None),
+            None if span is None or span.size_bytes is None else format_bytes(span.size_bytes),
         ]
     return [*cells, move.note or ("" if move.is_change else "stays")]
 
@@ -52,16 +51,15 @@ def _total(plan: ResetPlan) -> str:
     bound = "at most " if plan.is_upper_bound else ""
     parts = [f"{bound}{count(plan.read_again, 'record')} to read again", f"{count(plan.skipped, 'record')} skipped"]
     if plan.size_bytes is not None:
-        parts.append(f"about {show_bytes(plan.size_bytes)}")
+        parts.append(f"about {format_bytes(plan.size_bytes)}")
     return f"In total: {', '.join(parts)}."
 
 
-def _moment(timestamp_ms: int | None) -> str | None:
-
+def _format_time(timestamp_ms: int | None) -> str | None:
     return None if timestamp_ms is None else format_time(timestamp_ms)
 
 
-def show_bytes(size: int) -> str:
+def format_bytes(size: int) -> str:
     """A size in the largest unit that leaves a number above one."""
     amount, unit = float(size), "B"
     for following in ("kB", "MB", "GB", "TB"):
@@ -69,50 +67,6 @@ def show_bytes(size: int) -> str:
             break
         amount, unit = amount / 1000, following
     return f"{round(amount)} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
-
-
-def plan_fields(plan: ResetPlan, applied: AppliedReset | None) -> dict[str, object]:
-    """The plan with everything that is known about it, and the change that it has become."""
-    return {
-        "group": plan.group,
-        "action": plan.action,
-        "how": plan.how,
-        "creates_group": plan.creates_group,
-        "undoes": plan.undoes,
-        "read_again": plan.read_again,
-        "skipped": plan.skipped,
-        "is_upper_bound": plan.is_upper_bound,
-        "size_bytes_about": plan.size_bytes,
-        "warnings": list(plan.warnings),
-        "moves": [_move_fields(move) for move in plan.moves],
-        "applied": applied is not None,
-        "change": applied.change.id if applied else None,
-        "repeats": applied.repeats if applied else None,
-        "overwritten_by": (applied.overwritten_by or None) if applied else None,
-        "picked_up_by": (applied.picked_up_by or None) if applied else None,
-    }
-
-
-def _move_fields(move: PartitionMove) -> dict[str, object]:
-    span = move.span
-    return {
-        "topic": move.partition.topic,
-        "partition": move.partition.partition,
-        "from": move.committed.offset if move.committed else None,
-        "last_processed": move.committed.offset - 1 if move.committed and move.committed.offset else None,
-        "to": move.to,
-        "start": move.start,
-        "end": move.end,
-        "read_again": move.read_again,
-        "skipped": move.skipped,
-        "lag_after": move.lag_after,
-        "first_record": _moment(span.first_ms if span else None),
-        "last_record": _moment(span.last_ms if span else None),
-        "size_bytes_about": span.size_bytes if span else None,
-        "is_upper_bound": span.is_upper_bound if span else False,
-        "is_change": move.is_change,
-        "note": move.note,
-    }
 
 
 def print_changes(changes: Sequence[Change]) -> None:
@@ -147,8 +101,8 @@ def print_change(change: Change) -> None:
             write_line(f"  {name:<8} {value}")
     print_table(
         [
-            Column("TOPIC"), Column("PARTITION", True), Column("BEFORE"), Column("AFTER"),
-            Column("EPOCH BEFORE", True), Column("METADATA BEFORE"),
+            Column("TOPIC"), Column("PARTITION", True), Column("COMMITTED BEFORE", True),
+            Column("COMMITTED AFTER", True), Column("EPOCH BEFORE", True), Column("METADATA BEFORE"),
         ],
         [
             (
@@ -162,4 +116,4 @@ def print_change(change: Change) -> None:
 
 
 def _committed(committed: Committed | None) -> str:
-    return place(committed.offset if committed else None)
+    return "nothing committed" if committed is None else str(committed.offset)

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from logmark.cli.clusters import Cluster, complete_group, on_cluster
-from logmark.cli.offsets.acting import Act, wait_empty
 from logmark.cli.offsets.app import DryRun, Force, Reason, WaitEmpty, WithOptionalValues, app
-from logmark.cli.offsets.showing import print_change, print_changes
+from logmark.cli.offsets.plan_command import Act, wait_empty
+from logmark.cli.offsets.plan_tables import print_change, print_changes
 from logmark.cli.offsets.spark import Mover
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.tables import print_json, say

@@ -41,6 +41,7 @@ from logmark.offsets.bounded_replay.plan import (
 from logmark.offsets.bounded_replay.range_reader import RangeCount, count_selected, range_times, read_selected
 from logmark.offsets.bounded_replay.rate import Rate
 from logmark.offsets.bounded_replay.runs import ReplayRequest, ReplayRun, RunStore
+from logmark.offsets.bounded_replay.views import range_json, run_json
 from logmark.offsets.times import format_time
 from logmark.wire.batches import Record
 
@@ -259,7 +260,7 @@ class Session:
     def _report(self, run: ReplayRun) -> None:
         request = run.request
         if self._output is OutputFormat.JSON:
-            print_json(_described(run))
+            print_json(run_json(run))
         else:
             write_line(
                 f"Copied {count(run.copied, 'record')} from {request.topic} to {request.target} (replay {run.id})."
@@ -286,28 +287,7 @@ class Session:
         self, request: ReplayRequest, sought: ReplayRanges, counts: Mapping[int, RangeCount], goal: TargetPlan | None
     ) -> None:
         if self._output is OutputFormat.JSON:
-            print_json(
-                [
-                    {
-                        "topic": request.topic,
-                        "partition": span.partition,
-                        "from": span.start,
-                        "to": span.stop,
-                        "records": (one := counts[span.partition]).records,
-                        "bytes": one.size_bytes,
-                        "first_timestamp_ms": one.first_ms,
-                        "last_timestamp_ms": one.last_ms,
-                        "not_selected": one.not_selected,
-                        "copied_before": one.hopped,
-                        "without_topic": one.unaddressed,
-                        "repeated_letters": one.repeated,
-                        "letters_without_value": one.valueless,
-                        "topics": dict(one.topics),
-                        "note": span.note,
-                    }
-                    for span in sought.spans
-                ]
-            )
+            print_json([range_json(request.topic, span, counts[span.partition]) for span in sought.spans])
             return
         _print_heading(request, goal)
         print_table(
@@ -389,7 +369,7 @@ def print_runs(store: RunStore, output: OutputFormat) -> None:
     """Writes the runs that were begun from here, the newest last."""
     runs = store.runs()
     if output is OutputFormat.JSON:
-        print_json([_described(run) for run in runs])
+        print_json([run_json(run) for run in runs])
         return
     if not runs:
         say("No replay was begun from here.")
@@ -407,28 +387,6 @@ def print_runs(store: RunStore, output: OutputFormat) -> None:
             for run in runs
         ],
     )  # fmt: skip
-
-
-def _described(run: ReplayRun) -> dict[str, object]:
-    return {
-        "id": run.id,
-        "topic": run.request.topic,
-        "to": sorted(run.topics),
-        "started_ms": run.started_ms,
-        "updated_ms": run.updated_ms,
-        "finished": run.is_finished,
-        "copied": run.copied,
-        "not_selected": run.not_selected,
-        "copied_before": run.hopped,
-        "without_topic": run.unaddressed,
-        "repeated_letters": run.repeated,
-        "letters_without_value": run.valueless,
-        "expired": run.expired,
-        "partitions": [
-            {"partition": number, "from": one.start, "to": one.stop, "next": one.next, "copied": one.copied}
-            for number, one in sorted(run.sources.items())
-        ],
-    }
 
 
 def _json_line(place: TopicPartition, record: Record) -> str:

@@ -4,6 +4,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from logmark.cli.lagtables import By, age_text, print_standing, rate_text, rows
+from logmark.cli.lag_tables import format_age, format_rate, print_lag_report
 from logmark.cli.tables import count, json_line, say
 from logmark.errors import LogmarkError
 from logmark.escaping import escape
@@ -21,6 +22,7 @@ from logmark.offsets.lag.history import History
 from logmark.offsets.lag.report import GroupLag, LagReport
 from logmark.offsets.lag.sample import Sample
 from logmark.offsets.lag.verdicts import Verdict
+from logmark.offsets.lag.views import LagLevel, view_lag
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 24
@@ -76,12 +78,12 @@ class _Watcher(ABC):
 class JsonLines(_Watcher):
     """One line of JSON for each look, for programs."""
 
-    def __init__(self, by: By, only_with_lag: bool) -> None:
+    def __init__(self, by: LagLevel, only_with_lag: bool) -> None:
         self._by = by
         self._only_with_lag = only_with_lag
 
     def show(self, standing: LagReport, history: History) -> None:
-        found = rows(standing, self._by, only_with_lag=self._only_with_lag)
+        found = [asdict(one) for one in view_lag(standing, self._by, only_with_lag=self._only_with_lag)]
         line = {"at_ms": standing.sample.at_ms, "requests": standing.sample.requests, "rows": found}
         typer.echo(json_line(line))
         sys.stdout.flush()
@@ -110,7 +112,7 @@ class Board(_Watcher):
 
     def show(self, standing: LagReport, history: History) -> None:
         if self._live is None:
-            print_standing(standing, By.GROUP, only_with_lag=self._only_with_lag)
+            print_lag_report(standing, LagLevel.GROUP, only_with_lag=self._only_with_lag)
             return
         height = self._live.console.size.height
         groups = [one.group.group for one in standing.groups]
@@ -180,9 +182,9 @@ def _cells(one: GroupLag, sparks: dict[str, str]) -> Iterator[Any]:
     yield str(len(one.group.members))
     yield f"{one.total.records:,}"
     yield sparks.get(one.group.group, "")
-    yield age_text(one.age) or "-"
-    yield rate_text(trend.in_per_s if trend else None)
-    yield rate_text(trend.out_per_s if trend else None)
+    yield format_age(one.age) or "-"
+    yield format_rate(trend.in_per_s if trend else None)
+    yield format_rate(trend.out_per_s if trend else None)
     yield trend.catch_up if trend and trend.catch_up_ms is not None else "-"
     if finding is None:
         yield "-"

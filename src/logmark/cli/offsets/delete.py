@@ -3,8 +3,8 @@
 import typer
 
 from logmark.cli.clusters import Cluster, on_cluster
-from logmark.cli.offsets.acting import Act
 from logmark.cli.offsets.app import AllTopics, DryRun, Group, Reason, Topic, app
+from logmark.cli.offsets.plan_command import Act
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.offsets.reset.deletion import plan_deletion
 from logmark.offsets.reset.planner import parse_topic_selection

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from logmark.cli.clusters import Cluster, on_cluster
-from logmark.cli.offsets.acting import Act, spinner, wait_empty
 from logmark.cli.offsets.app import DryRun, Group, Reason, Topic, WaitEmpty, WithOptionalValues, app
+from logmark.cli.offsets.plan_command import Act, spinner, wait_empty
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.tables import count, say
 from logmark.errors import UserError

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from logmark.cli.clusters import Cluster
-from logmark.cli.offsets.showing import plan_fields, print_plan
+from logmark.cli.offsets.plan_tables import print_plan
 from logmark.cli.options import OutputFormat
 from logmark.cli.tables import confirm, print_json, say
 from logmark.client.client import Client
@@ -19,6 +19,7 @@ from logmark.offsets.journal.changes import Change
 from logmark.offsets.reset.executor import AppliedReset, apply_plan
 from logmark.offsets.reset.members import wait_until_empty
 from logmark.offsets.reset.plan import ResetPlan
+from logmark.offsets.reset.views import view_plan
 from logmark.offsets.times import parse_duration
 
 NOTHING_TO_DO = 3
@@ -98,7 +99,7 @@ class Act:
 
     def _write_json(self, plan: ResetPlan, applied: AppliedReset | None) -> None:
         if self._output is OutputFormat.JSON:
-            print_json(plan_fields(plan, applied))
+            print_json(view_plan(plan, applied).to_json())
 
 
 def ask(question: str) -> None:

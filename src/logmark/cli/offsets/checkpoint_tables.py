@@ -1,12 +1,12 @@
-"""Checkpoints and their moves as people and programs read them."""
+"""Spark checkpoints and plans that rewind them, as tables for people."""
 
 from collections.abc import Mapping
 
-from logmark.cli.lagtables import age_fields, age_text, note, row
-from logmark.cli.offsets.showing import plan_fields, print_plan
-from logmark.cli.tables import Column, count, place, print_table, say, write_line
+from logmark.cli.lag_tables import format_age
+from logmark.cli.offsets.plan_tables import print_plan
+from logmark.cli.tables import Column, count, offset_cells, print_table, say, write_line
 from logmark.names import TopicPartition
-from logmark.offsets.journal.changes import Change
+from logmark.offsets.lag.views import partition_note
 from logmark.offsets.spark_checkpoints.rewind import Rewind
 from logmark.offsets.spark_checkpoints.view import BatchView, CheckpointView
 from logmark.offsets.times import format_time
@@ -19,22 +19,23 @@ def print_view(view: CheckpointView) -> None:
     checkpoint = view.checkpoint
     write_line(f"Query {checkpoint.query_id or 'without an id'}, checkpoint {checkpoint.url}")
     columns = [
-        Column("TOPIC"), Column("PARTITION", True), Column("PLACE"), Column("START", True), Column("END", True),
-        Column("LAG", True), Column("BEHIND"), Column("NOTE"),
+        Column("TOPIC"), Column("PARTITION", True), Column("COMMITTED", True), Column("LAST PROCESSED", True),
+        Column("START", True), Column("END", True), Column("LAG", True), Column("BEHIND"), Column("NOTE"),
     ]  # fmt: skip
     print_table(
         columns,
         [
             (
-                one.partition.topic, one.partition.partition, place(one.committed.offset if one.committed else None),
+                one.partition.topic, one.partition.partition,
+                *offset_cells(one.committed.offset if one.committed else None),
                 one.start, one.end, one.lag.records if one.lag else None,
-                age_text(view.ages[one.partition]) if one.partition in view.ages else None, note(one),
+                format_age(view.ages[one.partition]) if one.partition in view.ages else None, partition_note(one),
             )
             for one in view.partitions
         ],
     )  # fmt: skip
     if view.ages:
-        oldest = age_text(view.oldest)
+        oldest = format_age(view.oldest)
         write_line(f"In total: {count(view.lag, 'record')} behind{f', the oldest for {oldest}' if oldest else ''}.")
     if view.new_partitions:
         names = ", ".join(map(str, view.new_partitions[:_PARTITIONS_SHOWN]))
@@ -79,43 +80,6 @@ def _say_what_stands_in_the_way(view: CheckpointView) -> None:
         say("The query keeps state, and cannot be moved.")
 
 
-def view_fields(view: CheckpointView) -> dict[str, object]:
-    """Everything that is known of a checkpoint."""
-    checkpoint = view.checkpoint
-    return {
-        "checkpoint": checkpoint.url,
-        "query": checkpoint.query_id,
-        "changed": _moment(checkpoint.changed_ms),
-        "has_state": checkpoint.has_state,
-        "sources": len(checkpoint.last.plan.sources),
-        "lag": view.lag if view.ages else None,
-        "lost": view.lost if view.ages else None,
-        **age_fields(view.oldest),
-        "places": [
-            {name: value for name, value in row(one).items() if name != "group"}
-            | (age_fields(view.ages[one.partition]) if one.partition in view.ages else {})
-            | {"note": note(one)}
-            for one in view.partitions
-        ],
-        "new_partitions": [
-            {"topic": one.topic, "partition": one.partition} for one in view.new_partitions
-        ],
-        "batches": [
-            {
-                "batch": one.batch.id,
-                "is_committed": one.batch.is_committed,
-                "planned": _moment(one.batch.plan.planned_ms),
-                "committed": _moment(one.batch.committed_ms),
-                "records": one.records,
-                "watermark": _moment(one.batch.watermark_ms),
-                "offsets": _nested(one.batch.offsets),
-                "change": one.change.id if one.change else None,
-            }
-            for one in view.batches
-        ],
-    }  # fmt: skip
-
-
 def print_rewind(rewind: Rewind) -> None:
     """Writes the plan of a move, and the batch that makes it."""
     print_plan(rewind.plan, of="the query of")
@@ -125,27 +89,5 @@ def print_rewind(rewind: Rewind) -> None:
     )
 
 
-def rewind_fields(rewind: Rewind, change: Change | None) -> dict[str, object]:
-    """The plan of a move with everything that is known about it, and the change that it has become."""
-    fields = plan_fields(rewind.plan, None)
-    group_only = ("group", "creates_group", "repeats", "overwritten_by", "picked_up_by")
-    return {
-        "checkpoint": rewind.checkpoint.url,
-        "query": rewind.checkpoint.query_id,
-        "batch": rewind.addition.id,
-        **{name: value for name, value in fields.items() if name not in group_only},
-        "applied": change is not None,
-        "change": change.id if change else None,
-    }
-
-
-def _nested(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for one, offset in sorted(offsets.items()):
-        found.setdefault(one.topic, {})[str(one.partition)] = offset
-    return found
-
-
 def _moment(timestamp_ms: int | None) -> str | None:
-
     return format_time(timestamp_ms) if timestamp_ms else None
