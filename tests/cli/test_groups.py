@@ -153,7 +153,7 @@ def test_a_deleted_group_is_in_the_journal_and_comes_back_by_an_undo(broker: Bro
     with Client(broker.bootstrap_servers) as client:
         (change,) = open_journal(client).changes(name=group)
         assert ("delete", "done") == (change.action, change.state)
-        assert f"To take it back: logmark offsets undo {change.id}" in deleted.error
+        assert f"To undo it: logmark offsets undo {change.id}" in deleted.error
         assert 0 == run("offsets", "undo", change.id, "--yes", servers=broker.bootstrap_servers).exit_code
         assert change.before == client.committed(group)
     assert {(topic, 0): 3, (topic, 1): 0} == broker.committed(group)

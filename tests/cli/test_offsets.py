@@ -114,7 +114,8 @@ def test_a_reset_is_shown_made_told_and_taken_back(stage: Stage) -> None:
     assert done.lines[4].startswith("In total: 3 records to read again, 2 records skipped, about ")
     (change,) = stage.done("history", "-o", "json").json
     assert (
-        f"Done: group {stage.group} stands there now. To take it back: logmark offsets undo {change['id']}\n"
+        f"Reset applied: {stage.group} now starts at offset 5 of {stage.topic}-0 and in 1 other partition. To undo it: "
+        f"logmark offsets undo {change['id']}\n"
     ) == done.error
     assert [5, 5] == stage.offsets()
 
@@ -232,7 +233,10 @@ def test_a_group_that_moved_on_is_told_with_what_would_be_read_twice(stage: Stag
 
 def test_where_nothing_would_change_the_exit_code_is_3(stage: Stage) -> None:
     said = stage.reset("--shift-by", "0", "--yes")
-    assert (3, f"Nothing to do: group {stage.group} stands there already.\n") == (said.exit_code, said.error)
+    assert (3, f"Nothing to do: group {stage.group} has committed these offsets already.\n") == (
+        said.exit_code,
+        said.error,
+    )
     assert "stays" in said.lines[2]
     assert [] == stage.changes()
 
@@ -438,7 +442,7 @@ def test_an_interrupted_change_is_told_and_finished_or_taken_back(stage: Stage) 
         FileJournal().set_state(last["id"], "pending")
 
         told = stage.done("history").error
-        assert f"`logmark offsets finish {last['id']}` makes it" in told
+        assert f"`logmark offsets finish {last['id']}` completes it" in told
         if way == "finish":  # it was killed before anything was committed
             stage.client.commit(stage.group, stage.begin)
         ended = stage.run(way, last["id"][:10], "--yes")

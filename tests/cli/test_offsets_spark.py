@@ -142,7 +142,7 @@ def test_a_query_is_moved_after_a_plan_and_back_by_undo(query: Query) -> None:
     assert f"{query.topic} 0 10 9 4 6 0 8" in " ".join(moved.words[2])
     assert moved.lines[3].startswith("In total: 6 records to read again, 0 records skipped")
     assert "Batch 2 will be added behind batch 1; it reads nothing, and no other file is changed." == moved.lines[4]
-    assert "Done: batch 2 was added, and the query goes on from there when it is started." in moved.error
+    assert "Done: batch 2 was added, and the query continues from there when it is started." in moved.error
     assert [4, 3] == query.stands
     id = moved.error.split()[-1]
     assert f"added by change {id}" in query.spark().out
@@ -220,7 +220,7 @@ def test_programs_get_the_change(ours: Query) -> None:
 def test_a_move_to_where_it_stands_is_nothing_to_do(ours: Query) -> None:
     done = ours.spark("--shift-by", "0", "--sink", "noop", "--yes")
 
-    assert (3, "Nothing to do: the query stands there already.\n") == (done.exit_code, done.error)
+    assert (3, "Nothing to do: the query starts there already.\n") == (done.exit_code, done.error)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_a_move_to_where_it_stands_is_nothing_to_do(ours: Query) -> None:
         (["--to-earliest"], 2, "say it with --sink: a kind (foreachBatch, foreach, kafka, delta"),
         (["--to-earliest", "--sink", "parquet"], 1, "manifest of a file sink needs every batch"),
         (["--to-earliest", "--sink", "nowhere"], 1, "is neither a kind of sink"),
-        (["--to-earliest", "--to-latest"], 2, "Say one place where the query shall go"),
+        (["--to-earliest", "--to-latest"], 2, "Say once where the query shall go"),
         (["--to-earliest", "--to-group", "g"], 2, "not both"),
         (["--to-earliest", "--no-lag"], 2, "--no-lag is for looking only"),
         (["--sink", "noop", "--clamp"], 2, "--sink and --clamp: say also where the query shall go"),

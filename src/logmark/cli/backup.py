@@ -40,11 +40,11 @@ class Copier(Protocol):
 @on_cluster
 def backup(
     cluster: Cluster,
-    places: Annotated[
+    paths: Annotated[
         list[str],
         typer.Argument(
             metavar="[DATA_DIR] DEST",
-            help="A broker's data directory, unless --bootstrap-servers is given, and the place for the backup.",
+            help="A broker's data directory, unless --bootstrap-servers is given, and the folder of the backup.",
             show_default=False,
         ),
     ],
@@ -53,11 +53,11 @@ def backup(
     """Copies all records, topics, settings and committed offsets, while the broker runs.
 
     From a data directory on this machine, whether its broker runs or not, or from the brokers of any Kafka. A second
-    run into the same place copies only what is new, and again what was damaged there; one that was interrupted goes on
-    where it stood.
+    run into the same folder copies only what is new, and again what was damaged there; one that was interrupted is
+    resumed.
     """
 
-    source, dest = _source_and_dest(cluster, places)
+    source, dest = _source_and_dest(cluster, paths)
     with ExitStack() as stack:
         stack.enter_context(_sentences(dest))
         if source is not None:
@@ -71,7 +71,7 @@ def backup(
             Store.open(dest, files=RealFileSystem(), told=shown.advance, on_check=shown.advance)
         )
         if store.is_resumed:
-            say(f"The last run to {store.path} was interrupted; this one goes on where it stood.")
+            say(f"The last run to {store.path} was interrupted; this one resumes it.")
         done = copier.copy(store, expect=shown.expect)
     _tell_backup(store, done, copier.lost, output)
 
@@ -117,12 +117,12 @@ def restore(
     write_line(f"Serve it: logmark serve --data-dir {restorer.data_dir}")
 
 
-def _source_and_dest(cluster: Cluster, places: list[str]) -> tuple[str | None, str]:
-    """The data directory, None when the brokers are asked, and the place for the backup."""
-    if len(places) == 2 and cluster.said_by != Origin.OPTION:
-        return places[0], places[1]
-    if len(places) == 1 and cluster.said_by != Origin.NOBODY:
-        return None, places[0]
+def _source_and_dest(cluster: Cluster, paths: list[str]) -> tuple[str | None, str]:
+    """The data directory, None when the brokers are asked, and the folder of the backup."""
+    if len(paths) == 2 and cluster.said_by != Origin.OPTION:
+        return paths[0], paths[1]
+    if len(paths) == 1 and cluster.said_by != Origin.NOBODY:
+        return None, paths[0]
     raise UserError(
         "Say what to back up and where to: logmark backup DATA_DIR DEST, or "
         "logmark backup --bootstrap-servers HOST:PORT DEST. Nothing was copied.",

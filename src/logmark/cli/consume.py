@@ -57,15 +57,16 @@ def consume(
         str | None,
         typer.Option(
             "--from",
-            metavar="PLACE",
+            metavar="OFFSET",
             help="earliest, latest, an offset (42), so many records before the end (-10), a time "
-            "(@2024-03-05T00:00:00) or a time ago (@-2h). With --group: where the group has no place yet. "
+            "(@2024-03-05T00:00:00) or a time ago (@-2h). With --group: where the group has committed nothing. "
             "Unless given: earliest.",
             show_default=False,
         ),
     ] = None,
     group: Annotated[
-        str | None, typer.Option(help="Read as a member of this group: from its place, and commit what was shown.")
+        str | None,
+        typer.Option(help="Read as a member of this group: from its committed offsets, and commit what was shown."),
     ] = None,
     partition: Annotated[
         list[int] | None, typer.Option(help="Only this partition; may be repeated.", min=0, show_default=False)
@@ -161,10 +162,10 @@ class _Reader:
         self._begin(self._partitions, {})
 
     def join(self, group: str, topic: str, *, by_hand: bool) -> None:
-        """Reads as the group: where it stands, and from the position that was asked for where it stands nowhere."""
+        """Read as the group: from its committed offsets, and from --from where it has none."""
         self._group = group
         if by_hand:
-            self._begin(self._partitions, self._places(self._partitions))
+            self._begin(self._partitions, self._committed(self._partitions))
             return
         self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked)
 
@@ -220,18 +221,18 @@ class _Reader:
         if not self._progress.is_endless and end is not None and offset + 1 >= end:
             self._progress.done.add(partition)
 
-    def _places(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    def _committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         assert self._group is not None
-        return {one: place.offset for one, place in self._client.committed(self._group, partitions).items()}
+        return {one: found.offset for one, found in self._client.committed(self._group, partitions).items()}
 
-    def _begin(self, partitions: list[TopicPartition], places: dict[TopicPartition, int]) -> None:
-        without = [one for one in partitions if one not in places]
+    def _begin(self, partitions: list[TopicPartition], committed: dict[TopicPartition, int]) -> None:
+        without = [one for one in partitions if one not in committed]
         begins, _ = resolve_offset_spec(self._client, without, self._position)
         bounds = LogBounds.fetch(self._client, partitions)
         for problem in bounds.problems.values():
             raise UserError(problem)
-        for one, offset in places.items():
-            # A place that has expired is no error for a person who looks: go on where the log begins.
+        for one, offset in committed.items():
+            # A committed offset that has expired is no error for a person who looks: start at the log start.
             begins[one] = min(max(offset, bounds.starts[one]), bounds.ends[one])
         self._progress.ends = dict(bounds.ends)
         self._progress.done = {one for one in partitions if begins[one] >= bounds.ends[one]}
@@ -242,7 +243,7 @@ class _Reader:
         partitions = [TopicPartition(one.topic, one.partition) for one in assigned]
         if not partitions:
             say(f"Every partition belongs to other members of group {self._group}.")
-        self._begin(partitions, self._places(partitions) if partitions else {})
+        self._begin(partitions, self._committed(partitions) if partitions else {})
 
     def _revoked(self, _: Any, __: list[Any]) -> None:
         self._commit()
@@ -258,7 +259,7 @@ class _Reader:
             )
         except KafkaException as error:
             raise UserError(
-                f"The place of group {self._group} was not committed: {error.args[0].str()}. "
+                f"The offsets of group {self._group} were not committed: {error.args[0].str()}. "
                 "What was shown will be shown again."
             ) from None
         self._next.clear()

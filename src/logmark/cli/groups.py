@@ -56,7 +56,7 @@ def describe_groups(
     names: GroupNames,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Shows the state, the members and the places of groups."""
+    """Shows the state, the members and the committed offsets of groups."""
 
     with cluster.connect() as client:
         views = inspect_groups(client, names)
@@ -117,6 +117,6 @@ def delete_groups(
                 continue
             write_line(f"Deleted group {name}.")
             if deletion.change is not None:
-                say(f"To take it back: logmark offsets undo {deletion.change.id}")
+                say(f"To undo it: logmark offsets undo {deletion.change.id}")
     if refusals:
         raise UserError(" ".join(refusals))

@@ -9,7 +9,7 @@ from logmark.cli.kafka_consumer_groups import main
 
 
 class Untouched(TyperCommand):
-    """Leaves every word behind its name to whoever it calls, also `--help` and `--`."""
+    """Passes every word behind its name on, also `--help` and `--`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.args = args

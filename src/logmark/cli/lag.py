@@ -211,7 +211,7 @@ class _Looker:
                 continue
             if topic not in self._client.metadata([topic]).topics:
                 raise UserError(f"{unknown_topic(self._client, topic)} `logmark topics list` shows those that do.")
-            say(f"No group has a place in topic {topic}.")
+            say(f"No group has committed an offset in topic {topic}.")
 
 
 def _say_problems(sample: Sample) -> None:

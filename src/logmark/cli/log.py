@@ -48,7 +48,7 @@ def dump(
 
     Of the write-ahead log it shows the recovery points and, for each entry, where its batches belong.
 
-    Nothing is written. Damaged places are told and passed. With --output json every item is one line.
+    Nothing is written. Damaged bytes are reported and skipped. With --output json every item is one line.
     """
 
     shown = Dump(ReadOnlyFileSystem(), with_records=records, with_indexes=indexes, from_offset=from_offset)

@@ -18,7 +18,7 @@ _NO_TERMINAL_WIDTH = 10_000
 
 
 class Column(NamedTuple):
-    """A table's column: numbers stand to the right."""
+    """A table's column; numbers are aligned to the right."""
 
     title: str
     is_number: bool = False

@@ -63,8 +63,8 @@ def history_of(
     for one in changes:
         if one.state == "pending":
             say(
-                f"{one.id} was interrupted: `logmark offsets finish {one.id}` makes it, `logmark offsets undo "
-                f"{one.id}` takes it back."
+                f"{one.id} was interrupted: `logmark offsets finish {one.id}` completes it, `logmark offsets undo "
+                f"{one.id}` undoes it."
             )
 
 
@@ -133,7 +133,7 @@ def finish(
     wait: WaitEmpty = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Brings a change to its end that was interrupted; `undo` takes it back instead."""
+    """Finishes a change that was interrupted; `undo` undoes it instead."""
 
     act = Act(cluster, yes=yes, dry_run=dry_run, output=output)
     with cluster.connect() as client:

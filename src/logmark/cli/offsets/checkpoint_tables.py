@@ -15,7 +15,7 @@ _PARTITIONS_SHOWN = 8
 
 
 def print_view(view: CheckpointView) -> None:
-    """Writes where a query stands, how far it is behind, and its last batches."""
+    """Write the offsets of a query, how far it is behind, and its last batches."""
     checkpoint = view.checkpoint
     write_line(f"Query {checkpoint.query_id or 'without an id'}, checkpoint {checkpoint.url}")
     columns = [
@@ -75,7 +75,7 @@ def _say_what_stands_in_the_way(view: CheckpointView) -> None:
         )
     sources = len(checkpoint.last.plan.sources)
     if sources > 1:
-        say(f"The query has {sources} sources, and cannot be moved; these are the places of those that read Kafka.")
+        say(f"The query has {sources} sources, and cannot be moved; these are the offsets of those that read Kafka.")
     if checkpoint.has_state:
         say("The query keeps state, and cannot be moved.")
 

@@ -71,8 +71,8 @@ def _move(client: Client, topic: str, replication_factor: int | None, *, yes: bo
             plan = replace(plan, replication_factor=replication_factor)
         say(
             f"Topic {topic} will be created with {count(plan.partitions, 'partition')} and replication factor "
-            f"{plan.replication_factor}, compacted: it keeps every change for good. Whoever may read it sees who moved "
-            "what and the metadata of commits; whoever moves groups must be allowed to write to it."
+            f"{plan.replication_factor}, compacted: it keeps every change for good. Its readers see who moved "
+            "what and the metadata of commits; users who reset groups need the right to write to it."
         )
         if not yes:
             ask(f"Create topic {topic}?")

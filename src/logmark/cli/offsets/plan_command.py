@@ -11,7 +11,7 @@ from rich.text import Text
 from logmark.cli.clusters import Cluster
 from logmark.cli.offsets.plan_tables import print_plan
 from logmark.cli.options import OutputFormat
-from logmark.cli.tables import confirm, print_json, say
+from logmark.cli.tables import confirm, count, print_json, say
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.escaping import escape
@@ -51,7 +51,7 @@ class Act:
             if not self._dry_run:
                 nothing_left()
             self._write_json(plan, None)
-            say(f"Nothing to do: group {plan.group} stands there already.")
+            say(f"Nothing to do: group {plan.group} has committed these offsets already.")
             raise typer.Exit(NOTHING_TO_DO)
         if self._dry_run:
             self._write_json(plan, None)
@@ -114,7 +114,7 @@ def ask(question: str) -> None:
 
 @contextlib.contextmanager
 def spinner(what: str) -> Iterator[Callable[[], None]]:
-    """Something that moves on standard error while work goes on, in a terminal; the call that it gives stops it."""
+    """Show a spinner on standard error, in a terminal; yield a function that stops it."""
     if not sys.stderr.isatty():
         yield lambda: None
         return
@@ -141,5 +141,13 @@ def _tell(applied: AppliedReset) -> None:
         by = applied.overwritten_by
         say(f"{by[:1].upper()}{by[1:]} commits to this group and wrote over it; it was set again {times}, and stays.")
     if applied.picked_up_by:
-        say(f"{applied.picked_up_by[:1].upper()}{applied.picked_up_by[1:]} runs, has seen it and goes on from there.")
-    say(f"Done: group {group} stands there now. To take it back: logmark offsets undo {applied.change.id}")
+        say(f"{applied.picked_up_by[:1].upper()}{applied.picked_up_by[1:]} runs, has seen it and continues from there.")
+    say(f"{_describe_result(applied.plan)} To undo it: logmark offsets undo {applied.change.id}")
+
+
+def _describe_result(plan: ResetPlan) -> str:
+    first, *others = plan.changes
+    more = f" and in {count(len(others), 'other partition')}" if others else ""
+    if first.to is None:
+        return f"Deleted: group {plan.group} has no committed offset in {first.partition} any more{more}."
+    return f"Reset applied: {plan.group} now starts at offset {first.to} of {first.partition}{more}."

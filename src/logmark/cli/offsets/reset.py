@@ -80,7 +80,7 @@ def reset(
         str | None,
         typer.Option(
             metavar="GROUP",
-            help="To where another group stands.",
+            help="To the committed offsets of another group.",
             autocompletion=complete_group,
             rich_help_panel=_WHERE_TO,
         ),

@@ -1,4 +1,4 @@
-"""`logmark offsets spark`: the place of a query on Spark's own Kafka connector, shown, moved, or given to a group."""
+"""`logmark offsets spark`: the offsets of a query on Spark's own Kafka connector, shown, moved, or given to a group."""
 
 import time
 from dataclasses import replace
@@ -55,7 +55,7 @@ def spark(
         typer.Option(
             "--to-group",
             metavar="GROUP",
-            help='Give this group the query\'s place, so that format("logmark") goes on where format("kafka") stopped.',
+            help='Give this group the query\'s offsets, so that format("logmark") continues after format("kafka".',
             autocompletion=complete_group,
         ),
     ] = None,
@@ -68,7 +68,7 @@ def spark(
     ] = None,
     by_duration: Annotated[str | None, typer.Option(metavar="D", help="So long before now: 2h, 3d, PT2H, P3D.")] = None,
     shift_by: Annotated[
-        int | None, typer.Option(metavar="N", help="Forward, or back if negative, from where the query stands.")
+        int | None, typer.Option(metavar="N", help="Forward, or back if negative, from the next offset of the query.")
     ] = None,
     before_batch: Annotated[
         int | None, typer.Option(metavar="ID", min=0, help="To where this batch began: it is read again.")
@@ -94,10 +94,10 @@ def spark(
     reason: Reason = "",
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Shows where a query on Spark's Kafka connector stands, moves it while it is stopped, or seeds a group from it.
+    """Shows the offsets of a query on Spark's Kafka connector, moves it while it is stopped, or seeds a group from it.
 
     Without a target it changes nothing. A target moves the query by a batch that is added to its checkpoint; none is
-    ever edited, the change is journaled, and `logmark offsets undo` takes it back.
+    ever edited, the change is journaled, and `logmark offsets undo` undoes it.
     """
 
     folder = open_folder(checkpoint)
@@ -107,7 +107,7 @@ def spark(
     )  # fmt: skip
     if target is not None and to_group is not None:
         raise UserError(
-            "Say where the query shall go, or with --to-group which group shall have its place, not both: seed the "
+            "Say where the query shall go, or with --to-group which group shall have its offsets, not both: seed the "
             "group first, and then reset it. Nothing was changed.",
             exit_code=2,
         )
@@ -201,7 +201,7 @@ class Mover:
             ask("Is the query stopped, and shall this change be completed?")
         done = complete_rewind(open_folder(change.name), journal, change)
         if done.state == "done":
-            say(f"Done: the change {change.id} is complete. To take it back: logmark offsets undo {change.id}")
+            say(f"Done: the change {change.id} is complete. To undo it: logmark offsets undo {change.id}")
             return
         say(f"Nothing to do: the change {change.id} was interrupted before it changed anything.")
         raise typer.Exit(NOTHING_TO_DO)
@@ -215,7 +215,7 @@ class Mover:
         elif self._dry_run or not rewind.plan.changes:
             print_json(rewind_json(shown, None))
         if not rewind.plan.changes:
-            say("Nothing to do: the query stands there already.")
+            say("Nothing to do: the query starts there already.")
             raise typer.Exit(NOTHING_TO_DO)
         if self._dry_run:
             say("This was a dry run: nothing was changed.")
@@ -228,8 +228,8 @@ class Mover:
         if self._output is OutputFormat.JSON:
             print_json(rewind_json(rewind, change))
         say(
-            f"Done: batch {rewind.addition.id} was added, and the query goes on from there when it is started. "
-            f"To take it back: logmark offsets undo {change.id}"
+            f"Done: batch {rewind.addition.id} was added, and the query continues from there when it is started. "
+            f"To undo it: logmark offsets undo {change.id}"
         )
 
 
@@ -291,7 +291,7 @@ def _target(
         chosen.append(start_of_batch(folder, before_batch))
     if len(chosen) > 1:
         raise UserError(
-            "Say one place where the query shall go: --to-earliest, --to-latest, --to-offset, --to-datetime, "
+            "Say once where the query shall go: --to-earliest, --to-latest, --to-offset, --to-datetime, "
             "--by-duration, --shift-by or --before-batch. Nothing was changed.",
             exit_code=2,
         )
@@ -299,7 +299,7 @@ def _target(
 
 
 def _refuse_idle_options(**given: bool) -> None:
-    """Whoever names a sink or a topic wants to move something; showing instead would look as if it were done."""
+    """Refuse options that only a move needs: showing instead would look as if the move were done."""
     idle = [f"--{name.replace('_', '-')}" for name, is_given in given.items() if is_given]
     if idle:
         raise UserError(
