@@ -176,9 +176,9 @@ def test_a_group_that_moved_on_is_not_put_back_by_accident(desk: Desk) -> None:
         desk.undo()
     assert (
         f"Undoing {made.change.id} would not be right any more: group {desk.group} has moved on: {desk.partitions[0]} "
-        f"had committed 2 and has committed 9 now; {desk.partitions[1]} had committed 2 and has committed 4 now. 2 of its "
-        "records would be read twice, and 3 of its records would not be read. Nothing was changed; pass force=True to do "
-        "it all the same, or reset the group to where it shall start."
+        f"had committed 2 and has committed 9 now; {desk.partitions[1]} had committed 2 and has committed 4 now. 2 of "
+        "its records would be read twice, and 3 of its records would not be read. Nothing was changed; pass force=True "
+        "to do it all the same, or reset the group to where it shall start."
     ) == str(refused.value)
     assert [9, 4] == [one.offset for one in desk.stands().values()]
     assert ["done"] == desk.states()
