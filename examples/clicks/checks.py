@@ -61,7 +61,7 @@ def letters(bootstrap_servers: str) -> dict[str, dict[Place, str]]:
     for one in read(bootstrap_servers, LETTERS):
         letter = parse_dead_letter(one.value, one.headers)
         if letter is not None:
-            found.setdefault(letter.pipeline, {})[Place(letter.place.partition, letter.offset)] = letter.error
+            found.setdefault(letter.pipeline, {})[Place(letter.partition.partition, letter.offset)] = letter.error
     return found
 
 

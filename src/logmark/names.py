@@ -1,11 +1,6 @@
 """The words that every layer shares."""
 
-from typing import NamedTuple, NewType
-
-Offset = NewType("Offset", int)
-GroupId = NewType("GroupId", str)
-MemberId = NewType("MemberId", str)
-TopicName = NewType("TopicName", str)
+from typing import NamedTuple
 
 
 class TopicPartition(NamedTuple):

@@ -214,7 +214,7 @@ def test_an_interrupt_ends_with_130_and_the_next_run_goes_on(tmp_path: Path, bro
 
     told = run(*arguments, "--output", "json")
 
-    assert "was interrupted; this one goes on where it stood" in told.error
+    assert "was interrupted; this one resumes it" in told.error
     assert told.json["bytes"] - 5_000_000 < told.json["new_bytes"] < told.json["bytes"] - 3_000_000
 
 

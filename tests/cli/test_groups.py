@@ -28,14 +28,25 @@ def test_lag_is_shown_to_people_in_both_notations(
 
     shown = logmark("lag", group)
 
-    assert ["GROUP", "TOPIC", "PARTITION", "PLACE", "START", "END", "LAG", "BEHIND"] == shown.words[0]
+    assert [
+        "GROUP",
+        "TOPIC",
+        "PARTITION",
+        "COMMITTED",
+        "LAST",
+        "PROCESSED",
+        "START",
+        "END",
+        "LAG",
+        "BEHIND",
+    ] == shown.words[0]
     lines = [" ".join(words) for words in shown.words[1:]]
-    assert f"{group} {topic} 2 committed 1 (last processed 0) 0 1 0 0 s" == lines[2]
+    assert f"{group} {topic} 2 1 0 0 1 0 0 s" == lines[2]
     for line, begin in zip(
         lines,
         (
-            f"{group} {topic} 0 committed 3 (last processed 2) 0 4 1 ",
-            f"{group} {topic} 1 committed 0 (nothing processed) 0 2 2 ",
+            f"{group} {topic} 0 3 2 0 4 1 ",
+            f"{group} {topic} 1 0 nothing 0 2 2 ",
             f"{group} {topic} 2 ",
             f"Group {group}: 3 records behind in total, the oldest unread record is ",
         ),
@@ -142,7 +153,7 @@ def test_a_deleted_group_is_in_the_journal_and_comes_back_by_an_undo(broker: Bro
     with Client(broker.bootstrap_servers) as client:
         (change,) = open_journal(client).changes(name=group)
         assert ("delete", "done") == (change.action, change.state)
-        assert f"To take it back: logmark offsets undo {change.id}" in deleted.error
+        assert f"To undo it: logmark offsets undo {change.id}" in deleted.error
         assert 0 == run("offsets", "undo", change.id, "--yes", servers=broker.bootstrap_servers).exit_code
         assert change.before == client.committed(group)
     assert {(topic, 0): 3, (topic, 1): 0} == broker.committed(group)
@@ -209,7 +220,7 @@ def test_a_reset_shows_its_plan_and_applies_it(
     assert 0 == done.exit_code
     assert done.lines[0].startswith(f"Plan for group {group}, ")
     shown = " ".join(done.words[2])
-    expected = f"{fraud.topic} 0 committed 850 (last processed 849) {to} {read_again} {skipped} {1000 - to}"
+    expected = f"{fraud.topic} 0 850 849 {to} {read_again} {skipped} {1000 - to}"
     assert shown.startswith(expected)
     assert done.lines[3].startswith(f"In total: {read_again} records to read again, {skipped} records skipped")
     assert to == client.committed(group)[fraud].offset

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from logmark.cli import plots
-from logmark.cli.board import board, sparkline
+from logmark.cli.lag_board import board, sparkline
 from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.client.errors import RefusedByBroker
@@ -67,15 +67,15 @@ def test_each_partition_has_its_lag_in_records_and_seconds(lag: Command, scene: 
     shown = lag(scene.billing, "--group", scene.fraud)
 
     lines = [" ".join(words) for words in shown.words]
-    assert "GROUP TOPIC PARTITION PLACE START END LAG BEHIND NOTE" == lines[0]
-    assert f"{scene.billing} {scene.orders} 0 committed 1 (last processed 0) 0 4 3 1 h (record)" == lines[1]
-    assert f"{scene.billing} {scene.orders} 1 committed 0 (nothing processed) 0 0 0 0 s" == lines[2]
+    assert "GROUP TOPIC PARTITION COMMITTED LAST PROCESSED START END LAG BEHIND NOTE" == lines[0]
+    assert f"{scene.billing} {scene.orders} 0 1 0 0 4 3 1 h (record)" == lines[1]
+    assert f"{scene.billing} {scene.orders} 1 0 nothing 0 0 0 0 s" == lines[2]
     assert re.fullmatch(
-        rf"{scene.fraud} {scene.clicks} 0 committed 2 \(last processed 1\) 5 6 1 .* \(record\) "
+        rf"{scene.fraud} {scene.clicks} 0 2 1 5 6 1 .* \(record\) "
         "3 records lost: expired before they were read",
         lines[3],
     )
-    assert f"{scene.fraud} {scene.orders} 0 committed 4 (last processed 3) 0 4 0 0 s" == lines[4]
+    assert f"{scene.fraud} {scene.orders} 0 4 3 0 4 0 0 s" == lines[4]
     assert (
         f"Group {scene.billing}: 3 records behind in total, the oldest unread record is 1 h old (record)." == lines[5]
     )
@@ -334,9 +334,9 @@ def test_a_broker_that_goes_away_is_said_on_the_board_and_looked_for_again(
     our_broker: BrokerUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three looks: the second one fails."""
-    from logmark.cli.board import JsonLines
-    from logmark.cli.lagtables import By
+    from logmark.cli.lag_board import JsonLines
     from logmark.client.errors import BrokerUnreachable
+    from logmark.offsets.lag.views import LagLevel
 
     looked: list[object] = []
     told: list[str] = []
@@ -348,7 +348,7 @@ def test_a_broker_that_goes_away_is_said_on_the_board_and_looked_for_again(
             raise one
         return one
 
-    watcher = JsonLines(By.GROUP, only_with_lag=False)
+    watcher = JsonLines(LagLevel.GROUP, only_with_lag=False)
     monkeypatch.setattr(watcher, "trouble", told.append)
     watcher.run("first", sample, looked.append, 0.001)  # type: ignore[arg-type]
 

@@ -1,6 +1,7 @@
 """`logmark offsets`: every command on our broker and on Apache Kafka, and everything that can be typed wrong."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
-from logmark.cli.offsets.past import complete_change
+from logmark.cli.offsets.changes import complete_change
 from logmark.client.answers import Committed
 from logmark.client.client import Client
 from logmark.names import TopicPartition
@@ -108,15 +109,13 @@ def test_a_reset_is_shown_made_told_and_taken_back(stage: Stage) -> None:
 
     assert 0 == done.exit_code, done.error
     assert f"Plan for group {stage.group}, to offset 5:" == done.lines[0]
-    assert (
-        f"{stage.topic} 0 committed 8 (last processed 7) 5 3 0 5 2024-03-05T17:00:00.000Z 2024-03-05T19:00:00.000Z"
-        in " ".join(done.words[2])
-    )
-    assert f"{stage.topic} 1 committed 3 (last processed 2) 5 0 2 5 2024-03-05T15:00" in " ".join(done.words[3])
+    assert f"{stage.topic} 0 8 7 5 3 0 5 2024-03-05T17:00:00.000Z 2024-03-05T19:00:00.000Z" in " ".join(done.words[2])
+    assert f"{stage.topic} 1 3 2 5 0 2 5 2024-03-05T15:00" in " ".join(done.words[3])
     assert done.lines[4].startswith("In total: 3 records to read again, 2 records skipped, about ")
     (change,) = stage.done("history", "-o", "json").json
     assert (
-        f"Done: group {stage.group} stands there now. To take it back: logmark offsets undo {change['id']}\n"
+        f"Reset applied: {stage.group} now starts at offset 5 of {stage.topic}-0 and in 1 other partition. To undo it: "
+        f"logmark offsets undo {change['id']}\n"
     ) == done.error
     assert [5, 5] == stage.offsets()
 
@@ -124,7 +123,8 @@ def test_a_reset_is_shown_made_told_and_taken_back(stage: Stage) -> None:
     assert [change["id"], "reset", stage.group, "done", "fix"] == [rows[0][at] for at in (0, 5, 6, -3, -1)]
     shown = stage.done("show", change["id"]).out
     assert f"Change {change['id']}: reset of group {stage.group}, done" in shown
-    assert "committed 8 (last processed 7)" in shown and "kept" in shown and "a fix" in shown
+    assert re.search(r"COMMITTED BEFORE +COMMITTED AFTER.*\n.* 0 +8 +5 ", shown)
+    assert "kept" in shown and "a fix" in shown
 
     undone = stage.run("undo", "--yes", "--reason", "it was wrong")
     assert 0 == undone.exit_code, undone.error
@@ -209,9 +209,7 @@ def test_exported_offsets_are_imported_exactly(stage: Stage, tmp_path: Path) -> 
 
 def test_forgotten_offsets_come_back_with_an_undo(stage: Stage) -> None:
     done = stage.done("delete", stage.group, "--topic", f"{stage.topic}:0", "--yes")
-    assert f"{stage.topic} 0 committed 8 (last processed 7) nothing 0 0 - a reader will begin" in " ".join(
-        done.words[2]
-    )
+    assert f"{stage.topic} 0 8 7 nothing 0 0 - a reader will begin" in " ".join(done.words[2])
     assert [3] == stage.offsets()
 
     again = stage.run("delete", stage.group, "--topic", f"{stage.topic}:0", "--yes")
@@ -227,7 +225,7 @@ def test_a_group_that_moved_on_is_told_with_what_would_be_read_twice(stage: Stag
     refused = stage.run("undo", "--yes")
     assert 1 == refused.exit_code
     assert "would not be right any more" in refused.error and "1 of its records would be read twice" in refused.error
-    assert f"{stage.topic} 0 committed 9 (last processed 8) 8 1 0 2" in " ".join(refused.words[2])
+    assert f"{stage.topic} 0 9 8 8 1 0 2" in " ".join(refused.words[2])
     assert [9, 2] == stage.offsets()
     stage.done("undo", "--yes", "--force")
     assert stage.begin == stage.stands()
@@ -235,7 +233,10 @@ def test_a_group_that_moved_on_is_told_with_what_would_be_read_twice(stage: Stag
 
 def test_where_nothing_would_change_the_exit_code_is_3(stage: Stage) -> None:
     said = stage.reset("--shift-by", "0", "--yes")
-    assert (3, f"Nothing to do: group {stage.group} stands there already.\n") == (said.exit_code, said.error)
+    assert (3, f"Nothing to do: group {stage.group} has committed these offsets already.\n") == (
+        said.exit_code,
+        said.error,
+    )
     assert "stays" in said.lines[2]
     assert [] == stage.changes()
 
@@ -441,7 +442,7 @@ def test_an_interrupted_change_is_told_and_finished_or_taken_back(stage: Stage) 
         FileJournal().set_state(last["id"], "pending")
 
         told = stage.done("history").error
-        assert f"`logmark offsets finish {last['id']}` makes it" in told
+        assert f"`logmark offsets finish {last['id']}` completes it" in told
         if way == "finish":  # it was killed before anything was committed
             stage.client.commit(stage.group, stage.begin)
         ended = stage.run(way, last["id"][:10], "--yes")

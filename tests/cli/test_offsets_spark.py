@@ -57,7 +57,7 @@ class Query:
 
     @property
     def stands(self) -> list[int]:
-        places = self.spark("--no-lag", "--output", "json").json["places"]
+        places = self.spark("--no-lag", "--output", "json").json["partitions"]
         return [place["committed"] for place in places]
 
 
@@ -78,8 +78,8 @@ def test_a_checkpoint_is_shown_with_its_places_its_lag_and_its_batches(query: Qu
     assert 0 == shown.exit_code, shown.error
     assert f"Query {QUERY}, checkpoint {query.made.path}" == shown.lines[0]
     words = [" ".join(line) for line in shown.words]
-    assert f"{query.topic} 0 committed 10 (last processed 9) 0 12 2 1 h (record)" == words[2]
-    assert f"{query.topic} 1 committed 3 (last processed 2) 0 3 0 0 s" == words[3]
+    assert f"{query.topic} 0 10 9 0 12 2 1 h (record)" == words[2]
+    assert f"{query.topic} 1 3 2 0 3 0 0 s" == words[3]
     assert "In total: 2 records behind, the oldest for 1 h (record)." == shown.lines[4]
     assert "BATCH STATE PLANNED COMMITTED RECORDS WATERMARK ENDS AT" == words[6]
     assert (
@@ -100,7 +100,8 @@ def test_programs_get_everything(query: Query) -> None:
     )  # fmt: skip
     assert 3600 <= found["seconds"] < 3700
     assert [(0, 10, 9, 12, 2), (1, 3, 2, 3, 0)] == [
-        (one["partition"], one["committed"], one["last_processed"], one["end"], one["lag"]) for one in found["places"]
+        (one["partition"], one["committed"], one["last_processed"], one["end"], one["lag"])
+        for one in found["partitions"]
     ]
     assert [
         {
@@ -121,7 +122,7 @@ def test_a_checkpoint_is_shown_without_any_cluster(tmp_path: Path) -> None:
     shown = run("offsets", "spark", str(made.path), "--no-lag", servers="127.0.0.1:1")
 
     assert 0 == shown.exit_code, shown.error
-    assert "clicks 0 committed 4 (last processed 3) - - - -" == " ".join(shown.words[2])
+    assert "clicks 0 4 3 - - - -" == " ".join(shown.words[2])
 
 
 def test_what_a_cluster_lacks_and_what_is_new_is_said(query: Query) -> None:
@@ -138,10 +139,10 @@ def test_a_query_is_moved_after_a_plan_and_back_by_undo(query: Query) -> None:
     moved = query.moved("--to-offset", "4", "--topic", f"{query.topic}:0", "--reason", "bad parser")
 
     assert f"Plan for the query of {query.made.path}, to offset 4:" == moved.lines[0]
-    assert f"{query.topic} 0 committed 10 (last processed 9) 4 6 0 8" in " ".join(moved.words[2])
+    assert f"{query.topic} 0 10 9 4 6 0 8" in " ".join(moved.words[2])
     assert moved.lines[3].startswith("In total: 6 records to read again, 0 records skipped")
     assert "Batch 2 will be added behind batch 1; it reads nothing, and no other file is changed." == moved.lines[4]
-    assert "Done: batch 2 was added, and the query goes on from there when it is started." in moved.error
+    assert "Done: batch 2 was added, and the query continues from there when it is started." in moved.error
     assert [4, 3] == query.stands
     id = moved.error.split()[-1]
     assert f"added by change {id}" in query.spark().out
@@ -167,7 +168,7 @@ def test_a_checkpoint_elsewhere_is_moved_and_taken_back_like_one_here(ours: Quer
     where = "memory://bucket/cp"
 
     def stands() -> list[int]:
-        return [one["committed"] for one in run("offsets", "spark", where, "--no-lag", "-o", "json").json["places"]]
+        return [one["committed"] for one in run("offsets", "spark", where, "--no-lag", "-o", "json").json["partitions"]]
 
     moved = ours.logmark("offsets", "spark", where, "--to-earliest", "--sink", "kafka", "--i-stopped-it", "--yes")
     assert (0, [0, 0]) == (moved.exit_code, stands()), moved.error
@@ -219,7 +220,7 @@ def test_programs_get_the_change(ours: Query) -> None:
 def test_a_move_to_where_it_stands_is_nothing_to_do(ours: Query) -> None:
     done = ours.spark("--shift-by", "0", "--sink", "noop", "--yes")
 
-    assert (3, "Nothing to do: the query stands there already.\n") == (done.exit_code, done.error)
+    assert (3, "Nothing to do: the query starts there already.\n") == (done.exit_code, done.error)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +229,7 @@ def test_a_move_to_where_it_stands_is_nothing_to_do(ours: Query) -> None:
         (["--to-earliest"], 2, "say it with --sink: a kind (foreachBatch, foreach, kafka, delta"),
         (["--to-earliest", "--sink", "parquet"], 1, "manifest of a file sink needs every batch"),
         (["--to-earliest", "--sink", "nowhere"], 1, "is neither a kind of sink"),
-        (["--to-earliest", "--to-latest"], 2, "Say one place where the query shall go"),
+        (["--to-earliest", "--to-latest"], 2, "Say once where the query shall go"),
         (["--to-earliest", "--to-group", "g"], 2, "not both"),
         (["--to-earliest", "--no-lag"], 2, "--no-lag is for looking only"),
         (["--sink", "noop", "--clamp"], 2, "--sink and --clamp: say also where the query shall go"),
@@ -279,7 +280,7 @@ def test_missing_rights_are_left_out_or_are_sentences_and_change_nothing(tmp_pat
         broker.admin.create_acls([one])[one].result(60)
 
     def method() -> str:
-        return query.spark("-o", "json").json["places"][0]["seconds_method"]
+        return query.spark("-o", "json").json["partitions"][0]["seconds_method"]
 
     rule(AclOperation.DESCRIBE, AclPermissionType.ALLOW)
     wait_until(lambda: "times" == method(), "the records cannot be read")

@@ -168,7 +168,7 @@ MISTAKES: list[tuple[list[str], str, int]] = [
         "--to must not lie before --from",
         1,
     ),
-    (["{orders}", "--to-topic", "{sandbox}", "--from", "05.03.2024", "--yes"], "is not a place to begin", 1),
+    (["{orders}", "--to-topic", "{sandbox}", "--from", "05.03.2024", "--yes"], "is no offset to start at", 1),
     (["{orders}", "--to-topic", "{sandbox}", "--from", "@05.03.2024", "--yes"], "3d ago", 1),
     (["{orders}", "--to-topic", "{sandbox}", "--partition", "9", "--yes"], "has no partition 9: it has 2", 1),
     (["{orders}", "--to-topic", "{sandbox}", "--from", "9:1", "--yes"], "has no partition 9: it has 2", 1),
@@ -354,7 +354,7 @@ def test_a_named_replay_copies_once_however_often_it_is_run(
 
     assert [0, 0] == [one.exit_code for one in done], done[1].error
     assert [f"Copied 2 records from {orders} to {sandbox} (replay nightly.1)."] * 2 == [one.lines[-1] for one in done]
-    assert (1, True) == (other.exit_code, "was begun with another command. Nothing was copied" in other.error)
+    assert (1, True) == (other.exit_code, "was started with another command. Nothing was copied" in other.error)
     assert 2 == broker.end_offset(sandbox)
 
 
@@ -444,7 +444,7 @@ def test_an_interrupted_copy_goes_on_with_the_same_command_and_copies_each_recor
     if how is signal.SIGINT:
         assert f"esume it with: logmark replay --resume {run_id}" in said
     assert 0 == went_on.exit_code, went_on.error
-    assert f"The same command was interrupted before: replay {run_id}, begun 20" in went_on.error
+    assert f"The same command was interrupted before: replay {run_id}, started 20" in went_on.error
     assert f"Copied 400 records from {many} to {sandbox} (replay {run_id})." == went_on.lines[-1]
     assert 400 == broker.end_offset(sandbox)
     assert {(0, offset): 1 for offset in range(400)} == Counter(came_from(records_of(broker, sandbox, 400)))

@@ -59,12 +59,12 @@ def test_letters_go_back_as_the_records_that_they_were_and_only_those_that_did_n
 
     assert [
         f"To {clicks}: 3 records.",
-        "2 letters were left out, because another one about the same record goes back.",
+        "2 dead letters were left out, because another one about the same record is sent back.",
     ] == (dry.lines[-2:])
     assert "comes to the end of its topic as a new record, for every group that reads the topic." in dry.error
     assert (0, 3, 0) == (first.exit_code, nothing.exit_code, again.exit_code), nothing.error
     assert f"Copied 3 records from {dead}" in first.lines[-1]
-    assert "2 letters were left out, because another one about the same record goes back." in first.error
+    assert "2 dead letters were left out, because another one about the same record is sent back." in first.error
     assert "Some of these were sent back from here before, and would be again" in warned.error
     sent = rows(broker, clicks, 1)
     assert [b"v0", b"v1", b"v2", b"v7", b"v8"] == [row["value"] for row in sent]

@@ -119,6 +119,44 @@ def test_the_plugin_gives_fixtures_to_users_and_runs_in_parallel(pytester: pytes
     result.assert_outcomes(passed=5)
 
 
+def test_the_brokers_of_the_plugin_take_the_settings_of_a_project(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        textwrap.dedent(
+            """
+            import pytest
+            from confluent_kafka.admin import AdminClient, NewTopic
+
+            def partitions(broker):
+                admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+                admin.create_topics([NewTopic("t", num_partitions=-1, replication_factor=-1)])["t"].result(60)
+                return len(admin.list_topics(timeout=60).topics["t"].partitions)
+
+            @pytest.fixture
+            def logmark_broker_config():
+                return {"num.partitions": "3"}
+
+            @pytest.fixture(scope="session")
+            def logmark_broker_session_config():
+                return {"num.partitions": "4"}
+
+            def test_configured(logmark_broker):
+                assert 3 == partitions(logmark_broker)
+
+            def test_configured_for_the_session(logmark_broker_session):
+                assert 4 == partitions(logmark_broker_session)
+
+            def test_made(logmark_broker_factory):
+                one, two = logmark_broker_factory(), logmark_broker_factory({"num.partitions": "5"}, durability="sync")
+                assert [1, 5] == [partitions(one), partitions(two)]
+            """
+        )
+    )
+
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+
+    result.assert_outcomes(passed=3)
+
+
 def test_the_plugin_imports_nothing_before_it_is_used() -> None:
     code = "import sys, logmark.testing.plugin; print([name for name in sys.modules if name.startswith('logmark.')])"
 

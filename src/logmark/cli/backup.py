@@ -4,21 +4,26 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import Annotated, Protocol
 
 import typer
+from rich.filesize import decimal
 
+from logmark.backup import folder_checks
+from logmark.backup.broker_copier import BrokerCopier
+from logmark.backup.directory_copier import DirectoryCopier
+from logmark.backup.manifest import Manifest
+from logmark.backup.restorer import Restorer
+from logmark.backup.store import Store, refuse_nested
 from logmark.cli.clusters import Cluster, Origin, on_cluster
 from logmark.cli.options import Output, OutputFormat
 from logmark.cli.progress import bar
 from logmark.cli.tables import count, print_json, say, write_line
+from logmark.client.client import Client
+from logmark.clock import Clock, SystemClock
+from logmark.disk.file_system import RealFileSystem
+from logmark.disk.read_only import ReadOnlyFileSystem
 from logmark.errors import UserError
-
-if TYPE_CHECKING:
-    from logmark.backup.manifest import Manifest
-    from logmark.backup.store import Store
-    from logmark.client.client import Client
-    from logmark.clock import Clock
 
 DAMAGED = 1
 
@@ -29,17 +34,17 @@ class Copier(Protocol):
     @property
     def lost(self) -> Sequence[str]: ...
 
-    def copy(self, store: "Store", *, expect: Callable[[int], None]) -> "Manifest": ...
+    def copy(self, store: Store, *, expect: Callable[[int], None]) -> Manifest: ...
 
 
 @on_cluster
 def backup(
     cluster: Cluster,
-    places: Annotated[
+    paths: Annotated[
         list[str],
         typer.Argument(
             metavar="[DATA_DIR] DEST",
-            help="A broker's data directory, unless --bootstrap-servers is given, and the place for the backup.",
+            help="A broker's data directory, unless --bootstrap-servers is given, and the folder of the backup.",
             show_default=False,
         ),
     ],
@@ -48,14 +53,11 @@ def backup(
     """Copies all records, topics, settings and committed offsets, while the broker runs.
 
     From a data directory on this machine, whether its broker runs or not, or from the brokers of any Kafka. A second
-    run into the same place copies only what is new, and again what was damaged there; one that was interrupted goes on
-    where it stood.
+    run into the same folder copies only what is new, and again what was damaged there; one that was interrupted is
+    resumed.
     """
-    from logmark.backup.store import Store, refuse_nested
-    from logmark.clock import SystemClock
-    from logmark.disk.file_system import RealFileSystem
 
-    source, dest = _source_and_dest(cluster, places)
+    source, dest = _source_and_dest(cluster, paths)
     with ExitStack() as stack:
         stack.enter_context(_sentences(dest))
         if source is not None:
@@ -69,19 +71,17 @@ def backup(
             Store.open(dest, files=RealFileSystem(), told=shown.advance, on_check=shown.advance)
         )
         if store.is_resumed:
-            say(f"The last run to {store.path} was interrupted; this one goes on where it stood.")
+            say(f"The last run to {store.path} was interrupted; this one resumes it.")
         done = copier.copy(store, expect=shown.expect)
     _tell_backup(store, done, copier.lost, output)
 
 
-def _directory_copier(source: str, clock: "Clock") -> "Copier":
-    from logmark.backup.directory_copier import DirectoryCopier
+def _directory_copier(source: str, clock: Clock) -> "Copier":
 
     return DirectoryCopier(os.path.abspath(source), clock)
 
 
-def _broker_copier(client: "Client", clock: "Clock") -> "Copier":
-    from logmark.backup.broker_copier import BrokerCopier
+def _broker_copier(client: Client, clock: Clock) -> "Copier":
 
     return BrokerCopier(client, clock)
 
@@ -101,11 +101,6 @@ def restore(
     It is the same cluster: topic ids, offsets, settings and committed offsets are those of the source. The directory
     appears complete or not at all.
     """
-    from logmark.backup import folder_checks
-    from logmark.backup.restorer import Restorer
-    from logmark.clock import SystemClock
-    from logmark.disk.file_system import RealFileSystem
-    from logmark.disk.read_only import ReadOnlyFileSystem
 
     with _sentences(data_dir), bar("Restoring") as shown:
         restorer = Restorer.open(
@@ -122,12 +117,12 @@ def restore(
     write_line(f"Serve it: logmark serve --data-dir {restorer.data_dir}")
 
 
-def _source_and_dest(cluster: Cluster, places: list[str]) -> tuple[str | None, str]:
-    """The data directory, None when the brokers are asked, and the place for the backup."""
-    if len(places) == 2 and cluster.said_by != Origin.OPTION:
-        return places[0], places[1]
-    if len(places) == 1 and cluster.said_by != Origin.NOBODY:
-        return None, places[0]
+def _source_and_dest(cluster: Cluster, paths: list[str]) -> tuple[str | None, str]:
+    """The data directory, None when the brokers are asked, and the folder of the backup."""
+    if len(paths) == 2 and cluster.said_by != Origin.OPTION:
+        return paths[0], paths[1]
+    if len(paths) == 1 and cluster.said_by != Origin.NOBODY:
+        return None, paths[0]
     raise UserError(
         "Say what to back up and where to: logmark backup DATA_DIR DEST, or "
         "logmark backup --bootstrap-servers HOST:PORT DEST. Nothing was copied.",
@@ -135,7 +130,7 @@ def _source_and_dest(cluster: Cluster, places: list[str]) -> tuple[str | None, s
     )
 
 
-def _tell_backup(store: "Store", done: "Manifest", lost: Sequence[str], output: OutputFormat) -> None:
+def _tell_backup(store: Store, done: Manifest, lost: Sequence[str], output: OutputFormat) -> None:
     damage = [
         f"{key}/{segment.base_offset:020d}.log, byte {one.position}, {one.size_bytes} bytes: {one.problem}"
         for key, segment, one in done.damage()
@@ -170,7 +165,7 @@ def _tell_backup(store: "Store", done: "Manifest", lost: Sequence[str], output: 
         raise typer.Exit(DAMAGED)
 
 
-def _numbers(manifest: "Manifest") -> dict[str, object]:
+def _numbers(manifest: Manifest) -> dict[str, object]:
     return {
         "cluster_id": manifest.cluster_id,
         "topics": len(manifest.topics),
@@ -189,13 +184,12 @@ def _numbers(manifest: "Manifest") -> dict[str, object]:
     }
 
 
-def _contents(manifest: "Manifest") -> str:
+def _contents(manifest: Manifest) -> str:
     partitions = sum(entry.partitions for entry in manifest.topics)
     return f"{count(len(manifest.topics), 'topic')}, {count(partitions, 'partition')}, {_size(manifest.size_bytes)}"
 
 
 def _size(size: int) -> str:
-    from rich.filesize import decimal
 
     return decimal(size)
 

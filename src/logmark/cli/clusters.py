@@ -8,15 +8,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from logmark import properties
+from logmark.client.client import Client
+from logmark.client.errors import ReadOnly
 from logmark.errors import LogmarkError
 from logmark.escaping import is_safe
-
-if TYPE_CHECKING:
-    from logmark.client.client import Client
+from logmark.offsets.contexts import read_contexts
+from logmark.offsets.user_files import config_file
 
 DEFAULT_BOOTSTRAP_SERVERS = "127.0.0.1:9092"
 # A person waits for these: no broker must be a sentence within ten seconds.
@@ -46,9 +48,8 @@ class Cluster:
     context: str | None = None
     said_by: Origin
 
-    def connect(self, *, timeout_s: float = TIMEOUT_S) -> "Client":
+    def connect(self, *, timeout_s: float = TIMEOUT_S) -> Client:
         """A client with a person's patience."""
-        from logmark.client.client import Client
 
         return Client(
             self.bootstrap_servers,
@@ -61,7 +62,6 @@ class Cluster:
 
     def refuse_writing(self) -> None:
         """Raises ReadOnly where the cluster may only be looked at: for what writes without our client."""
-        from logmark.client.errors import ReadOnly
 
         if self.is_read_only:
             raise ReadOnly(
@@ -72,8 +72,6 @@ class Cluster:
 
 def complete_context(ctx: typer.Context, incomplete: str) -> list[str]:
     """The contexts of the settings file."""
-    from logmark.offsets.contexts import read_contexts
-    from logmark.offsets.user_files import config_file
 
     with contextlib.suppress(LogmarkError):
         return [name for name in sorted(read_contexts(config_file()).known) if name.startswith(incomplete)]
@@ -154,9 +152,6 @@ def chosen_cluster(
     *, bootstrap_servers: str | None, command_config: Path | None, context: str | None, read_only: bool
 ) -> Cluster:
     """The cluster that the options name, else the environment, else the settings; what is named wins as a whole."""
-    from logmark import properties
-    from logmark.offsets.contexts import read_contexts
-    from logmark.offsets.user_files import config_file
 
     variables = os.environ.get("LOGMARK_BOOTSTRAP_SERVERS"), os.environ.get("LOGMARK_CONTEXT")
     if bootstrap_servers or context:
@@ -179,7 +174,7 @@ def chosen_cluster(
 
 
 @contextlib.contextmanager
-def _asked_for_completion(ctx: typer.Context) -> "Iterator[Client]":
+def _asked_for_completion(ctx: typer.Context) -> Iterator[Client]:
     wanted = {name: ctx.params.get(name) for name in OPTIONS}
     wanted["read_only"] = True
     with chosen_cluster(**wanted).connect(timeout_s=_COMPLETION_S) as client:  # type: ignore[arg-type]

@@ -1,6 +1,5 @@
 """`logmark consume`: records become lines of standard output."""
 
-import base64
 import signal
 import sys
 import threading
@@ -9,21 +8,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as Assigned
 
 from logmark.cli.clusters import Cluster, complete_topic, on_cluster
 from logmark.cli.options import OutputFormat
-from logmark.cli.tables import counted, json_line, say
+from logmark.cli.tables import counted, json_line, json_text, say
 from logmark.cli.topics import check_topic_name
+from logmark.client.client import Client
+from logmark.client.properties import librdkafka_properties
 from logmark.errors import UserError
 from logmark.escaping import escape
 from logmark.names import TopicPartition
-
-if TYPE_CHECKING:
-    from logmark.client.client import Client
-    from logmark.offsets.offset_spec import OffsetSpec
+from logmark.offsets.offset_spec import OffsetSpec, parse_offset_spec, resolve_offset_spec
+from logmark.offsets.partitions import LogBounds
 
 _POLL_S = 0.2
 _POLL_RECORDS = 500
@@ -56,15 +57,16 @@ def consume(
         str | None,
         typer.Option(
             "--from",
-            metavar="PLACE",
+            metavar="OFFSET",
             help="earliest, latest, an offset (42), so many records before the end (-10), a time "
-            "(@2024-03-05T00:00:00) or a time ago (@-2h). With --group: where the group has no place yet. "
+            "(@2024-03-05T00:00:00) or a time ago (@-2h). With --group: where the group has committed nothing. "
             "Unless given: earliest.",
             show_default=False,
         ),
     ] = None,
     group: Annotated[
-        str | None, typer.Option(help="Read as a member of this group: from its place, and commit what was shown.")
+        str | None,
+        typer.Option(help="Read as a member of this group: from its committed offsets, and commit what was shown."),
     ] = None,
     partition: Annotated[
         list[int] | None, typer.Option(help="Only this partition; may be repeated.", min=0, show_default=False)
@@ -87,8 +89,6 @@ def consume(
     ] = OutputFormat.TABLE,
 ) -> None:
     """Writes the records of a topic, one line each, up to the end that it has now."""
-    from logmark.client.properties import librdkafka_properties
-    from logmark.offsets.offset_spec import parse_offset_spec
 
     check_topic_name(topic)
     if group is not None:
@@ -125,7 +125,7 @@ def consume(
         say("There was nothing to read.")
 
 
-def _partitions(client: "Client", topic: str, wanted: list[int] | None) -> list[TopicPartition]:
+def _partitions(client: Client, topic: str, wanted: list[int] | None) -> list[TopicPartition]:
     existing = client.metadata([topic]).partitions(topic)
     if not existing:
         raise UserError(f"Topic {topic} does not exist; `logmark topics list` shows those that do.")
@@ -140,15 +140,13 @@ class _Reader:
 
     def __init__(
         self,
-        client: "Client",
+        client: Client,
         settings: dict[str, Any],
         progress: Progress,
         write: Callable[[Any], None],
-        position: "OffsetSpec",
+        position: OffsetSpec,
         partitions: list[TopicPartition],
     ) -> None:
-        from confluent_kafka import Consumer
-
         self._client = client
         self._consumer = Consumer(settings)
         self._progress = progress
@@ -164,10 +162,10 @@ class _Reader:
         self._begin(self._partitions, {})
 
     def join(self, group: str, topic: str, *, by_hand: bool) -> None:
-        """Reads as the group: where it stands, and from the position that was asked for where it stands nowhere."""
+        """Read as the group: from its committed offsets, and from --from where it has none."""
         self._group = group
         if by_hand:
-            self._begin(self._partitions, self._places(self._partitions))
+            self._begin(self._partitions, self._committed(self._partitions))
             return
         self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked)
 
@@ -197,8 +195,6 @@ class _Reader:
         self._consumer.close()
 
     def _take(self, message: Any) -> None:
-        from confluent_kafka import KafkaError
-
         error = message.error()
         if error is not None and error.code() == KafkaError._PARTITION_EOF:
             self._progress.done.add(TopicPartition(message.topic(), message.partition()))
@@ -225,23 +221,18 @@ class _Reader:
         if not self._progress.is_endless and end is not None and offset + 1 >= end:
             self._progress.done.add(partition)
 
-    def _places(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    def _committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         assert self._group is not None
-        return {one: place.offset for one, place in self._client.committed(self._group, partitions).items()}
+        return {one: found.offset for one, found in self._client.committed(self._group, partitions).items()}
 
-    def _begin(self, partitions: list[TopicPartition], places: dict[TopicPartition, int]) -> None:
-        from confluent_kafka import TopicPartition as Assigned
-
-        from logmark.offsets.offset_spec import resolve_offset_spec
-        from logmark.offsets.partitions import LogBounds
-
-        without = [one for one in partitions if one not in places]
+    def _begin(self, partitions: list[TopicPartition], committed: dict[TopicPartition, int]) -> None:
+        without = [one for one in partitions if one not in committed]
         begins, _ = resolve_offset_spec(self._client, without, self._position)
         bounds = LogBounds.fetch(self._client, partitions)
         for problem in bounds.problems.values():
             raise UserError(problem)
-        for one, offset in places.items():
-            # A place that has expired is no error for a person who looks: go on where the log begins.
+        for one, offset in committed.items():
+            # A committed offset that has expired is no error for a person who looks: start at the log start.
             begins[one] = min(max(offset, bounds.starts[one]), bounds.ends[one])
         self._progress.ends = dict(bounds.ends)
         self._progress.done = {one for one in partitions if begins[one] >= bounds.ends[one]}
@@ -252,16 +243,13 @@ class _Reader:
         partitions = [TopicPartition(one.topic, one.partition) for one in assigned]
         if not partitions:
             say(f"Every partition belongs to other members of group {self._group}.")
-        self._begin(partitions, self._places(partitions) if partitions else {})
+        self._begin(partitions, self._committed(partitions) if partitions else {})
 
     def _revoked(self, _: Any, __: list[Any]) -> None:
         self._commit()
         self._next.clear()
 
     def _commit(self) -> None:
-        from confluent_kafka import KafkaException
-        from confluent_kafka import TopicPartition as Assigned
-
         if self._group is None or not self._next:
             return
         try:
@@ -271,7 +259,7 @@ class _Reader:
             )
         except KafkaException as error:
             raise UserError(
-                f"The place of group {self._group} was not committed: {error.args[0].str()}. "
+                f"The offsets of group {self._group} were not committed: {error.args[0].str()}. "
                 "What was shown will be shown again."
             ) from None
         self._next.clear()
@@ -309,9 +297,9 @@ def _writer(output: OutputFormat, *, with_offsets: bool, is_raw: bool) -> Callab
                     "partition": message.partition(),
                     "offset": message.offset(),
                     "timestamp_ms": timestamp,
-                    "key": as_text(message.key()),
-                    "value": as_text(message.value()),
-                    "headers": [[name, as_text(value)] for name, value in message.headers() or []],
+                    "key": json_text(message.key()),
+                    "value": json_text(message.value()),
+                    "headers": [[name, json_text(value)] for name, value in message.headers() or []],
                 }
             )
             + "\n"
@@ -340,13 +328,3 @@ def _writer(output: OutputFormat, *, with_offsets: bool, is_raw: bool) -> Callab
     if output is OutputFormat.JSON:
         return write_json
     return write_bytes if is_raw else write_line
-
-
-def as_text(data: bytes | None) -> str | dict[str, str] | None:
-    """Text as it is; bytes that are no text in base64, and recognisable as such."""
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}

@@ -3,12 +3,12 @@
 from logmark.cli.clusters import DEFAULT_BOOTSTRAP_SERVERS
 from logmark.cli.options import Output, OutputFormat
 from logmark.cli.tables import Column, print_json, print_table, say
+from logmark.offsets.contexts import read_contexts
+from logmark.offsets.user_files import config_file
 
 
 def contexts(output: Output = OutputFormat.TABLE) -> None:
     """Lists the clusters that you have named; a star marks the one that is used when none is said."""
-    from logmark.offsets.contexts import read_contexts
-    from logmark.offsets.user_files import config_file
 
     found = read_contexts(config_file())
     if output is OutputFormat.JSON:

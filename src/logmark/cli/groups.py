@@ -1,18 +1,19 @@
 """`logmark groups`: the consumer groups of a cluster."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
 from logmark.cli.clusters import Cluster, complete_group, on_cluster
-from logmark.cli.lagtables import print_lag, row
+from logmark.cli.lag_tables import print_group_offsets
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.tables import Column, confirm, count, print_json, print_table, say, write_line
 from logmark.errors import UserError
-
-if TYPE_CHECKING:
-    from logmark.offsets.partitions import GroupView
+from logmark.offsets.lag.views import view_group
+from logmark.offsets.partitions import GroupView, inspect_groups
+from logmark.offsets.reset.deletion import delete_group
 
 app = typer.Typer(help="List, describe and delete consumer groups.", no_args_is_help=True)
 
@@ -55,8 +56,7 @@ def describe_groups(
     names: GroupNames,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Shows the state, the members and the places of groups."""
-    from logmark.offsets.partitions import inspect_groups
+    """Shows the state, the members and the committed offsets of groups."""
 
     with cluster.connect() as client:
         views = inspect_groups(client, names)
@@ -66,37 +66,13 @@ def describe_groups(
                 f"Group {view.description.group} does not exist; `logmark groups list` shows those that do."
             )
     if output is OutputFormat.JSON:
-        print_json([_described(view) for view in views])
+        print_json([asdict(view_group(view)) for view in views])
         return
     for view in views:
         _print_group(view)
 
 
-def _described(view: "GroupView") -> dict[str, object]:
-    group = view.description
-    return {
-        "group": group.group,
-        "state": group.state,
-        "type": group.type,
-        "assignor": group.assignor,
-        "coordinator": group.coordinator,
-        "lag": view.lag,
-        "members": [
-            {
-                "member_id": member.member_id,
-                "instance_id": member.instance_id,
-                "client_id": member.client_id,
-                "host": member.host,
-                "partitions": [{"topic": one.topic, "partition": one.partition} for one in member.partitions],
-            }
-            for member in group.members
-        ],
-        "offsets": [row(place) | {"member_id": place.member.member_id if place.member else None}
-                    for place in view.partitions],
-    }  # fmt: skip
-
-
-def _print_group(view: "GroupView") -> None:
+def _print_group(view: GroupView) -> None:
     group = view.description
     write_line(
         f"Group {group.group}: {group.state or 'state unknown'}, {count(len(group.members), 'member')}"
@@ -110,7 +86,7 @@ def _print_group(view: "GroupView") -> None:
                 for member in group.members
             ],
         )
-    print_lag([view])
+    print_group_offsets([view])
 
 
 @app.command("delete", epilog=example("logmark groups delete billing --yes"))
@@ -121,7 +97,6 @@ def delete_groups(
     yes: Yes = False,
 ) -> None:
     """Deletes groups with their committed offsets, which the journal keeps; asks first in a terminal."""
-    from logmark.offsets.reset.deletion import delete_group
 
     refusals = []
     with cluster.connect() as client:
@@ -142,6 +117,6 @@ def delete_groups(
                 continue
             write_line(f"Deleted group {name}.")
             if deletion.change is not None:
-                say(f"To take it back: logmark offsets undo {deletion.change.id}")
+                say(f"To undo it: logmark offsets undo {deletion.change.id}")
     if refusals:
         raise UserError(" ".join(refusals))

@@ -3,17 +3,16 @@
 import textwrap
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from logmark.cli.clusters import Cluster, on_cluster
 from logmark.cli.options import Output, OutputFormat
 from logmark.cli.tables import Column, count, print_json, print_table, say, write_line
+from logmark.client.errors import BrokerUnreachable
+from logmark.client.health import BrokerHealth, ClusterHealth, check_health
 from logmark.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from logmark.client.health import BrokerHealth, ClusterHealth
 
 DEGRADED, UNREACHABLE = 1, 4
 WIDTH = 80
@@ -29,8 +28,6 @@ def health(
 
     Exit codes: 0 healthy; 1 degraded; 2 a mistake in the options; 4 no broker answers.
     """
-    from logmark.client.errors import BrokerUnreachable
-    from logmark.client.health import check_health
 
     try:
         with cluster.connect() as client:
@@ -49,7 +46,7 @@ def health(
         raise typer.Exit(DEGRADED)
 
 
-def _as_json(found: "ClusterHealth") -> dict[str, Any]:
+def _as_json(found: ClusterHealth) -> dict[str, Any]:
     return {
         "state": "healthy" if found.is_healthy else "degraded",
         "problems": list(found.problems),
@@ -81,7 +78,7 @@ def _as_json(found: "ClusterHealth") -> dict[str, Any]:
     }
 
 
-def _print(found: "ClusterHealth") -> None:
+def _print(found: ClusterHealth) -> None:
     rows = [row for broker in found.brokers for row in _rows(broker)]
     if not any(broker.details for broker in found.brokers):
         rows.append(("partitions", _of(found.partition_count - len(found.partition_errors), found.partition_count)))
@@ -94,7 +91,7 @@ def _print(found: "ClusterHealth") -> None:
     write_line("Healthy." if found.is_healthy else f"Degraded: {count(len(found.problems), 'problem')}.")
 
 
-def _rows(broker: "BrokerHealth") -> Iterator[tuple[str, str]]:
+def _rows(broker: BrokerHealth) -> Iterator[tuple[str, str]]:
     details = broker.details
     if not broker.is_up:
         yield f"broker {broker.id}", f"no answer from {broker.address}"
@@ -123,7 +120,7 @@ def _rows(broker: "BrokerHealth") -> Iterator[tuple[str, str]]:
         yield "connections", _of(connections["used"], connections["max"])
 
 
-def _print_turns(broker: "BrokerHealth") -> None:
+def _print_turns(broker: BrokerHealth) -> None:
     turns = broker.details.get("turns", ())
     if turns:
         write_line("")
@@ -136,7 +133,7 @@ def _print_turns(broker: "BrokerHealth") -> None:
         )
 
 
-def _print_failures(broker: "BrokerHealth") -> None:
+def _print_failures(broker: BrokerHealth) -> None:
     failures = broker.details.get("failures", ())
     if failures:
         write_line("")
@@ -165,7 +162,7 @@ def _bytes(number: int) -> str:
     return f"{value:.1f} TiB"
 
 
-def _duration(details: "Any") -> str:
+def _duration(details: Any) -> str:
     seconds = max(0, details["now_ms"] - details["started_ms"]) // 1000
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:

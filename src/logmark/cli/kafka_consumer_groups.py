@@ -5,11 +5,15 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from logmark.client.client import Client
-    from logmark.offsets.kafka_consumer_groups.command import ConnectionOptions
+from logmark.cli.clusters import CONNECT_TIMEOUT_S, chosen_cluster
+from logmark.client.client import Client
+from logmark.errors import UserError
+from logmark.offsets.kafka_consumer_groups.arguments import parse
+from logmark.offsets.kafka_consumer_groups.command import ConnectionOptions, run_tool
+from logmark.offsets.kafka_consumer_groups.failures import Ended
+from logmark.offsets.kafka_consumer_groups.printer import Printer
+from logmark.offsets.kafka_consumer_groups.shim import install_shims
 
 INTERRUPTED = 130
 # Kafka's tool waits for a broker as long as for a request; a person who did not say how long waits no longer than this.
@@ -19,8 +23,6 @@ _YES = ("1", "true", "t", "yes", "y", "on")
 
 def main(words: Sequence[str]) -> int:
     """Runs the tool with the words behind its name; returns the exit code."""
-    from logmark.offsets.kafka_consumer_groups.command import run_tool
-    from logmark.offsets.kafka_consumer_groups.printer import Printer
 
     printer = Printer(sys.stdout, sys.stderr)
     if any(word.partition("=")[0] == "--install-shim" for word in words):
@@ -29,9 +31,7 @@ def main(words: Sequence[str]) -> int:
     return run_tool(words, printer, connect=_connect, is_cluster_known=is_cluster_known)
 
 
-def _connect(wanted: "ConnectionOptions") -> "Client":
-    from logmark.cli.clusters import CONNECT_TIMEOUT_S, chosen_cluster
-    from logmark.client.client import Client
+def _connect(wanted: ConnectionOptions) -> Client:
 
     # The environment's properties belong to the environment's cluster, not to one that the command line names.
     command_config = wanted.command_config
@@ -54,10 +54,6 @@ def _connect(wanted: "ConnectionOptions") -> "Client":
 
 
 def _install(words: Sequence[str]) -> int:
-    from logmark.errors import UserError
-    from logmark.offsets.kafka_consumer_groups.arguments import parse
-    from logmark.offsets.kafka_consumer_groups.failures import Ended
-    from logmark.offsets.kafka_consumer_groups.shim import install_shims
 
     try:
         given = parse(words)

@@ -5,9 +5,11 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from logmark.cli.kafka_consumer_groups import main
+
 
 class Untouched(TyperCommand):
-    """Leaves every word behind its name to whoever it calls, also `--help` and `--`."""
+    """Passes every word behind its name on, also `--help` and `--`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.args = args
@@ -16,7 +18,6 @@ class Untouched(TyperCommand):
 
 def kafka_consumer_groups(ctx: typer.Context) -> None:
     """Kafka's kafka-consumer-groups.sh: the same options, output and exit codes, without a JVM."""
-    from logmark.cli.kafka_consumer_groups import main
 
     ctx.exit(main(ctx.args))
 

@@ -2,22 +2,30 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from logmark.cli.clusters import Cluster, complete_group, complete_topic, on_cluster
-from logmark.cli.lagtables import By, print_standing, rows
+from logmark.cli.lag_board import Board, JsonLines
+from logmark.cli.lag_tables import print_lag_report
 from logmark.cli.options import Output, OutputFormat
+from logmark.cli.plots import draw_lag
 from logmark.cli.tables import print_json, say
+from logmark.client.client import Client
+from logmark.clock import SystemClock
 from logmark.errors import LogmarkError, UserError
-
-if TYPE_CHECKING:
-    from logmark.client.client import Client
-    from logmark.offsets.lag.annotations import Annotation
-    from logmark.offsets.lag.history import History
-    from logmark.offsets.lag.sample import Sample
+from logmark.offsets.journal.journal import open_journal
+from logmark.offsets.lag.age_cache import AgeCache
+from logmark.offsets.lag.annotations import Annotation, annotations_from_changes
+from logmark.offsets.lag.history import History, Tier, default_history_path, open_history
+from logmark.offsets.lag.report import build_lag_report
+from logmark.offsets.lag.sample import Sample, add_uncommitted_partitions, is_pattern, matches, take_sample
+from logmark.offsets.lag.views import LagLevel, view_lag
+from logmark.offsets.suggestions import unknown_group, unknown_topic
+from logmark.offsets.times import parse_duration, parse_time
 
 _DEFAULT_EVERY = "2s"
 _DEFAULT_SINCE = "1h"
@@ -46,7 +54,7 @@ def lag(
             "--topic", "-t", metavar="TOPIC", help="Only these topics; wildcards too.", autocompletion=complete_topic
         ),
     ] = None,
-    by: Annotated[By, typer.Option("--by", help="What one line is about.")] = By.PARTITION,
+    by: Annotated[LagLevel, typer.Option("--by", help="What one line is about.")] = LagLevel.PARTITION,
     only_with_lag: Annotated[bool, typer.Option("--only-with-lag", help="Leave out what is caught up.")] = False,
     read_committed: Annotated[
         bool, typer.Option("--read-committed", help="Count up to the last stable offset, as such readers see it.")
@@ -88,7 +96,7 @@ class _Looker:
     """Takes samples for one command line, judges them, and has them written."""
 
     def __init__(
-        self, client: "Client", groups: list[str] | None, topics: list[str] | None, path: Path | None, *, keep: bool,
+        self, client: Client, groups: list[str] | None, topics: list[str] | None, path: Path | None, *, keep: bool,
         read_committed: bool,
     ) -> None:  # fmt: skip
         self._client = client
@@ -98,10 +106,8 @@ class _Looker:
         self._keep = keep
         self._read_committed = read_committed
 
-    def look(self, by: By, output: OutputFormat, *, only_with_lag: bool) -> None:
+    def look(self, by: LagLevel, output: OutputFormat, *, only_with_lag: bool) -> None:
         """One sample, written once."""
-        from logmark.offsets.lag.report import build_lag_report
-        from logmark.offsets.lag.sample import add_uncommitted_partitions
 
         sample = self._sample()
         with self._history(sample.cluster_id) as history:
@@ -113,17 +119,12 @@ class _Looker:
                 history.add(sample)
         _say_problems(shown)
         if output is OutputFormat.JSON:
-            print_json(rows(standing, by, only_with_lag=only_with_lag))
+            print_json([asdict(one) for one in view_lag(standing, by, only_with_lag=only_with_lag)])
         else:
-            print_standing(standing, by, only_with_lag=only_with_lag)
+            print_lag_report(standing, by, only_with_lag=only_with_lag)
 
-    def watch(self, every: str, by: By, output: OutputFormat, *, only_with_lag: bool) -> None:
+    def watch(self, every: str, by: LagLevel, output: OutputFormat, *, only_with_lag: bool) -> None:
         """One sample after the other, until Ctrl-C."""
-        from logmark.cli.board import Board, JsonLines
-        from logmark.offsets.lag.age_cache import AgeCache
-        from logmark.offsets.lag.history import History, Tier
-        from logmark.offsets.lag.report import build_lag_report
-        from logmark.offsets.times import parse_duration
 
         pause_s = parse_duration(every if not every.isdecimal() else f"{every}s") / 1000
         if not 0.1 <= pause_s <= 3600:
@@ -135,7 +136,7 @@ class _Looker:
         with self._history(first.cluster_id) as kept, History(None, tiers=[Tier(3_600_000, 0)]) as recent, board:
             own = kept if self._keep and kept is not None else recent
 
-            def look(sample: "Sample") -> None:
+            def look(sample: Sample) -> None:
                 shown = self._narrowed(sample)
                 past = kept if kept is not None and kept.times(since_ms=sample.at_ms - _FRESH_MS) else own
                 known = ages.of(shown, past, self._client)
@@ -147,11 +148,6 @@ class _Looker:
 
     def draw(self, path: Path, since: str) -> None:
         """A picture of the kept history."""
-        from logmark.cli.plots import draw_lag
-        from logmark.clock import SystemClock
-        from logmark.offsets.lag.history import open_history
-        from logmark.offsets.lag.sample import matches
-        from logmark.offsets.times import parse_duration, parse_time
 
         now_ms = SystemClock().now_ms()
         try:
@@ -171,19 +167,17 @@ class _Looker:
             drawn = draw_lag(path, history, groups, annotations, since_ms=since_ms, topics=self._topics)
         say(f"Drew {drawn} into {path}.")
 
-    def _sample(self) -> "Sample":
-        from logmark.offsets.lag.sample import take_sample
+    def _sample(self) -> Sample:
 
         # What is kept is the whole cluster; what is shown may be less.
         groups, topics = (None, None) if self._keep else (self._groups, self._topics)
         return take_sample(self._client, groups, topics, read_committed=self._read_committed)
 
-    def _narrowed(self, sample: "Sample") -> "Sample":
+    def _narrowed(self, sample: Sample) -> Sample:
         return sample.only(self._groups, self._topics) if self._keep else sample
 
     @contextmanager
-    def _history(self, cluster_id: str) -> "Iterator[History | None]":
-        from logmark.offsets.lag.history import History, default_history_path, open_history
+    def _history(self, cluster_id: str) -> Iterator[History | None]:
 
         if self._keep:
             path = self._path or default_history_path(cluster_id, read_committed=self._read_committed)
@@ -196,9 +190,7 @@ class _Looker:
             if found is not None:
                 found.close()
 
-    def _own_changes(self, since_ms: int) -> "Iterable[Annotation]":
-        from logmark.offsets.journal.journal import open_journal
-        from logmark.offsets.lag.annotations import annotations_from_changes
+    def _own_changes(self, since_ms: int) -> Iterable[Annotation]:
 
         try:
             cluster_id = self._client.metadata([]).cluster_id
@@ -208,9 +200,7 @@ class _Looker:
             return []
         return annotations_from_changes(changes)
 
-    def _refuse_unknown(self, sample: "Sample") -> None:
-        from logmark.offsets.lag.sample import is_pattern
-        from logmark.offsets.suggestions import unknown_group, unknown_topic
+    def _refuse_unknown(self, sample: Sample) -> None:
 
         for one in sample.groups.values():
             if one.is_unknown:
@@ -221,10 +211,10 @@ class _Looker:
                 continue
             if topic not in self._client.metadata([topic]).topics:
                 raise UserError(f"{unknown_topic(self._client, topic)} `logmark topics list` shows those that do.")
-            say(f"No group has a place in topic {topic}.")
+            say(f"No group has committed an offset in topic {topic}.")
 
 
-def _say_problems(sample: "Sample") -> None:
+def _say_problems(sample: Sample) -> None:
     for sentence in (*sample.notes, *(one.problem for one in sample.groups.values() if one.problem)):
         say(sentence)
     if sample.groups and all(one.problem for one in sample.groups.values()):

@@ -12,7 +12,11 @@ import typer
 
 from logmark.cli.options import Output, OutputFormat, example
 from logmark.cli.tables import json_line, write_line
+from logmark.coordination import group_records
+from logmark.disk.read_only import ReadOnlyFileSystem
 from logmark.errors import Malformed, UserError
+from logmark.log.dump import Dump
+from logmark.names import OFFSETS_TOPIC
 
 app = typer.Typer(help="Look into the files of a log.", no_args_is_help=True)
 
@@ -44,10 +48,8 @@ def dump(
 
     Of the write-ahead log it shows the recovery points and, for each entry, where its batches belong.
 
-    Nothing is written. Damaged places are told and passed. With --output json every item is one line.
+    Nothing is written. Damaged bytes are reported and skipped. With --output json every item is one line.
     """
-    from logmark.disk.read_only import ReadOnlyFileSystem
-    from logmark.log.dump import Dump
 
     shown = Dump(ReadOnlyFileSystem(), with_records=records, with_indexes=indexes, from_offset=from_offset)
     write = _write_json if output is OutputFormat.JSON else _write_line
@@ -75,11 +77,9 @@ def _limited(items: Iterator[dict[str, Any]], limit: int | None, counted: set[st
 
 def _decoded(item: dict[str, Any]) -> dict[str, Any]:
     """The item; a record of the offsets topic with what it says."""
-    from logmark.names import OFFSETS_TOPIC
 
     if item["kind"] != "record" or item["topic"] != OFFSETS_TOPIC:
         return item
-    from logmark.coordination import group_records
 
     try:
         fact = group_records.decode(item["key"], item["value"])

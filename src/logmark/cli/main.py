@@ -136,7 +136,7 @@ class Root(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
-            # Whoever read our output has seen enough; Python must not fail at its last flush either.
+            # The reader of our output has closed it; Python must not fail at its last flush either.
             with contextlib.suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
@@ -163,7 +163,7 @@ def _epilog(source: CommandSource) -> str | None:
 app = typer.Typer(
     name="logmark",
     cls=Root,
-    help="Kafka's log, everybody's place in it, and the pipelines that read it.",
+    help="Kafka's log, its offsets and its Spark pipelines.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
@@ -182,7 +182,7 @@ def root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and stop.")
     ] = False,
 ) -> None:
-    """Kafka's log, everybody's place in it, and the pipelines that read it."""
+    """Kafka's log, its offsets and its Spark pipelines."""
 
 
 def run() -> None:

@@ -7,20 +7,30 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
 
 from logmark.cli.clusters import Cluster, complete_group, complete_topic, on_cluster
 from logmark.cli.options import OutputFormat
 from logmark.cli.tables import count, json_line, say, write_line
+from logmark.client.errors import ClientError
+from logmark.clock import SystemClock
 from logmark.errors import UserError
 from logmark.escaping import escape
-from logmark.offsets.times import format_time
-
-if TYPE_CHECKING:
-    from logmark.offsets.monitor.alert_file import AlertFile
-    from logmark.offsets.monitor.monitor import Monitor
+from logmark.offsets.monitor.alert_file import AlertFile, read_alert_file
+from logmark.offsets.monitor.alerts import EXPIRING, FALLING_OFF
+from logmark.offsets.monitor.cluster_sampler import ClusterSampler, SampleScope
+from logmark.offsets.monitor.metrics import FAMILIES, KAFKA_EXPORTER
+from logmark.offsets.monitor.metrics_server import MetricsServer, parse_listen
+from logmark.offsets.monitor.monitor import Monitor, MonitorSettings
+from logmark.offsets.monitor.notifications import NotificationDispatcher, format_message
+from logmark.offsets.suggestions import did_you_mean
+from logmark.offsets.times import format_time, parse_duration
 
 _INTERVAL_MIN_MS = 1000
 _FLUSH_S = 30.0
@@ -85,13 +95,6 @@ def monitor(
     ] = OutputFormat.TABLE,
 ) -> None:  # fmt: skip
     """Watches a cluster until it is told to stop: keeps the history of lag, serves metrics, sends alerts."""
-    from logmark.clock import SystemClock
-    from logmark.offsets.monitor.alert_file import read_alert_file
-    from logmark.offsets.monitor.cluster_sampler import ClusterSampler
-    from logmark.offsets.monitor.metrics import KAFKA_EXPORTER
-    from logmark.offsets.monitor.metrics_server import parse_listen
-    from logmark.offsets.monitor.monitor import Monitor, MonitorSettings
-    from logmark.offsets.monitor.notifications import NotificationDispatcher
 
     if check_alerts is not None:
         _check(check_alerts, read_alert_file(check_alerts))
@@ -126,8 +129,7 @@ def monitor(
         _run(watching, address, stop, talk, cluster)
 
 
-def _run_once(watching: "Monitor", post: Any) -> None:
-    from logmark.client.errors import ClientError
+def _run_once(watching: Monitor, post: Any) -> None:
 
     try:
         watching.begin()
@@ -144,8 +146,7 @@ def _run_once(watching: "Monitor", post: Any) -> None:
         raise typer.Exit(FIRING)
 
 
-def _run(watching: "Monitor", address: tuple[str, int] | None, stop: "_Stop", talk: "_Talk", cluster: Cluster) -> None:
-    from logmark.offsets.monitor.metrics_server import MetricsServer
+def _run(watching: Monitor, address: tuple[str, int] | None, stop: "_Stop", talk: "_Talk", cluster: Cluster) -> None:
 
     server = None
     try:
@@ -215,7 +216,6 @@ class _Talk:
         self._lock = threading.Lock()
 
     def say(self, sentence: str) -> None:
-        from logmark.clock import SystemClock
 
         with self._lock:
             if self._console is not None:
@@ -225,7 +225,6 @@ class _Talk:
 
     def write(self, message: Mapping[str, Any]) -> None:
         """An alert, on standard output."""
-        from logmark.offsets.monitor.notifications import format_message
 
         is_json = self._output is OutputFormat.JSON
         line = json_line(message) if is_json else escape(format_message(message))
@@ -246,10 +245,6 @@ class _Talk:
         if not sys.stderr.isatty():
             yield lambda text: None
             return
-        from rich.console import Console
-        from rich.live import Live
-        from rich.spinner import Spinner
-        from rich.text import Text
 
         console, spinner = Console(stderr=True), Spinner("dots", Text("sampling"))
         with Live(spinner, console=console, transient=True, redirect_stdout=False, redirect_stderr=False):
@@ -260,7 +255,7 @@ class _Talk:
                 self._console = None
 
 
-def _check(path: Path, file: "AlertFile") -> None:
+def _check(path: Path, file: AlertFile) -> None:
     write_line(
         f"{path}: {count(len(file.rules), 'alert')} and {count(len(file.notifiers), 'notifier')}; nothing is wrong, "
         "and nothing was sent."
@@ -268,7 +263,6 @@ def _check(path: Path, file: "AlertFile") -> None:
 
 
 def _interval_ms(text: str) -> int:
-    from logmark.offsets.times import parse_duration
 
     found = parse_duration(text)
     if found < _INTERVAL_MIN_MS:
@@ -277,8 +271,6 @@ def _interval_ms(text: str) -> int:
 
 
 def _families(text: str) -> Sequence[str]:
-    from logmark.offsets.monitor.metrics import FAMILIES
-    from logmark.offsets.suggestions import did_you_mean
 
     names = [one.strip() for one in text.split(",") if one.strip()]
     for name in names:
@@ -291,10 +283,8 @@ def _families(text: str) -> Sequence[str]:
 
 
 def _wanted(
-    groups: list[str] | None, topics: list[str] | None, file: "AlertFile | None", name: str, *, every_partition: bool
+    groups: list[str] | None, topics: list[str] | None, file: AlertFile | None, name: str, *, every_partition: bool
 ) -> Any:
-    from logmark.offsets.monitor.alerts import EXPIRING, FALLING_OFF
-    from logmark.offsets.monitor.cluster_sampler import SampleScope
 
     kinds = {rule.when for rule in file.rules} if file else set()
     return SampleScope(

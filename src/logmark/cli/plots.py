@@ -3,15 +3,12 @@
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from logmark.cli.tables import count
 from logmark.errors import UserError
 from logmark.escaping import escape
-
-if TYPE_CHECKING:
-    from logmark.offsets.lag.annotations import Annotation
-    from logmark.offsets.lag.history import History
+from logmark.offsets.lag.annotations import Annotation
+from logmark.offsets.lag.history import History
 
 _POINTS_MAX = 600
 _NAMED_MAX = 20
@@ -19,9 +16,9 @@ _NAMED_MAX = 20
 
 def draw_lag(
     path: Path,
-    history: "History",
+    history: History,
     groups: Collection[str],
-    annotations: "Iterable[Annotation]",
+    annotations: Iterable[Annotation],
     *,
     since_ms: int,
     topics: Collection[str] | None = None,
@@ -40,8 +37,9 @@ def draw_lag(
     return f"{count(len(series), 'group')} over {count(samples, 'sample')}"
 
 
-def _draw(path: Path, series: dict[str, list[tuple[int, int]]], annotations: "list[Annotation]") -> None:
+def _draw(path: Path, series: dict[str, list[tuple[int, int]]], annotations: list[Annotation]) -> None:
     try:
+        # An extra, which only plots need.
         import matplotlib as mpl
         from matplotlib.figure import Figure
         from matplotlib.ticker import FuncFormatter, MaxNLocator

@@ -6,11 +6,13 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
+from confluent_kafka import Producer
 
 from logmark.cli.clusters import Cluster, complete_topic, on_cluster
 from logmark.cli.options import Output, OutputFormat
 from logmark.cli.tables import count, counted, print_json, say, write_line
 from logmark.cli.topics import check_topic_name
+from logmark.client.properties import librdkafka_properties
 from logmark.errors import UserError
 
 _FLUSH_S = 30.0
@@ -99,10 +101,6 @@ def _check_topic(topic: str, partition: int, cluster: Cluster) -> None:
 
 
 def _producer(cluster: Cluster, compression: Compression) -> Any:
-    from confluent_kafka import Producer
-
-    from logmark.client.properties import librdkafka_properties
-
     return Producer(
         {
             **librdkafka_properties(cluster.properties),

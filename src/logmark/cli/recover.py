@@ -4,17 +4,20 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from logmark.broker.recovery import Recovery
+from logmark.broker.recovery import recover as recover_directory
 from logmark.cli.options import Output, OutputFormat
 from logmark.cli.tables import Column, count, print_json, print_table, say
+from logmark.clock import SystemClock
+from logmark.disk.file_system import FileSystem, RealFileSystem
+from logmark.disk.overlay import OverlayFileSystem
+from logmark.disk.read_only import ReadOnlyFileSystem
 from logmark.errors import UserError
-
-if TYPE_CHECKING:
-    from logmark.broker.recovery import Recovery
-    from logmark.disk.file_system import FileSystem
+from logmark.log.verification import hold
 
 DAMAGED = 1
 # What a line on a terminal holds: longer names are cut in the table, and whole in the JSON.
@@ -51,13 +54,7 @@ def recover(
         raise typer.Exit(DAMAGED)
 
 
-def _recover(path: str, stack: ExitStack, *, dry_run: bool) -> "Recovery":
-    from logmark.broker.recovery import recover as recover_directory
-    from logmark.clock import SystemClock
-    from logmark.disk.file_system import RealFileSystem
-    from logmark.disk.overlay import OverlayFileSystem
-    from logmark.disk.read_only import ReadOnlyFileSystem
-    from logmark.log.verification import hold
+def _recover(path: str, stack: ExitStack, *, dry_run: bool) -> Recovery:
 
     reading = ReadOnlyFileSystem()
     # Refuses what is no data directory, or in use, before anything is looked at.
@@ -81,7 +78,7 @@ def _quiet() -> Iterator[None]:
 # For people
 
 
-def _tell(done: "Recovery", *, dry_run: bool) -> None:
+def _tell(done: Recovery, *, dry_run: bool) -> None:
     if done.partitions:
         print_table(
             [
@@ -112,7 +109,7 @@ def _tell(done: "Recovery", *, dry_run: bool) -> None:
         )
 
 
-def _summary(done: "Recovery", *, dry_run: bool) -> str:
+def _summary(done: Recovery, *, dry_run: bool) -> str:
     if done.was_clean and (done.damage or done.additions):
         return f"{done.path} was stopped cleanly: there is nothing to recover, and nothing was changed."
     if done.was_clean:
@@ -139,7 +136,7 @@ def _short(name: str) -> str:
 # For programs
 
 
-def _described(done: "Recovery", *, dry_run: bool) -> dict[str, object]:
+def _described(done: Recovery, *, dry_run: bool) -> dict[str, object]:
     return {
         "data_dir": done.path,
         "dry_run": dry_run,

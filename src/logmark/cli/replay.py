@@ -9,9 +9,14 @@ import typer
 
 from logmark.cli.clusters import Cluster, chosen_cluster, complete_context, complete_topic, on_cluster
 from logmark.cli.options import OutputFormat, Yes
+from logmark.cli.replay_command import Session, print_runs
 from logmark.cli.tables import say
 from logmark.cli.topics import check_topic_name
 from logmark.errors import UserError
+from logmark.offsets.bounded_replay.copy_headers import ORIGINAL_TOPIC_HEADERS
+from logmark.offsets.bounded_replay.rate import Rate, parse_rate
+from logmark.offsets.bounded_replay.runs import ReplayRequest, RunStore, check_run_id
+from logmark.offsets.user_files import state_folder
 
 
 class Timestamp(StrEnum):
@@ -32,9 +37,9 @@ class Codec(StrEnum):
     ZSTD = "zstd"
 
 
-_PLACES = (
+_OFFSETS = (
     "earliest, latest, an offset (42), so many records before the end (-10), a time (@2024-03-05T00:00:00, @-2h), "
-    "or one place for each partition (0:100,1:200)"
+    "or one of these for each partition (0:100,1:200)"
 )
 
 
@@ -49,15 +54,15 @@ def replay(
         str,
         typer.Option(
             "--from",
-            metavar="PLACE",
-            help=f"Where to begin: {_PLACES}; or unsent: behind the dead letters that were sent back from here before.",
+            metavar="OFFSET",
+            help=f"Where to start: {_OFFSETS}; or unsent: behind the dead letters that were sent back before.",
         ),
     ] = "earliest",
     end: Annotated[
         str,
         typer.Option(
             "--to",
-            metavar="PLACE",
+            metavar="OFFSET",
             help="Where to end, written in the same way and not included; latest is the end at the start of the run.",
         ),
     ] = "latest",
@@ -156,15 +161,15 @@ def replay(
         ),
     ] = None,
     resume: Annotated[
-        str | None, typer.Option(metavar="ID", help="Go on with an interrupted replay.", show_default=False)
+        str | None, typer.Option(metavar="ID", help="Resume an interrupted replay.", show_default=False)
     ] = None,
     start_over: Annotated[
-        bool, typer.Option("--start-over", help="Begin anew although the same command was interrupted before.")
+        bool, typer.Option("--start-over", help="Start a new replay although the same command was interrupted before.")
     ] = False,
     forget: Annotated[
-        str | None, typer.Option(metavar="ID", help="Give an interrupted replay up.", show_default=False)
+        str | None, typer.Option(metavar="ID", help="Forget an interrupted replay.", show_default=False)
     ] = None,
-    runs: Annotated[bool, typer.Option("--runs", help="List the replays that were begun from here.")] = False,
+    runs: Annotated[bool, typer.Option("--runs", help="List the replays that were started from here.")] = False,
     to_bootstrap_servers: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT,...", help="Copy to this cluster. Unless given: the same.", show_default=False),
@@ -190,11 +195,6 @@ def replay(
     ] = OutputFormat.TABLE,
 ) -> None:
     """Shows a range of a topic, or copies it to another topic; live consumer groups are not affected."""
-    from logmark.cli.replay_session import Session, print_runs
-    from logmark.offsets.bounded_replay.copy_headers import ORIGINAL_TOPIC_HEADERS
-    from logmark.offsets.bounded_replay.rate import Rate, parse_rate
-    from logmark.offsets.bounded_replay.runs import ReplayRequest, RunStore, check_run_id
-    from logmark.offsets.user_files import state_folder
 
     store = RunStore(state_folder() / "replays")
     if runs:
@@ -203,7 +203,7 @@ def replay(
     if forget is not None:
         with store.lock(forget):
             store.forget(forget)
-        say(f"Replay {forget} is given up; what it has copied stays.")
+        say(f"Replay {forget} is forgotten; what it has copied stays.")
         return
     pace = parse_rate(rate) if rate else Rate()
     other = _other_cluster(cluster, to_bootstrap_servers, to_command_config, to_context)
@@ -212,7 +212,7 @@ def replay(
         session.resume(resume)
         return
     if topic is None:
-        raise UserError("Name the topic to read, or a replay to go on with (--resume ID).", exit_code=2)
+        raise UserError("Name the topic to read, or a replay to resume (--resume ID).", exit_code=2)
     for name in (topic, *([to_topic] if to_topic else [])):
         check_topic_name(name)
     if to_topic and to_original:

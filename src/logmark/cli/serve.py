@@ -126,8 +126,10 @@ async def _serve(broker: Broker, where: str, signals: StopSignals) -> None:
                 "anybody who can connect can read and write everything.",
                 Address(listener.host, listener.port),
             )
-    places = ", ".join(str(Address(listener.host, listener.port)) for listener in broker.listeners)
-    print(f"Logmark {__version__} listening on {places}, data in {where}, durability {broker.durability}", flush=True)
+    addresses = ", ".join(str(Address(listener.host, listener.port)) for listener in broker.listeners)
+    print(
+        f"Logmark {__version__} listening on {addresses}, data in {where}, durability {broker.durability}", flush=True
+    )
     broker.on_useless = stopping.set
     await stopping.wait()
     is_clean = await broker.stop()

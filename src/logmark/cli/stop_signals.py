@@ -1,7 +1,7 @@
 """The signals of `logmark serve`.
 
 SIGTERM, SIGINT, SIGHUP   The first begins a clean stop, the second changes nothing, the third ends the process.
-SIGQUIT                   The stacks of all threads go to standard error, and the broker goes on, as with Apache Kafka.
+SIGQUIT                   The stacks of all threads go to standard error; the broker keeps running, as Kafka does.
 
 SIGHUP comes when the terminal of the broker is closed. `nohup` sets it to be ignored, and then it stays ignored.
 

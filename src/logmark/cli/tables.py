@@ -3,6 +3,7 @@
 Everything that a command writes for people passes through here, where control characters become visible escapes.
 """
 
+import base64
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -17,7 +18,7 @@ _NO_TERMINAL_WIDTH = 10_000
 
 
 class Column(NamedTuple):
-    """A table's column: numbers stand to the right."""
+    """A table's column; numbers are aligned to the right."""
 
     title: str
     is_number: bool = False
@@ -45,6 +46,7 @@ def confirm(question: str) -> bool:
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> None:
     """Writes a table; a missing value is a dash, and a last column without any text is left out."""
+    # Not at the top: `logmark serve` and JSON output need no tables.
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -80,10 +82,18 @@ def counted(number: int, noun: str) -> str:
     return f"{count(number, noun)} {'was' if number == 1 else 'were'}"
 
 
-def place(committed: int | None) -> str:
-    """A group's place in both ways in which texts say committed."""
+def offset_cells(committed: int | None) -> tuple[object, object]:
+    """Return the cells COMMITTED (the next offset to read) and LAST PROCESSED; what is not there is said in words."""
     if committed is None:
-        return "nothing committed"
-    if committed == 0:
-        return "committed 0 (nothing processed)"
-    return f"committed {committed} (last processed {committed - 1})"
+        return "nothing committed", None
+    return committed, committed - 1 if committed else "nothing"
+
+
+def json_text(data: bytes | None) -> str | dict[str, str] | None:
+    """Return bytes for JSON: text as it is, and what is no UTF-8 as {"base64": ...}."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}

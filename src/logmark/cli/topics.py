@@ -10,6 +10,7 @@ from logmark.cli.clusters import Cluster, complete_topic, on_cluster
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.tables import Column, confirm, print_json, print_table, say, write_line
 from logmark.errors import UserError
+from logmark.offsets.partitions import LogBounds
 
 app = typer.Typer(help="List, create, describe and delete topics.", no_args_is_help=True)
 
@@ -74,7 +75,6 @@ def describe_topics(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Shows the partitions of topics, what they hold, and the settings that were changed."""
-    from logmark.offsets.partitions import LogBounds
 
     with cluster.connect() as client:
         found = client.metadata(names)

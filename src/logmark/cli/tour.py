@@ -5,22 +5,26 @@ import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
 
+from logmark.cli.main import app
 from logmark.cli.progress import bar
 from logmark.cli.tables import Column, print_table, say
 from logmark.errors import UserError
-
-if TYPE_CHECKING:
-    from logmark.tour.chapters import Chapter
-    from logmark.tour.stage import Show
+from logmark.tour import touring
+from logmark.tour.chapters import CHAPTERS, Chapter
+from logmark.tour.elements import Element, Keep
+from logmark.tour.faces import Markdown, Plain
+from logmark.tour.pictures import writable
+from logmark.tour.stage import Show
+from logmark.tour.terminal import Left, Terminal
 
 
 def complete_chapter(incomplete: str) -> list[str]:
     """The names of the chapters."""
-    from logmark.tour.chapters import CHAPTERS
 
     return [chapter.name for chapter in CHAPTERS if chapter.name.startswith(incomplete)]
 
@@ -39,8 +43,6 @@ def tour(
     ] = None,
 ) -> None:
     """Walks you through offsets with real clients and a broker of its own; nothing of yours is touched."""
-    from logmark.tour import touring
-    from logmark.tour.terminal import Left
 
     wanted = touring.chosen(chapters or [])
     if list_:
@@ -57,7 +59,6 @@ def tour(
 
 def run_logmark(arguments: Sequence[str]) -> tuple[int, str]:
     """Runs a command in this process; returns its exit code and what it wrote, to either stream."""
-    from logmark.cli.main import app
 
     written = io.StringIO()
     with contextlib.redirect_stdout(written), contextlib.redirect_stderr(written):
@@ -65,25 +66,16 @@ def run_logmark(arguments: Sequence[str]) -> tuple[int, str]:
     return code or 0, written.getvalue()
 
 
-def _face(*, has_pauses: bool) -> "Show":
+def _face(*, has_pauses: bool) -> Show:
     if sys.stdout.isatty():
-        from rich.console import Console
-
-        from logmark.tour.terminal import Terminal
-
         return Terminal(Console(), has_pauses=has_pauses and sys.stdin.isatty())
-    from logmark.tour.faces import Plain
-    from logmark.tour.pictures import writable
 
     # The stream is looked up now: while a chapter's code runs, standard output is another one.
     out = sys.stdout
     return Plain(lambda text: print(writable(text, out.encoding), file=out, end="", flush=True))
 
 
-def _document(chapters: "Sequence[Chapter]") -> str:
-    from logmark.tour import touring
-    from logmark.tour.elements import Element, Keep
-    from logmark.tour.faces import Markdown
+def _document(chapters: Sequence[Chapter]) -> str:
 
     text = io.StringIO()
     write = Markdown(text.write)

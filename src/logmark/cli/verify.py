@@ -4,19 +4,19 @@ import os
 import sys
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from logmark.cli.options import Output, OutputFormat, Yes
 from logmark.cli.progress import bar
 from logmark.cli.tables import Column, count, print_json, print_table, say, write_line
+from logmark.disk.file_system import FileSystem, RealFileSystem
+from logmark.disk.read_only import ReadOnlyFileSystem
 from logmark.errors import UserError
-
-if TYPE_CHECKING:
-    from logmark.disk.file_system import FileSystem
-    from logmark.log.repair import Repair
-    from logmark.log.verification import Verified
+from logmark.log.recovery_preview import has_wal
+from logmark.log.repair import Repair, check_recovered
+from logmark.log.verification import Verification, Verified, hold
 
 FOUND = 1
 
@@ -37,11 +37,6 @@ def verify(
     will write and cut. Nothing is written without --repair. A repair changes no offset: what is lost becomes a gap,
     which readers pass.
     """
-    from logmark.disk.file_system import RealFileSystem
-    from logmark.disk.read_only import ReadOnlyFileSystem
-    from logmark.log.recovery_preview import has_wal
-    from logmark.log.repair import check_recovered
-    from logmark.log.verification import hold
 
     path = os.path.abspath(data_dir)
     files: FileSystem = RealFileSystem() if repair else ReadOnlyFileSystem()
@@ -61,8 +56,7 @@ def verify(
         raise typer.Exit(FOUND)
 
 
-def _verified(path: str, files: "FileSystem", output: OutputFormat, *, is_again: bool = False) -> "Verified":
-    from logmark.log.verification import Verification
+def _verified(path: str, files: FileSystem, output: OutputFormat, *, is_again: bool = False) -> Verified:
 
     began = time.monotonic()
     verification = Verification(path, files)
@@ -86,8 +80,7 @@ def _verified(path: str, files: "FileSystem", output: OutputFormat, *, is_again:
     return verified
 
 
-def _repaired(path: str, files: "FileSystem", verified: "Verified", *, yes: bool, output: OutputFormat) -> "Verified":
-    from logmark.log.repair import Repair
+def _repaired(path: str, files: FileSystem, verified: Verified, *, yes: bool, output: OutputFormat) -> Verified:
 
     repair = Repair(verified, files)
     _print_plan(repair, output)
@@ -113,7 +106,7 @@ def _repaired(path: str, files: "FileSystem", verified: "Verified", *, yes: bool
         say("What was hidden by the damage is made again from the log too; nothing is lost by that.")
 
 
-def _print_plan(repair: "Repair", output: OutputFormat) -> None:
+def _print_plan(repair: Repair, output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
         return
     if repair.losses:
@@ -137,7 +130,7 @@ def _print_plan(repair: "Repair", output: OutputFormat) -> None:
         say(f"Would {step}")
 
 
-def _described(verified: "Verified") -> dict[str, object]:
+def _described(verified: Verified) -> dict[str, object]:
     return {
         "data_dir": verified.path,
         "written_by": "logmark" if verified.is_ours else "apache kafka",

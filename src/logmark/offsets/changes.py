@@ -20,11 +20,11 @@ def undo_change(
     journal: Journal | None = None,
     patience: WatchTimeouts | None = None,
 ) -> AppliedReset | None:
-    """Takes a change back, by default this user's last one; None if there was nothing left to take back.
+    """Undo a change, by default this user's last one; return None if there was nothing left to undo.
 
     Offsets, metadata and leader epochs are restored exactly; a partition without a commit has none again. The undo is
-    a change of its own in the journal, and can be undone. Raises MovedOn, unless `force`, where the group has moved
-    since, or the topic is not the same any more.
+    a change of its own in the journal, and can be undone. Raises ChangeConflict, unless `force`, where the group has
+    moved since, or the topic is not the same any more.
     """
     journal = journal or open_journal(client)
     change = select_change(list_changes(client, journal=journal), id)

@@ -37,7 +37,7 @@ def parse_offset_spec(text: str, *, now_ms: int) -> OffsetSpec:
     if text.startswith("@"):
         return OffsetSpec(timestamp_ms=parse_time(text[1:], now_ms=now_ms))
     raise UserError(
-        f"{text!r} is not a place to begin: write earliest, latest, an offset (42), so many records before the end "
+        f"{text!r} is no offset to start at: write earliest, latest, an offset (42), so many records before the end "
         "(-10), a time (@2024-03-05T00:00:00) or a time ago (@-2h)."
     )
 

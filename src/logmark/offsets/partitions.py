@@ -137,3 +137,11 @@ def inspect_groups(client: Client, groups: Sequence[str]) -> list[GroupView]:
         )
         for group in groups
     ]
+
+
+def nest_offsets(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """Return offsets by topic and partition number, as JSON has them: {"clicks": {"0": 42}}."""
+    found: dict[str, dict[str, int]] = {}
+    for partition, offset in sorted(offsets.items()):
+        found.setdefault(partition.topic, {})[str(partition.partition)] = offset
+    return found

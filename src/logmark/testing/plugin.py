@@ -1,30 +1,61 @@
-"""The pytest plugin: a broker of its own for a test, or one for the whole session.
+"""The pytest plugin: a broker for one test, or one for the whole session, each with settings that a project chooses.
+
+    @pytest.fixture
+    def logmark_broker_config():
+        return {"num.partitions": "3"}
 
 It comes with the package and imports nothing of it before a fixture is used. Every pytest-xdist worker gets its own.
 """
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+# Brokers are imported by the fixtures, so that the plugin costs nothing in a test run that uses none.
 if TYPE_CHECKING:
     from logmark.testing.broker import Broker
 
 
 @pytest.fixture
-def logmark_broker() -> Iterator["Broker"]:
-    """A fresh broker with an empty data directory, gone when the test is over."""
-    from logmark.testing.broker import Broker
-
-    with Broker() as broker:
-        yield broker
+def logmark_broker_config() -> Mapping[str, str]:
+    """Return settings for `logmark_broker` under Kafka's server.properties names; override it to change them."""
+    return {}
 
 
 @pytest.fixture(scope="session")
-def logmark_broker_session() -> Iterator["Broker"]:
-    """One broker for all tests of the session: quick, but topics and groups are shared."""
+def logmark_broker_session_config() -> Mapping[str, str]:
+    """Return settings for `logmark_broker_session`; override it to change them."""
+    return {}
+
+
+@pytest.fixture
+def logmark_broker(logmark_broker_config: Mapping[str, str]) -> Iterator["Broker"]:
+    """Yield a fresh broker with an empty data directory, gone when the test is over."""
     from logmark.testing.broker import Broker
 
-    with Broker() as broker:
+    with Broker(logmark_broker_config) as broker:
+        yield broker
+
+
+@pytest.fixture
+def logmark_broker_factory() -> Iterator[Callable[..., "Broker"]]:
+    """Yield a function that starts brokers, with the arguments of `logmark.testing.Broker`; all end with the test."""
+    from logmark.testing.broker import Broker
+
+    with ExitStack() as stack:
+
+        def start(config: Mapping[str, str] | None = None, **options: Any) -> "Broker":
+            return stack.enter_context(Broker(config, **options))
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def logmark_broker_session(logmark_broker_session_config: Mapping[str, str]) -> Iterator["Broker"]:
+    """Yield one broker for all tests of the session: quick, but topics and groups are shared."""
+    from logmark.testing.broker import Broker
+
+    with Broker(logmark_broker_session_config) as broker:
         yield broker

@@ -56,7 +56,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Logs with everybody's place under them."""
+    """Logs with committed offsets and positions under them."""
 
     lines: Sequence[str]
 
@@ -70,7 +70,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A place where a reader may breathe; where nobody waits, it is nothing."""
+    """A pause for the reader; nothing where nobody waits."""
 
 
 Element = Cover | Title | Prose | Code | Command | Steps | Output | Picture | Keep | Pause

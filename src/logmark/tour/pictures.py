@@ -1,4 +1,4 @@
-"""Draws a log with everybody's place under it: cells for a short log, a scale for a long one."""
+"""Draws a log with committed offsets and positions under it: cells for a short log, a scale for a long one."""
 
 import sys
 from collections.abc import Sequence

@@ -146,10 +146,10 @@ class Stage:
         running: Mapping[str, confluent_kafka.Consumer] | None = None,
         workers_of: str = "",
     ) -> None:
-        """Draws the topic's logs and the groups' places as the broker says them, and running consumers' positions."""
+        """Draw the topic's logs and committed offsets as the broker says them, and running consumers' positions."""
         partitions = self.client.metadata([topic]).partitions(topic)
         starts, ends = self.client.earliest(partitions), self.client.latest(partitions)
-        places = {group: self.client.committed(group) for group in groups}
+        commits = {group: self.client.committed(group) for group in groups}
         owners = self._owners(workers_of) if workers_of else {}
         lines: list[str] = []
         for one in partitions:
@@ -161,9 +161,9 @@ class Stage:
                 (found,) = consumer.position([confluent_kafka.TopicPartition(*one)])
                 if found.offset >= 0:
                     marks.append(pictures.Position(reader=reader, offset=found.offset))
-            for group, committed in places.items():
-                place = committed.get(one)
-                marks.append(pictures.Committed(group=group, offset=place.offset if place else None))
+            for group, committed in commits.items():
+                found_offset = committed.get(one)
+                marks.append(pictures.Committed(group=group, offset=found_offset.offset if found_offset else None))
             lines += pictures.draw(log, marks)
         self._show(Picture(lines))
 

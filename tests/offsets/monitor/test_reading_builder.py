@@ -71,7 +71,7 @@ def test_records_that_are_lost_are_told_apart(history: History) -> None:
 
 
 def test_what_is_behind_takes_turns_and_keeps_its_verdict_meanwhile(history: History) -> None:
-    judge = ReadingBuilder(Retention(), places_max=1)
+    judge = ReadingBuilder(Retention(), partitions_max=1)
     for at in (0, 30, 60):
         read(judge, history, sample(at, {"a": 500, "b": 500}))
 

@@ -129,7 +129,7 @@ def test_a_reader_that_never_looks_is_named_and_the_change_is_not_called_done(ou
     our_desk.commit(8)
     our_desk.meanwhile = lambda step: our_desk.commit(9)
 
-    with pytest.raises(UserError, match=r"was moved, and somebody has written over it .*stands at 9.*stop it"):
+    with pytest.raises(UserError, match=r"was moved, and somebody has written over it .*has committed 9.*stop it"):
         our_desk.apply(our_desk.plan(ToOffset(2)))
     assert (["overwritten"], True) == (our_desk.states(), sum(our_desk.slept) <= 11)
 

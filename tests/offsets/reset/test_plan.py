@@ -201,7 +201,7 @@ def test_a_key_is_shown_as_text_where_it_is_one(key: bytes, shown: str) -> None:
         (ToTime(0), "to the first record at or after 1970-01-01T00:00:00.000Z"),
         (ShiftBy(-3), "back by 3"),
         (ShiftBy(3), "forward by 3"),
-        (ToCurrent(), "to where it stands"),
+        (ToCurrent(), "to the committed offsets"),
         (ToOffsets({}, "group other"), "to the offsets of group other"),
         (ToKey(key=b"k", is_after=True), "just after the first record with key 'k'"),
     ],

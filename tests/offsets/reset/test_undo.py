@@ -45,7 +45,7 @@ class Desk:
         self.group = broker.group("fraud")
 
     def new_life(self, places: dict[TopicPartition, Committed]) -> None:
-        """Another group, which stands at these places, and an empty journal."""
+        """Another group, which has committed these offsets, and an empty journal."""
         self.group = f"fraud-{uuid.uuid4().hex[:8]}"
         self.journal.path.unlink(missing_ok=True)
         if places:
@@ -176,9 +176,9 @@ def test_a_group_that_moved_on_is_not_put_back_by_accident(desk: Desk) -> None:
         desk.undo()
     assert (
         f"Undoing {made.change.id} would not be right any more: group {desk.group} has moved on: {desk.partitions[0]} "
-        f"stood at 2 and stands at 9 now; {desk.partitions[1]} stood at 2 and stands at 4 now. 2 of its records would "
-        "be read twice, and 3 of its records would not be read. Nothing was changed; pass force=True to do it all the "
-        "same, or reset the group to where it shall start."
+        f"had committed 2 and has committed 9 now; {desk.partitions[1]} had committed 2 and has committed 4 now. 2 of "
+        "its records would be read twice, and 3 of its records would not be read. Nothing was changed; pass force=True "
+        "to do it all the same, or reset the group to where it shall start."
     ) == str(refused.value)
     assert [9, 4] == [one.offset for one in desk.stands().values()]
     assert ["done"] == desk.states()
@@ -312,7 +312,7 @@ class TestKilled:
         desk.client.commit(desk.group, {desk.partitions[0]: 8})
         (pending,) = desk.journal.changes()
 
-        with pytest.raises(ChangeConflict, match="stood at 7 and stands at 8 now"):
+        with pytest.raises(ChangeConflict, match="had committed 7 and has committed 8 now"):
             finish_change(desk.client, pending.id, journal=desk.journal, patience=AT_ONCE)
         finish_change(desk.client, pending.id, journal=desk.journal, patience=AT_ONCE, force=True)
         assert 2 == desk.stands()[desk.partitions[0]].offset

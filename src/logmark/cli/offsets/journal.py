@@ -1,17 +1,24 @@
 """`logmark offsets journal`: where changes are written down."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from dataclasses import replace
+from typing import Annotated, ClassVar
 
 import typer
 
 from logmark.cli.clusters import Cluster, on_cluster
-from logmark.cli.offsets.acting import ask
 from logmark.cli.offsets.app import WithOptionalValues, app
+from logmark.cli.offsets.plan_command import ask
 from logmark.cli.options import Yes, example
 from logmark.cli.tables import count, counted, say, write_line
-
-if TYPE_CHECKING:
-    from logmark.client.client import Client
+from logmark.client.client import Client
+from logmark.offsets.journal.file_journal import FileJournal
+from logmark.offsets.journal.journal import open_journal, save_journal_topic_name
+from logmark.offsets.journal.topic_journal import (
+    TopicJournal,
+    check_journal_topic,
+    create_journal_topic,
+    plan_journal_topic,
+)
 
 _DEFAULT = "__logmark_journal"
 
@@ -44,7 +51,6 @@ def journal(
     yes: Yes = False,
 ) -> None:
     """Says where the journal of this cluster is, or moves it into a topic of the cluster."""
-    from logmark.offsets.journal.journal import open_journal
 
     with cluster.connect() as client:
         if topic is not None:
@@ -55,17 +61,7 @@ def journal(
     write_line(f"The journal of this cluster is {found.location}; it has {count(number, 'change')}.")
 
 
-def _move(client: "Client", topic: str, replication_factor: int | None, *, yes: bool) -> None:
-    from dataclasses import replace
-
-    from logmark.offsets.journal.file_journal import FileJournal
-    from logmark.offsets.journal.journal import save_journal_topic_name
-    from logmark.offsets.journal.topic_journal import (
-        TopicJournal,
-        check_journal_topic,
-        create_journal_topic,
-        plan_journal_topic,
-    )
+def _move(client: Client, topic: str, replication_factor: int | None, *, yes: bool) -> None:
 
     if topic in client.metadata([topic]).topics:
         check_journal_topic(client, topic)
@@ -75,8 +71,8 @@ def _move(client: "Client", topic: str, replication_factor: int | None, *, yes: 
             plan = replace(plan, replication_factor=replication_factor)
         say(
             f"Topic {topic} will be created with {count(plan.partitions, 'partition')} and replication factor "
-            f"{plan.replication_factor}, compacted: it keeps every change for good. Whoever may read it sees who moved "
-            "what and the metadata of commits; whoever moves groups must be allowed to write to it."
+            f"{plan.replication_factor}, compacted: it keeps every change for good. Its readers see who moved "
+            "what and the metadata of commits; users who reset groups need the right to write to it."
         )
         if not yes:
             ask(f"Create topic {topic}?")

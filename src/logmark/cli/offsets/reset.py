@@ -4,22 +4,30 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from logmark.cli.clusters import Cluster, complete_group, on_cluster
-from logmark.cli.offsets.acting import Act, spinner, wait_empty
 from logmark.cli.offsets.app import AllTopics, DryRun, Group, Reason, Topic, WaitEmpty, WithOptionalValues, app
-from logmark.cli.offsets.files import read_text
+from logmark.cli.offsets.export_import import read_text
+from logmark.cli.offsets.plan_command import Act, spinner, wait_empty
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.progress import bar
+from logmark.client.client import Client
 from logmark.errors import UserError
-
-if TYPE_CHECKING:
-    from logmark.client.client import Client
-    from logmark.offsets.reset.planner import TopicSelection
-    from logmark.offsets.reset.targets import Target
+from logmark.offsets.reset import targets
+from logmark.offsets.reset.key_search import find_key
+from logmark.offsets.reset.offset_files import parse_offsets
+from logmark.offsets.reset.planner import (
+    TopicSelection,
+    offsets_of_group,
+    parse_topic_selection,
+    plan_reset,
+    select_partitions,
+)
+from logmark.offsets.reset.targets import Target, ToEarliest
+from logmark.offsets.times import parse_duration, parse_time
 
 _WHERE_TO = "Where to: one of these"
 _MOMENT = "2024-03-05T00:00:00, seconds, milliseconds, '3d ago'; without a zone UTC."
@@ -72,7 +80,7 @@ def reset(
         str | None,
         typer.Option(
             metavar="GROUP",
-            help="To where another group stands.",
+            help="To the committed offsets of another group.",
             autocompletion=complete_group,
             rich_help_panel=_WHERE_TO,
         ),
@@ -110,7 +118,6 @@ def reset(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Moves a group's committed offsets: shows the plan, asks, journals it, applies it and reads it back."""
-    from logmark.offsets.reset.planner import parse_topic_selection, plan_reset
 
     scenarios = _Scenarios(
         to_earliest=to_earliest, to_latest=to_latest, to_offset=to_offset, to_datetime=to_datetime,
@@ -182,12 +189,8 @@ class _Scenarios:
                 exit_code=2,
             )
 
-    def target(self, client: "Client", group: str, topics: "TopicSelection | None") -> "Target":
+    def target(self, client: Client, group: str, topics: TopicSelection | None) -> Target:
         """Where the group shall go; a file is read, another group asked and a key looked for."""
-        from logmark.offsets.reset import targets
-        from logmark.offsets.reset.offset_files import parse_offsets
-        from logmark.offsets.reset.planner import offsets_of_group
-        from logmark.offsets.times import parse_duration, parse_time
 
         now_ms = time.time_ns() // 1_000_000
         if self.from_file is not None:
@@ -208,11 +211,7 @@ class _Scenarios:
             return targets.ToCurrent()
         return targets.ToEarliest() if self.to_earliest else targets.ToLatest()
 
-    def _key(self, client: "Client", group: str, topics: "TopicSelection | None", now_ms: int) -> "Target":
-        from logmark.offsets.reset.key_search import find_key
-        from logmark.offsets.reset.planner import select_partitions
-        from logmark.offsets.reset.targets import ToEarliest
-        from logmark.offsets.times import parse_time
+    def _key(self, client: Client, group: str, topics: TopicSelection | None, now_ms: int) -> Target:
 
         text = self.before_key if self.before_key is not None else self.after_key
         assert text is not None

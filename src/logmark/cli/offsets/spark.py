@@ -1,26 +1,36 @@
-"""`logmark offsets spark`: the place of a query on Spark's own Kafka connector, shown, moved, or given to a group."""
+"""`logmark offsets spark`: the offsets of a query on Spark's own Kafka connector, shown, moved, or given to a group."""
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import replace
+from typing import Annotated
 
 import typer
 
 from logmark.cli.clusters import Cluster, complete_group, on_cluster
-from logmark.cli.offsets.acting import NOTHING_TO_DO, Act, ask, spinner
 from logmark.cli.offsets.app import DryRun, Reason, Topic, app
-from logmark.cli.offsets.checkpoints import print_rewind, print_view, rewind_fields, view_fields
-from logmark.cli.offsets.showing import print_change
+from logmark.cli.offsets.checkpoint_tables import print_rewind, print_view
+from logmark.cli.offsets.plan_command import NOTHING_TO_DO, Act, ask, spinner
+from logmark.cli.offsets.plan_tables import print_change
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.tables import print_json, say
+from logmark.client.client import Client
 from logmark.errors import UserError
-
-if TYPE_CHECKING:
-    from logmark.client.client import Client
-    from logmark.offsets.journal.changes import Change
-    from logmark.offsets.journal.journal import Journal
-    from logmark.offsets.reset.targets import Target
-    from logmark.offsets.spark_checkpoints.folder import Folder
-    from logmark.offsets.spark_checkpoints.rewind import Rewind
+from logmark.offsets.journal.changes import Change
+from logmark.offsets.journal.file_journal import FileJournal
+from logmark.offsets.journal.journal import Journal, open_journal
+from logmark.offsets.reset import targets
+from logmark.offsets.reset.planner import parse_topic_selection
+from logmark.offsets.reset.preview import add_preview
+from logmark.offsets.reset.targets import Target
+from logmark.offsets.spark_checkpoints.checkpoint import read_checkpoint
+from logmark.offsets.spark_checkpoints.folder import Folder, open_folder
+from logmark.offsets.spark_checkpoints.group_seed import plan_group_seed
+from logmark.offsets.spark_checkpoints.json_views import checkpoint_json, rewind_json
+from logmark.offsets.spark_checkpoints.rewind import Rewind, apply_rewind, complete_rewind, plan_rewind, start_of_batch
+from logmark.offsets.spark_checkpoints.sinks import parse_sink
+from logmark.offsets.spark_checkpoints.undo import apply_rewind_undo, plan_rewind_undo
+from logmark.offsets.spark_checkpoints.view import view_checkpoint, view_without_cluster
+from logmark.offsets.times import parse_duration, parse_time
 
 _EXAMPLES = example(
     "logmark offsets spark /data/checkpoints/clicks",
@@ -45,7 +55,7 @@ def spark(
         typer.Option(
             "--to-group",
             metavar="GROUP",
-            help='Give this group the query\'s place, so that format("logmark") goes on where format("kafka") stopped.',
+            help='Give this group the query\'s offsets, so that format("logmark") continues after format("kafka".',
             autocompletion=complete_group,
         ),
     ] = None,
@@ -58,7 +68,7 @@ def spark(
     ] = None,
     by_duration: Annotated[str | None, typer.Option(metavar="D", help="So long before now: 2h, 3d, PT2H, P3D.")] = None,
     shift_by: Annotated[
-        int | None, typer.Option(metavar="N", help="Forward, or back if negative, from where the query stands.")
+        int | None, typer.Option(metavar="N", help="Forward, or back if negative, from the next offset of the query.")
     ] = None,
     before_batch: Annotated[
         int | None, typer.Option(metavar="ID", min=0, help="To where this batch began: it is read again.")
@@ -84,12 +94,11 @@ def spark(
     reason: Reason = "",
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Shows where a query on Spark's Kafka connector stands, moves it while it is stopped, or seeds a group from it.
+    """Shows the offsets of a query on Spark's Kafka connector, moves it while it is stopped, or seeds a group from it.
 
     Without a target it changes nothing. A target moves the query by a batch that is added to its checkpoint; none is
-    ever edited, the change is journaled, and `logmark offsets undo` takes it back.
+    ever edited, the change is journaled, and `logmark offsets undo` undoes it.
     """
-    from logmark.offsets.spark_checkpoints.folder import open_folder
 
     folder = open_folder(checkpoint)
     target = _target(
@@ -98,7 +107,7 @@ def spark(
     )  # fmt: skip
     if target is not None and to_group is not None:
         raise UserError(
-            "Say where the query shall go, or with --to-group which group shall have its place, not both: seed the "
+            "Say where the query shall go, or with --to-group which group shall have its offsets, not both: seed the "
             "group first, and then reset it. Nothing was changed.",
             exit_code=2,
         )
@@ -132,8 +141,8 @@ class Mover:
 
     def move(
         self,
-        folder: "Folder",
-        target: "Target",
+        folder: Folder,
+        target: Target,
         *,
         topic: list[str] | None,
         sink: str | None,
@@ -141,10 +150,6 @@ class Mover:
         is_stopped: bool,
     ) -> None:
         """Plans a move of a query, shows it, asks, and adds the batch."""
-        from logmark.offsets.journal.journal import open_journal
-        from logmark.offsets.reset.planner import parse_topic_selection
-        from logmark.offsets.spark_checkpoints.rewind import apply_rewind, plan_rewind
-        from logmark.offsets.spark_checkpoints.sinks import parse_sink
 
         with self._cluster.connect() as client:
             journal = open_journal(client)
@@ -168,11 +173,8 @@ class Mover:
                     ),
                 )
 
-    def undo(self, client: "Client", journal: "Journal", change: "Change", *, force: bool) -> None:
+    def undo(self, client: Client, journal: Journal, change: Change, *, force: bool) -> None:
         """Takes a journaled move back, by one more batch."""
-        from logmark.offsets.spark_checkpoints.folder import open_folder
-        from logmark.offsets.spark_checkpoints.rewind import complete_rewind
-        from logmark.offsets.spark_checkpoints.undo import apply_rewind_undo, plan_rewind_undo
 
         folder = open_folder(change.name)
         rewind = plan_rewind_undo(client, folder, change, force=force, now_ms=_now_ms())
@@ -187,10 +189,8 @@ class Mover:
             )
             self._tell(rewind, done)
 
-    def finish(self, journal: "Journal", change: "Change") -> None:
+    def finish(self, journal: Journal, change: Change) -> None:
         """Brings an interrupted move to its end."""
-        from logmark.offsets.spark_checkpoints.folder import open_folder
-        from logmark.offsets.spark_checkpoints.rewind import complete_rewind
 
         if self._output is OutputFormat.TABLE:
             print_change(change)
@@ -201,24 +201,21 @@ class Mover:
             ask("Is the query stopped, and shall this change be completed?")
         done = complete_rewind(open_folder(change.name), journal, change)
         if done.state == "done":
-            say(f"Done: the change {change.id} is complete. To take it back: logmark offsets undo {change.id}")
+            say(f"Done: the change {change.id} is complete. To undo it: logmark offsets undo {change.id}")
             return
         say(f"Nothing to do: the change {change.id} was interrupted before it changed anything.")
         raise typer.Exit(NOTHING_TO_DO)
 
-    def _is_agreed(self, client: "Client", rewind: "Rewind") -> bool:
+    def _is_agreed(self, client: Client, rewind: Rewind) -> bool:
         """Shows the plan and asks; false for a dry run. Leaves with exit code 3 where it would change nothing."""
-        from dataclasses import replace
-
-        from logmark.offsets.reset.preview import add_preview
 
         shown = replace(rewind, plan=add_preview(client, rewind.plan))
         if self._output is OutputFormat.TABLE:
             print_rewind(shown)
         elif self._dry_run or not rewind.plan.changes:
-            print_json(rewind_fields(shown, None))
+            print_json(rewind_json(shown, None))
         if not rewind.plan.changes:
-            say("Nothing to do: the query stands there already.")
+            say("Nothing to do: the query starts there already.")
             raise typer.Exit(NOTHING_TO_DO)
         if self._dry_run:
             say("This was a dry run: nothing was changed.")
@@ -227,20 +224,16 @@ class Mover:
             ask("Is the query stopped, and shall this batch be added to its checkpoint?")
         return True
 
-    def _tell(self, rewind: "Rewind", change: "Change") -> None:
+    def _tell(self, rewind: Rewind, change: Change) -> None:
         if self._output is OutputFormat.JSON:
-            print_json(rewind_fields(rewind, change))
+            print_json(rewind_json(rewind, change))
         say(
-            f"Done: batch {rewind.addition.id} was added, and the query goes on from there when it is started. "
-            f"To take it back: logmark offsets undo {change.id}"
+            f"Done: batch {rewind.addition.id} was added, and the query continues from there when it is started. "
+            f"To undo it: logmark offsets undo {change.id}"
         )
 
 
-def _show(cluster: Cluster, folder: "Folder", *, batches: int, is_alone: bool, output: OutputFormat) -> None:
-    from logmark.offsets.journal.file_journal import FileJournal
-    from logmark.offsets.journal.journal import open_journal
-    from logmark.offsets.spark_checkpoints.checkpoint import read_checkpoint
-    from logmark.offsets.spark_checkpoints.view import view_checkpoint, view_without_cluster
+def _show(cluster: Cluster, folder: Folder, *, batches: int, is_alone: bool, output: OutputFormat) -> None:
 
     checkpoint = read_checkpoint(folder, batches=batches)
     if is_alone:
@@ -250,17 +243,14 @@ def _show(cluster: Cluster, folder: "Folder", *, batches: int, is_alone: bool, o
             changes = open_journal(client).changes(name=folder.url)
             view = view_checkpoint(client, checkpoint, changes, now_ms=_now_ms())
     if output is OutputFormat.JSON:
-        print_json(view_fields(view))
+        print_json(checkpoint_json(view))
     else:
         print_view(view)
 
 
 def _seed(
-    cluster: Cluster, folder: "Folder", group: str, act: Act, *, topic: list[str] | None, clamp: bool, is_stopped: bool
+    cluster: Cluster, folder: Folder, group: str, act: Act, *, topic: list[str] | None, clamp: bool, is_stopped: bool
 ) -> None:
-    from logmark.offsets.journal.journal import open_journal
-    from logmark.offsets.reset.planner import parse_topic_selection
-    from logmark.offsets.spark_checkpoints.group_seed import plan_group_seed
 
     with cluster.connect() as client:
         with spinner("Looking at the checkpoint, the group and their logs"):
@@ -280,12 +270,9 @@ def _seed(
 
 
 def _target(
-    folder: "Folder", *, to_earliest: bool, to_latest: bool, to_offset: int | None, to_datetime: str | None,
+    folder: Folder, *, to_earliest: bool, to_latest: bool, to_offset: int | None, to_datetime: str | None,
     by_duration: str | None, shift_by: int | None, before_batch: int | None,
-) -> "Target | None":  # fmt: skip
-    from logmark.offsets.reset import targets
-    from logmark.offsets.spark_checkpoints.rewind import start_of_batch
-    from logmark.offsets.times import parse_duration, parse_time
+) -> Target | None:  # fmt: skip
 
     chosen: list[targets.Target] = []
     if to_earliest:
@@ -304,7 +291,7 @@ def _target(
         chosen.append(start_of_batch(folder, before_batch))
     if len(chosen) > 1:
         raise UserError(
-            "Say one place where the query shall go: --to-earliest, --to-latest, --to-offset, --to-datetime, "
+            "Say once where the query shall go: --to-earliest, --to-latest, --to-offset, --to-datetime, "
             "--by-duration, --shift-by or --before-batch. Nothing was changed.",
             exit_code=2,
         )
@@ -312,7 +299,7 @@ def _target(
 
 
 def _refuse_idle_options(**given: bool) -> None:
-    """Whoever names a sink or a topic wants to move something; showing instead would look as if it were done."""
+    """Refuse options that only a move needs: showing instead would look as if the move were done."""
     idle = [f"--{name.replace('_', '-')}" for name, is_given in given.items() if is_given]
     if idle:
         raise UserError(

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logmark.cli.clusters import Cluster, complete_topic, on_cluster
-from logmark.cli.consume import as_text
 from logmark.cli.options import Output, OutputFormat, example
 from logmark.cli.pipelines.app import HomeFolder, app, complete_pipeline, find_homes, home_root, recorded_cluster
-from logmark.cli.tables import Column, count, print_json, print_table, say, write_line
+from logmark.cli.tables import Column, count, json_text, print_json, print_table, say, write_line
 from logmark.errors import UserError
 
 # Imports inside functions keep `logmark --help` and the other commands fast.
@@ -117,8 +116,8 @@ def _dead_letter_fields(kept: "StoredDeadLetter") -> dict[str, Any]:
         "pipeline": letter.pipeline,
         "attempts": letter.attempts,
         "origin": letter.origin or letter.dead_letter_key,
-        "key": as_text(letter.key),
-        "value": as_text(letter.value),
+        "key": json_text(letter.key),
+        "value": json_text(letter.value),
         "bytes": len(letter.value or b""),
         "missing": letter.missing or None,
         "written_ms": kept.at_ms,

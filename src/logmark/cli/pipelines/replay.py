@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from logmark.cli.clusters import Cluster, on_cluster
-from logmark.cli.offsets.acting import NOTHING_TO_DO, ask
-from logmark.cli.offsets.showing import plan_fields, print_plan
+from logmark.cli.offsets.plan_command import NOTHING_TO_DO, ask
+from logmark.cli.offsets.plan_tables import print_plan
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.pipelines.app import Conf, HomeFolder, Master, Package, app
 from logmark.cli.pipelines.known_pipeline import File, KnownPipeline, Name, SparkSettings, open_pipeline
 from logmark.cli.progress import bar
 from logmark.cli.tables import Column, count, print_json, print_table, say, write_line
 from logmark.errors import UserError
+from logmark.offsets.reset.views import view_plan
 
 # Imports inside functions keep `logmark --help` and the other commands fast: the modules of pipelines are many.
 if TYPE_CHECKING:
@@ -236,14 +237,14 @@ class _ReplayCommand:
         if plan.is_empty:
             self._end_empty()
         if self._dry_run:
-            self._end_dry_run(fields | plan_fields(plan.reset, None))
+            self._end_dry_run(fields | view_plan(plan.reset).to_json())
             return
         self._ask(f"Replay {self._name} like this?")
         with show_progress(f"{self._name}: reading again") as report:
             callbacks = ReplayCallbacks(say=say, report=report)
             applied = self._session.replay_in_place(plan, request, callbacks, agree=self._agree)
         if self._output is OutputFormat.JSON:
-            print_json(fields | plan_fields(applied.plan, applied))
+            print_json(fields | view_plan(applied.plan, applied).to_json())
         verb = "are being" if request.is_detached else "were"
         say(
             f"Replay {'started' if request.is_detached else 'done'}: {count(plan.reset.read_again, 'record')} {verb} "

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from logmark.cli.lagtables import rate_text
+from logmark.cli.lag_tables import format_rate
 from logmark.cli.tables import count, say
 from logmark.errors import LogmarkError
 from logmark.escaping import escape
@@ -104,7 +104,7 @@ def make_board(
         lag = lags.get(supervisor.name)
         cells = (
             supervisor.name, supervisor.job.pipeline.group, str(status.version), status.state,
-            "-" if lag is None else f"{lag:,}", rate_text(status.rate), format_batch(status, status.at_ms) or "-",
+            "-" if lag is None else f"{lag:,}", format_rate(status.rate), format_batch(status, status.at_ms) or "-",
             str(status.restarts),
         )  # fmt: skip
         table.add_row(*(Text(escape(cell)) for cell in cells))
@@ -126,7 +126,8 @@ def show_lines(clients: "Mapping[str, Client]") -> "Iterator[Display]":
                 written[supervisor.name] = status.batches
                 lag = lags.records.get(supervisor.name)
                 behind = "" if lag is None else f", {count(lag, 'record')} behind"
-                say(f"{supervisor.name}: batch {format_batch(status, status.at_ms)}, {rate_text(status.rate)}{behind}")
+                batch = format_batch(status, status.at_ms)
+                say(f"{supervisor.name}: batch {batch}, {format_rate(status.rate)}{behind}")
 
     yield watch, say
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logmark.cli.clusters import Cluster, on_cluster
-from logmark.cli.lagtables import age_fields, age_text, rate_text
+from logmark.cli.lag_tables import format_age, format_rate
 from logmark.cli.options import Output, OutputFormat, example
 from logmark.cli.pipelines.app import HomeFolder, app, complete_pipeline, find_homes, home_root, recorded_cluster
 from logmark.cli.tables import Column, print_json, print_table, say, write_line
 from logmark.errors import LogmarkError
+from logmark.offsets.lag.views import age_fields
 
 # Imports inside functions keep `logmark --help` and the other commands fast: the modules of pipelines are many.
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def _print(one: dict[str, Any]) -> None:
 
     last: RunStatus | None = one["_status"]
     now_ms = time.time_ns() // 1_000_000
-    behind = age_text(one["_age"]) if one["_age"] is not None else None
+    behind = format_age(one["_age"]) if one["_age"] is not None else None
     building = f", version {one['building']} is being built" if one["building"] is not None else ""
     process = f" in process {one['pid']}" if one["pid"] is not None else ""
     rows: list[tuple[str, object]] = [
@@ -180,7 +181,7 @@ def _print(one: dict[str, Any]) -> None:
         ("topics", one["topics"]),
         ("sink", one["sink"]),
         ("lag", None if one["lag"] is None else f"{one['lag']:,} records" + (f", {behind} behind" if behind else "")),
-        ("rate", None if one["rate"] is None else rate_text(one["rate"])),
+        ("rate", None if one["rate"] is None else format_rate(one["rate"])),
         ("last batch", None if last is None else format_batch(last, now_ms)),
         ("restarts", one["restarts"]),
     ]

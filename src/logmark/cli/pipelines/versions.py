@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from logmark.cli.clusters import Cluster, on_cluster
-from logmark.cli.offsets.acting import ask
+from logmark.cli.offsets.plan_command import ask
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.pipelines.app import HomeFolder, app
 from logmark.cli.pipelines.known_pipeline import File, Name, open_pipeline

@@ -1,10 +1,10 @@
 """Copies the ranges of a replay, each record once, also when it is interrupted at any point.
 
 Within a run the broker drops what is sent twice: batches have a producer's id and sequence numbers. Between runs the
-target tells: every copy carries the run's id and the place it came from, and what goes from one partition to another
-is written in order and one batch after the other, so the last copy found there says that all before it are there too.
-The producer's id and its sequence go on as well: a batch of the interrupted run that arrives late is then either seen,
-or refused because its sequence is taken.
+target tells: every copy carries the run's id and the partition and offset it was copied from. What goes from one
+partition to another is written in order and one batch after the other, so the last copy found there says that all
+before it are there too. The producer's id and its sequence continue as well: a batch of the interrupted run that
+arrives late is then either seen, or refused because its sequence is taken.
 """
 
 import time
@@ -157,11 +157,11 @@ class ReplayCopier:
             self._flush(number, gatherer, after)
 
     def _pass_over(self, number: int, gatherer: CopyBuffer) -> None:
-        """Reads what was gathered before the run was interrupted: of letters about one record the first went back."""
+        """Read what was copied before the run was interrupted: of dead letters about one record the first counts."""
         known = self.run.sources[number]
-        place = TopicPartition(self.run.request.topic, number)
+        source = TopicPartition(self.run.request.topic, number)
         for found, _ in read_committed_batches(
-            self._source, place, known.start, known.next, expired=lambda offsets: None
+            self._source, source, known.start, known.next, expired=lambda offsets: None
         ):
             for _, records in found:
                 gatherer.pass_over(records)
@@ -319,9 +319,9 @@ class ReplayCopier:
             for answer in fetcher.read(at, end):
                 for header, batch in _own_batches(answer.records, self.run.producer_id):
                     sequence = _next(header.last_sequence, 1)
-                    for place in _copied(batch, run_id):
-                        key = place[0], target
-                        self._there[key] = max(self._there.get(key, -1), place[1])
+                    for source in _copied(batch, run_id):
+                        key = source[0], target
+                        self._there[key] = max(self._there.get(key, -1), source[1])
                 at = next_offset(answer.records, at)
         self.run = self.run.with_target(target, TargetProgress(end=max(known.end, at), sequence=sequence))
 
@@ -356,6 +356,6 @@ def _copied(batch: memoryview, run_id: bytes) -> Iterator[tuple[int, int]]:
         batch, start=0, stop=2**63 - 1, with_headers=True, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX
     )
     for headers in found.headers():
-        place = copy_source(headers, run_id)
-        if place is not None:
-            yield place
+        source = copy_source(headers, run_id)
+        if source is not None:
+            yield source

@@ -36,7 +36,7 @@ class BufferedCopies:
 
 @dataclass(frozen=True, slots=True)
 class RoutedRecord:
-    """A record that goes out: to this topic, as this key and these headers; a letter to the partition it came from."""
+    """A record that is copied: its topic, key and headers; `back_to` is the partition that a dead letter came from."""
 
     topic: str
     timestamp_ms: int
@@ -77,7 +77,7 @@ class RecordRouter:
         ):
             counts.not_selected += 1
             return None
-        # A letter of ours counts its attempts, and goes round only if somebody sends it back each time.
+        # A dead letter of ours counts its attempts, and only a user who sends it back each time makes it go round.
         if letter is None and headers and count_hops(headers) >= self._max_hops:
             counts.hopped += 1
             return None
@@ -207,8 +207,8 @@ class CopyBuffer:
         now = self._gathered
         now.count += len(copies)
         if route.is_direct and not any(number is not None for number in back_to):
-            place = TopicPartition(topic, route.to(self._number, None))
-            now.copies.setdefault(place, []).extend(copies)
+            target = TopicPartition(topic, route.to(self._number, None))
+            now.copies.setdefault(target, []).extend(copies)
             return
         for copy, number in zip(copies, back_to or repeat(None), strict=False):
             found = route.to(self._number, copy[2]) if number is None else route.back_to(number, copy[2])

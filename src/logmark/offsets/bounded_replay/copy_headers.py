@@ -38,7 +38,8 @@ def count_hops(headers: Headers) -> int:
 class CopyHeaders:
     """Makes the headers of the copies of one partition; those of an earlier replay go.
 
-    The headers name where this copy was made from. From the second replay on, `origin` keeps the first place of all.
+    The headers name where this copy was made from. From the second replay on, `origin` keeps the topic, partition and
+    offset that the first copy was made from.
     """
 
     def __init__(self, run_id: str, topic: str, partition: int, *, strip: Sequence[bytes] = ()) -> None:
@@ -49,9 +50,9 @@ class CopyHeaders:
         """The headers of the copy of a record: its own, and where it comes from."""
         kept = [header for header in headers if not header[0].startswith(self._prefixes)]
         hops = count_hops(headers)
-        place = (OFFSET, b"%d" % offset), (TIMESTAMP, b"%d" % timestamp_ms), (HOPS, b"%d" % (hops + 1))
+        source = (OFFSET, b"%d" % offset), (TIMESTAMP, b"%d" % timestamp_ms), (HOPS, b"%d" % (hops + 1))
         origin = ((ORIGIN, _origin(headers)),) if hops else ()
-        return [*kept, *self._first, *place, *origin]
+        return [*kept, *self._first, *source, *origin]
 
     def bare(self, offsets: Sequence[int], timestamps_ms: Sequence[int]) -> list[Headers]:
         """The headers of the copies of many records that had none."""

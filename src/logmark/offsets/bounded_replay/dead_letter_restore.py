@@ -1,4 +1,4 @@
-"""Dead letters on their way back: which of them become the records that they were, and what was sent back before."""
+"""Dead letters that are sent back: which of them become records again, and what was sent back before."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ UNSENT = "unsent"
 
 
 class SkipReason(Enum):
-    """Why a letter does not go back."""
+    """Why a dead letter is not sent back."""
 
     OTHER_PIPELINE = auto()
     REPEATED = auto()
@@ -20,7 +20,7 @@ class SkipReason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredRecord:
-    """The record that a letter was: where it goes back to, and how."""
+    """The record that is sent back, and its partition."""
 
     partition: int
     timestamp_ms: int
@@ -29,9 +29,9 @@ class RestoredRecord:
 
 
 class DeadLetterRestorer:
-    """Sorts the letters of one partition, in order.
+    """Restores the dead letters of one partition, in order.
 
-    Letters are written at least once, and those about one record have one key and so one partition: of several the
+    Dead letters are written at least once, and those about one record have one key and so one partition: of several the
     first goes back.
     """
 
@@ -40,7 +40,7 @@ class DeadLetterRestorer:
         self._seen: set[str] = set()
 
     def restore(self, letter: DeadLetter, timestamp_ms: int) -> RestoredRecord | SkipReason:
-        """The record that the letter is about, or why it does not go back."""
+        """Return the record that the dead letter is about, or why it is not sent back."""
         if self._pipeline is not None and letter.pipeline != self._pipeline:
             return SkipReason.OTHER_PIPELINE
         if letter.missing:

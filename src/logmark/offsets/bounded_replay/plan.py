@@ -58,7 +58,7 @@ class ReplayRanges:
 
 
 def resolve_ranges(client: Client, request: ReplayRequest, *, now_ms: int) -> ReplayRanges:
-    """The ranges between the places of the request, bounded by the ends that committed records have now."""
+    """Return the ranges that a request means now, bounded by the last stable offsets."""
     cluster = client.metadata([request.topic])
     if cluster.errors.get(request.topic) == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
         raise UserError(f"You are not allowed to see topic {request.topic}. Nothing was copied.")
@@ -81,8 +81,8 @@ def resolve_ranges(client: Client, request: ReplayRequest, *, now_ms: int) -> Re
     )
 
 
-def _refuse_unknown_partitions(topic: TopicMetadata, request: ReplayRequest, *places: OffsetSpecs) -> None:
-    named = {*request.partitions, *(number for one in places if not isinstance(one, OffsetSpec) for number in one)}
+def _refuse_unknown_partitions(topic: TopicMetadata, request: ReplayRequest, *specs: OffsetSpecs) -> None:
+    named = {*request.partitions, *(number for one in specs if not isinstance(one, OffsetSpec) for number in one)}
     for number in sorted(named - set(topic.partitions)):
         raise UserError(
             f"Topic {topic.name} has no partition {number}: it has {len(topic.partitions)}, numbered from 0. "
@@ -103,7 +103,7 @@ def _spans(
     starts = client.earliest(partitions)
     ends = client.latest(partitions, read_committed=True)
     visible = client.latest(partitions)
-    at_from, at_to = (_at_times(client, partitions, places) for places in (begin, end))
+    at_from, at_to = (_at_times(client, partitions, specs) for specs in (begin, end))
     logs = {
         one.partition: PartitionLog(
             start=starts[one],
@@ -127,11 +127,11 @@ def _spans(
     ]
 
 
-def _at_times(client: Client, partitions: Sequence[TopicPartition], places: OffsetSpecs) -> dict[TopicPartition, int]:
+def _at_times(client: Client, partitions: Sequence[TopicPartition], specs: OffsetSpecs) -> dict[TopicPartition, int]:
     wanted = {
-        one: place.timestamp_ms
+        one: spec.timestamp_ms
         for one in partitions
-        if (place := spec_for_partition(places, one.partition)) is not None and place.timestamp_ms is not None
+        if (spec := spec_for_partition(specs, one.partition)) is not None and spec.timestamp_ms is not None
     }
     return {one: found.offset for one, found in client.list_offsets(wanted).items()} if wanted else {}
 
@@ -266,7 +266,7 @@ def add_target_topic(target: Client, run: ReplayRun, name: str) -> ReplayRun:
 
 
 def check_unchanged(source: Client, target: Client, run: ReplayRun) -> None:
-    """Refuses to take a run up on other clusters, or after one of its topics was deleted and created anew."""
+    """Refuse to resume a run on other clusters, or after one of its topics was deleted and created again."""
     seen = source.metadata([run.request.topic])
     _refuse_other_cluster(run, seen.cluster_id, run.source_cluster, "copies from")
     _refuse_other_topic(run, run.request.topic, seen.topics.get(run.request.topic), run.source_topic_id)

@@ -35,13 +35,13 @@ class RangeCount:
 
 
 def read_committed_batches(
-    client: Client, place: TopicPartition, start: int, stop: int, *, expired: Callable[[int], None]
+    client: Client, partition: TopicPartition, start: int, stop: int, *, expired: Callable[[int], None]
 ) -> Iterator[tuple[Iterator[Batch], int]]:
     """The committed records of [start, stop) a fetch at a time; `expired` is told of offsets deleted meanwhile."""
     at = start
     while at < stop:
         try:
-            for batches, after in read_batches(client, place, at, stop, read_committed=True):
+            for batches, after in read_batches(client, partition, at, stop, read_committed=True):
                 yield batches, after
                 at = after
             return
@@ -63,16 +63,16 @@ def read_selected(
 ) -> Iterator[tuple[int, Record]]:
     """The wanted records with their partitions, one partition after the other; what is passed over is counted.
 
-    To be copied, letters are counted with the topics that they go to; to be shown, every record is wanted as it is.
+    For a copy, dead letters are counted by the topic that they go to; to be shown, every record is wanted as it is.
     """
     selection = request.selection
     left = request.limit
     for span in spans:
         count = counts[span.partition]
         sorter = RecordRouter(request, span.partition, count) if request.is_copy else None
-        place = TopicPartition(request.topic, span.partition)
+        partition = TopicPartition(request.topic, span.partition)
         at = span.start
-        for batches, after in read_committed_batches(client, place, span.start, span.stop, expired=step):
+        for batches, after in read_committed_batches(client, partition, span.start, span.stop, expired=step):
             for _, found in batches:
                 for fields in zip(
                     found.offsets, found.timestamps_ms, found.keys(), found.values(), found.headers(), strict=True
@@ -116,11 +116,11 @@ def range_times(client: Client, topic: str, spans: Sequence[OffsetRange]) -> dic
     found: dict[int, tuple[int | None, int | None]] = {}
     wanted = [span for span in spans if span.offsets]
     for span in wanted if len(wanted) <= _TIMES_SHOWN_MAX else ():
-        place = TopicPartition(topic, span.partition)
+        partition = TopicPartition(topic, span.partition)
         ends: list[int | None] = []
         for offset in (span.start, span.stop - 1):
             with contextlib.suppress(OffsetOutOfRange):
-                record = first_record(client, place, offset, stop=span.stop, read_committed=True)
+                record = first_record(client, partition, offset, stop=span.stop, read_committed=True)
                 ends.append(record.timestamp_ms if record else None)
         found[span.partition] = (ends[0], ends[-1]) if ends else (None, None)
     return found

@@ -44,32 +44,32 @@ def parse_offset_specs(text: str, *, now_ms: int) -> OffsetSpecs:
         return parse_offset_spec(text, now_ms=now_ms)
     found: dict[int, OffsetSpec] = {}
     for part in text.split(","):
-        number, colon, place = part.strip().partition(":")
+        number, colon, spec = part.strip().partition(":")
         if not colon or not re.fullmatch(r"\d{1,9}", number, re.ASCII):
-            raise UserError(f"{part!r} names no partition and place: write 0:100,1:200.", exit_code=2)
+            raise UserError(f"{part!r} names no partition and offset: write 0:100,1:200.", exit_code=2)
         if int(number) in found:
             raise UserError(f"{text!r} names partition {int(number)} twice.", exit_code=2)
-        found[int(number)] = parse_offset_spec(place, now_ms=now_ms)
+        found[int(number)] = parse_offset_spec(spec, now_ms=now_ms)
     return found
 
 
-def spec_for_partition(places: OffsetSpecs, partition: int) -> OffsetSpec | None:
+def spec_for_partition(specs: OffsetSpecs, partition: int) -> OffsetSpec | None:
     """The position for a partition; None where others are named and this one is not."""
-    return places if isinstance(places, OffsetSpec) else places.get(partition)
+    return specs if isinstance(specs, OffsetSpec) else specs.get(partition)
 
 
 def plan_ranges(
     topic: str, logs: Mapping[int, PartitionLog], begin: OffsetSpecs, end: OffsetSpecs
 ) -> list[OffsetRange]:
-    """The ranges between two places, in order of partition; a partition that `begin` does not name is left out.
+    """Return the ranges between two offset specs, in order of partition, without partitions that `begin` does not name.
 
     An offset that lies outside of some logs is moved to their nearer end and noted; one that lies outside of all of
     them is refused, and so is an end before the beginning.
     """
-    begins = {number: place for number in logs if (place := spec_for_partition(begin, number)) is not None}
+    begins = {number: spec for number in logs if (spec := spec_for_partition(begin, number)) is not None}
     ends = {number: spec_for_partition(end, number) or OffsetSpec(is_latest=True) for number in begins}
-    for places in (begins, ends):
-        _refuse_if_outside(topic, logs, places)
+    for specs in (begins, ends):
+        _refuse_if_outside(topic, logs, specs)
     spans, is_backward = [], bool(begins)
     for number in sorted(begins):
         log = logs[number]
@@ -83,8 +83,8 @@ def plan_ranges(
     return spans
 
 
-def _refuse_if_outside(topic: str, logs: Mapping[int, PartitionLog], places: Mapping[int, OffsetSpec]) -> None:
-    named = {number: place.offset for number, place in places.items() if place.offset is not None}
+def _refuse_if_outside(topic: str, logs: Mapping[int, PartitionLog], specs: Mapping[int, OffsetSpec]) -> None:
+    named = {number: spec.offset for number, spec in specs.items() if spec.offset is not None}
     outside = {n: offset for n, offset in named.items() if not logs[n].start <= offset <= logs[n].end}
     if named and len(outside) == len(named):
         number, offset = min(outside.items())
@@ -93,17 +93,17 @@ def _refuse_if_outside(topic: str, logs: Mapping[int, PartitionLog], places: Map
         )
 
 
-def _offset_of(place: OffsetSpec, log: PartitionLog, at_time: int) -> tuple[int, str]:
-    if place.is_earliest:
+def _offset_of(spec: OffsetSpec, log: PartitionLog, at_time: int) -> tuple[int, str]:
+    if spec.is_earliest:
         return log.start, ""
-    if place.offset is not None:
-        if place.offset < log.start:
-            return log.start, f"{place.offset} is below the log start"
-        if place.offset > log.end:
-            return log.end, f"{place.offset} is beyond the end"
-        return place.offset, ""
-    if place.before_end is not None:
-        return max(log.start, log.end - place.before_end), ""
-    if place.timestamp_ms is not None:
+    if spec.offset is not None:
+        if spec.offset < log.start:
+            return log.start, f"{spec.offset} is below the log start"
+        if spec.offset > log.end:
+            return log.end, f"{spec.offset} is beyond the end"
+        return spec.offset, ""
+    if spec.before_end is not None:
+        return max(log.start, log.end - spec.before_end), ""
+    if spec.timestamp_ms is not None:
         return min(max(at_time, log.start), log.end) if at_time >= 0 else log.end, ""
     return log.end, ""

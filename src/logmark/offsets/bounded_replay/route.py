@@ -27,7 +27,7 @@ class Route:
         return partition_for_key(key, self.target_partitions)
 
     def to(self, partition: int, key: bytes | None) -> int:
-        """The target's partition: as Java's producer places a key; without one, the old number modulo the new count."""
+        """The target's partition: as Java's producer maps a key; without one, the old number modulo the new count."""
         if self.fixed is not None:
             return self.fixed
         if self.source_partitions == self.target_partitions:

@@ -48,7 +48,7 @@ class ReplayRequest:
     max_hops: int = 1
     limit: int | None = None
     restore: bool = False  # dead letters become the records that they were
-    pipeline: str | None = None  # only the letters of this one
+    pipeline: str | None = None  # only the dead letters of this one
 
     @property
     def restores(self) -> bool:
@@ -57,7 +57,7 @@ class ReplayRequest:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing of the range is left out on purpose, but for the letters of other pipelines."""
+        """Whether nothing of the range is left out on purpose, but for the dead letters of other pipelines."""
         return self.selection.is_everything and self.limit is None and not self.partitions
 
     @property
@@ -95,8 +95,8 @@ class SourceProgress:
     not_selected: int = 0
     hopped: int = 0  # left out because they have been through too many replays
     unaddressed: int = 0  # left out because no header names their topic
-    repeated: int = 0  # letters about a record that has gone back already
-    valueless: int = 0  # letters that do not hold the record
+    repeated: int = 0  # dead letters about a record that was sent back already
+    valueless: int = 0  # dead letters that do not hold the record
     expired: int = 0  # offsets that were deleted before they were read
 
 
@@ -190,7 +190,7 @@ def new_run_id() -> str:
 
 
 def check_run_id(name: str) -> str:
-    """A name for a run that was chosen by whoever asks for it, if it is one for a file too."""
+    """Return a run's name that a user chose, if it can be a file name."""
     if not _NAME.fullmatch(name):
         raise UserError(
             f"{name!r} is no name for a replay: use up to 64 letters, digits, dots, underscores and hyphens, with a "
@@ -252,11 +252,11 @@ class RunStore:
         return sorted(found, key=lambda run: (run.started_ms, run.id))
 
     def find_unreported(self, digest: str) -> ReplayRun | None:
-        """The newest run of the same command that is not finished, or whose end nobody has heard of."""
+        """Return the newest run of the same command that is not finished, or whose end was not reported."""
         return next((run for run in reversed(self.runs()) if run.digest == digest and not run.is_reported), None)
 
     def forget(self, run_id: str) -> None:
-        """Gives a run up: it cannot be resumed any more; what it has copied stays."""
+        """Delete a run, so that it cannot be resumed; what it has copied stays."""
         self.load(run_id)
         self._remove(run_id)
 
@@ -268,12 +268,12 @@ class RunStore:
             self._remove(old.id)
 
     def mark_reported(self, run: ReplayRun) -> None:
-        """Remembers that whoever asked for a run has heard of its end."""
+        """Save that the user was told of the run's end."""
         self.finish(replace(run, is_reported=True))
 
     @contextlib.contextmanager
     def lock(self, run_id: str) -> Iterator[None]:
-        """Nobody else on this machine works on the run meanwhile."""
+        """Lock a run against other processes of this machine."""
         private_files.make_folders(self._folder)
         with private_files.open_file(self._folder / f"{run_id}.lock", "w") as file:
             try:

@@ -1,7 +1,7 @@
 """Dead letters: a record that a pipeline refused, as it is kept in a topic, and how it becomes that record again.
 
-The key names the record's place, the value is the record's own, byte for byte, and so are the headers, to which these
-are added, all of them text but the key:
+The key names the record's topic, partition and offset. The value is the record's own, byte for byte, and so are the
+headers, to which these are added, all of them text but the key:
 
     logmark.letter.error       why it was refused
     logmark.letter.pipeline    by whom
@@ -39,12 +39,12 @@ ERROR_BYTES_MAX = 8 << 10  # a reason, not a document: it goes with every record
 
 
 def origin_key(topic: str, partition: int, offset: int) -> str:
-    """The key of a record that was made from another one, such as a dead letter: where that one is."""
+    """Return the key of a record that was made from another one: that one's topic, partition and offset."""
     return json.dumps([topic, partition, offset], ensure_ascii=False, separators=(",", ":"))
 
 
 def parse_origin_key(key: str | bytes) -> tuple[TopicPartition, int]:
-    """Where the record is that `origin_key` named."""
+    """Return the topic-partition and offset that `origin_key` wrote."""
     try:
         topic, partition, offset = json.loads(key)
         return TopicPartition(str(topic), int(partition)), int(offset)
@@ -70,7 +70,7 @@ class DeadLetter:
 
     @property
     def dead_letter_key(self) -> str:
-        """The key in the topic of letters: the same for every letter about this record."""
+        """The key in the dead-letter topic: the same for every dead letter about this record."""
         return origin_key(*self.partition, self.offset)
 
 
@@ -78,7 +78,7 @@ def dead_letter_for_record(
     partition: TopicPartition, offset: int, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: Headers,
     *, error: str, pipeline: str,
 ) -> DeadLetter:  # fmt: skip
-    """The letter about a record; of one that was sent back before, it is one attempt more."""
+    """Return the dead letter about a record; one more attempt for a record that was sent back before."""
     known = dict(headers)
     return DeadLetter(
         error=error,
@@ -97,14 +97,14 @@ def dead_letter_for_record(
 def dead_letter_for_lost_record(
     partition: TopicPartition, offset: int, *, error: str, pipeline: str, missing: str
 ) -> DeadLetter:
-    """The letter about a record that cannot be read any more."""
+    """Return the dead letter about a record that cannot be read any more."""
     return DeadLetter(
         error=error, pipeline=pipeline, partition=partition, offset=offset, timestamp_ms=-1, missing=missing
     )
 
 
 def dead_letter_headers(letter: DeadLetter) -> list[tuple[bytes, bytes | None]]:
-    """All headers of a letter: the record's own, then ours."""
+    """Return all headers of a dead letter: the record's own, then ours."""
     ours: list[tuple[bytes, bytes | None]] = [
         (ERROR, letter.error.encode("utf-8", "replace")[:ERROR_BYTES_MAX].decode("utf-8", "ignore").encode()),
         (PIPELINE, letter.pipeline.encode()),
@@ -124,7 +124,7 @@ def dead_letter_headers(letter: DeadLetter) -> list[tuple[bytes, bytes | None]]:
 
 
 def parse_dead_letter(value: bytes | None, headers: Headers) -> DeadLetter | None:
-    """The letter that a record of the topic of letters is; None if it is something else."""
+    """Return the dead letter that a record of the dead-letter topic is; None if it is something else."""
     known = {name: content for name, content in headers if name.startswith(PREFIX)}
     topic = known.get(TOPIC)
     if not topic or ERROR not in known:
@@ -145,7 +145,7 @@ def parse_dead_letter(value: bytes | None, headers: Headers) -> DeadLetter | Non
 
 
 def restored_headers(letter: DeadLetter) -> list[tuple[bytes, bytes | None]]:
-    """The headers of the record that a letter becomes when it is sent back: its own, and how often it was refused."""
+    """Return the headers of a record that is sent back: its own, and how often it was refused."""
     origin = letter.origin or letter.dead_letter_key
     return [*letter.headers, (ATTEMPTS, b"%d" % letter.attempts), (ORIGIN, origin.encode())]
 

@@ -1,4 +1,4 @@
-"""Looks at a topic of dead letters: how many there are, about how many records, and the newest of them."""
+"""Reads a dead-letter topic: how many dead letters it has, about how many records, and the newest of them."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ LOOKED_AT_MAX = 100_000  # of each partition, by who asks for the newest of one 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredDeadLetter:
-    """A letter where it is kept."""
+    """A dead letter, and its own partition and offset in the dead-letter topic."""
 
     partition: TopicPartition
     offset: int
@@ -27,7 +27,7 @@ class StoredDeadLetter:
 
 @dataclass(slots=True)
 class DeadLetterCounts:
-    """What all letters of a topic come to; letters are written at least once, so there may be more than records."""
+    """Counts over a dead-letter topic; dead letters are written at least once, so there may be more than records."""
 
     letters: int = 0
     records: int = 0
@@ -36,7 +36,7 @@ class DeadLetterCounts:
 
 
 def count_dead_letters(client: Client, topic: str) -> int:
-    """How many letters there are, of all pipelines, by the ends of the log; none where there is no such topic."""
+    """Return the number of dead letters of all pipelines, by log start and end; 0 where there is no such topic."""
     partitions = client.metadata([topic]).partitions(topic)
     if not partitions:
         return 0
@@ -45,7 +45,7 @@ def count_dead_letters(client: Client, topic: str) -> int:
 
 
 def tally_dead_letters(client: Client, topic: str, *, pipeline: str | None = None) -> DeadLetterCounts:
-    """Reads all letters, of one pipeline or of all, and counts the records that they are about."""
+    """Read all dead letters, of one pipeline or of all, and count the records that they are about."""
     tally = DeadLetterCounts()
     seen: set[str] = set()
     for partition in _partitions(client, topic):
@@ -64,7 +64,7 @@ def tally_dead_letters(client: Client, topic: str, *, pipeline: str | None = Non
 def newest_dead_letters(
     client: Client, topic: str, *, limit: int, pipeline: str | None = None
 ) -> list[StoredDeadLetter]:
-    """The newest letters, of one pipeline or of all, the last written first."""
+    """Return the newest dead letters, of one pipeline or of all, the last written first."""
     found: list[StoredDeadLetter] = []
     for partition in _partitions(client, topic):
         found += _newest(client, partition, limit, pipeline)
@@ -85,7 +85,7 @@ def _newest(client: Client, partition: TopicPartition, limit: int, pipeline: str
 
 
 def _letters(client: Client, partition: TopicPartition, start: int, stop: int) -> Iterator[StoredDeadLetter | None]:
-    """What is kept in a range; None for what is no letter."""
+    """Yield the dead letters of a range; None for a record that is none."""
     try:
         for record in read_records(client, partition, start, stop, read_committed=True):
             letter = parse_dead_letter(record.value, record.headers)
@@ -105,5 +105,5 @@ def _letters(client: Client, partition: TopicPartition, start: int, stop: int) -
 def _partitions(client: Client, topic: str) -> list[TopicPartition]:
     partitions = client.metadata([topic]).partitions(topic)
     if not partitions:
-        raise UserError(f"{unknown_topic(client, topic)} So there are no dead letters to look at.")
+        raise UserError(f"{unknown_topic(client, topic)} So there are no dead letters.")
     return partitions

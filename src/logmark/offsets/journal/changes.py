@@ -1,4 +1,4 @@
-"""A change that a tool makes to somebody's place, as the journal keeps it."""
+"""A change of committed offsets or of a checkpoint, as the journal keeps it."""
 
 import getpass
 import os
@@ -16,8 +16,8 @@ VERSION = 1
 
 # pending     written down before anything was changed; what became of it is not known
 # done        made, and seen to be made
-# undone      made, and taken back by a later change
-# taken back  begun, and taken back before it was done
+# undone      made, and undone by a later change
+# taken back  started, and undone before it was done
 # refused     the cluster refused it, and nothing was changed
 # overwritten made, and written over by a reader that runs and does not look
 ChangeState = Literal["pending", "done", "undone", "taken back", "refused", "overwritten"]
@@ -62,10 +62,10 @@ def _in_digits(number: int, length: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Who moved whose place, when, why, from where and to where; None stands for nothing committed.
+    """Who changed which offsets, when, why, from what and to what; None stands for nothing committed.
 
     `subject` says what `name` names: a group, or the path of a checkpoint. `how` says in words what was asked for.
-    `undoes` is the change that this one takes back. What belongs to no partition stands in `details`.
+    `undoes` is the change that this one undoes. `details` has what belongs to no partition.
     """
 
     id: str
@@ -102,8 +102,8 @@ class Change:
                 {
                     "topic": one.topic,
                     "partition": one.partition,
-                    "before": _shown(self.before.get(one)),
-                    "after": _shown(self.after.get(one)),
+                    "before": _to_json(self.before.get(one)),
+                    "after": _to_json(self.after.get(one)),
                 }
                 for one in sorted({*self.before, *self.after})
             ],
@@ -116,7 +116,7 @@ class Change:
     def from_json(cls, fields: Mapping[str, Any]) -> "Change":
         """The change that `to_json` wrote; refuses what another version wrote."""
         check_version(fields)
-        places = [(TopicPartition(one["topic"], one["partition"]), one) for one in fields["places"]]
+        partitions = [(TopicPartition(one["topic"], one["partition"]), one) for one in fields["places"]]
         if fields["state"] not in STATES:
             raise ValueError(f"a change cannot be {fields['state']!r}")
         return cls(
@@ -124,8 +124,8 @@ class Change:
                 name: fields[name]
                 for name in ("id", "at_ms", "cluster_id", "subject", "name", "action", "how", "who", "host", "reason")
             },
-            before={partition: _read(one["before"]) for partition, one in places},
-            after={partition: _read(one["after"]) for partition, one in places},
+            before={partition: _read(one["before"]) for partition, one in partitions},
+            after={partition: _read(one["after"]) for partition, one in partitions},
             undoes=fields["undoes"],
             state=fields["state"],
             details=dict(fields["details"]),
@@ -143,7 +143,7 @@ def resolve_states(changes: Iterable[Change]) -> dict[str, Change]:
         if one.undoes in known:
             undone_by.setdefault(one.undoes, []).append(one.id)
     holds: dict[str, bool] = {}
-    # Whoever undoes a change is younger than it: from the youngest on, each finds its own judges judged.
+    # An undo is younger than its change: from the youngest on, the state of every undo is known before it is needed.
     for one in sorted(known.values(), key=_by_age, reverse=True):
         is_undone = any(holds.get(by, False) for by in undone_by.get(one.id, ()))
         holds[one.id] = one.state == "done" and not is_undone
@@ -170,10 +170,10 @@ def check_version(fields: Mapping[str, Any]) -> None:
         )
 
 
-def _shown(place: Committed | None) -> dict[str, Any] | None:
-    if place is None:
+def _to_json(committed: Committed | None) -> dict[str, Any] | None:
+    if committed is None:
         return None
-    return {"offset": place.offset, "leader_epoch": place.leader_epoch, "metadata": place.metadata}
+    return {"offset": committed.offset, "leader_epoch": committed.leader_epoch, "metadata": committed.metadata}
 
 
 def _read(fields: Mapping[str, Any] | None) -> Committed | None:

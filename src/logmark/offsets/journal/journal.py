@@ -110,7 +110,7 @@ def select_change(changes: Sequence[Change], id: str | None, *, who: Author | No
 
 
 def mark_undone(journal: Journal, change: Change) -> None:
-    """Writes down that a change is taken back, where the group stands already as it did before."""
+    """Record that a change is undone, where the committed offsets already are what they were before."""
     journal.set_state(change.id, "taken back" if change.state == "pending" else "undone")
 
 

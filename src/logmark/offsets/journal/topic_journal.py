@@ -132,7 +132,7 @@ class TopicJournal:
             except (ValueError, KeyError, TypeError) as error:
                 raise UserError(
                     f"Offset {record.offset} of topic {self.topic} is no change that was journaled "
-                    f"({type(error).__name__}: {error}). Nothing was changed. Whoever wrote it there can remove it "
+                    f"({type(error).__name__}: {error}). Nothing was changed. Its writer can remove it "
                     "with a record of the same key and no value."
                 ) from None
         return found

@@ -107,7 +107,7 @@ def _delete_offsets(
     """The code that stands for all, and why partitions were refused."""
     entry = None
     try:
-        before = {one: place for one, place in _committed(client, group).items() if one in set(partitions)}
+        before = {one: committed for one, committed in _committed(client, group).items() if one in set(partitions)}
         entry = JournalEntry.open(
             client, printer, group=group, action="delete-offsets", how="--delete-offsets", before=before,
             after=dict.fromkeys(before),

@@ -1,4 +1,4 @@
-"""`--describe`: groups by name, each with a table of places, of members or of its state."""
+"""`--describe`: groups by name, each with a table of offsets, of members or of its state."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _PROTOCOLS = ("", "consumer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRow:
-    """A row of the table of places; a member that owns the partition, if one does."""
+    """A row of the table of offsets; a member that owns the partition, if one does."""
 
     partition: TopicPartition
     committed: Committed | None
@@ -59,9 +59,9 @@ def describe_groups(client: Client, given: Arguments, printer: Printer) -> None:
             coordinator = f"{address.host}:{address.port}" if address else MISSING
             _print_state(group, coordinator, printer, is_verbose=is_verbose)
     else:
-        places = _places(client, described)
+        rows = _fetch_rows(client, described)
         for group in described:
-            _print_places(group, places[group.group], printer, is_verbose=is_verbose)
+            _print_offsets(group, rows[group.group], printer, is_verbose=is_verbose)
 
 
 def descriptions(client: Client, groups: Sequence[str]) -> dict[str, GroupDescription | Undescribed]:
@@ -91,7 +91,7 @@ def _described(answer: GroupDescription | Undescribed) -> GroupDescription:
     return answer
 
 
-def _places(client: Client, groups: Sequence[GroupDescription]) -> dict[str, list[OffsetRow]]:
+def _fetch_rows(client: Client, groups: Sequence[GroupDescription]) -> dict[str, list[OffsetRow]]:
     """The rows of each group: what members own, those with most partitions first, then what nobody owns."""
     committed = committed_of(client, [group.group for group in groups])
     owned = {one for group in groups for member in group.members for one in member.partitions}
@@ -156,26 +156,26 @@ def _has_rows(group: GroupDescription, count: int, printer: Printer) -> bool:
     return state != "Dead" and count > 0
 
 
-def _print_places(group: GroupDescription, places: Sequence[OffsetRow], printer: Printer, *, is_verbose: bool) -> None:
-    if not _has_rows(group, len(places), printer):
+def _print_offsets(group: GroupDescription, rows: Sequence[OffsetRow], printer: Printer, *, is_verbose: bool) -> None:
+    if not _has_rows(group, len(rows), printer):
         return
     titles = ["GROUP", "TOPIC", "PARTITION", *(["LEADER-EPOCH"] if is_verbose else [])]
     titles += ["CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID"]
-    table = [_place_cells(group.group, place, is_verbose=is_verbose) for place in places]
+    table = [_offset_cells(group.group, one, is_verbose=is_verbose) for one in rows]
     widths = [
-        column_width(15, [group.group]), column_width(15, [place.partition.topic for place in places]), 10,
+        column_width(15, [group.group]), column_width(15, [one.partition.topic for one in rows]), 10,
         *([15] * (4 if is_verbose else 3)),
         column_width(15, [cells[-3] for cells in table]), column_width(15, [cells[-2] for cells in table]),
     ]  # fmt: skip
     printer.write("".join(f"\n{format_row(cells, widths)}" for cells in [titles, *table]) + "\n")
 
 
-def _place_cells(group: str, place: OffsetRow, *, is_verbose: bool) -> list[str]:
-    committed, member = place.committed, place.member
+def _offset_cells(group: str, one: OffsetRow, *, is_verbose: bool) -> list[str]:
+    committed, member = one.committed, one.member
     epoch = None if committed is None or committed.leader_epoch < 0 else committed.leader_epoch
     return [
-        group, place.partition.topic, str(place.partition.partition), *([format_value(epoch)] if is_verbose else []),
-        format_value(committed.offset if committed else None), format_value(place.end), format_value(place.lag),
+        group, one.partition.topic, str(one.partition.partition), *([format_value(epoch)] if is_verbose else []),
+        format_value(committed.offset if committed else None), format_value(one.end), format_value(one.lag),
         *((member.member_id, member.host, member.client_id) if member else (MISSING, MISSING, MISSING)),
     ]  # fmt: skip
 

@@ -14,7 +14,7 @@ from logmark.offsets.kafka_consumer_groups.printer import Printer
 from logmark.offsets.reset.executor import TOPIC_ID
 from logmark.offsets.reset.planner import fetch_topic_ids
 
-Places = Mapping[TopicPartition, Committed | None]
+Offsets = Mapping[TopicPartition, Committed | None]
 
 
 class JournalEntry:
@@ -27,7 +27,7 @@ class JournalEntry:
 
     @classmethod
     def open(
-        cls, client: Client, printer: Printer, *, group: str, action: str, how: str, before: Places, after: Places
+        cls, client: Client, printer: Printer, *, group: str, action: str, how: str, before: Offsets, after: Offsets
     ) -> Self:
         """Writes down what is about to be changed, if anything; a failure is one line on standard error."""
         changed = [one for one in after if before.get(one) != after[one]]

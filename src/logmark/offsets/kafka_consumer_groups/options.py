@@ -40,7 +40,7 @@ _TOOL = (
     ),
     Option(name="delete", help="Delete groups with everything that they have committed."),
     Option(name="delete-offsets", help="Forget what one group has committed in topics."),
-    Option(name="describe", help="Show groups: their places and lag, their members or their state."),
+    Option(name="describe", help="Show groups: their offsets and lag, their members or their state."),
     Option(name="dry-run", help="Show what a reset would do, and do nothing; the default."),
     Option(name="execute", help="Do the reset."),
     Option(name="export", help="Print the reset as CSV."),
@@ -49,7 +49,7 @@ _TOOL = (
     Option(name="help", help="Print this."),
     Option(name="list", help="List the consumer groups."),
     Option(name="members", help="With --describe: the members of the group.", needs=("describe",)),
-    Option(name="offsets", help="With --describe: places and lag by partition; the default.", needs=("describe",)),
+    Option(name="offsets", help="With --describe: offsets and lag by partition; the default.", needs=("describe",)),
     Option(
         name="reset-offsets",
         help="Move the committed offsets of groups without members. Say where to with one of --to-datetime, "

@@ -1,1 +1,1 @@
-"""Lag: where groups stand, how far they are behind, and what their past says."""
+"""Lag: samples of committed offsets, how far groups are behind, and what their history says."""

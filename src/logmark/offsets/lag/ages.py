@@ -62,7 +62,7 @@ Unread = tuple[TopicPartition, int]  # a partition and the oldest unread offset 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ages:
-    """The ages of a sample, found once for each partition and offset, however many groups stand there."""
+    """The ages of a sample, found once for each partition and offset, however many groups have committed it."""
 
     sample: Sample
     found: Mapping[Unread, Age] = field(default_factory=dict)
@@ -121,7 +121,7 @@ def compute_ages(
 
 
 def _behind(sample: Sample) -> dict[Unread, int]:
-    """Every place with something unread, and how much that is."""
+    """Return the oldest unread offset of every group and partition that is behind, and by how many records."""
     found: dict[Unread, int] = {}
     starts, ends = sample.starts, sample.ends
     for group in sample.groups.values():

@@ -1,4 +1,4 @@
-"""Changes that our own tools made to a group's place, as remarks on its history."""
+"""Changes of a group's committed offsets that our own tools made, as remarks on its lag history."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -159,7 +159,7 @@ class History:
         self.close()
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Close the file."""
         self._db.close()
 
     def add(self, sample: Sample) -> None:
@@ -289,7 +289,7 @@ class History:
     def series(
         self, group: str, *, since_ms: int = 0, points_max: int | None = None
     ) -> dict[TopicPartition, list[PartitionSample]]:
-        """Where a group stood in each partition, oldest first; only times at which it had a commit there."""
+        """Return a group's samples in each partition, oldest first; only those in which it had a commit there."""
         return self.windows([group], since_ms=since_ms, points_max=points_max).get(group, {})
 
     def windows(
@@ -300,7 +300,7 @@ class History:
         self._refresh_names()
         wanted = {number: name for name in groups if (number := self._names.known("group", name)) is not None}
         topics = self._names.names("topic")
-        places: dict[tuple[int, int], TopicPartition] = {}
+        partitions: dict[tuple[int, int], TopicPartition] = {}
         found: dict[str, dict[TopicPartition, list[PartitionSample]]] = {}
         for at_ms in times:
             ends = self.ends_at(at_ms)
@@ -311,7 +311,7 @@ class History:
                     if end < 0:
                         continue
                     key = (topic, partition)
-                    where = places.get(key) or places.setdefault(key, TopicPartition(topics[topic], partition))
+                    where = partitions.get(key) or partitions.setdefault(key, TopicPartition(topics[topic], partition))
                     moment = PartitionSample(at_ms, end - distance, start, end, members, sign)
                     series.setdefault(where, []).append(moment)
         return found

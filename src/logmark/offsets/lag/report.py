@@ -1,4 +1,4 @@
-"""Where every group of a sample stands: lag in records and seconds, what was lost, its verdict and its trend."""
+"""The lag report of a sample: for every group lag in records and seconds, lost records, verdict and trend."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

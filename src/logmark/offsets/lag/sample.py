@@ -1,4 +1,4 @@
-"""One look at a whole cluster: who its groups are, where they stand, and what the logs hold.
+"""One sample of a whole cluster: its groups, their committed offsets, log starts and log ends.
 
 Commits are read before log starts, and starts before ends: a group that reads while we look seems a little further
 behind than it is, never ahead of the end.
@@ -126,7 +126,7 @@ class Sample:
         return Total(records=records, lost=lost, partitions=partitions, uncommitted=uncommitted, unknown=unknown)
 
     def group_partitions(self, group: str) -> Iterator[GroupPartition]:
-        """The group's places, by topic and partition, as the other tools have them."""
+        """Yield the group's partitions, by topic and partition number."""
         one = self.groups[group]
         owners = one.owners
         for partition in one.partitions:

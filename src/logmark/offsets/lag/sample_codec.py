@@ -105,15 +105,15 @@ def pack_positions(
         if end is not None:
             topics.setdefault(where.topic, []).append((where.partition, end - commit.offset))
     numbers = array("q")
-    for topic, places in topics.items():
-        places.sort()
+    for topic, commits in topics.items():
+        commits.sort()
         numbers.append(names.of("topic", topic))
-        numbers.append(len(places))
+        numbers.append(len(commits))
         before = 0
-        for partition, _ in places:
+        for partition, _ in commits:
             numbers.append(partition - before)
             before = partition
-        numbers.extend(distance for _, distance in places)
+        numbers.extend(distance for _, distance in commits)
     return pack(numbers)
 
 

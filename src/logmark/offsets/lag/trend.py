@@ -50,7 +50,7 @@ def compute_trend(series: Mapping[TopicPartition, Sequence[PartitionSample]]) ->
     """The trend of a group, or of any of its partitions together.
 
     Only what was seen at the same times counts, so that a partition that turned up late is no sudden lag. A step back
-    (a reset, a topic made anew) is no rate of reading: the series is looked at from there on.
+    (a reset, a topic created again) is no rate of reading: the series is looked at from there on.
     """
     since = max((_last_step_back(moments) for moments in series.values() if moments), default=0)
     parts = [[moment for moment in moments if moment.at_ms >= since] for moments in series.values() if moments]

@@ -223,7 +223,7 @@ def _since_own_resets(
 
 
 def _step_of(window: Window, at_ms: int, to: int | None) -> int:
-    """Where the window goes on after a reset: behind the first step back since then, else where it began."""
+    """Return where the window continues after a reset: behind the first step back since then, else its start."""
     for index in range(1, len(window)):
         before, after = window[index - 1], window[index]
         is_back = after.committed < before.committed and (to is None or after.committed >= to)

@@ -124,7 +124,7 @@ def evaluate_rules(
 ) -> tuple[AlertMemory, list[AlertEvent]]:
     """What is remembered after a sample, and the messages that it gives; no reading means that nobody answered.
 
-    A pending alert begins anew after a gap of more than `gap_ms_max` between two samples: nobody knows whether its
+    A pending alert starts again after a gap of more than `gap_ms_max` between two samples: nobody knows whether its
     condition held in between. For `quiet_ms` after our own tools moved a group, what follows from that fires nothing.
     """
     known = _known_groups(rules, memory, reading, now_ms)

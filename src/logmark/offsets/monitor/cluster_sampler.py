@@ -124,13 +124,13 @@ class ClusterSampler:
         )  # fmt: skip
 
     def disconnect(self) -> None:
-        """Lets go of the cluster; the next look connects anew."""
+        """Close the connections; the next sample connects again."""
         if self._client is not None:
             self._client.close()
             self._client = None
 
     def close(self) -> None:
-        """Lets go of the cluster and the history."""
+        """Close the connections and the history."""
         self.disconnect()
         if self.history is not None:
             self.history.close()
@@ -148,7 +148,7 @@ class ClusterSampler:
         if sample.cluster_id != self.cluster_id:
             raise UserError(
                 f"Cluster {sample.cluster_id} answers where cluster {self.cluster_id} was. "
-                "Their histories are kept apart: start the monitor anew."
+                "Their histories are kept apart: restart the monitor."
             )
 
     def _seen(self, client: Client, sample: Sample) -> ExporterSample:
@@ -188,12 +188,12 @@ class ClusterSampler:
                 )
                 self._journal_ms = sample.at_ms
         except sqlite3.Error as error:
-            self._say_once(f"The history {history.path} cannot be written: {error}; going on without it.")
+            self._say_once(f"The history {history.path} cannot be written: {error}; continuing without it.")
         except LogmarkError as error:
             self._say_once(f"The journal of changes cannot be read, so our own resets look like anybody's: {error}")
 
     def _is_journal_due(self, sample: Sample) -> bool:
-        # Whoever moves back may have been moved by us: that must be known before anybody is alarmed.
+        # A group that moved back may have been reset by us: that must be known before an alert fires.
         if self._journal_ms is None or not 0 <= sample.at_ms - self._journal_ms < _JOURNAL_EVERY_MS:
             return True
         return self._previous is not None and _is_any_moved_back(self._previous, sample)

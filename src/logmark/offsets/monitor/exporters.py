@@ -152,7 +152,7 @@ class LagExporter:
 
     def learn(self, seen: ExporterSample) -> None:
         """Takes the ends of the partitions that groups read into the tables, and forgets the others."""
-        read = {partition for one in seen.groups for partition, _ in _places(one)}
+        read = {partition for one in seen.groups for partition, _ in _read_partitions(one)}
         self._tables = {
             partition: self._tables.get(partition) or LookupTable() for partition in read if partition in seen.ends
         }
@@ -163,7 +163,7 @@ class LagExporter:
         """Everything that is served of one look, after it was learned."""
         rows = []
         for one in seen.groups:
-            for partition, member in _places(one):
+            for partition, member in _read_partitions(one):
                 if partition not in seen.ends:
                     continue
                 committed = one.committed.get(partition)
@@ -252,8 +252,8 @@ def _largest(values: Iterable[float]) -> float:
     return max((value for value in values if not math.isnan(value)), default=math.nan)
 
 
-def _places(one: GroupSample) -> Iterator[tuple[TopicPartition, Sequence[str]]]:
-    """A group with members stands where they are assigned, another one where it has committed."""
+def _read_partitions(one: GroupSample) -> Iterator[tuple[TopicPartition, Sequence[str]]]:
+    """Yield the partitions of a group: those assigned to its members, or without members those with a commit."""
     if not one.members:
         for partition in one.committed:
             yield partition, _UNKNOWN

@@ -195,7 +195,7 @@ class NotificationWorker:
         self._queue_max = queue_max
         self._changed = threading.Condition()
         self._closing = threading.Event()
-        # Whoever waits between two attempts stops waiting when the courier is to end.
+        # A worker that waits between two attempts stops waiting when it is closed.
         self._wait = wait or self._closing.wait
         self._is_busy = False
         self._thread = threading.Thread(target=self._run, name=f"notify-{notifier.name}", daemon=True)

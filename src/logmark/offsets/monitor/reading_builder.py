@@ -18,19 +18,21 @@ _START_WINDOW_MS = 86_400_000
 _START_WINDOW_MIN_MS = 600_000
 # The past of so many groups is in memory at once.
 _GROUPS_AT_ONCE = 20
-# So many places that are behind are judged anew at one sample; beyond that they take turns, and keep the last verdict.
-PLACES_MAX = 20_000
+# So many partitions that are behind get a new verdict at one sample; beyond that they take turns.
+PARTITIONS_MAX = 20_000
 
 _CAUGHT_UP = Finding(verdict=Verdict.OK, rule=1, evidence="0 records behind")
 
 
 class ReadingBuilder:
-    """Reads samples one after the other; whoever is caught up is OK without a look at the past."""
+    """Builds a reading of one sample after the other; a group that is caught up is OK without its history."""
 
-    def __init__(self, retention: Retention, *, falling_off: bool = False, places_max: int = PLACES_MAX) -> None:
+    def __init__(
+        self, retention: Retention, *, falling_off: bool = False, partitions_max: int = PARTITIONS_MAX
+    ) -> None:
         self._retention = retention
         self._falling_off = falling_off
-        self._places_max = places_max
+        self._partitions_max = partitions_max
         self._count = 0
         self._judged: dict[str, int] = {}
         self._last: Mapping[str, GroupReading] = {}
@@ -65,7 +67,7 @@ class ReadingBuilder:
         return Reading(at_ms=sample.at_ms, groups=groups, is_complete=not sample.notes)
 
     def _due(self, sample: Sample) -> set[str]:
-        """The groups that are judged anew: of those that are behind, the ones that have waited longest."""
+        """Return the groups that get a new verdict: of those that are behind, the ones that have waited longest."""
         self._count += 1
         behind = {
             one.group: len(one.committed)
@@ -74,10 +76,10 @@ class ReadingBuilder:
         }
         self._judged = {group: at for group, at in self._judged.items() if group in behind}
         due: set[str] = set()
-        places = 0
+        partitions = 0
         for group in sorted(behind, key=lambda one: self._judged.get(one, 0)):
-            places += behind[group]
-            if due and places > self._places_max:
+            partitions += behind[group]
+            if due and partitions > self._partitions_max:
                 break
             due.add(group)
             self._judged[group] = self._count

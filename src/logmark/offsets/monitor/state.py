@@ -1,4 +1,4 @@
-"""What a monitor must not forget when it is started anew: its alerts, whom it knows, and what it has still to tell."""
+"""What a monitor keeps over a restart: its alerts, the groups it knows, and messages that are not delivered yet."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ class MonitorState:
     outbox: Sequence[tuple[str, Message]] = ()
 
     def to_text(self) -> str:
-        """The state as it is kept; of very many pending alerts the last ones begin anew after a restart."""
+        """The state as it is kept; of very many pending alerts the last ones start again after a restart."""
         pending = [one for one in self.memory.alerts.values() if one.fired_ms is None][:_PENDING_MAX]
         return json.dumps(
             {

@@ -27,7 +27,7 @@ _LOOK_EVERY_S = 0.05
 _PLANS_MAX = 5
 TOPIC_ID = "topic id of "
 
-Places = Mapping[TopicPartition, Committed | None]
+CommittedOffsets = Mapping[TopicPartition, Committed | None]
 
 
 class PlanOutdated(UserError):
@@ -46,7 +46,7 @@ class AppliedReset:
     """What was done: the plan as it was applied, the journal's entry, and who else was seen in the group.
 
     `is_in_use` says that the group was seen to move although it has no members, `repeats` how often the change had to
-    be made again, `picked_up_by` which running query has gone on from there.
+    be made again, `picked_up_by` which running query continues from there.
     """
 
     plan: ResetPlan
@@ -87,8 +87,8 @@ def apply_plan(
 ) -> AppliedReset:
     """Commits what the plan says, journals it, and reads it back until it stays.
 
-    A group that has only moved forward since the plan goes to the planned place all the same, if that does not depend
-    on where the group stood; otherwise `agree` gets the new plan and raises to refuse it. The change is in the journal
+    A group that has only moved forward since the plan goes to the planned offset all the same, if that does not depend
+    on the old one; otherwise `agree` gets the new plan and raises to refuse it. The change is in the journal
     (by default the one in force for this cluster) before anything is committed, and done when it was read back. What
     a running reader writes over meanwhile is set again; if that does not help, UserError names the reader. Raises
     GroupActive for a group with members. A plan that changes nothing is not applied: ValueError. `pending` is the
@@ -130,7 +130,7 @@ def change_from_plan(client: Client, plan: ResetPlan, *, reason: str, who: Autho
 
 
 def _as_it_is_now(client: Client, plan: ResetPlan, agree: Callable[[ResetPlan], None]) -> tuple[ResetPlan, bool]:
-    """The plan for where the group stands now, and whether it has been seen to move."""
+    """Return the plan for the offsets that are committed now, and whether the group was seen to move."""
     is_in_use = bool(plan.warnings)
     for _ in range(_PLANS_MAX):
         if any(move.after is not None for move in plan.changes):
@@ -167,16 +167,16 @@ def _write(client: Client, journal: Journal, change: Change, plan: ResetPlan) ->
         raise ChangePending(change.id, f"{error} Whether group {plan.group} was moved is not known.") from None
 
 
-def commit_offsets(client: Client, group: str, places: Places) -> None:
-    """Commits these places; nothing is committed any more where there is None."""
-    commits = {one: place for one, place in places.items() if place is not None}
-    gone = [one for one, place in places.items() if place is None]
+def commit_offsets(client: Client, group: str, offsets: CommittedOffsets) -> None:
+    """Commit these offsets, and delete the committed offset where there is None."""
+    commits = {one: committed for one, committed in offsets.items() if committed is not None}
+    gone = [one for one, committed in offsets.items() if committed is None]
     if commits:
         client.commit(group, commits)
     if gone:
         refused = client.delete_offsets(group, gone)
         if refused:
-            raise _NotDeleted(refused, done=[one for one in places if one not in refused])
+            raise _NotDeleted(refused, done=[one for one in offsets if one not in refused])
 
 
 class _NotDeleted(UserError):
@@ -188,7 +188,7 @@ class _NotDeleted(UserError):
         self.done = done
 
 
-def _take_back(client: Client, journal: Journal, change: Change, done: Places, why: str) -> None:
+def _take_back(client: Client, journal: Journal, change: Change, done: CommittedOffsets, why: str) -> None:
     if not done:
         journal.set_state(change.id, "refused")
         raise UserError(f"{why} Nothing was changed.")
@@ -315,19 +315,19 @@ class _Watch:
 
     def _sentence(self) -> str:
         by = describe_committer(self._now.get(one) for one in self.lost)
-        stands = ", ".join(_stands(one, self._now.get(one)) for one in self.lost[:3])
+        found = ", ".join(_format_commit(one, self._now.get(one)) for one in self.lost[:3])
         return (
-            f"Group {self._group} was moved, and {by} has written over it ({stands}). A reader that commits without "
+            f"Group {self._group} was moved, and {by} has written over it ({found}). A reader that commits without "
             "looking runs in this group: stop it and try again."
         )
 
 
 def _again(move: PartitionMove, now: Committed | None) -> PartitionMove:
-    """The move from where the group stands now; the mark of whoever wrote over it is kept, so that he notices."""
+    """Return the move from the offset that is committed now, with its metadata, so that its committer notices."""
     if move.after is None or move.is_exact:
         return replace(move, committed=now)
     return replace(move, committed=now, after=keep_metadata(now, move.after.offset))
 
 
-def _stands(partition: TopicPartition, now: Committed | None) -> str:
-    return f"{partition} stands at {now.offset}" if now else f"{partition} has no commit"
+def _format_commit(partition: TopicPartition, now: Committed | None) -> str:
+    return f"{partition} has committed {now.offset}" if now else f"{partition} has no commit"

@@ -22,7 +22,7 @@ def find_key(
     expect: Callable[[int], None] = lambda _: None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> ToKey:
-    """The place of the first record with this key in each partition, as a target; refuses a key that none of them has.
+    """Return the offset of the first record with this key in each partition, as a target; refuse a key that none has.
 
     Every record from `since_ms` to `until_ms` (or of the whole log) is read until one is found: `expect` is told how
     many offsets that can be, `advance` how many more have been seen.

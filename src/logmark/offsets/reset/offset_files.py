@@ -30,7 +30,9 @@ class OffsetExport:
         """Lines as kafka-consumer-groups.sh --export writes and --from-file reads them: topic,partition,offset."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerows((one.topic, one.partition, place.offset) for one, place in sorted(self.offsets.items()))
+        writer.writerows(
+            (one.topic, one.partition, committed.offset) for one, committed in sorted(self.offsets.items())
+        )
         return out.getvalue()
 
     def to_json(self) -> str:
@@ -43,11 +45,11 @@ class OffsetExport:
                 {
                     "topic": one.topic,
                     "partition": one.partition,
-                    "offset": place.offset,
-                    "leader_epoch": place.leader_epoch,
-                    "metadata": place.metadata,
+                    "offset": committed.offset,
+                    "leader_epoch": committed.leader_epoch,
+                    "metadata": committed.metadata,
                 }
-                for one, place in sorted(self.offsets.items())
+                for one, committed in sorted(self.offsets.items())
             ],
         }
         return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
@@ -55,15 +57,15 @@ class OffsetExport:
 
 def export_offsets(client: Client, group: str, topics: TopicSelection | None = None) -> OffsetExport:
     """What a group has committed, in all topics or in some; refuses a group that has committed nothing there."""
-    places = client.committed(group)
-    if not places and client.describe_groups([group])[group].is_unknown:
+    offsets = client.committed(group)
+    if not offsets and client.describe_groups([group])[group].is_unknown:
         raise UserError(f"{unknown_group(client, group)} Nothing was written.")
     if topics is not None:
         wanted = set(existing_partitions(client, topics))
-        places = {one: place for one, place in places.items() if one in wanted}
-    if not places:
+        offsets = {one: committed for one, committed in offsets.items() if one in wanted}
+    if not offsets:
         raise UserError(f"Group {group} has committed nothing there. Nothing was written.")
-    return OffsetExport(group=group, cluster_id=client.metadata([]).cluster_id, offsets=places)
+    return OffsetExport(group=group, cluster_id=client.metadata([]).cluster_id, offsets=offsets)
 
 
 def parse_offsets(text: str, group: str, source: str) -> ToOffsets:
@@ -76,7 +78,7 @@ def parse_offsets(text: str, group: str, source: str) -> ToOffsets:
 
 
 def _parse_csv(text: str, group: str, source: str) -> ToOffsets:
-    places: dict[TopicPartition, Committed] = {}
+    offsets: dict[TopicPartition, Committed] = {}
     others: set[str] = set()
     columns = 0
     for number, row in enumerate(csv.reader(io.StringIO(text)), 1):
@@ -91,42 +93,44 @@ def _parse_csv(text: str, group: str, source: str) -> ToOffsets:
         topic, partition, offset = (cell.strip() for cell in row[-3:])
         if not (topic and _is_number(partition) and _is_number(offset)):
             raise _wrong(source, f"line {number}", "partition and offset are numbers from 0 on")
-        _add(places, TopicPartition(topic, int(partition)), Committed(offset=int(offset)), source)
-    if not places:
+        _add(offsets, TopicPartition(topic, int(partition)), Committed(offset=int(offset)), source)
+    if not offsets:
         found = f"; it has those of {', '.join(sorted(others))}" if others else ""
         raise UserError(f"{source} has no offsets of group {group}{found}. Nothing was changed.")
-    return ToOffsets(places, source)
+    return ToOffsets(offsets, source)
 
 
 def _parse_json(text: str, group: str, source: str) -> ToOffsets:
     try:
         fields: Any = json.loads(text)
         version, rows = fields["version"], fields["offsets"]
-        places: dict[TopicPartition, Committed] = {}
+        offsets: dict[TopicPartition, Committed] = {}
         if version == VERSION:
             for row in rows:
-                if not _is_place(row):
+                if not _is_offset(row):
                     raise _wrong(source, f"the entry {json.dumps(row)}", "it needs topic, partition and offset")
-                place = Committed(
+                committed = Committed(
                     offset=row["offset"], leader_epoch=row.get("leader_epoch", -1), metadata=row.get("metadata", "")
                 )
-                _add(places, TopicPartition(row["topic"], row["partition"]), place, source)
+                _add(offsets, TopicPartition(row["topic"], row["partition"]), committed, source)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _wrong(source, "it", f"{type(error).__name__}: {error}") from None
     if version != VERSION:
         raise UserError(f"{source} is of version {version!r}, and this Logmark knows {VERSION}. Nothing was changed.")
-    if not places:
+    if not offsets:
         raise UserError(f"{source} has no offsets. Nothing was changed.")
-    return ToOffsets(places, source, is_exact=fields.get("group") == group)
+    return ToOffsets(offsets, source, is_exact=fields.get("group") == group)
 
 
-def _add(places: dict[TopicPartition, Committed], partition: TopicPartition, place: Committed, source: str) -> None:
-    if partition in places:
+def _add(
+    offsets: dict[TopicPartition, Committed], partition: TopicPartition, committed: Committed, source: str
+) -> None:
+    if partition in offsets:
         raise UserError(f"{source} has two offsets for {partition}. Nothing was changed.")
-    places[partition] = place
+    offsets[partition] = committed
 
 
-def _is_place(row: Any) -> bool:
+def _is_offset(row: Any) -> bool:
     return (
         isinstance(row["topic"], str)
         and isinstance(row.get("metadata", ""), str)

@@ -1,6 +1,6 @@
 """Moves of a group's committed offsets, as a plan that is shown before it is applied.
 
-A plan is pure: it is made from where the group stands and what the logs hold, and changes nothing.
+A plan is pure: it is made from committed offsets and log bounds, and changes nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ NOTHING_YET = "nothing committed yet"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AffectedRecords:
-    """What lies between a group's old place and its new one: when it was written, and about how large it is.
+    """What lies between a group's old one and its new one: when it was written, and about how large it is.
 
     `is_upper_bound` says that fewer records lie there than offsets: some were compacted away or are markers.
     """
@@ -61,7 +61,7 @@ class PartitionMove:
 
     @property
     def touched(self) -> tuple[int, int]:
-        """The offsets between the old place and the new that are in the log: [first, behind the last)."""
+        """The offsets between the old one and the new that are in the log: [first, behind the last)."""
         if self.committed is None or self.after is None:
             return self.end, self.end
         low, high = sorted((self.committed.offset, self.after.offset))
@@ -70,7 +70,7 @@ class PartitionMove:
 
     @property
     def read_again(self) -> int:
-        """Records between the new place and the old that are still in the log."""
+        """Records between the new one and the old that are still in the log."""
         return self._touched_count if self._distance < 0 else 0
 
     @property
@@ -80,7 +80,7 @@ class PartitionMove:
 
     @property
     def lag_after(self) -> int | None:
-        """Records between the new place and the end."""
+        """Records between the new one and the end."""
         return None if self.after is None else max(0, self.end - max(self.after.offset, self.start))
 
     @property
@@ -102,7 +102,7 @@ class PartitionMove:
 class ResetPlan:
     """Every move of one group, in order of topic and partition, and what was asked for.
 
-    `warnings` are sentences for whoever decides; `topic_ids` tells later whether a topic is still the same one.
+    `warnings` are for the user who decides; `topic_ids` tells later whether a topic is still the same one.
     """
 
     group: str
@@ -142,11 +142,11 @@ class ResetPlan:
 
     @property
     def is_absolute(self) -> bool:
-        """Where it goes does not depend on where the group stands."""
+        """The new offsets do not depend on the committed ones."""
         return not isinstance(self.target, ShiftBy | ToCurrent)
 
     def where(self, now: Mapping[TopicPartition, Committed]) -> "ResetPlan":
-        """The same plan for a group that stands elsewhere by now."""
+        """Return the same plan for other committed offsets."""
         return replace(self, moves=[self._again(move, now.get(move.partition)) for move in self.moves])
 
     def only_forward(self, now: Mapping[TopicPartition, Committed]) -> bool:
@@ -164,14 +164,12 @@ class ResetPlan:
             fresh = replace(move, committed=now, span=None)
             return fresh if move.is_exact or move.to is None else replace(fresh, after=keep_metadata(now, move.to))
         assert self.target is not None
-        place = GroupPartition(
-            group=self.group, partition=move.partition, committed=now, start=move.start, end=move.end
-        )
-        return _move(place, self.target, {}, clamp=self.clamp)
+        one = GroupPartition(group=self.group, partition=move.partition, committed=now, start=move.start, end=move.end)
+        return _move(one, self.target, {}, clamp=self.clamp)
 
 
 def keep_metadata(committed: Committed | None, to: int) -> Committed:
-    """A place elsewhere with what was stored beside the old one; the leader epoch belonged to the old offset."""
+    """A one elsewhere with what was stored beside the old one; the leader epoch belonged to the old offset."""
     if committed is not None and committed.offset == to:
         return committed
     return Committed(offset=to, metadata=committed.metadata if committed else "")
@@ -179,7 +177,7 @@ def keep_metadata(committed: Committed | None, to: int) -> Committed:
 
 def build_plan(
     group: str,
-    places: Sequence[GroupPartition],
+    partitions: Sequence[GroupPartition],
     target: Target,
     *,
     found: Mapping[TopicPartition, int] | None = None,
@@ -191,12 +189,12 @@ def build_plan(
 
     An offset outside of a log is refused, or with `clamp` moved to the log's nearer end and noted.
     """
-    for place in places:
-        if place.problem or place.start is None or place.end is None:
-            raise UserError(f"{place.problem or 'A log could not be asked.'} Nothing was changed.")
+    for one in partitions:
+        if one.problem or one.start is None or one.end is None:
+            raise UserError(f"{one.problem or 'A log could not be asked.'} Nothing was changed.")
     return ResetPlan(
         group=group,
-        moves=[_move(place, target, found or {}, clamp=clamp) for place in sorted(places, key=lambda p: p.partition)],
+        moves=[_move(one, target, found or {}, clamp=clamp) for one in sorted(partitions, key=lambda p: p.partition)],
         creates_group=creates_group,
         action=action,
         how=target.description,
@@ -205,27 +203,27 @@ def build_plan(
     )
 
 
-def _move(place: GroupPartition, target: Target, found: Mapping[TopicPartition, int], *, clamp: bool) -> PartitionMove:
-    assert place.start is not None and place.end is not None
+def _move(one: GroupPartition, target: Target, found: Mapping[TopicPartition, int], *, clamp: bool) -> PartitionMove:
+    assert one.start is not None and one.end is not None
     move = PartitionMove(
-        partition=place.partition, committed=place.committed, after=place.committed, start=place.start, end=place.end
+        partition=one.partition, committed=one.committed, after=one.committed, start=one.start, end=one.end
     )
-    notes = [NOTHING_YET] if place.committed is None else []
-    if isinstance(target, ToCurrent) and place.committed is not None:
+    notes = [NOTHING_YET] if one.committed is None else []
+    if isinstance(target, ToCurrent) and one.committed is not None:
         return replace(move, renews=True, note="committed again as it is")
-    if isinstance(target, ToKey) and place.partition not in target.found:
+    if isinstance(target, ToKey) and one.partition not in target.found:
         return replace(move, note="; ".join([*notes, "no record with this key: stays"]))
-    to = _offset(place, target, found, notes, clamp=clamp)
+    to = _offset(one, target, found, notes, clamp=clamp)
     note = "; ".join(notes)
-    if isinstance(target, ToOffsets) and target.is_exact and to == target.offsets[place.partition].offset:
-        return replace(move, after=target.offsets[place.partition], is_exact=True, note=note)
-    return replace(move, after=keep_metadata(place.committed, to), note=note)
+    if isinstance(target, ToOffsets) and target.is_exact and to == target.offsets[one.partition].offset:
+        return replace(move, after=target.offsets[one.partition], is_exact=True, note=note)
+    return replace(move, after=keep_metadata(one.committed, to), note=note)
 
 
 def _offset(
-    place: GroupPartition, target: Target, found: Mapping[TopicPartition, int], notes: list[str], *, clamp: bool
+    one: GroupPartition, target: Target, found: Mapping[TopicPartition, int], notes: list[str], *, clamp: bool
 ) -> int:
-    start, end = place.start, place.end
+    start, end = one.start, one.end
     assert start is not None and end is not None
     match target:
         case ToEarliest():
@@ -233,40 +231,40 @@ def _offset(
         case ToLatest():
             return end
         case ToOffset(offset):
-            return _within(place, offset, notes, clamp=clamp)
+            return _within(one, offset, notes, clamp=clamp)
         case ToTime(timestamp_ms):
-            if found[place.partition] >= 0:
-                return found[place.partition]
+            if found[one.partition] >= 0:
+                return found[one.partition]
             notes.append(f"no record at or after {format_time(timestamp_ms)}: the end")
             return end
         case ShiftBy(records):
-            if place.committed is None:
+            if one.committed is None:
                 raise NothingToShift(
-                    f"Group {place.group} has committed nothing in {place.partition}, so there is nothing to shift "
+                    f"Group {one.group} has committed nothing in {one.partition}, so there is nothing to shift "
                     "from. Nothing was changed",
                     "use ToEarliest, ToLatest or ToOffset there",
                 )
-            return _within(place, place.committed.offset + records, notes, clamp=clamp)
+            return _within(one, one.committed.offset + records, notes, clamp=clamp)
         case ToCurrent():
             notes.append("the end")
             return end
         case ToOffsets(offsets):
-            return _within(place, offsets[place.partition].offset, notes, clamp=clamp)
+            return _within(one, offsets[one.partition].offset, notes, clamp=clamp)
         case ToKey(found=records_found, is_after=is_after):
-            record = records_found[place.partition]
+            record = records_found[one.partition]
             notes.append(f"the key is at offset {record.offset}, written {format_time(record.timestamp_ms)}")
             return record.offset + is_after
 
 
-def _within(place: GroupPartition, offset: int, notes: list[str], *, clamp: bool) -> int:
-    start, end = place.start, place.end
+def _within(one: GroupPartition, offset: int, notes: list[str], *, clamp: bool) -> int:
+    start, end = one.start, one.end
     assert start is not None and end is not None
     if start <= offset <= end:
         return offset
     if not clamp:
         raise OffsetOutsideLog(
-            f"Offset {offset} is out of range in partition {place.partition.partition} of topic "
-            f"{place.partition.topic}, which holds offsets {start} to {end}. Nothing was changed",
+            f"Offset {offset} is out of range in partition {one.partition.partition} of topic "
+            f"{one.partition.topic}, which holds offsets {start} to {end}. Nothing was changed",
             "choose an offset in this range, name the partitions that you mean, or pass clamp=True to go to the nearer "
             "end",
         )

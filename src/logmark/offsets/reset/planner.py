@@ -72,12 +72,12 @@ def plan_reset(
         _refuse_new_topics(group, committed, partitions, topics)
     check_inactive(description)
     bounds = LogBounds.fetch(client, partitions)
-    places = [bounds.group_partition(group, one, committed.get(one)) for one in partitions]
+    selected = [bounds.group_partition(group, one, committed.get(one)) for one in partitions]
     found = None
     if isinstance(target, ToTime):
         answers = client.list_offsets(dict.fromkeys(partitions, target.timestamp_ms))
         found = {one: answer.offset for one, answer in answers.items()}
-    plan = build_plan(group, places, target, found=found, clamp=clamp, creates_group=is_new, action=action)
+    plan = build_plan(group, selected, target, found=found, clamp=clamp, creates_group=is_new, action=action)
     plan = replace(plan, topic_ids=fetch_topic_ids(client, partitions))
     if with_preview:
         plan = add_preview(client, plan, looked=looked)
@@ -97,20 +97,20 @@ def warn_if_moving(client: Client, plan: ResetPlan) -> ResetPlan:
     return replace(plan, warnings=[*plan.warnings, sentence])
 
 
-def describe_committer(places: Iterable[Committed | None]) -> str:
-    """Who committed these places, as far as their marks tell."""
-    marks = [mark for one in places if one is not None and (mark := CommitMetadata.parse(one.metadata)) is not None]
+def describe_committer(commits: Iterable[Committed | None]) -> str:
+    """Return who committed these offsets, as far as their metadata tells."""
+    marks = [mark for one in commits if one is not None and (mark := CommitMetadata.parse(one.metadata)) is not None]
     return f"the query {max(marks, key=lambda mark: mark.generation).query}" if marks else "somebody"
 
 
 def offsets_of_group(client: Client, other: str) -> ToOffsets:
     """The committed offsets of another group as a target; what that group has stored beside them stays there."""
-    places = client.committed(other)
-    if not places:
+    committed = client.committed(other)
+    if not committed:
         if client.describe_groups([other])[other].is_unknown:
             raise UserError(f"{unknown_group(client, other)} Nothing was changed.")
         raise UserError(f"Group {other} has committed nothing that could be copied. Nothing was changed.")
-    return ToOffsets(places, f"group {other}")
+    return ToOffsets(committed, f"group {other}")
 
 
 def select_partitions(

@@ -1,4 +1,4 @@
-"""What lies between a group's old place and its new one: when it was written and about how large it is."""
+"""The records between a group's old committed offset and its new one: when they were written, and their size."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,8 +1,8 @@
-"""Whether a place that was just set stays set: pure decisions about what is read back.
+"""Whether an offset that was just committed stays: pure decisions about what is read back.
 
 A running Logmark query is no member of its group and commits every batch. Between its look at the group and its commit
-are milliseconds in which a reset is written over; otherwise it sees the reset, makes a new generation and goes on from
-there. Its mark tells which of the two has happened.
+are milliseconds in which a reset is written over; otherwise it sees the reset, makes a new generation and continues
+from there. Its metadata tells which of the two has happened.
 """
 
 from enum import StrEnum
@@ -12,7 +12,7 @@ from logmark.offsets.commit_metadata import CommitMetadata
 
 
 class ReadBack(StrEnum):
-    """What became of a place that was set."""
+    """What became of an offset that was committed."""
 
     THERE = "there"  # it is as it was set
     PICKED_UP = "picked up"  # a query has seen it and continues from there
@@ -27,7 +27,7 @@ def classify_read_back(*, replaced: Committed | None, after: Committed | None, n
     not the mark's), where there was no mark, or where another query speaks: there only the very offset counts, and
     what might have been seen is set again, which costs a few records read twice and loses none.
     """
-    if now == after or (now is not None and after is not None and _same_place(now, after)):
+    if now == after or (now is not None and after is not None and _is_same(now, after)):
         return ReadBack.THERE
     mark = CommitMetadata.parse(now.metadata) if now is not None else None
     if now is None or after is None or mark is None:
@@ -40,6 +40,6 @@ def classify_read_back(*, replaced: Committed | None, after: Committed | None, n
     return ReadBack.PICKED_UP if is_newer and is_proof else ReadBack.OVERWRITTEN
 
 
-def _same_place(now: Committed, after: Committed) -> bool:
+def _is_same(now: Committed, after: Committed) -> bool:
     # A broker of old versions of the protocol stores no leader epoch.
     return (now.offset, now.metadata) == (after.offset, after.metadata)

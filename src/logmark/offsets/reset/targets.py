@@ -61,11 +61,11 @@ class ShiftBy:
 
 @dataclass(frozen=True, slots=True)
 class ToCurrent:
-    """To where it stands, which keeps the commits from expiring; to the end where nothing is committed."""
+    """To the committed offset itself, which keeps it from expiring; to the log end where nothing is committed."""
 
     @property
     def description(self) -> str:
-        return "to where it stands"
+        return "to the committed offsets"
 
 
 @dataclass(frozen=True, slots=True)

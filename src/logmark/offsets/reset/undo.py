@@ -25,7 +25,7 @@ class ChangeConflict(OffsetsError):
 
 
 def plan_undo(client: Client, change: Change, *, force: bool = False) -> ResetPlan:
-    """What taking a change of a group back would do now; raises MovedOn where it would not be right any more."""
+    """Plan the undo of a change of a group; raises ChangeConflict where the group has moved since."""
     _refuse_other_subjects(change)
     if change.state not in ("done", "pending"):
         raise ChangeClosed(change.id, change.state)
@@ -44,7 +44,7 @@ def plan_undo(client: Client, change: Change, *, force: bool = False) -> ResetPl
 
 
 def plan_finish(client: Client, change: Change, *, force: bool = False) -> ResetPlan:
-    """What is left to do of a pending change; raises MovedOn where the group stands neither here nor there."""
+    """Plan what is left of a pending change; raises ChangeConflict where the group has other offsets than expected."""
     _refuse_other_subjects(change)
     if change.state != "pending":
         raise UserError(f"The change {change.id} is {change.state} and not pending. Nothing was changed.")
@@ -54,7 +54,7 @@ def plan_finish(client: Client, change: Change, *, force: bool = False) -> Reset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Course:
-    """From the places that are expected to the places that are wanted."""
+    """From the committed offsets that are expected to those that are wanted."""
 
     action: str
     how: str
@@ -65,7 +65,7 @@ class _Course:
 
 def _plan(client: Client, change: Change, course: _Course, *, force: bool) -> ResetPlan:
     description = client.describe_groups([change.name])[change.name]
-    if any(place is not None for place in course.wanted.values()):
+    if any(one is not None for one in course.wanted.values()):
         check_inactive(description)
     partitions = sorted(course.wanted)
     gone = _gone(client, change, partitions)
@@ -101,7 +101,7 @@ def _move(
     start, end = bounds.starts[partition], bounds.ends[partition]
     note = ""
     if now == wanted:
-        note = "stands there already"
+        note = "committed there already"
     elif wanted is None:
         note = "nothing will be committed"
     elif wanted.offset < start:
@@ -145,9 +145,9 @@ def _why_not(change: Change, course: _Course, gone: Mapping[str, str], astray: S
 
 
 def _told(move: PartitionMove, expected: Committed | None) -> str:
-    stood = f"stood at {expected.offset}" if expected else "had no commit"
-    stands = f"stands at {move.committed.offset}" if move.committed else "has no commit"
-    return f"{move.partition} {stood} and {stands} now"
+    before = f"had committed {expected.offset}" if expected else "had no commit"
+    now = f"has committed {move.committed.offset}" if move.committed else "has no commit"
+    return f"{move.partition} {before} and {now} now"
 
 
 def _refuse_other_subjects(change: Change) -> None:

@@ -1,1 +1,1 @@
-"""Spark's own checkpoints: where a query on Spark's Kafka connector stands, and how it is moved."""
+"""Checkpoints of queries on Spark's own Kafka connector: their offsets, and how to rewind them."""

@@ -1,4 +1,4 @@
-"""A checkpoint as it is now: its query, its batches, where the query stands, and what else is known of it."""
+"""A checkpoint as it is now: its query, its micro-batches, its offsets, and what else is known of it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ class Checkpoint:
 
     @property
     def offsets(self) -> Offsets:
-        """Where the query stands: the end of its last committed batch, or where it began."""
+        """The next offsets of the query: the end of its last committed batch, or its initial offsets."""
         return self.last_committed.offsets if self.last_committed else (self.initial or {})
 
     @property
@@ -81,8 +81,8 @@ def read_checkpoint(folder: Folder, *, batches: int = BATCHES_SHOWN) -> Checkpoi
     committed = _numbered(folder.entries("commits"))
     if not planned:
         raise UserError(
-            f"{folder.url} has no batch yet: its query was stopped before its first one was planned, and stands "
-            "nowhere. Nothing was changed."
+            f"{folder.url} has no batch yet: its query was stopped before its first one was planned, and has "
+            "no offsets. Nothing was changed."
         )
     wanted = sorted(planned)[-max(batches, 1) :]
     read = [_read_batch(folder, id, planned, committed) for id in wanted]

@@ -217,7 +217,7 @@ def _remote(location: str, scheme: str) -> RemoteFolder:
 
 
 def _belong(descriptor: int, folder: Path) -> None:
-    """Lets whoever may use the folder use the file as well: the query often runs as another user than ours."""
+    """Give the file the owner and mode of its folder: the query often runs as another user than ours."""
     around = folder.stat()
     if os.geteuid() == 0:
         os.fchown(descriptor, around.st_uid, around.st_gid)

@@ -1,4 +1,4 @@
-"""Gives a consumer group the place of a query, so that format("logmark") goes on where format("kafka") was."""
+"""Gives a consumer group the offsets of a query, so that format("logmark") continues where format("kafka") stopped."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,9 +41,9 @@ def plan_group_seed(
     looked: Callable[[int, int], None] = lambda *_: None,
     now_ms: int,
 ) -> GroupSeed:
-    """What it would do to give a group the place of a query; `apply` of logmark.offsets.reset.executor does it.
+    """Plan to give a group the offsets of a query; `apply_plan` of logmark.offsets.reset.executor does it.
 
-    The group stands at the end of the last committed batch. A partition that the query has not seen yet gets its log
+    The group starts at the end of the last committed batch. A partition that the query has not seen yet gets its log
     start, because that is where Spark would begin. Refuses a query that may still run, unless `is_stopped`.
     """
     checkpoint = read_checkpoint(folder, batches=3)
@@ -52,12 +52,12 @@ def plan_group_seed(
         check_stopped(checkpoint, now_ms=now_ms)
     check_topics_exist(client, checkpoint)
     new = _new_partitions(client, checkpoint)
-    places = {one: Committed(offset=offset) for one, offset in {**checkpoint.offsets, **new}.items()}
+    offsets = {one: Committed(offset=offset) for one, offset in {**checkpoint.offsets, **new}.items()}
     plan = plan_reset(
         client,
         group,
         topics,
-        ToOffsets(places, f"the checkpoint {folder.url}"),
+        ToOffsets(offsets, f"the checkpoint {folder.url}"),
         create_group=True,
         allow_new_topics=True,
         clamp=clamp,
@@ -87,12 +87,12 @@ def _refuse_mixed(checkpoint: Checkpoint) -> None:
     sources = checkpoint.last.plan.sources
     if not all(source.offsets is not None for source in sources):
         raise UserError(
-            f"The query of {checkpoint.url} reads other sources beside Kafka, and a group has no place in those. "
+            f"The query of {checkpoint.url} reads other sources beside Kafka, and a group commits no offsets in those. "
             "Nothing was changed."
         )
     if sum(len(source.offsets or ()) for source in sources) != len(checkpoint.last.offsets):
         raise UserError(
-            f"The query of {checkpoint.url} reads the same partitions in several sources, each with its own place, "
+            f"The query of {checkpoint.url} reads the same partitions in several sources, each with its own offset, "
             "and a group has only one. Nothing was changed."
         )
     if not checkpoint.offsets:
@@ -109,5 +109,5 @@ def _notes(checkpoint: Checkpoint) -> list[str]:
             "sink took of it already comes once more."
         )
     if checkpoint.has_state:
-        notes.append("The query keeps state, which stays in its checkpoint: only the place goes to the group.")
+        notes.append("The query keeps state, which stays in its checkpoint: only the offsets go to the group.")
     return notes

@@ -1,10 +1,10 @@
 """Moves a stopped query on Spark's Kafka connector by adding a batch to its checkpoint; no batch is ever edited.
 
-Spark goes on behind the newest batch that has both files. A batch that says other offsets, reads nothing and is
+Spark resumes behind the newest batch that has both files. A batch that says other offsets, reads nothing and is
 committed therefore moves the query, and later batches have later ids, as sinks that know a batch by its id need it.
 The plan is written before the commit: in between, Spark would run the batch, find offsets that went back, and stop
-(or, with failOnDataLoss=false, go on from there), and nothing is lost. The other way round it would run the last batch
-again.
+(or, with failOnDataLoss=false, continue from there), and nothing is lost. The other way round it would run the last
+batch again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -91,7 +91,7 @@ def plan_rewind(
 
 
 def start_of_batch(folder: Folder, batch_id: int) -> ToOffsets:
-    """The place where a batch began, as a target: the end of the batch before it."""
+    """Return the start of a batch as a target: the end of the batch before it."""
     offsets: Offsets | None = None
     if batch_id == 0:
         offsets = read_checkpoint(folder, batches=1).initial
@@ -109,8 +109,8 @@ def start_of_batch(folder: Folder, batch_id: int) -> ToOffsets:
             "(spark.sql.streaming.minBatchesToRetain, 100). Nothing was changed",
             "read_checkpoint(folder, batches=100) shows those it has",
         )
-    places = {one: Committed(offset=offset) for one, offset in offsets.items()}
-    return ToOffsets(places, f"the start of batch {batch_id}")
+    committed = {one: Committed(offset=offset) for one, offset in offsets.items()}
+    return ToOffsets(committed, f"the start of batch {batch_id}")
 
 
 def apply_rewind(
@@ -171,7 +171,7 @@ def complete_rewind(folder: Folder, journal: Journal, change: Change) -> Change:
 
 
 def check_writable(client: Client) -> None:
-    """Raises a sentence for whoever may only look."""
+    """Raise ReadOnly for a read-only client."""
     if client.is_read_only:
         raise ReadOnly("This would change a checkpoint, and the client is read-only. Nothing was changed.")
 
@@ -199,11 +199,13 @@ def plan_moves(
     *,
     clamp: bool,
 ) -> ResetPlan:
-    """The moves of a query to a target, between what its logs hold; the others of its places stay."""
+    """The moves of a query to a target, between what its logs hold; its other partitions stay."""
     check_topics_exist(client, checkpoint)
     chosen = _chosen(checkpoint, topics)
     bounds = bounds_for(client, checkpoint.offsets)
-    places = [bounds.group_partition(checkpoint.url, one, Committed(offset=checkpoint.offsets[one])) for one in chosen]
+    partitions = [
+        bounds.group_partition(checkpoint.url, one, Committed(offset=checkpoint.offsets[one])) for one in chosen
+    ]
     if isinstance(target, ToOffsets):
         # What was not there at that time begins at its start, as it once did.
         starts = {one: Committed(offset=start) for one, start in bounds.starts.items()}
@@ -212,14 +214,14 @@ def plan_moves(
     if isinstance(target, ToTime):
         answers = client.list_offsets(dict.fromkeys(chosen, target.timestamp_ms))
         found = {one: answer.offset for one, answer in answers.items()}
-    plan = build_plan(checkpoint.url, places, target, found=found, clamp=clamp, action="rewind")
+    plan = build_plan(checkpoint.url, partitions, target, found=found, clamp=clamp, action="rewind")
     staying = checkpoint.offsets.keys() - {move.partition for move in plan.moves}
     expired = sorted(one for one in staying if checkpoint.offsets[one] < bounds.starts.get(one, 0))
     return replace(plan, warnings=[*plan.warnings, *(_expired(one, checkpoint, bounds) for one in expired)])
 
 
 def bounds_for(client: Client, offsets: Offsets) -> LogBounds:
-    """The ends within which a query may be moved: a query that reads only what is committed never stood behind that."""
+    """The ends within which a query may be moved: a read_committed query never read beyond the last stable offset."""
     partitions = sorted(offsets)
     bounds = LogBounds.fetch(client, partitions)
     stable = client.try_list_offsets(
@@ -310,5 +312,5 @@ def _ran_since(folder: Folder) -> str:
 def _expired(one: TopicPartition, checkpoint: Checkpoint, bounds: LogBounds) -> str:
     return (
         f"{one} stays at offset {checkpoint.offsets[one]}, and its log begins at {bounds.starts[one]}: the query will "
-        "stop there, or with failOnDataLoss=false go on from the start of the log."
+        "stop there, or with failOnDataLoss=false continue from the log start."
     )

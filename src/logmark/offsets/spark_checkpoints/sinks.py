@@ -55,7 +55,7 @@ def find_sink(checkpoint: Checkpoint, folder: Folder) -> Sink | None:
 
 
 def _seen(folder: Folder, path: str) -> list[Entry]:
-    """What lies there; nothing where we may not look, for whoever may use a checkpoint need not see its neighbours."""
+    """What lies there; nothing where we lack the right to read: a checkpoint's user need not see its neighbours."""
     try:
         return folder.entries(path)
     except UserError:

@@ -1,4 +1,4 @@
-"""Where the query of a checkpoint stands in its logs: how far behind it is, in records and in seconds."""
+"""A checkpoint beside its logs: how far its query is behind, in records and in seconds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,12 +38,12 @@ class CheckpointView:
     @property
     def lag(self) -> int:
         """The records that are still to be read in all partitions that could be asked."""
-        return sum(place.lag.records for place in self.partitions if place.lag)
+        return sum(one.lag.records for one in self.partitions if one.lag)
 
     @property
     def lost(self) -> int:
         """The records that expired before the query read them."""
-        return sum(place.lag.lost for place in self.partitions if place.lag)
+        return sum(one.lag.lost for one in self.partitions if one.lag)
 
     @property
     def oldest(self) -> Age:
@@ -72,8 +72,8 @@ def view_checkpoint(
     bounds = LogBounds.fetch(client, there)
     missing = {one: _why_missing(existing, one) for one in checkpoint.offsets if one not in there}
     bounds = LogBounds(bounds.starts, bounds.ends, {**bounds.problems, **missing})
-    stands = {one: Committed(offset=offset) for one, offset in checkpoint.offsets.items()}
-    group = GroupSample(group=checkpoint.url, state="Empty", committed=stands)
+    committed = {one: Committed(offset=offset) for one, offset in checkpoint.offsets.items()}
+    group = GroupSample(group=checkpoint.url, state="Empty", committed=committed)
     sample = Sample(
         at_ms=now_ms,
         cluster_id=existing.cluster_id,
@@ -85,14 +85,14 @@ def view_checkpoint(
     ages = compute_ages(sample, client=client)
     return CheckpointView(
         checkpoint=checkpoint,
-        partitions=[bounds.group_partition(checkpoint.url, one, stands[one]) for one in sorted(stands)],
+        partitions=[bounds.group_partition(checkpoint.url, one, committed[one]) for one in sorted(committed)],
         batches=_batches(checkpoint, changes),
-        ages={one: ages.of(checkpoint.url, one) for one in sorted(stands)},
+        ages={one: ages.of(checkpoint.url, one) for one in sorted(committed)},
         new_partitions=[
             one
             for topic in sorted({one.topic for one in there})
             for one in existing.partitions(topic)
-            if one not in stands
+            if one not in committed
         ],
     )
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from logmark.tour.chapters import commits, log, places, readers
+from logmark.tour.chapters import commits, log, offsets, readers
 from logmark.tour.stage import Stage
 
 
@@ -27,8 +27,8 @@ CHAPTERS = (
     Chapter("crash", "A crash, and what is read twice", commits.crash),
     Chapter("auto-commit", "Auto-commit, and what each client really promises", commits.auto_commit),
     Chapter("commit", "commitSync and commitAsync", commits.sync_and_async),
-    Chapter("start", "Where to start", places.start),
-    Chapter("lag", "Lag", places.lag),
-    Chapter("kept", "How long records and committed offsets are kept", places.kept),
-    Chapter("replay", "Resets and replay", places.replay),
+    Chapter("start", "Where to start", offsets.start),
+    Chapter("lag", "Lag", offsets.lag),
+    Chapter("kept", "How long records and committed offsets are kept", offsets.kept),
+    Chapter("replay", "Resets and replay", offsets.replay),
 )

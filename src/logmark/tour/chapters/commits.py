@@ -37,7 +37,7 @@ def committed(stage: Stage) -> None:
     stage.say(
         """
         People say "committed" in two ways. Kafka stores **the next record to read**: 0, 1 and 2 are done, so 3. Many
-        texts say **the last one processed**, and mean the same place by 2. Logmark stores what Kafka stores and shows
+        texts say **the last one processed**, and mean the same by 2. Logmark stores what Kafka stores and shows
         both:
         """
     )
@@ -196,14 +196,14 @@ def sync_and_async(stage: Stage) -> None:
             "bootstrap.servers": servers,
             "group.id": "billing",
             "enable.auto.commit": False,
-            "on_commit": lambda error, places: told.append(places[0].offset),
+            "on_commit": lambda error, offsets: told.append(offsets[0].offset),
             "retry.backoff.ms": 1000,  # before a refused commit is sent again
         })
         billing.assign([TopicPartition("clicks", 0, 0)])
         billing.consume(3, timeout=10)
 
-        (place,) = billing.commit(offsets=[TopicPartition("clicks", 0, 1)], asynchronous=False)
-        print("waited, and 1 is done:", place.offset)
+        (committed,) = billing.commit(offsets=[TopicPartition("clicks", 0, 1)], asynchronous=False)
+        print("waited, and 1 is done:", committed.offset)
 
         billing.commit(offsets=[TopicPartition("clicks", 0, 2)], asynchronous=True)
         print("went on at once; told so far:", told)

@@ -39,7 +39,7 @@ def offset(stage: Stage) -> None:
         is no slip: Kafka stores bytes. What they mean is between you and your readers.)
         """
     )
-    stage.keep("An offset is a record's place in its log: given once, by the broker, and never changed or used again.")
+    stage.keep("An offset is a record's number in its log: given once, by the broker, and never changed or used again.")
 
 
 def partitions(stage: Stage) -> None:
@@ -47,7 +47,7 @@ def partitions(stage: Stage) -> None:
     servers = stage.servers
     stage.say(
         """
-        One log is written in one place, so busy topics are cut into several: *partitions*, each with offsets of its
+        One log is written by one broker, so busy topics are cut into several: *partitions*, each with offsets of its
         own that begin at 0. The key chooses the partition. All clicks of one user have the same key, so they stay in
         one partition, and in order.
         """

@@ -6,7 +6,7 @@ from logmark.tour.stage import Stage
 
 
 def independent(stage: Stage) -> None:
-    """Each group has its own place in the same log."""
+    """Each group has committed offsets of its own in the same log."""
     servers = stage.servers
     stage.fill("clicks", 8)
     stage.say(
@@ -32,11 +32,11 @@ def independent(stage: Stage) -> None:
     stage.picture("clicks", "billing", "fraud", "ml-features")
     stage.say(
         """
-        One log, three places, and nobody waits for anybody. A fourth reader tomorrow costs one more number, and begins
-        wherever it likes.
+        One log, three committed offsets, and nobody waits for anybody. A fourth reader tomorrow costs one more number,
+        and begins wherever it likes.
         """
     )
-    stage.keep("The log belongs to everybody, the place in it to the group.")
+    stage.keep("The log belongs to everybody, the committed offset to the group.")
 
 
 def workers(stage: Stage) -> None:
@@ -80,7 +80,7 @@ def workers(stage: Stage) -> None:
             worker.commit(asynchronous=False)
     stage.picture("clicks", "fraud", workers_of="fraud")
     stage.pause()
-    stage.say("The second worker goes home. Its partition moves to the first, at the place where the group stands:")
+    stage.say("The second worker goes home. Its partition moves to the first, at the committed offset of the group:")
     with stage.code():
         workers["worker-2"].close()
         while len(workers["worker-1"].assignment()) < 3:
@@ -94,10 +94,10 @@ def workers(stage: Stage) -> None:
     stage.say(
         """
         More workers than partitions do not help: a partition is never shared by two, so the rest stands idle. Offset 4
-        of partition 2 came to worker-1, and 0 to 3 did not come again: the place belongs to the group, not to a worker.
+        of partition 2 came to worker-1, and 0 to 3 did not come again: offsets belong to the group, not to a worker.
         """
     )
-    stage.keep("Within a group every partition has one worker, and workers come and go; the group's place stays.")
+    stage.keep("Within a group every partition has one worker, and workers come and go; the committed offsets stay.")
     workers["worker-1"].close()
 
 

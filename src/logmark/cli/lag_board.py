@@ -4,24 +4,25 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
-from logmark.cli.lagtables import By, age_text, print_standing, rate_text, rows
+from logmark.cli.lag_tables import format_age, format_rate, print_lag_report
 from logmark.cli.tables import count, json_line, say
 from logmark.errors import LogmarkError
 from logmark.escaping import escape
+from logmark.offsets.lag.history import History
+from logmark.offsets.lag.report import GroupLag, LagReport
+from logmark.offsets.lag.sample import Sample
 from logmark.offsets.lag.verdicts import Verdict
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.live import Live
-
-    from logmark.offsets.lag.history import History
-    from logmark.offsets.lag.report import GroupLag, LagReport
-    from logmark.offsets.lag.sample import Sample
+from logmark.offsets.lag.views import LagLevel, view_lag
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 24
@@ -50,16 +51,14 @@ class _Watcher(ABC):
         return
 
     @abstractmethod
-    def show(self, standing: "LagReport", history: "History") -> None:
+    def show(self, standing: LagReport, history: History) -> None:
         """Shows what was seen."""
 
     def trouble(self, sentence: str) -> None:
         """Says why nothing was seen this time."""
         say(sentence)
 
-    def run(
-        self, first: "Sample", sample: "Callable[[], Sample]", look: "Callable[[Sample], None]", pause_s: float
-    ) -> None:
+    def run(self, first: Sample, sample: Callable[[], Sample], look: Callable[[Sample], None], pause_s: float) -> None:
         """Ends with Ctrl-C, which is no failure here."""
         try:
             due = time.monotonic()
@@ -79,12 +78,12 @@ class _Watcher(ABC):
 class JsonLines(_Watcher):
     """One line of JSON for each look, for programs."""
 
-    def __init__(self, by: By, only_with_lag: bool) -> None:
+    def __init__(self, by: LagLevel, only_with_lag: bool) -> None:
         self._by = by
         self._only_with_lag = only_with_lag
 
-    def show(self, standing: "LagReport", history: "History") -> None:
-        found = rows(standing, self._by, only_with_lag=self._only_with_lag)
+    def show(self, standing: LagReport, history: History) -> None:
+        found = [asdict(one) for one in view_lag(standing, self._by, only_with_lag=self._only_with_lag)]
         line = {"at_ms": standing.sample.at_ms, "requests": standing.sample.requests, "rows": found}
         typer.echo(json_line(line))
         sys.stdout.flush()
@@ -101,9 +100,6 @@ class Board(_Watcher):
 
     def __enter__(self) -> Self:
         if sys.stdout.isatty():
-            from rich.console import Console
-            from rich.live import Live
-
             # Drawn only when something is new, and in place: a board that flickers cannot be read.
             self._live = Live(console=Console(), auto_refresh=False, screen=True)
             self._live.start()
@@ -114,9 +110,9 @@ class Board(_Watcher):
             self._live.stop()
             self._live.console.print(self._last)
 
-    def show(self, standing: "LagReport", history: "History") -> None:
+    def show(self, standing: LagReport, history: History) -> None:
         if self._live is None:
-            print_standing(standing, By.GROUP, only_with_lag=self._only_with_lag)
+            print_lag_report(standing, LagLevel.GROUP, only_with_lag=self._only_with_lag)
             return
         height = self._live.console.size.height
         groups = [one.group.group for one in standing.groups]
@@ -134,26 +130,21 @@ class Board(_Watcher):
         if self._live is None:
             say(sentence)
             return
-        from rich.console import Group
-        from rich.text import Text
 
         # What was seen last stays, under the sentence that says it is old.
         told = Text(f"{time.strftime('%H:%M:%S')} {escape(sentence)}", style="red")
         self._live.update(Group(told, self._last), refresh=True)
 
 
-def _since(history: "History") -> int:
+def _since(history: History) -> int:
     times = history.times()
     return times[-_SPARK_WIDTH:][0] if times else 0
 
 
 def board(
-    standing: "LagReport", sparks: "dict[str, str]", *, rows_max: int, only_with_lag: bool = False, pause_s: float = 0
-) -> "RenderableType":
+    standing: LagReport, sparks: dict[str, str], *, rows_max: int, only_with_lag: bool = False, pause_s: float = 0
+) -> RenderableType:
     """The board as it is now: the worst first, as many as there is room for."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
 
     sample = standing.sample
     groups = [one for one in standing.groups if one.total.partitions and (not only_with_lag or one.total.records)]
@@ -178,13 +169,12 @@ def board(
     return Group(*parts)
 
 
-def _worst_first(one: "GroupLag") -> tuple[int, int, str]:
+def _worst_first(one: GroupLag) -> tuple[int, int, str]:
     severity = one.finding.verdict.severity if one.finding else 0
     return -severity, -one.total.records, one.group.group
 
 
-def _cells(one: "GroupLag", sparks: "dict[str, str]") -> "Iterator[Any]":
-    from rich.text import Text
+def _cells(one: GroupLag, sparks: dict[str, str]) -> Iterator[Any]:
 
     trend, finding = one.trend, one.finding
     yield one.group.group
@@ -192,9 +182,9 @@ def _cells(one: "GroupLag", sparks: "dict[str, str]") -> "Iterator[Any]":
     yield str(len(one.group.members))
     yield f"{one.total.records:,}"
     yield sparks.get(one.group.group, "")
-    yield age_text(one.age) or "-"
-    yield rate_text(trend.in_per_s if trend else None)
-    yield rate_text(trend.out_per_s if trend else None)
+    yield format_age(one.age) or "-"
+    yield format_rate(trend.in_per_s if trend else None)
+    yield format_rate(trend.out_per_s if trend else None)
     yield trend.catch_up if trend and trend.catch_up_ms is not None else "-"
     if finding is None:
         yield "-"

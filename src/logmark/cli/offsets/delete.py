@@ -3,9 +3,11 @@
 import typer
 
 from logmark.cli.clusters import Cluster, on_cluster
-from logmark.cli.offsets.acting import Act
 from logmark.cli.offsets.app import AllTopics, DryRun, Group, Reason, Topic, app
+from logmark.cli.offsets.plan_command import Act
 from logmark.cli.options import Output, OutputFormat, Yes, example
+from logmark.offsets.reset.deletion import plan_deletion
+from logmark.offsets.reset.planner import parse_topic_selection
 
 
 @app.command("delete", epilog=example("logmark offsets delete fraud --topic old-clicks"))
@@ -21,8 +23,6 @@ def delete(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Forgets what a group has committed in topics; planned, journaled, and undone like any other change."""
-    from logmark.offsets.reset.deletion import plan_deletion
-    from logmark.offsets.reset.planner import parse_topic_selection
 
     if bool(topic) == all_topics:
         raise typer.BadParameter("Say which topics are meant: --topic NAME or --topic NAME:0,1, or --all-topics.")

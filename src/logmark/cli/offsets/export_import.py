@@ -9,11 +9,13 @@ from typing import Annotated
 import typer
 
 from logmark.cli.clusters import Cluster, on_cluster
-from logmark.cli.offsets.acting import Act, spinner, wait_empty
 from logmark.cli.offsets.app import DryRun, Group, Reason, Topic, WaitEmpty, WithOptionalValues, app
+from logmark.cli.offsets.plan_command import Act, spinner, wait_empty
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.tables import count, say
 from logmark.errors import UserError
+from logmark.offsets.reset.offset_files import export_offsets, parse_offsets
+from logmark.offsets.reset.planner import parse_topic_selection, plan_reset
 
 
 class FileFormat(StrEnum):
@@ -25,7 +27,7 @@ class FileFormat(StrEnum):
 
 @app.command("export", epilog=example("logmark offsets export fraud fraud.json"))
 @on_cluster
-def export_offsets(
+def export_command(
     cluster: Cluster,
     group: Group,
     file: Annotated[
@@ -44,9 +46,6 @@ def export_offsets(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Write over a file that is there.")] = False,
 ) -> None:
     """Writes a group's committed offsets down, as kafka-consumer-groups.sh --export does."""
-    from logmark.offsets.reset.offset_files import export_offsets
-    from logmark.offsets.reset.planner import parse_topic_selection
-
     is_json = format is FileFormat.JSON or (format is None and file is not None and file.suffix.lower() == ".json")
     with cluster.connect() as client:
         found = export_offsets(client, group, parse_topic_selection(topic) if topic else None)
@@ -60,7 +59,7 @@ def export_offsets(
 
 @app.command("import", cls=WithOptionalValues, epilog=example("logmark offsets import fraud fraud.json"))
 @on_cluster
-def import_offsets(
+def import_command(
     cluster: Cluster,
     group: Group,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Kafka's CSV or our JSON; - is standard input.")],
@@ -81,8 +80,6 @@ def import_offsets(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Moves a group to the offsets in a file: shows the plan, asks, journals it, applies it and reads it back."""
-    from logmark.offsets.reset.offset_files import parse_offsets
-    from logmark.offsets.reset.planner import parse_topic_selection, plan_reset
 
     target = parse_offsets(read_text(file), group, "standard input" if str(file) == "-" else str(file))
     act = Act(cluster, yes=yes, dry_run=dry_run, output=output, reason=reason)

@@ -1,27 +1,28 @@
 """`logmark offsets history`, `show`, `undo` and `finish`: what was changed, and taking it back."""
 
 import contextlib
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from logmark.cli.clusters import Cluster, complete_group, on_cluster
-from logmark.cli.offsets.acting import Act, wait_empty
 from logmark.cli.offsets.app import DryRun, Force, Reason, WaitEmpty, WithOptionalValues, app
-from logmark.cli.offsets.showing import print_change, print_changes
+from logmark.cli.offsets.plan_command import Act, wait_empty
+from logmark.cli.offsets.plan_tables import print_change, print_changes
 from logmark.cli.offsets.spark import Mover
 from logmark.cli.options import Output, OutputFormat, Yes, example
 from logmark.cli.tables import print_json, say
 from logmark.errors import LogmarkError
+from logmark.offsets.journal.changes import CHECKPOINT, Change
+from logmark.offsets.journal.file_journal import FileJournal
+from logmark.offsets.journal.journal import find_change, list_changes, mark_undone, open_journal, select_change
+from logmark.offsets.reset.preview import add_preview
+from logmark.offsets.reset.undo import ChangeConflict, plan_finish, plan_undo
 from logmark.offsets.times import format_time
-
-if TYPE_CHECKING:
-    from logmark.offsets.journal.changes import Change
 
 
 def complete_change(incomplete: str) -> list[str]:
     """The ids in the user's own journal, the newest first."""
-    from logmark.offsets.journal.file_journal import FileJournal
 
     with contextlib.suppress(LogmarkError):
         return [one.id for one in reversed(FileJournal().changes()) if one.id.startswith(incomplete.lower())]
@@ -48,7 +49,6 @@ def history_of(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Lists who moved what in this cluster, when and why: the newest last."""
-    from logmark.offsets.journal.journal import list_changes, open_journal
 
     with cluster.connect() as client:
         journal = open_journal(client)
@@ -63,8 +63,8 @@ def history_of(
     for one in changes:
         if one.state == "pending":
             say(
-                f"{one.id} was interrupted: `logmark offsets finish {one.id}` makes it, `logmark offsets undo "
-                f"{one.id}` takes it back."
+                f"{one.id} was interrupted: `logmark offsets finish {one.id}` completes it, `logmark offsets undo "
+                f"{one.id}` undoes it."
             )
 
 
@@ -72,7 +72,6 @@ def history_of(
 @on_cluster
 def show(cluster: Cluster, id: ChangeId, output: Output = OutputFormat.TABLE) -> None:
     """Shows a change: who, when, why, and every partition before and after."""
-    from logmark.offsets.journal.journal import find_change, list_changes
 
     with cluster.connect() as client:
         change = find_change(list_changes(client), id)
@@ -102,10 +101,6 @@ def undo(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Takes a change back: offsets, metadata and leader epochs as they were, and no commit where there was none."""
-    from logmark.offsets.journal.changes import CHECKPOINT
-    from logmark.offsets.journal.journal import list_changes, mark_undone, open_journal, select_change
-    from logmark.offsets.reset.preview import add_preview
-    from logmark.offsets.reset.undo import ChangeConflict, plan_undo
 
     act = Act(cluster, yes=yes, dry_run=dry_run, output=output, reason=reason)
     with cluster.connect() as client:
@@ -138,11 +133,7 @@ def finish(
     wait: WaitEmpty = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Brings a change to its end that was interrupted; `undo` takes it back instead."""
-    from logmark.offsets.journal.changes import CHECKPOINT
-    from logmark.offsets.journal.journal import find_change, list_changes, open_journal
-    from logmark.offsets.reset.preview import add_preview
-    from logmark.offsets.reset.undo import ChangeConflict, plan_finish
+    """Finishes a change that was interrupted; `undo` undoes it instead."""
 
     act = Act(cluster, yes=yes, dry_run=dry_run, output=output)
     with cluster.connect() as client:
@@ -162,7 +153,7 @@ def finish(
         act.carry_out(client, plan, pending=change, nothing_left=lambda: journal.set_state(change.id, "done"))
 
 
-def _say_what(change: "Change") -> None:
+def _say_what(change: Change) -> None:
 
     why = f" ({change.reason})" if change.reason else ""
     say(f"{change.id}: {change.action} of {change.name} by {change.who}, {format_time(change.at_ms)}{why}")

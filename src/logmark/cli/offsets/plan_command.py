@@ -3,22 +3,24 @@
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from logmark.cli.clusters import Cluster
-from logmark.cli.offsets.showing import plan_fields, print_plan
+from logmark.cli.offsets.plan_tables import print_plan
 from logmark.cli.options import OutputFormat
-from logmark.cli.tables import confirm, print_json, say
+from logmark.cli.tables import confirm, count, print_json, say
+from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.escaping import escape
-
-if TYPE_CHECKING:
-    from logmark.client.client import Client
-    from logmark.offsets.journal.changes import Change
-    from logmark.offsets.reset.executor import AppliedReset
-    from logmark.offsets.reset.plan import ResetPlan
+from logmark.offsets.journal.changes import Change
+from logmark.offsets.reset.executor import AppliedReset, apply_plan
+from logmark.offsets.reset.members import wait_until_empty
+from logmark.offsets.reset.plan import ResetPlan
+from logmark.offsets.reset.views import view_plan
+from logmark.offsets.times import parse_duration
 
 NOTHING_TO_DO = 3
 
@@ -37,10 +39,10 @@ class Act:
 
     def carry_out(
         self,
-        client: "Client",
-        plan: "ResetPlan",
+        client: Client,
+        plan: ResetPlan,
         *,
-        pending: "Change | None" = None,
+        pending: Change | None = None,
         nothing_left: Callable[[], None] = lambda: None,
     ) -> None:
         """Shows the plan and applies it if that is wanted; leaves with exit code 3 where it would change nothing."""
@@ -49,7 +51,7 @@ class Act:
             if not self._dry_run:
                 nothing_left()
             self._write_json(plan, None)
-            say(f"Nothing to do: group {plan.group} stands there already.")
+            say(f"Nothing to do: group {plan.group} has committed these offsets already.")
             raise typer.Exit(NOTHING_TO_DO)
         if self._dry_run:
             self._write_json(plan, None)
@@ -60,13 +62,12 @@ class Act:
         self._write_json(applied.plan, applied)
         _tell(applied)
 
-    def show(self, plan: "ResetPlan") -> None:
+    def show(self, plan: ResetPlan) -> None:
         """Writes the plan for people; programs get it at the end."""
         if self._output is OutputFormat.TABLE:
             print_plan(plan)
 
-    def _apply(self, client: "Client", plan: "ResetPlan", pending: "Change | None") -> "AppliedReset":
-        from logmark.offsets.reset.executor import apply_plan
+    def _apply(self, client: Client, plan: ResetPlan, pending: Change | None) -> AppliedReset:
 
         details = {"context": self._cluster.context} if self._cluster.context else {}
         with spinner(f"Moving group {plan.group} and watching whether it stays") as stop:
@@ -79,13 +80,13 @@ class Act:
                 details=details,
             )
 
-    def _agree_again(self, plan: "ResetPlan", stop_spinning: Callable[[], None]) -> None:
+    def _agree_again(self, plan: ResetPlan, stop_spinning: Callable[[], None]) -> None:
         stop_spinning()
         say(f"Group {plan.group} has moved since the plan was made. This is the plan now:")
         self.show(plan)
         self._ask(plan)
 
-    def _ask(self, plan: "ResetPlan") -> None:
+    def _ask(self, plan: ResetPlan) -> None:
         if self._yes:
             return
         if self._output is OutputFormat.JSON:
@@ -96,9 +97,9 @@ class Act:
             )
         ask(f"Apply this to group {plan.group}?")
 
-    def _write_json(self, plan: "ResetPlan", applied: "AppliedReset | None") -> None:
+    def _write_json(self, plan: ResetPlan, applied: AppliedReset | None) -> None:
         if self._output is OutputFormat.JSON:
-            print_json(plan_fields(plan, applied))
+            print_json(view_plan(plan, applied).to_json())
 
 
 def ask(question: str) -> None:
@@ -113,29 +114,25 @@ def ask(question: str) -> None:
 
 @contextlib.contextmanager
 def spinner(what: str) -> Iterator[Callable[[], None]]:
-    """Something that moves on standard error while work goes on, in a terminal; the call that it gives stops it."""
+    """Show a spinner on standard error, in a terminal; yield a function that stops it."""
     if not sys.stderr.isatty():
         yield lambda: None
         return
-    from rich.console import Console
-    from rich.text import Text
 
     with Console(stderr=True).status(Text(escape(what))) as status:
         yield status.stop
 
 
-def wait_empty(client: "Client", group: str, wait: str | None) -> None:
+def wait_empty(client: Client, group: str, wait: str | None) -> None:
     """Waits until the group has no members, if that was asked for."""
     if wait is None:
         return
-    from logmark.offsets.reset.members import wait_until_empty
-    from logmark.offsets.times import parse_duration
 
     with spinner(f"Waiting for the members of group {group} to stop"):
         wait_until_empty(client, group, timeout_s=parse_duration(wait) / 1000)
 
 
-def _tell(applied: "AppliedReset") -> None:
+def _tell(applied: AppliedReset) -> None:
     group = applied.plan.group
     if applied.is_in_use and not applied.plan.warnings:
         say(f"Group {group} is in use although it has no members: it moved while you decided.")
@@ -144,5 +141,13 @@ def _tell(applied: "AppliedReset") -> None:
         by = applied.overwritten_by
         say(f"{by[:1].upper()}{by[1:]} commits to this group and wrote over it; it was set again {times}, and stays.")
     if applied.picked_up_by:
-        say(f"{applied.picked_up_by[:1].upper()}{applied.picked_up_by[1:]} runs, has seen it and goes on from there.")
-    say(f"Done: group {group} stands there now. To take it back: logmark offsets undo {applied.change.id}")
+        say(f"{applied.picked_up_by[:1].upper()}{applied.picked_up_by[1:]} runs, has seen it and continues from there.")
+    say(f"{_describe_result(applied.plan)} To undo it: logmark offsets undo {applied.change.id}")
+
+
+def _describe_result(plan: ResetPlan) -> str:
+    first, *others = plan.changes
+    more = f" and in {count(len(others), 'other partition')}" if others else ""
+    if first.to is None:
+        return f"Deleted: group {plan.group} has no committed offset in {first.partition} any more{more}."
+    return f"Reset applied: {plan.group} now starts at offset {first.to} of {first.partition}{more}."

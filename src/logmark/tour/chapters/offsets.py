@@ -1,4 +1,4 @@
-"""Chapters about a group's place: where it begins, how far it is behind, how long it is kept, how it is moved."""
+"""Chapters about a group's offsets: where it starts, its lag, how long they are kept, how they are reset."""
 
 import time
 
@@ -9,7 +9,7 @@ from logmark.tour.stage import MINUTE_MS, Stage
 
 
 def start(stage: Stage) -> None:
-    """The policy is asked only when there is no place; a seek moves one running consumer."""
+    """The policy is asked only when nothing is committed; a seek moves one running consumer."""
     servers = stage.servers
     stage.fill("clicks", 8)
     stage.say(
@@ -37,7 +37,7 @@ def start(stage: Stage) -> None:
         `latest` stands at the end, 8: of the clicks that are there it never sees one. That surprises people with a new
         group name and an empty report.
 
-        The policy is *not* where a group starts; it is what happens when there is no place. Once something is
+        The policy is *not* where a group starts; it is what happens when nothing is committed. Once something is
         committed, it is not asked:
         """
     )
@@ -63,18 +63,18 @@ def start(stage: Stage) -> None:
         print("from 00:03:15:", [click.offset() for click in billing.consume(1, timeout=10)])
     stage.picture("clicks", "billing", running={"consumer": billing})
     stage.say("A seek moves one position in one memory. The group's committed offset is where it was, and 6 it stays.")
-    stage.keep("auto.offset.reset is for groups without a place; seek is for consumers that run; neither is a reset.")
+    stage.keep("auto.offset.reset is for groups without a commit; seek is for consumers that run; neither is a reset.")
     billing.close()
 
 
 def lag(stage: Stage) -> None:
-    """Lag is the end of the log minus the group's place."""
+    """Lag is the end of the log minus the committed offset."""
     servers = stage.servers
     stage.fill_lately("clicks", 1000, 500, every_ms=10 * MINUTE_MS)
     stage.say(
         """
         Fraud detection was down. It stands at 258 of 1000 clicks in one partition, and at 490 of 500 in the other. How
-        far behind is that? The end of each log minus the group's place in it, added up:
+        far behind is that? The end of each log minus the committed offset, added up:
         """
     )
     with stage.code():
@@ -83,8 +83,8 @@ def lag(stage: Stage) -> None:
             "group.id": "fraud",
             "enable.auto.commit": False,
         })
-        places = [TopicPartition("clicks", 0, 258), TopicPartition("clicks", 1, 490)]
-        fraud.commit(offsets=places, asynchronous=False)
+        offsets = [TopicPartition("clicks", 0, 258), TopicPartition("clicks", 1, 490)]
+        fraud.commit(offsets=offsets, asynchronous=False)
     stage.command("logmark lag fraud")
     stage.picture("clicks", "fraud")
     stage.say(
@@ -148,26 +148,26 @@ def kept(stage: Stage) -> None:
     with stage.code():
         broker.advance(seconds=8 * 86_400)
         broker.apply_retention()
-        (place,) = fraud.committed([TopicPartition("clicks", 0)], timeout=10)
-        print("committed:", place.offset if place.offset >= 0 else "nothing")
+        (committed,) = fraud.committed([TopicPartition("clicks", 0)], timeout=10)
+        print("committed:", committed.offset if committed.offset >= 0 else "nothing")
     stage.picture("clicks", "fraud")
     stage.say(
         """
-        The place is gone, and by now so is every click. But the next click will be 6: offsets are never used again. And
-        when fraud comes back, it begins where `auto.offset.reset` says, without a word. A job that runs once a week
+        The offset is gone, and by now so is every click. But the next click will be 6: offsets are never used again.
+        And when fraud comes back, it begins where `auto.offset.reset` says, without a word. A job that runs once a week
         needs a longer `offsets.retention.minutes`, or a commit in between.
         """
     )
-    stage.keep("Records go when they are old, places when their group was silent too long; numbers never come back.")
+    stage.keep("Old records go, and so do the offsets of groups that were silent too long; numbers never come back.")
     fraud.close()
 
 
 def replay(stage: Stage) -> None:
-    """A reset moves the group's place; what lies behind it is read again."""
+    """A reset moves the committed offset; what lies behind it is read again."""
     servers = stage.servers
     stage.fill("clicks", 8)
-    for group, place in {"fraud": 6, "ml-features": 1}.items():
-        stage.client.commit(group, {LogPartition("clicks", 0): place})
+    for group, committed in {"fraud": 6, "ml-features": 1}.items():
+        stage.client.commit(group, {LogPartition("clicks", 0): committed})
     stage.say("Billing has read all eight clicks. Then somebody finds out that the prices were wrong from click 5 on.")
     with stage.code():
         billing = Consumer({
@@ -182,8 +182,8 @@ def replay(stage: Stage) -> None:
         billing.commit(asynchronous=False)
     stage.say(
         """
-        The clicks are all still there; only the group's place has to go back. While billing runs, its own next commit
-        would overwrite it, so that is refused:
+        The clicks are all still there; only the committed offset has to go back. While billing runs, its own next
+        commit would overwrite it, so that is refused:
         """
     )
     stage.command("logmark offsets reset billing --topic clicks --to-offset 5 --yes", exit_code=1)
@@ -197,9 +197,9 @@ def replay(stage: Stage) -> None:
     stage.picture("clicks", "billing", "fraud", "ml-features")
     stage.say(
         """
-        Fraud and the model stand where they stood: the log is shared, places are not. Every reset is written down with
-        what was there before: `logmark offsets history` lists them, and `logmark offsets undo` takes one back by its id
-        (here dots, for it is never the same). Billing starts again, with the right prices:
+        Fraud and the model start where they did: the log is shared, committed offsets are not. Every reset is journaled
+        with what was there before: `logmark offsets history` lists them, and `logmark offsets undo` undoes one by its
+        id (here dots, for it is never the same). Billing starts again, with the right prices:
         """
     )
     with stage.code():

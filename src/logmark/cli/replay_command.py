@@ -1,4 +1,4 @@
-"""What `logmark replay` does and says: shows, counts, asks, copies, goes on."""
+"""What `logmark replay` does: show, count, confirm, copy, resume."""
 
 import sys
 import time
@@ -9,10 +9,20 @@ from dataclasses import replace
 import typer
 
 from logmark.cli.clusters import Cluster
-from logmark.cli.consume import as_text
 from logmark.cli.options import OutputFormat
 from logmark.cli.progress import bar
-from logmark.cli.tables import Column, confirm, count, counted, json_line, print_json, print_table, say, write_line
+from logmark.cli.tables import (
+    Column,
+    confirm,
+    count,
+    counted,
+    json_line,
+    json_text,
+    print_json,
+    print_table,
+    say,
+    write_line,
+)
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.escaping import escape
@@ -31,6 +41,7 @@ from logmark.offsets.bounded_replay.plan import (
 from logmark.offsets.bounded_replay.range_reader import RangeCount, count_selected, range_times, read_selected
 from logmark.offsets.bounded_replay.rate import Rate
 from logmark.offsets.bounded_replay.runs import ReplayRequest, ReplayRun, RunStore
+from logmark.offsets.bounded_replay.views import range_json, run_json
 from logmark.offsets.times import format_time
 from logmark.wire.batches import Record
 
@@ -65,8 +76,10 @@ class Session:
             for number, record in read_selected(
                 client, request, sought.spans, counts=counts, step=lambda offsets: None
             ):
-                place = TopicPartition(request.topic, number)
-                sys.stdout.write(_json_line(place, record) if is_json else _text_line(place, record, with_offsets))
+                partition = TopicPartition(request.topic, number)
+                sys.stdout.write(
+                    _json_line(partition, record) if is_json else _text_line(partition, record, with_offsets)
+                )
                 shown += 1
         sys.stdout.flush()
         if not shown:
@@ -77,7 +90,7 @@ class Session:
         """Tells what a run would copy, and writes nothing."""
         goal = None
         with self._source.connect() as client, self._target.connect() as target:
-            request = self._placed(client, request)
+            request = self._with_start_offsets(client, request)
             sought = resolve_ranges(client, request, now_ms=_now_ms())
             if request.to_topic:
                 # Before the range is read: what is refused need not be counted.
@@ -104,9 +117,9 @@ class Session:
         """Shows the plan, asks, and copies; takes up a run of the same command, or of the same id."""
         self._target.refuse_writing()
         with self._source.connect() as client, self._target.connect() as target:
-            # Before the places are looked up: what is left of an interrupted run may have no first record any more.
+            # Before the offsets are looked up: what is left of an interrupted run may have no first record any more.
             target_cluster = target.metadata([]).cluster_id
-            request = self._placed(client, request)
+            request = self._with_start_offsets(client, request)
             known = self._known(request.digest(client.metadata([]).cluster_id, target_cluster), run_id)
             if known is not None and not start_over:
                 self._take_up(client, target, known)
@@ -144,7 +157,7 @@ class Session:
             )  # fmt: skip
             self._run(client, target, run, is_resumed=False)
 
-    def _placed(self, client: Client, request: ReplayRequest) -> ReplayRequest:
+    def _with_start_offsets(self, client: Client, request: ReplayRequest) -> ReplayRequest:
         """The request with numbers for `--from unsent`, the same ones until another replay has sent something back."""
         if request.begin != UNSENT:
             return request
@@ -157,7 +170,10 @@ class Session:
         ends = redriven_ends(
             self._store.runs(), request, source_cluster=cluster.cluster_id, topic_id=topic.topic_id.hex()
         )  # fmt: skip
-        starts = {place.partition: start for place, start in client.earliest(cluster.partitions(request.topic)).items()}
+        starts = {
+            partition.partition: start
+            for partition, start in client.earliest(cluster.partitions(request.topic)).items()
+        }
         return replace(request, begin=specs_after(ends, sorted(starts), starts))
 
     def _warn(self, request: ReplayRequest, sought: ReplayRanges) -> None:
@@ -181,31 +197,31 @@ class Session:
         run = self._store.load(run_id)
         if run.digest != digest:
             raise UserError(
-                f"Replay {run_id} was begun with another command. Nothing was copied; choose another --id, or go on "
-                f"with that one: logmark replay --resume {run_id}"
+                f"Replay {run_id} was started with another command. Nothing was copied; choose another --id, or resume "
+                f"that one: logmark replay --resume {run_id}"
             )
         return run
 
     def _take_up(self, client: Client, target: Client, run: ReplayRun) -> None:
         if run.is_finished:
-            say(f"Replay {run.id} of the same command has come to its end already; --start-over would begin anew.")
+            say(f"Replay {run.id} of the same command is finished already; --start-over would start a new one.")
             self._report(run)
             return
         say(
-            f"The same command was interrupted before: replay {run.id}, begun {format_time(run.started_ms)}. "
-            "It goes on where it stopped; --start-over would begin anew."
+            f"The same command was interrupted before: replay {run.id}, started {format_time(run.started_ms)}. "
+            "It is resumed; --start-over would start a new one."
         )
         self._go_on(client, target, run)
 
     def resume(self, run_id: str) -> None:
-        """Goes on with an interrupted run."""
+        """Resume an interrupted run."""
         self._target.refuse_writing()
         run = self._store.load(run_id)
         if run.is_finished and not run.is_reported:
             self._report(run)
             return
         if run.is_finished:
-            say(f"Replay {run.id} is finished: {counted(run.copied, 'record')} copied. There is nothing to go on with.")
+            say(f"Replay {run.id} is finished: {counted(run.copied, 'record')} copied. There is nothing to resume.")
             raise typer.Exit(NOTHING)
         with self._source.connect() as client, self._target.connect() as target:
             self._go_on(client, target, run)
@@ -213,7 +229,7 @@ class Session:
     def _go_on(self, client: Client, target: Client, run: ReplayRun) -> None:
         check_unchanged(client, target, run)
         self._ask(
-            f"Go on copying {run.request.topic} to {run.request.target} "
+            f"Resume copying {run.request.topic} to {run.request.target} "
             f"(at most {count(run.offsets_left, 'record')} more)?"
         )
         self._run(client, target, run, is_resumed=True)
@@ -225,7 +241,7 @@ class Session:
             if is_resumed:
                 run = self._store.load(run.id)
             elif self._store.has(run.id):
-                raise UserError(f"Replay {run.id} was begun by another process meanwhile. Nothing was copied.")
+                raise UserError(f"Replay {run.id} was started by another process meanwhile. Nothing was copied.")
             try:
                 with bar("Copying", is_bytes=False) as shown:
                     shown.expect(run.offsets_left)
@@ -249,7 +265,7 @@ class Session:
     def _report(self, run: ReplayRun) -> None:
         request = run.request
         if self._output is OutputFormat.JSON:
-            print_json(_described(run))
+            print_json(run_json(run))
         else:
             write_line(
                 f"Copied {count(run.copied, 'record')} from {request.topic} to {request.target} (replay {run.id})."
@@ -276,28 +292,7 @@ class Session:
         self, request: ReplayRequest, sought: ReplayRanges, counts: Mapping[int, RangeCount], goal: TargetPlan | None
     ) -> None:
         if self._output is OutputFormat.JSON:
-            print_json(
-                [
-                    {
-                        "topic": request.topic,
-                        "partition": span.partition,
-                        "from": span.start,
-                        "to": span.stop,
-                        "records": (one := counts[span.partition]).records,
-                        "bytes": one.size_bytes,
-                        "first_timestamp_ms": one.first_ms,
-                        "last_timestamp_ms": one.last_ms,
-                        "not_selected": one.not_selected,
-                        "copied_before": one.hopped,
-                        "without_topic": one.unaddressed,
-                        "repeated_letters": one.repeated,
-                        "letters_without_value": one.valueless,
-                        "topics": dict(one.topics),
-                        "note": span.note,
-                    }
-                    for span in sought.spans
-                ]
-            )
+            print_json([range_json(request.topic, span, counts[span.partition]) for span in sought.spans])
             return
         _print_heading(request, goal)
         print_table(
@@ -379,10 +374,10 @@ def print_runs(store: RunStore, output: OutputFormat) -> None:
     """Writes the runs that were begun from here, the newest last."""
     runs = store.runs()
     if output is OutputFormat.JSON:
-        print_json([_described(run) for run in runs])
+        print_json([run_json(run) for run in runs])
         return
     if not runs:
-        say("No replay was begun from here.")
+        say("No replay was started from here.")
         return
     print_table(
         [
@@ -399,46 +394,24 @@ def print_runs(store: RunStore, output: OutputFormat) -> None:
     )  # fmt: skip
 
 
-def _described(run: ReplayRun) -> dict[str, object]:
-    return {
-        "id": run.id,
-        "topic": run.request.topic,
-        "to": sorted(run.topics),
-        "started_ms": run.started_ms,
-        "updated_ms": run.updated_ms,
-        "finished": run.is_finished,
-        "copied": run.copied,
-        "not_selected": run.not_selected,
-        "copied_before": run.hopped,
-        "without_topic": run.unaddressed,
-        "repeated_letters": run.repeated,
-        "letters_without_value": run.valueless,
-        "expired": run.expired,
-        "partitions": [
-            {"partition": number, "from": one.start, "to": one.stop, "next": one.next, "copied": one.copied}
-            for number, one in sorted(run.sources.items())
-        ],
-    }
-
-
-def _json_line(place: TopicPartition, record: Record) -> str:
+def _json_line(partition: TopicPartition, record: Record) -> str:
     found = {
-        "topic": place.topic,
-        "partition": place.partition,
+        "topic": partition.topic,
+        "partition": partition.partition,
         "offset": record.offset,
         "timestamp_ms": record.timestamp_ms,
-        "key": as_text(record.key),
-        "value": as_text(record.value),
-        "headers": [[name.decode("utf-8", "replace"), as_text(content)] for name, content in record.headers],
+        "key": json_text(record.key),
+        "value": json_text(record.value),
+        "headers": [[name.decode("utf-8", "replace"), json_text(content)] for name, content in record.headers],
     }
     return json_line(found) + "\n"
 
 
-def _text_line(place: TopicPartition, record: Record, with_offsets: bool) -> str:
+def _text_line(partition: TopicPartition, record: Record, with_offsets: bool) -> str:
     line = "" if record.value is None else escape(record.value.decode("utf-8", "replace"))
     if with_offsets:
         key = "-" if record.key is None else escape(record.key.decode("utf-8", "replace"))
-        line = f"partition {place.partition}\toffset {record.offset}\t{key}\t{line}"
+        line = f"partition {partition.partition}\toffset {record.offset}\t{key}\t{line}"
     return line + "\n"
 
 
@@ -446,10 +419,10 @@ def _letters_left_out(repeated: int, valueless: int) -> list[str]:
     sentences = []
     if repeated:
         sentences.append(
-            f"{counted(repeated, 'letter')} left out, because another one about the same record goes back."
+            f"{counted(repeated, 'dead letter')} left out, because another one about the same record is sent back."
         )
     if valueless:
-        sentences.append(f"{counted(valueless, 'letter')} left out, because the record is not in them.")
+        sentences.append(f"{counted(valueless, 'dead letter')} left out, because the record is not in them.")
     return sentences
 
 
