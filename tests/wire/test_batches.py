@@ -5,15 +5,17 @@ The codes in the tables were compared with the validator of Apache Kafka 4.3.1. 
 """
 
 import random
+import re
 import struct
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from logmark.errors import ErrorCode, Malformed, Refused
-from logmark.wire import batches, codecs
+from logmark.wire import batch_header, batches, codecs
 from logmark.wire.batches import BatchRules
 from tests.oracle import records as oracle
 from tests.oracle.records import NOW_MS, Batch, Record, varint
@@ -526,3 +528,11 @@ def test_a_crc_outside_of_the_buffer_is_not_right() -> None:
     assert not batches.crc_is_right(data, 1, SIZE)
     assert not batches.crc_is_right(data, 0, 12)
     assert not batches.crc_is_right(data, -1, SIZE)
+
+
+def test_the_compiled_modules_have_the_same_header_constants() -> None:
+    source = Path(batch_header.__file__)
+    compiled = dict(re.findall(r"^ +(\w+) = (\w+)$", source.with_suffix(".pxd").read_text(), re.MULTILINE))
+
+    constants = {name: value for name, value in vars(batch_header).items() if name.isupper()}
+    assert constants == {name: int(value, 0) for name, value in compiled.items()}

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from logmark.errors import ErrorCode, Malformed, Refused
 from logmark.wire import codecs, columns
+from logmark.wire.batch_header import ATTRIBUTES_AT, CRC_AT, FLAGS_AT, LENGTH_AT, MAX_TIMESTAMP_AT, OVERHEAD
 from logmark.wire.columns import Problem
 
 Buffer = bytes | bytearray | memoryview
@@ -31,10 +32,7 @@ _ZSTD_SINCE_PRODUCE = 7
 _RECORD_ERRORS_MAX = 1000  # a full answer to a batch of bad records would be larger than the batch
 
 _HEAD = struct.Struct(">qiibIhiqqqhii")
-_PLACE = struct.Struct(">qii")
-_ATTRIBUTES_AT = 21
-_MAX_TIMESTAMP_AT = 35
-_CRC_AT = 17
+_OFFSET_AND_EPOCH = struct.Struct(">qii")
 _UINT32 = struct.Struct(">I")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -177,17 +175,17 @@ def read_header(buffer: Buffer, at: int = 0) -> BatchHeader:
     if at < 0 or len(buffer) - at < HEADER_BYTES:
         raise Malformed(f"{HEADER_BYTES} bytes of a batch header wanted, {len(buffer) - at} left")
     base_offset, length, *rest = _HEAD.unpack_from(buffer, at)
-    if length < HEADER_BYTES - 12:
+    if length < HEADER_BYTES - OVERHEAD:
         raise Malformed(f"a batch of {length} bytes is shorter than its header")
-    return BatchHeader(base_offset, length + 12, *rest)
+    return BatchHeader(base_offset, length + OVERHEAD, *rest)
 
 
 def crc_is_right(buffer: Buffer, at: int, size: int) -> bool:
     """True when the batch of `size` bytes at `at` has the CRC that its header claims."""
     if size < HEADER_BYTES or at < 0 or len(buffer) - at < size:
         return False
-    claimed: int = _UINT32.unpack_from(buffer, at + _CRC_AT)[0]
-    return columns.crc32c(buffer, at + _ATTRIBUTES_AT, size - _ATTRIBUTES_AT) == claimed
+    claimed: int = _UINT32.unpack_from(buffer, at + CRC_AT)[0]
+    return columns.crc32c(buffer, at + ATTRIBUTES_AT, size - ATTRIBUTES_AT) == claimed
 
 
 def sound_prefix(
@@ -216,9 +214,9 @@ _DAMAGE: dict[int, str] = {
 }
 
 
-def place(batch: ProducedBatch, base_offset: int) -> None:
+def assign_offset(batch: ProducedBatch, base_offset: int) -> None:
     """Writes the base offset and the leader epoch, which no CRC covers."""
-    _PLACE.pack_into(batch.data, 0, base_offset, batch.size - 12, LEADER_EPOCH)
+    _OFFSET_AND_EPOCH.pack_into(batch.data, 0, base_offset, batch.size - OVERHEAD, LEADER_EPOCH)
 
 
 def own(batch: bytes | bytearray) -> ProducedBatch:
@@ -271,8 +269,8 @@ def build(
     batch += body
     count = len(records)
     _HEAD.pack_into(
-        batch, 0, base_offset, len(batch) - 12, LEADER_EPOCH, MAGIC, 0, attributes & ~CODEC_BITS | codec, count - 1,
-        first, last, producer_id, producer_epoch, base_sequence, count,
+        batch, 0, base_offset, len(batch) - OVERHEAD, LEADER_EPOCH, MAGIC, 0, attributes & ~CODEC_BITS | codec,
+        count - 1, first, last, producer_id, producer_epoch, base_sequence, count,
     )  # fmt: skip
     _seal(batch)
     return batch
@@ -294,13 +292,13 @@ def unpack(data: Buffer, *, decompressed_bytes_max: int = BatchRules().decompres
 def without_control_bit(batch: Buffer) -> bytearray:
     """Return a copy of a control batch that is decoded as records; its checksum must be right."""
     copy = bytearray(batch)
-    _INT16.pack_into(copy, _ATTRIBUTES_AT, read_header(copy).attributes & ~CONTROL_BIT)
+    _INT16.pack_into(copy, ATTRIBUTES_AT, read_header(copy).attributes & ~CONTROL_BIT)
     _seal(copy)
     return copy
 
 
 def _seal(batch: bytearray | memoryview) -> None:
-    _UINT32.pack_into(batch, _CRC_AT, columns.crc32c(batch, _ATTRIBUTES_AT, len(batch) - _ATTRIBUTES_AT))
+    _UINT32.pack_into(batch, CRC_AT, columns.crc32c(batch, ATTRIBUTES_AT, len(batch) - ATTRIBUTES_AT))
 
 
 def check_produced(
@@ -349,15 +347,15 @@ _BEFORE_CODEC = frozenset({Problem.NO_BATCH, Problem.BAD_LENGTH, Problem.BAD_MAG
 def _check_codec(problem: int, records: memoryview, produce_version: int) -> None:
     if problem in _BEFORE_CODEC or produce_version >= _ZSTD_SINCE_PRODUCE:
         return
-    if records[22] & CODEC_BITS == codecs.ZSTD:
+    if records[FLAGS_AT] & CODEC_BITS == codecs.ZSTD:
         raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"Produce version {produce_version} does not allow zstd.")
 
 
 def _stamp(batch: ProducedBatch, attributes: int, max_timestamp: int) -> None:
     batch.attributes = batch.attributes & CODEC_BITS | attributes & ~CODEC_BITS
     batch.max_timestamp = max_timestamp
-    _INT16.pack_into(batch.data, _ATTRIBUTES_AT, batch.attributes)
-    _INT64.pack_into(batch.data, _MAX_TIMESTAMP_AT, max_timestamp)
+    _INT16.pack_into(batch.data, ATTRIBUTES_AT, batch.attributes)
+    _INT64.pack_into(batch.data, MAX_TIMESTAMP_AT, max_timestamp)
     _seal(batch.data)
 
 
@@ -384,8 +382,8 @@ def _stored_as_asked(batch: ProducedBatch, body: Buffer | None, rules: BatchRule
         plain = _renumbered(batch, rules)
     rebuilt = bytearray(batch.data[:HEADER_BYTES])
     rebuilt += codecs.compress(target, plain)
-    _INT32.pack_into(rebuilt, 8, len(rebuilt) - 12)
-    _INT16.pack_into(rebuilt, _ATTRIBUTES_AT, batch.attributes & ~CODEC_BITS | target)
+    _INT32.pack_into(rebuilt, LENGTH_AT, len(rebuilt) - OVERHEAD)
+    _INT16.pack_into(rebuilt, ATTRIBUTES_AT, batch.attributes & ~CODEC_BITS | target)
     _seal(rebuilt)
     if len(rebuilt) > rules.max_message_bytes:
         raise _too_large(len(rebuilt), rules)

@@ -21,6 +21,43 @@ if cython.compiled:
     from cython.cimports.cpython import array
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
     from cython.cimports.libc.string import memcpy, memset
+    from cython.cimports.logmark.wire.batch_header import (
+        ATTRIBUTES_AT,
+        BASE_SEQUENCE_AT,
+        BASE_TIMESTAMP_AT,
+        CONTROL,
+        COUNT_AT,
+        CRC_AT,
+        FLAGS_AT,
+        LAST_DELTA_AT,
+        LEADER_EPOCH_AT,
+        LENGTH_AT,
+        LOG_APPEND_TIME,
+        MAGIC_AT,
+        MAX_TIMESTAMP_AT,
+        OVERHEAD,
+        PRODUCER_EPOCH_AT,
+        PRODUCER_ID_AT,
+    )
+else:
+    from logmark.wire.batch_header import (
+        ATTRIBUTES_AT,
+        BASE_SEQUENCE_AT,
+        BASE_TIMESTAMP_AT,
+        CONTROL,
+        COUNT_AT,
+        CRC_AT,
+        FLAGS_AT,
+        LAST_DELTA_AT,
+        LEADER_EPOCH_AT,
+        LENGTH_AT,
+        LOG_APPEND_TIME,
+        MAGIC_AT,
+        MAX_TIMESTAMP_AT,
+        OVERHEAD,
+        PRODUCER_EPOCH_AT,
+        PRODUCER_ID_AT,
+    )
 
 HEADER_BYTES = 61
 
@@ -397,13 +434,13 @@ def _check_frame(b: cython.p_const_uchar, at: cython.longlong, size: cython.long
     """Whether the `size` bytes at `at` begin with a whole batch, as Kafka's reader of batches sees it."""
     if size < 12:
         return _NO_BATCH
-    if _int32(b, at + 8) < 14:
+    if _int32(b, at + LENGTH_AT) < 14:
         return _BAD_LENGTH
     if size < 17:
         return _NO_BATCH
-    if b[at + 16] > 2:
+    if b[at + MAGIC_AT] > 2:
         return _BAD_MAGIC
-    return _SOUND if 12 + _int32(b, at + 8) <= size else _NO_BATCH
+    return _SOUND if OVERHEAD + _int32(b, at + LENGTH_AT) <= size else _NO_BATCH
 
 
 @cython.cfunc
@@ -412,15 +449,15 @@ def _check_frame(b: cython.p_const_uchar, at: cython.longlong, size: cython.long
 @cython.nogil
 def _check_claims(b: cython.p_const_uchar) -> cython.int:
     """Whether the header of a batch with a right CRC claims what a client may claim."""
-    if _int32(b, 23) < 0:
+    if _int32(b, LAST_DELTA_AT) < 0:
         return _OFFSET_RANGE
-    if _int32(b, 57) <= 0:
+    if _int32(b, COUNT_AT) <= 0:
         return _BAD_COUNT
-    if _int32(b, 23) + 1 != _int32(b, 57):
+    if _int32(b, LAST_DELTA_AT) + 1 != _int32(b, COUNT_AT):
         return _COUNT_MISMATCH
-    if b[22] & 0x20:
+    if b[FLAGS_AT] & CONTROL:
         return _CONTROL
-    if _int64(b, 43) >= 0 and _int32(b, 53) < 0:
+    if _int64(b, PRODUCER_ID_AT) >= 0 and _int32(b, BASE_SEQUENCE_AT) < 0:
         return _SEQUENCE
     return _SOUND
 
@@ -437,9 +474,9 @@ def _check_header(
     found[0] = 0
     if problem != _SOUND:
         return problem
-    batch_size = 12 + _int32(b, 8)
+    batch_size = OVERHEAD + _int32(b, LENGTH_AT)
     found[0] = batch_size
-    if b[16] < 2:
+    if b[MAGIC_AT] < 2:
         return _OLD_MAGIC
     if batch_size < _HEADER_BYTES or batch_size > size:
         return _BAD_LENGTH
@@ -450,7 +487,7 @@ def _check_header(
         return _BASE_OFFSET
     if batch_size > bytes_max:
         return _TOO_LARGE
-    if _crc(b, 21, batch_size - 21) != _uint32(b, 17):
+    if _crc(b, ATTRIBUTES_AT, batch_size - ATTRIBUTES_AT) != _uint32(b, CRC_AT):
         return _BAD_CRC
     return _check_claims(b)
 
@@ -489,12 +526,12 @@ def check_records(
     else:
         if end < HEADER_BYTES:
             raise IndexError(f"{end} bytes are no header")
-        size = 12 + _int32(b, 8)
+        size = OVERHEAD + _int32(b, LENGTH_AT)
         view = body
         c = _memory(view)
         start = 0
         end = len(body)
-    attributes = b[22]
+    attributes = b[FLAGS_AT]
     found[0] = -1
     found[1] = True
     found[2] = 0
@@ -503,21 +540,22 @@ def check_records(
     else:
         with cython.nogil:
             problem = _check_body(
-                c, start, end, _int32(b, 57), _int64(b, 35) if attributes & 8 else _int64(b, 27),
-                attributes & 8 != 0, keys_required, earliest, latest, found,
+                c, start, end, _int32(b, COUNT_AT),
+                _int64(b, MAX_TIMESTAMP_AT) if attributes & LOG_APPEND_TIME else _int64(b, BASE_TIMESTAMP_AT),
+                attributes & LOG_APPEND_TIME != 0, keys_required, earliest, latest, found,
             )  # fmt: skip
     return (
         problem,
         found[2],
         size,
         attributes,
-        _int32(b, 23),
-        _int64(b, 27),
-        _int64(b, 35),
-        _int64(b, 43),
-        _int32(b, 51) >> 16,
-        _int32(b, 53),
-        _int32(b, 57),
+        _int32(b, LAST_DELTA_AT),
+        _int64(b, BASE_TIMESTAMP_AT),
+        _int64(b, MAX_TIMESTAMP_AT),
+        _int64(b, PRODUCER_ID_AT),
+        _int32(b, PRODUCER_EPOCH_AT) >> 16,
+        _int32(b, BASE_SEQUENCE_AT),
+        _int32(b, COUNT_AT),
         found[0],
         bool(found[1]),
     )
@@ -573,25 +611,25 @@ def sound_prefix(
     problem: cython.int = _SOUND
     with cython.nogil:
         while size - at >= _HEADER_BYTES:
-            batch_size = 12 + _int32(b, at + 8)
+            batch_size = OVERHEAD + _int32(b, at + LENGTH_AT)
             if batch_size < _HEADER_BYTES:
                 problem = _BAD_LENGTH
                 break
-            if b[at + 16] != 2:
+            if b[at + MAGIC_AT] != 2:
                 problem = _BAD_MAGIC
                 break
-            if leader_epoch >= 0 and _int32(b, at + 12) != leader_epoch:
+            if leader_epoch >= 0 and _int32(b, at + LEADER_EPOCH_AT) != leader_epoch:
                 problem = _BAD_EPOCH
                 break
-            if _int64(b, at) < next_offset or _int32(b, at + 23) < 0:
+            if _int64(b, at) < next_offset or _int32(b, at + LAST_DELTA_AT) < 0:
                 problem = _OUT_OF_ORDER
                 break
-            if batch_size > size - at or _int64(b, at) > end - 1 - _int32(b, at + 23):
+            if batch_size > size - at or _int64(b, at) > end - 1 - _int32(b, at + LAST_DELTA_AT):
                 break
-            if _crc(b, at + 21, batch_size - 21) != _uint32(b, at + 17):
+            if _crc(b, at + ATTRIBUTES_AT, batch_size - ATTRIBUTES_AT) != _uint32(b, at + CRC_AT):
                 problem = _BAD_CRC
                 break
-            next_offset = _int64(b, at) + _int32(b, at + 23) + 1
+            next_offset = _int64(b, at) + _int32(b, at + LAST_DELTA_AT) + 1
             at += cython.cast(cython.Py_ssize_t, batch_size)
     return (at, next_offset, problem)
 
@@ -620,11 +658,11 @@ def _check_stored(
     base_offset: cython.longlong,
 ) -> cython.int:
     """Whether there is a sound batch at `at` of `size` bytes; NO_BATCH when it is cut short by their end."""
-    batch_size: cython.longlong = 12 + _int32(b, at + 8)
-    last_delta: cython.longlong = _int32(b, at + 23)
+    batch_size: cython.longlong = OVERHEAD + _int32(b, at + LENGTH_AT)
+    last_delta: cython.longlong = _int32(b, at + LAST_DELTA_AT)
     if batch_size < _HEADER_BYTES:
         return _BAD_LENGTH
-    if b[at + 16] != 2:
+    if b[at + MAGIC_AT] != 2:
         return _BAD_MAGIC
     if _int64(b, at) < expected or last_delta < 0 or (is_dense and _int64(b, at) != expected):
         return _OUT_OF_ORDER
@@ -633,7 +671,7 @@ def _check_stored(
         return _OUT_OF_ORDER
     if batch_size > size - at:
         return _NO_BATCH
-    return _SOUND if _crc(b, at + 21, batch_size - 21) == _uint32(b, at + 17) else _BAD_CRC
+    return _SOUND if _crc(b, at + ATTRIBUTES_AT, batch_size - ATTRIBUTES_AT) == _uint32(b, at + CRC_AT) else _BAD_CRC
 
 
 @cython.cfunc
@@ -660,12 +698,12 @@ def _index_batches(
         problem = _check_stored(b, at, size, found[1], is_dense, base_offset)
         if problem != _SOUND:
             return _SOUND if problem == _NO_BATCH else problem
-        last_offset = _int64(b, at) + _int32(b, at + 23)
-        if _int64(b, at + 35) > state[1]:
-            state[1] = _int64(b, at + 35)
+        last_offset = _int64(b, at) + _int32(b, at + LAST_DELTA_AT)
+        if _int64(b, at + MAX_TIMESTAMP_AT) > state[1]:
+            state[1] = _int64(b, at + MAX_TIMESTAMP_AT)
             state[2] = last_offset
         if position + at == 0:
-            state[4] = _int64(b, at + 35)
+            state[4] = _int64(b, at + MAX_TIMESTAMP_AT)
         elif position + at - state[0] > interval:
             state[0] = position + at
             _write_int32(offsets, found[2], last_offset - base_offset)
@@ -677,10 +715,10 @@ def _index_batches(
                 _write_int32(times, found[3] + 4, state[1])
                 _write_int32(times, found[3] + 8, state[2] - base_offset)
                 found[3] += 12
-        if _int64(b, at + 43) >= 0:
+        if _int64(b, at + PRODUCER_ID_AT) >= 0:
             places[found[4]] = at
             found[4] += 1
-        at += cython.cast(cython.Py_ssize_t, 12 + _int32(b, at + 8))
+        at += cython.cast(cython.Py_ssize_t, OVERHEAD + _int32(b, at + LENGTH_AT))
         found[0] = at
         found[1] = last_offset + 1
     return _SOUND
@@ -1053,7 +1091,7 @@ class Columns:
         """Adds the records of the batch with the header at `head`, which lie in `b` from `begin` to `end`."""
         broken: cython.longlong
         base_offset: cython.longlong = _int64(head, 0)
-        count: cython.longlong = _int32(head, 57)
+        count: cython.longlong = _int32(head, COUNT_AT)
         if count < 0 or count > (end - begin) // _RECORD_BYTES_MIN:
             raise Malformed(f"the batch of offset {base_offset} cannot hold {count} records")
         self._reserve(cython.cast(cython.Py_ssize_t, count), end - begin)
@@ -1112,9 +1150,11 @@ def _add_records(
     n: cython.Py_ssize_t = columns.count
     offset: cython.longlong
     base_offset: cython.longlong = _int64(head, 0)
-    count: cython.longlong = _int32(head, 57)
-    is_log_append_time: cython.bint = head[22] & 8 != 0
-    base_timestamp: cython.longlong = _int64(head, 35) if is_log_append_time else _int64(head, 27)
+    count: cython.longlong = _int32(head, COUNT_AT)
+    is_log_append_time: cython.bint = head[FLAGS_AT] & LOG_APPEND_TIME != 0
+    base_timestamp: cython.longlong = (
+        _int64(head, MAX_TIMESTAMP_AT) if is_log_append_time else _int64(head, BASE_TIMESTAMP_AT)
+    )
     # In locals, because a compiler must think that every byte written may have changed any member.
     offsets: cython.p_longlong = columns._offsets
     timestamps: cython.p_longlong = columns._timestamps
@@ -1217,23 +1257,23 @@ def decode(
     columns._values.reserve(0, min(size, 1 << 30))
     while size - at >= _HEADER_BYTES:
         head = b + at if cython.compiled else b[at:]
-        batch_size = cython.cast(cython.Py_ssize_t, 12 + _int32(head, 8))
+        batch_size = cython.cast(cython.Py_ssize_t, OVERHEAD + _int32(head, LENGTH_AT))
         base_offset = _int64(head, 0)
-        next_offset = _sum(base_offset, _int32(head, 23) + 1)
-        if batch_size < _HEADER_BYTES or head[16] != 2 or base_offset < 0 or next_offset <= base_offset:
+        next_offset = _sum(base_offset, _int32(head, LAST_DELTA_AT) + 1)
+        if batch_size < _HEADER_BYTES or head[MAGIC_AT] != 2 or base_offset < 0 or next_offset <= base_offset:
             raise Malformed(f"no record batch at byte {at}")
         if batch_size > size - at or base_offset >= stop:
             break
         if next_offset > start:
             with cython.nogil:
-                crc = _crc(head, 21, batch_size - 21)
-            if crc != _uint32(head, 17):
+                crc = _crc(head, ATTRIBUTES_AT, batch_size - ATTRIBUTES_AT)
+            if crc != _uint32(head, CRC_AT):
                 raise Malformed(f"wrong CRC in the batch of offset {base_offset} at byte {at}")
-            if _int32(head, 57) == 0 or head[22] & 0x20:
+            if _int32(head, COUNT_AT) == 0 or head[FLAGS_AT] & CONTROL:
                 pass
-            elif head[22] & 7:
+            elif head[FLAGS_AT] & 7:
                 body = codecs.decompress(
-                    head[22] & 7, data[at + HEADER_BYTES : at + batch_size], bytes_max=decompressed_bytes_max
+                    head[FLAGS_AT] & 7, data[at + HEADER_BYTES : at + batch_size], bytes_max=decompressed_bytes_max
                 )
                 if not columns._has_room(len(body)):
                     break
