@@ -36,7 +36,7 @@ class ReadOnlyFileSystem(RealFileSystem):
         return RealFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), no_sync)
 
     def lock(self, path: str) -> SharedLock | None:  # type: ignore[override]
-        """The right to read while no broker runs; a directory without the file has no broker."""
+        """Return a lock for reading while no broker runs; a directory without the file has no broker."""
         if is_locked_here(path):
             return None
         folder_path = os.path.dirname(os.path.realpath(path))

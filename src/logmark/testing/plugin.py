@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def logmark_broker() -> Iterator["Broker"]:
-    """A fresh broker with an empty data directory, gone when the test is over."""
+    """Provide a fresh broker with an empty data directory, stopped and removed after the test."""
     from logmark.testing.broker import Broker
 
     with Broker() as broker:
@@ -23,7 +23,7 @@ def logmark_broker() -> Iterator["Broker"]:
 
 @pytest.fixture(scope="session")
 def logmark_broker_session() -> Iterator["Broker"]:
-    """One broker for all tests of the session: quick, but topics and groups are shared."""
+    """Provide one broker for all tests of the session: quick, but topics and groups are shared."""
     from logmark.testing.broker import Broker
 
     with Broker() as broker:

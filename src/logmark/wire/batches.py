@@ -166,12 +166,12 @@ class ProducedBatch:
 
 
 def last_sequence(base_sequence: int, last_offset_delta: int) -> int:
-    """The sequence of a batch's last record: after 2^31 - 1 comes 0; a batch without sequences has none."""
+    """Return the sequence of a batch's last record: after 2^31 - 1 comes 0; a batch without sequences has none."""
     return NO_SEQUENCE if base_sequence == NO_SEQUENCE else (base_sequence + last_offset_delta) & 0x7FFFFFFF
 
 
 def read_header(buffer: Buffer, at: int = 0) -> BatchHeader:
-    """Returns the header of the batch at `at`; whether the records are all there is for the caller to see."""
+    """Return the header of the batch at `at`; the caller checks whether all records are there."""
     if at < 0 or len(buffer) - at < HEADER_BYTES:
         raise Malformed(f"{HEADER_BYTES} bytes of a batch header wanted, {len(buffer) - at} left")
     base_offset, length, *rest = _HEAD.unpack_from(buffer, at)
@@ -181,7 +181,7 @@ def read_header(buffer: Buffer, at: int = 0) -> BatchHeader:
 
 
 def crc_is_right(buffer: Buffer, at: int, size: int) -> bool:
-    """True when the batch of `size` bytes at `at` has the CRC that its header claims."""
+    """Return whether the batch of `size` bytes at `at` has the CRC that its header claims."""
     if size < HEADER_BYTES or at < 0 or len(buffer) - at < size:
         return False
     claimed: int = _UINT32.unpack_from(buffer, at + CRC_AT)[0]
@@ -191,7 +191,7 @@ def crc_is_right(buffer: Buffer, at: int, size: int) -> bool:
 def sound_prefix(
     buffer: Buffer, *, base: int, end: int | None = None, leader_epoch: int = -1
 ) -> tuple[int, int, str | None]:
-    """(bytes of whole sound batches, the offset after them, what is wrong there or None).
+    """Return the bytes of whole sound batches, the offset after them, and what is wrong there or None.
 
     Offsets begin at `base` or above and only grow, and every batch has the leader epoch, if one is given. A batch that
     is cut short by the end of the buffer, or that reaches past the offset `end`, is left out and is no problem.
@@ -201,7 +201,7 @@ def sound_prefix(
 
 
 def damage(problem: int) -> str | None:
-    """What a problem of stored batches is called."""
+    """Return the description of a problem of stored batches."""
     return _DAMAGE[problem] if problem else None
 
 
@@ -215,12 +215,12 @@ _DAMAGE: dict[int, str] = {
 
 
 def assign_offset(batch: ProducedBatch, base_offset: int) -> None:
-    """Writes the base offset and the leader epoch, which no CRC covers."""
+    """Write the base offset and the leader epoch, which no CRC covers."""
     _OFFSET_AND_EPOCH.pack_into(batch.data, 0, base_offset, batch.size - OVERHEAD, LEADER_EPOCH)
 
 
 def own(batch: bytes | bytearray) -> ProducedBatch:
-    """A batch of our own making, taken without checks; `bytes` are copied because a batch is written to."""
+    """Return a batch of our own making, without checks; `bytes` are copied because a batch is written to."""
     header = read_header(batch)
     data = memoryview(batch if isinstance(batch, bytearray) else bytearray(batch))
     return _produced(data, header)
@@ -253,7 +253,7 @@ def build(
     base_sequence: int = NO_SEQUENCE,
     attributes: int = 0,
 ) -> bytearray:
-    """One batch of (key, value) pairs; `timestamp_ms` and `headers` may have one entry per record."""
+    """Build one batch of (key, value) pairs; `timestamp_ms` and `headers` may have one entry per record."""
     if not records:
         raise ValueError("a batch has at least one record")
     if isinstance(timestamp_ms, int):
@@ -277,7 +277,7 @@ def build(
 
 
 def unpack(data: Buffer, *, decompressed_bytes_max: int = BatchRules().decompressed_bytes_max) -> list[Record]:
-    """The records of concatenated whole batches, as objects: for small uses."""
+    """Return the records of concatenated whole batches, as objects: for small uses."""
     found = columns.decode(
         data, start=0, stop=_LONG_MAX, with_headers=True, decompressed_bytes_max=decompressed_bytes_max
     )
@@ -304,7 +304,7 @@ def _seal(batch: bytearray | memoryview) -> None:
 def check_produced(
     records: memoryview | None, rules: BatchRules, *, now_ms: int, produce_version: int
 ) -> ProducedBatch:
-    """Returns the one batch in `records`, checked as Kafka's leader checks it and stamped as the topic asks."""
+    """Return the one batch in `records`, checked as Kafka's leader checks it and stamped as the topic asks."""
     if records is None:
         raise Refused(ErrorCode.INVALID_RECORD, f"Produce version {produce_version} must have one record batch.")
     if rules.is_log_append_time:
@@ -369,7 +369,7 @@ def _decompressed(codec: int, data: memoryview, rules: BatchRules) -> Buffer:
 
 
 def _stored_as_asked(batch: ProducedBatch, body: Buffer | None, rules: BatchRules, is_dense: bool) -> ProducedBatch:
-    """The batch with offset deltas 0, 1, 2, ... and the topic's codec; the same one when it is so already."""
+    """Return the batch with offset deltas 0, 1, 2, ... and the topic's codec; unchanged if it has them."""
     source = batch.attributes & CODEC_BITS
     target = source if rules.compression_type == "producer" else codecs.NAMES.index(rules.compression_type)
     if is_dense and source == target:

@@ -114,7 +114,7 @@ def _sip_round(v: cython.p_ulonglong) -> cython.void:
 def _sip_hash(
     b: cython.p_const_uchar, size: cython.Py_ssize_t, low: cython.ulonglong, high: cython.ulonglong
 ) -> cython.uint:
-    """SipHash-1-3 under a secret key: nobody can choose record keys that all fall into one slot."""
+    """Hash by SipHash-1-3 under a secret key: nobody can choose record keys that all fall into one slot."""
     v = cython.declare(cython.ulonglong[4])
     word: cython.ulonglong = 0
     last: cython.ulonglong
@@ -192,7 +192,7 @@ class KeyMap:
         return self.count > 0 and 8 * (self._mask + 1) + self._size >= self._bytes_max
 
     def get(self, key: bytes) -> int:
-        """The newest offset of a key, or -1: for small uses."""
+        """Return the newest offset of a key, or -1: for small uses."""
         view: cython.const[cython.uchar][::1] = key
         if not cython.compiled:
             return self._known.get(key, -1)
@@ -201,7 +201,7 @@ class KeyMap:
 
     @cython.cfunc
     def reserve(self, keys: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.void:
-        """Room for so many more keys and bytes."""
+        """Make room for so many more keys and bytes."""
         wanted: cython.Py_ssize_t = self._mask + 1
         old: cython.Py_ssize_t = wanted
         before: cython.p_ulonglong
@@ -242,7 +242,7 @@ class KeyMap:
     @cython.exceptval(check=False)
     @cython.nogil
     def _slot(self, b: cython.p_const_uchar, size: cython.Py_ssize_t, hashed: cython.ulonglong) -> cython.Py_ssize_t:
-        """The slot of a key, or the empty one where it belongs."""
+        """Return the slot of a key, or the empty one where it belongs."""
         slot: cython.Py_ssize_t = hashed & self._mask
         entry: cython.p_longlong
         while self._s[slot] != 0:
@@ -266,7 +266,7 @@ class KeyMap:
     @cython.exceptval(check=False)
     @cython.nogil
     def _hash(self, b: cython.p_const_uchar, at: cython.longlong, size: cython.longlong) -> cython.ulonglong:
-        """The hash of a key that is looked up soon; its slot is on the way from memory meanwhile."""
+        """Return the hash of a key that is looked up soon; its slot is on the way from memory meanwhile."""
         hashed: cython.ulonglong = 0
         if cython.compiled:
             hashed = _sip_hash(b + at, size, self._low, self._high)
@@ -278,7 +278,7 @@ class KeyMap:
     @cython.exceptval(check=False)
     @cython.nogil
     def _fetch_entry(self, hashed: cython.ulonglong) -> cython.void:
-        """Has the entry that most likely belongs to a hash on the way from memory."""
+        """Prefetch the entry that most likely belongs to a hash."""
         if cython.compiled and self._s[hashed & self._mask] != 0:
             prefetch(self._entry(hashed & self._mask))  # noqa: F821
 
@@ -333,7 +333,7 @@ class KeyMap:
         is_judged: cython.bint,
         decompressed_bytes_max: cython.longlong,
     ) -> tuple:
-        """Takes the keys of the batches from byte `at` on; returns where it stopped, and the last offset or -1.
+        """Take the keys of the batches from byte `at` on; return where it stopped, and the last offset or -1.
 
         It stops where a batch is cut short, when the map is full, and before a batch of a transaction or a control
         batch, unless that is the first one and the caller has judged that it counts. Records below `start` do not.
@@ -394,7 +394,7 @@ def _map_records(
     count: cython.longlong,
     start: cython.longlong,
 ) -> cython.longlong:
-    """Answers -1, or the index of the record that is broken, or the number of records if bytes are left after them."""
+    """Return -1, or the index of the record that is broken, or the number of records if bytes are left after them."""
     at = cython.declare(cython.Py_ssize_t[1])
     field = cython.declare(cython.longlong[8])
     block = cython.declare(cython.longlong[4 * 32])
@@ -422,7 +422,7 @@ def _map_records(
 @cython.exceptval(check=False)
 @cython.nogil
 def _map_block(keys: KeyMap, b: cython.p_const_uchar, block: cython.p_longlong, size: cython.Py_ssize_t) -> cython.void:
-    """Puts some keys at once: while one is compared, memory brings the next ones."""
+    """Put some keys at once: while one is compared, memory brings the next ones."""
     n: cython.Py_ssize_t
     for n in range(0, size, 4):
         keys._fetch_entry(cython.cast(cython.ulonglong, block[n + 2]))
@@ -432,7 +432,7 @@ def _map_block(keys: KeyMap, b: cython.p_const_uchar, block: cython.p_longlong, 
 
 @cython.cfunc
 def _checked_size(head: cython.p_const_uchar, left: cython.Py_ssize_t, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """The size of the batch at `head`, or 0 when it is cut short; raises Malformed when it is not sound."""
+    """Return the size of the batch at `head`, or 0 if it is cut short; raise Malformed if it is not sound."""
     size: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, OVERHEAD + _int32(head, LENGTH_AT))
     crc: cython.uint
     if size < _HEADER_BYTES or head[MAGIC_AT] != 2 or _int64(head, 0) < 0 or _int32(head, LAST_DELTA_AT) < 0:
@@ -459,7 +459,7 @@ def _checked_count(head: cython.p_const_uchar, size: cython.Py_ssize_t) -> cytho
 @cython.exceptval(check=False)
 @cython.nogil
 def _write_varint(out: cython.p_uchar, at: cython.Py_ssize_t, value: cython.longlong) -> cython.Py_ssize_t:
-    """Writes a zig-zag varint and returns where it ends."""
+    """Write a zig-zag varint and return where it ends."""
     bits: cython.ulonglong
     if cython.compiled:
         bits = (cython.cast(cython.ulonglong, value) << 1) ^ cython.cast(cython.ulonglong, value >> 63)
@@ -527,7 +527,7 @@ class CompactionFilter:
         self._choice = bytearray()
 
     def run(self, data: cython.const[cython.uchar][::1], at: cython.Py_ssize_t) -> int:
-        """Sifts the batches from byte `at` on and returns where it stopped.
+        """Filter the batches from byte `at` on and return where it stopped.
 
         It stops where a batch is cut short, and before a batch of a transaction or a control batch: whether those count
         only the caller knows.
@@ -555,7 +555,7 @@ class CompactionFilter:
         is_aborted: cython.bint,
         is_idle_marker: cython.bint,
     ) -> int:
-        """Sifts one batch of a transaction or control batch and returns where it ends, or `at` when it is cut short.
+        """Filter one batch of a transaction or control batch; return where it ends, or `at` if it is cut short.
 
         An idle marker ends a transaction of which nothing is left.
         """
@@ -576,7 +576,7 @@ class CompactionFilter:
 
     @cython.cfunc
     def _must_stay(self, head: cython.p_const_uchar) -> cython.bint:
-        """True for a batch that stays even when nothing is left in it."""
+        """Return True for a batch that stays even if nothing is left in it."""
         producer_id: cython.longlong = _int64(head, PRODUCER_ID_AT)
         last_offset: cython.longlong = _int64(head, 0) + _int32(head, LAST_DELTA_AT)
         if last_offset + 1 == self._end:
@@ -638,7 +638,7 @@ class CompactionFilter:
 
     @cython.cfunc
     def _write_empty(self, head: cython.p_const_uchar) -> cython.void:
-        """A header without records, as Kafka leaves it: no codec, no horizon, no base timestamp."""
+        """Write a header without records, as Kafka leaves it: no codec, no horizon, no base timestamp."""
         batch: bytearray = bytearray(HEADER_BYTES)
         out: cython.p_uchar
         out = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(batch)) if cython.compiled else batch
@@ -661,7 +661,7 @@ class CompactionFilter:
         found: cython.p_longlong,
         has_deletes: cython.bint,
     ) -> cython.void:
-        """The batch with the records that were chosen; everything that its producer or a reader relies on is kept."""
+        """Write the batch with the records that were chosen; keep what its producer or a reader relies on."""
         batch: bytearray = bytearray(HEADER_BYTES)
         out: cython.p_uchar
         size: cython.Py_ssize_t
@@ -704,7 +704,7 @@ def _choose(
     choice: cython.p_uchar,
     found: cython.p_longlong,
 ) -> cython.void:
-    """Marks the records that stay.
+    """Mark the records that stay.
 
     Found: 0 the broken record or -1, 1 how many stay, 2 how many of them have no value, 3 the timestamp of the first of
     them, 4 their largest.
@@ -800,7 +800,7 @@ def _write_chosen(
     base_timestamp: cython.longlong,
     out: cython.p_uchar,
 ) -> cython.Py_ssize_t:
-    """Writes the chosen records behind a header, with times counted from another base; returns where they end."""
+    """Write the chosen records behind a header, with times counted from another base; return where they end."""
     at = cython.declare(cython.Py_ssize_t[1])
     delta = cython.declare(cython.uchar[10])
     i: cython.longlong
