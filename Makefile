@@ -49,7 +49,7 @@ $(PACKAGES): constraints.txt pyproject.toml setup.py | system
 	@touch $@
 
 # The editable install has compiled them; this compiles them again when a source has changed.
-$(COMPILED): $(addprefix src/logmark/wire/,columns.py columns.pxd compaction_filter.py compaction_filter.pxd fast_produce.py json_columns.py) setup.py $(PACKAGES)
+$(COMPILED): $(addprefix src/logmark/wire/,columns.py columns.pxd batch_header.pxd compaction_filter.py compaction_filter.pxd fast_produce.py json_columns.py) setup.py $(PACKAGES)
 	$(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 

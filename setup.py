@@ -11,13 +11,17 @@ setup(
             Extension(
                 "logmark.wire.columns",
                 ["src/logmark/wire/columns.py"],
-                depends=["src/logmark/wire/columns.pxd"],
+                depends=["src/logmark/wire/columns.pxd", "src/logmark/wire/batch_header.pxd"],
                 **COMPILE,
             ),
             Extension(
                 "logmark.wire.compaction_filter",
                 ["src/logmark/wire/compaction_filter.py"],
-                depends=["src/logmark/wire/compaction_filter.pxd", "src/logmark/wire/columns.pxd"],
+                depends=[
+                    "src/logmark/wire/compaction_filter.pxd",
+                    "src/logmark/wire/columns.pxd",
+                    "src/logmark/wire/batch_header.pxd",
+                ],
                 **COMPILE,
             ),
             Extension("logmark.wire.json_columns", ["src/logmark/wire/json_columns.py"], **COMPILE),

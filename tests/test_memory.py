@@ -34,12 +34,12 @@ def test_a_large_buffer_is_not_faulted_in_anew_for_every_answer() -> None:
 
 WALKED_OVER = """
 import gc, json, logging
-from logmark.memory import spare_what_stays
+from logmark.memory import freeze_gc
 
-spare_what_stays()
+freeze_gc()
 print(len(gc.get_objects()))
 kept = [[one] for one in range(1000)]
-spare_what_stays()
+freeze_gc()
 print(len(gc.get_objects()))
 """
 

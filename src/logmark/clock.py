@@ -20,7 +20,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000 + self._moved_ms
 
     def advance(self, *, seconds: float) -> None:
-        """Moves this clock forward; real time goes on from there."""
+        """Move this clock forward; real time continues from there."""
         if seconds < 0:
             raise ValueError("time does not go back")
         self._moved_ms += round(seconds * 1000)
@@ -36,7 +36,7 @@ class ManualClock:
         return self._now_ms
 
     def advance(self, *, seconds: float) -> None:
-        """Moves this clock forward."""
+        """Move this clock forward."""
         if seconds < 0:
             raise ValueError("time does not go back")
         self._now_ms += round(seconds * 1000)

@@ -30,7 +30,7 @@ def anonymous_memory(size: int) -> memoryview:
 
 
 def keep_freed_buffers() -> bool:
-    """Keeps up to 64 MiB of what is freed; says whether the C library can be told so (glibc can)."""
+    """Keep up to 64 MiB of freed memory; return whether the C library allows that (glibc does)."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
@@ -38,8 +38,8 @@ def keep_freed_buffers() -> bool:
 
 
 @functools.cache
-def spare_what_stays() -> None:
-    """Takes all that is alive at the first call, the modules above all, out of every later collection of garbage.
+def freeze_gc() -> None:
+    """Exclude all that is alive at the first call, the modules above all, from every later garbage collection.
 
     Spark's Python workers collect it whole after every task: a good part of their processor time went into walking over
     modules that live as long as the process.

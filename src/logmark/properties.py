@@ -8,7 +8,7 @@ from logmark.errors import UserError
 
 
 def read(path: str | Path) -> dict[str, str]:
-    """The names and values of a file; a sentence when it cannot be read."""
+    """Return the names and values of a file; raise UserError if it cannot be read."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
@@ -19,12 +19,12 @@ def read(path: str | Path) -> dict[str, str]:
 
 
 def write(values: Mapping[str, str]) -> bytes:
-    """The text of plain names and values, as Kafka writes it."""
+    """Return the text of plain names and values, as Kafka writes it."""
     return "".join(["#\n", *(f"{name}={value}\n" for name, value in sorted(values.items()))]).encode()
 
 
 def parse(text: str) -> dict[str, str]:
-    """The names and values of Java properties text, with its comments, continuations and escapes."""
+    """Return the names and values of Java properties text, with its comments, continuations and escapes."""
     found: dict[str, str] = {}
     pending = ""
     for raw in text.splitlines():

@@ -65,7 +65,7 @@ def test_bytes_written_during_a_sync_are_unsynced_still(tmp_path: Path) -> None:
 
     file.sync()
 
-    assert not file.let_go()
+    assert not file.release_descriptor()
 
 
 def test_the_files_in_use_stay_open_while_others_come_and_go(tmp_path: Path) -> None:

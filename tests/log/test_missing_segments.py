@@ -417,7 +417,7 @@ def test_a_gap_that_a_read_is_the_first_to_notice_is_damage_from_then_on(lab: La
 
 def foreign_batch(base_offset: int) -> bytes:
     made = batch(b"forged", b"forged", b"forged")
-    batches.place(made, base_offset)
+    batches.assign_offset(made, base_offset)
     return bytes(made.data)
 
 

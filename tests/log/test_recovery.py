@@ -359,7 +359,7 @@ def test_a_write_that_the_power_took_is_not_called_damage(lab: Lab) -> None:
     later = batch(b"value-004")
     from logmark.wire import batches
 
-    batches.place(later, 4)
+    batches.assign_offset(later, 4)
     path.write_bytes(path.read_bytes() + bytes(size) + bytes(later.data))
 
     again = lab.reopen(config=SMALL)

@@ -5,15 +5,17 @@ The codes in the tables were compared with the validator of Apache Kafka 4.3.1. 
 """
 
 import random
+import re
 import struct
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from logmark.errors import ErrorCode, Malformed, Refused
-from logmark.wire import batches, codecs
+from logmark.wire import batch_header, batches, codecs
 from logmark.wire.batches import BatchRules
 from tests.oracle import records as oracle
 from tests.oracle.records import NOW_MS, Batch, Record, varint
@@ -72,7 +74,7 @@ def test_the_memory_of_the_request_is_not_copied() -> None:
     request = bytearray(b"before") + oracle.encode_batch(three()) + b"after"
 
     batch = batches.check_produced(memoryview(request)[6:], BatchRules(), now_ms=NOW_MS, produce_version=9)
-    batches.place(batch, 77)
+    batches.assign_offset(batch, 77)
 
     assert 77 == struct.unpack_from(">q", request, 6)[0]
     assert request.endswith(b"after")
@@ -81,7 +83,7 @@ def test_the_memory_of_the_request_is_not_copied() -> None:
 def test_placing_writes_the_offset_and_the_epoch_and_keeps_the_crc_right() -> None:
     batch = check(patched(oracle.encode_batch(three()), ">i", 12, -1))
 
-    batches.place(batch, 259_000_000_000)
+    batches.assign_offset(batch, 259_000_000_000)
 
     header = batches.read_header(batch.data)
     assert (259_000_000_000, 259_000_000_002, 259_000_000_003, 0) == (
@@ -443,7 +445,7 @@ def test_a_built_batch_is_our_own_without_a_check() -> None:
     data = batches.build([(b"k", b"v")] * 2, timestamp_ms=NOW_MS, producer_id=9, producer_epoch=1, base_sequence=5)
 
     batch = batches.own(bytes(data))
-    batches.place(batch, 12)
+    batches.assign_offset(batch, 12)
 
     assert (2, 1, 9, 1, 5, 6, NOW_MS, len(data)) == (
         batch.record_count, batch.last_offset_delta, batch.producer_id, batch.producer_epoch, batch.base_sequence,
@@ -526,3 +528,11 @@ def test_a_crc_outside_of_the_buffer_is_not_right() -> None:
     assert not batches.crc_is_right(data, 1, SIZE)
     assert not batches.crc_is_right(data, 0, 12)
     assert not batches.crc_is_right(data, -1, SIZE)
+
+
+def test_the_compiled_modules_have_the_same_header_constants() -> None:
+    source = Path(batch_header.__file__)
+    compiled = dict(re.findall(r"^ +(\w+) = (\w+)$", source.with_suffix(".pxd").read_text(), re.MULTILINE))
+
+    constants = {name: value for name, value in vars(batch_header).items() if name.isupper()}
+    assert constants == {name: int(value, 0) for name, value in compiled.items()}

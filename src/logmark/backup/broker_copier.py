@@ -64,7 +64,7 @@ class BrokerCopier:
     lost: Sequence[str] = ()
 
     def __init__(self, client: Client, clock: Clock) -> None:
-        """Asks the cluster who it is."""
+        """Ask the cluster for its identity."""
         self._client = client
         self._clock = clock
         self._notes: list[str] = []
@@ -75,7 +75,7 @@ class BrokerCopier:
         )  # fmt: skip
 
     def copy(self, store: Store, *, expect: Callable[[int], None]) -> Manifest:
-        """A complete backup of the cluster; `expect` is told how many bytes are to come."""
+        """Take a complete backup of the cluster; `expect` is called with the number of bytes to come."""
         self._store, self._expect = store, expect
         store.begin(self._draft, expect=expect)
         try:
@@ -126,7 +126,7 @@ class BrokerCopier:
     # Topics
 
     def _entries(self, cluster: ClusterMetadata, *, has_groups: bool) -> list[Entry]:
-        """The topics with their ids and overrides; what only the source can use is left out and said."""
+        """Return the topics with their ids and overrides; report and leave out what only the source can use."""
         carried = _carried(cluster)
         described = self._client.describe_configs([topic.name for topic in carried]) if carried else {}
         entries = []
@@ -168,7 +168,7 @@ class BrokerCopier:
         return topic.topic_id if any(topic.topic_id) else self._kept_id(topic.name)
 
     def _kept_id(self, name: str) -> bytes:
-        """The id that an earlier run gave to a topic whose brokers know no ids, or a new one."""
+        """Return the id that an earlier run gave to a topic whose brokers know no ids, or a new one."""
         known = next((entry for entry in self._draft.topics if entry.name == name), None)
         if known is None:
             known = Entry(name=name, id=new_id(), partitions=0)
@@ -251,7 +251,7 @@ class BrokerCopier:
         return partition
 
     def _fetched(self, log: _Log, last: SegmentDraft | None) -> Iterator[memoryview]:
-        """The sound batches behind those that are stored, whose last one must still be there."""
+        """Yield the sound batches behind those that are stored, whose last one must still be there."""
         begin, overlap = log.start, b""
         if last is not None:
             begin = last.next_offset
@@ -283,7 +283,7 @@ class BrokerCopier:
                     yield view
 
     def _count(self, size: int, offsets: int) -> None:
-        """Nobody says how large a log is: what is left is guessed from what came."""
+        """Estimate what is left from what came: no broker says how large a log is."""
         self._bytes, self._offsets = self._bytes + size, self._offsets + offsets
         self._offsets_left = max(self._offsets_left - offsets, 0)
         if self._offsets:
@@ -292,7 +292,7 @@ class BrokerCopier:
     # Groups
 
     def _await_coordinators(self) -> None:
-        """Returns when every group can be seen: Apache Kafka's list leaves out those that are still being loaded."""
+        """Wait until every group can be seen: Apache Kafka's list leaves out those that are still being loaded."""
         internal = self._client.metadata([OFFSETS_TOPIC]).topics.get(OFFSETS_TOPIC)
         count = len(internal.partitions) if internal is not None else 0
         probes: dict[int, str] = {}
@@ -342,7 +342,7 @@ class BrokerCopier:
                 )
 
     def _write_groups(self, listings: Iterable[GroupListing], places: Places, topic_id: bytes) -> None:
-        """Writes every group's place as the records in which a coordinator keeps it."""
+        """Write the committed offsets of every group as the records in which a coordinator keeps them."""
         now_ms = self._clock.now_ms()
         protocols = {one.group: one.protocol_type for one in listings}
         entries: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
@@ -390,7 +390,7 @@ class _Appender:
             self._writer.leave(error)
 
     def append(self, data: memoryview) -> None:
-        """Adds whole batches."""
+        """Add whole batches."""
         begin, behind = 0, 0
         for at, size, base_offset, next_offset in batch_sizes(data):
             if base_offset > self._position:

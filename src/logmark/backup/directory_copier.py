@@ -64,7 +64,7 @@ class DirectoryCopier:
     """Copies one data directory into a store."""
 
     def __init__(self, path: str, clock: Clock) -> None:
-        """Refuses what is no data directory of ours."""
+        """Refuse what is no data directory of ours."""
         self._path = path
         self._clock = clock
         self._meta = _meta(path)
@@ -81,7 +81,7 @@ class DirectoryCopier:
         self._cleaned: Mapping[TopicPartition, int] | None = None
 
     def copy(self, store: Store, *, expect: Callable[[int], None]) -> Manifest:
-        """A complete backup of the directory as it is now; `expect` is told how many bytes are to come.
+        """Take a complete backup of the directory as it is now; `expect` is called with the number of bytes to come.
 
         Raises UserError if a crash has left a WAL that cannot be used.
         """
@@ -187,7 +187,7 @@ class DirectoryCopier:
             return Catalog(file.read(), path=path)
 
     def _checkpoint(self, name: str) -> dict[TopicPartition, int] | None:
-        """The offsets in a checkpoint, None when it cannot be read."""
+        """Return the offsets in a checkpoint, None if it cannot be read."""
         try:
             with open(f"{self._path}/{name}", "rb") as file:
                 return checkpoints.read_offsets(file.read())
@@ -347,7 +347,7 @@ class DirectoryCopier:
         return copied
 
     def _check_unmoved(self, key: TopicPartition, topic_id: bytes, copied: PartitionDraft) -> None:
-        """Sees to it that the segments belong together: retention may have taken the oldest since, nothing else."""
+        """Check that the segments belong together: retention may have taken the oldest since, nothing else."""
         if not self._belongs(key, topic_id):
             raise _Moved
         present = {source.base_offset: self._identity(source.path) for source in self._sources(key)}
@@ -380,7 +380,7 @@ class DirectoryCopier:
     def _continued(
         self, file: "_OpenSegment", known: SegmentDraft | None, *, is_last: bool
     ) -> SegmentDraft | None:  # fmt: skip
-        """The stored segment, when it is the beginning of this file and can be trusted."""
+        """Return the stored segment, if it is the beginning of this file and can be trusted."""
         if known is None or file.size < known.size_bytes or not self._store.is_sound(known):
             return None
         if file.identity and known.origin == file.identity:
@@ -496,7 +496,7 @@ class _RecoveredSegment(_OpenSegment):
 
 
 def _with_rest(copied: PartitionDraft, known: PartitionDraft) -> PartitionDraft:
-    """What has been copied, and of what follows it what was stored before."""
+    """Return what has been copied, and of what follows it what was stored before."""
     behind = copied.segments[-1].base_offset
     return PartitionDraft(
         topic_id=copied.topic_id, log_start_offset=copied.log_start_offset,
@@ -513,7 +513,7 @@ def _shape(catalog: Catalog) -> list[tuple[str, bytes, int]]:
 
 
 def _sources(folder: str, names: Sequence[str]) -> Sequence[_Source]:
-    """The segments in a folder; one that compaction has finished stands for those that it replaces."""
+    """Return the segments in a folder; one that compaction has finished counts for those that it replaces."""
     found: dict[int, _Source] = {}
     for name in sorted(names):
         if name[:20].isdigit() and name[20:] in (LOG, SWAP):
@@ -536,7 +536,7 @@ def _make_durable(descriptor: int) -> None:
 
 
 def _meta(path: str) -> dict[str, str]:
-    """What meta.properties says of a directory of ours; a sentence when it is none."""
+    """Return meta.properties of a directory of ours; raise UserError if it is none."""
     if not os.path.isdir(path):
         what = "is not a directory" if os.path.exists(path) else "does not exist"
         raise UserError(f"The data directory {path} {what}. Nothing was copied.", exit_code=2)

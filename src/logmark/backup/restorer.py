@@ -47,7 +47,7 @@ class Restorer:
         self, manifest: Manifest, backup: str, data_dir: str, *, source: FileSystem, files: FileSystem, clock: Clock,
         lock: Lock, told: Callable[[int], None], made: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """Made by `open`."""
+        """Take what `open` has checked."""
         self.manifest = manifest
         self.data_dir = data_dir
         self._backup = backup
@@ -188,7 +188,7 @@ class Restorer:
     # The first start
 
     def _open_once(self) -> None:
-        """Opens every log as a broker does, which makes indexes and snapshots, and closes all of them cleanly.
+        """Open every log as a broker does, which builds indexes and snapshots, and close all of them cleanly.
 
         A log without indexes is checked, and what was checked is synced: from here on every segment is on disk.
         """
@@ -346,7 +346,7 @@ def _refusal(path: str, problem: str) -> UserError:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """A log without indexes is worth a line anywhere but here, and what fails here is told as a sentence."""
+    """Silence what opening logs logs: missing indexes are normal here, and failures are raised."""
     logger = logging.getLogger("logmark.log")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

@@ -138,7 +138,7 @@ def walk_sound(read: Read, position: int, stop: int, *, expected: int) -> Iterat
 
 
 def note_batches(segment: SegmentDraft, data: memoryview) -> int:
-    """Remembers the producers and transactions of whole batches, and says where the last batch begins."""
+    """Remember the producers and transactions of whole batches, and return where the last batch begins."""
     at, last = 0, 0
     head, size = _HEAD.unpack_from, len(data)
     while at < size:
@@ -157,7 +157,7 @@ def note_batches(segment: SegmentDraft, data: memoryview) -> int:
 
 
 def batch_sizes(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
-    """Each whole batch: where it begins, its size, its first offset and the offset behind it."""
+    """Yield each whole batch: where it begins, its size, its first offset and the offset behind it."""
     at = 0
     while at < len(data):
         base_offset, length, _, last_offset_delta, _ = _HEAD.unpack_from(data, at)

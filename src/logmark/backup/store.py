@@ -40,7 +40,7 @@ class Store:
     """One backup folder, held by one run."""
 
     def __init__(self, path: str, files: FileSystem, lock: Lock, *, told: Told, on_check: Told) -> None:
-        """Made by `open`."""
+        """Take what `open` has locked and read."""
         self.path = path
         self.new_bytes = 0
         # The stored files that were damaged or missing when this run began.
@@ -163,24 +163,24 @@ class Store:
     # Segments
 
     def known(self, key: TopicPartition, topic_id: bytes) -> PartitionDraft:
-        """What is stored of a partition of this topic id; nothing of its predecessors."""
+        """Return what is stored of a partition of this topic id; nothing of its predecessors."""
         found = self.draft.partitions.get(key)
         if found is None or found.topic_id != topic_id:
             return PartitionDraft(topic_id=topic_id)
         return found
 
     def keep(self, key: TopicPartition, partition: PartitionDraft) -> None:
-        """Takes a partition's copy into the run."""
+        """Take a partition's copy into the run."""
         self.draft.partitions[key] = partition
 
     def writer(self, segment: SegmentDraft) -> "SegmentWriter":
-        """Puts batches behind what is stored of a segment; one at a time."""
+        """Return a writer that puts batches behind what is stored of a segment; one at a time."""
         assert self._writer is None, "another segment is being written"
         self._writer = SegmentWriter(self, segment, self._files)
         return self._writer
 
     def new_segment(self, key: TopicPartition, base_offset: int, *, origin: str = "") -> SegmentDraft:
-        """An empty segment in a file that no manifest counts."""
+        """Return an empty segment in a file that no manifest counts."""
         place = f"{self.path}/{DATA}/{key}"
         if not self._files.is_directory(place):
             # Its name is synced with all the others: a run that is interrupted before makes it again.
@@ -220,7 +220,7 @@ class Store:
             file.close()
 
     def read(self, segment: Segment, position: int, size: int) -> bytes:
-        """Stored bytes of a segment."""
+        """Return stored bytes of a segment."""
         file = self._files.open(self._path(segment))
         try:
             return file.pread(size, position)
@@ -233,7 +233,7 @@ class Store:
     # Progress and completion
 
     def wrote(self, size: int) -> None:
-        """Counts new bytes, and now and then writes down how far the run has come."""
+        """Count new bytes, and now and then write down how far the run has come."""
         self.new_bytes += size
         self._told(size)
         if time.monotonic() - self._progress_at > PROGRESS_S:
@@ -247,11 +247,11 @@ class Store:
         self._progress_at = time.monotonic()
 
     def closed(self) -> None:
-        """The segment that was being written is on disk."""
+        """Note that the segment that was being written is on disk."""
         self._writer = None
 
     def complete(self) -> Manifest:
-        """Makes the run the backup: from here on it is what a restore restores."""
+        """Make the run the backup: from here on it is what a restore restores."""
         assert self._writer is None, "a segment is still being written"
         manifest = self.draft.freeze()
         self._check_restorable(manifest, is_complete=True)
@@ -265,7 +265,7 @@ class Store:
         return manifest
 
     def _remove_strangers(self) -> None:
-        """Removes stored files that neither the backup nor the run counts."""
+        """Remove stored files that neither the backup nor the run counts."""
         counted = {segment.file for one in (self.previous, self.draft.freeze()) if one for _, segment in one.segments()}
         for place in self._files.listdir(f"{self.path}/{DATA}"):
             left = False
@@ -282,7 +282,7 @@ class SegmentWriter:
     """Puts batches behind what is stored of one segment."""
 
     def __init__(self, store: Store, segment: SegmentDraft, files: FileSystem) -> None:
-        """Opens the stored file; what lies behind the counted bytes is of a run that was interrupted: written over."""
+        """Open the stored file; overwrite what an interrupted run has left behind the counted bytes."""
         self.segment = segment
         self._store = store
         self._file: File = files.open(f"{store.path}/{DATA}/{segment.file}")
@@ -294,7 +294,7 @@ class SegmentWriter:
         self.leave(error)
 
     def append(self, data: memoryview, next_offset: int) -> None:
-        """Adds whole sound batches."""
+        """Add whole sound batches."""
         last = note_batches(self.segment, data)
         self.segment.last_position = self.segment.size_bytes + last
         self.segment.next_offset = next_offset
@@ -317,31 +317,31 @@ class SegmentWriter:
         self._store.wrote(len(data))
 
     def sync(self) -> None:
-        """Puts what was added on disk."""
+        """Sync what was added."""
         self._file.sync()
 
     def leave(self, error: BaseException | None) -> None:
-        """Closes the file, after an error too; only a disk that failed is not asked for more."""
+        """Close the file, after an error too; do not ask a disk that failed for more."""
         if isinstance(error, OSError):
             self.abandon()
         else:
             self.close()
 
     def close(self) -> None:
-        """Puts what was added on disk and lets the file go."""
+        """Sync what was added and close the file."""
         try:
             self._file.sync()
         finally:
             self.abandon()
 
     def abandon(self) -> None:
-        """Lets the file go."""
+        """Close the file without a sync."""
         self._file.close()
         self._store.closed()
 
 
 def checksum(read: Callable[[int, int], bytes], size: int) -> int:
-    """The CRC-32 of the first `size` bytes; `read` takes a size and a position."""
+    """Return the CRC-32 of the first `size` bytes; `read` takes a size and a position."""
     crc = position = 0
     while position < size:
         data = read(min(READ_BYTES, size - position), position)
@@ -353,7 +353,7 @@ def checksum(read: Callable[[int, int], bytes], size: int) -> int:
 
 
 def read_manifest(path: str, name: str, files: FileSystem) -> Manifest | None:
-    """The manifest of that name, None when there is none."""
+    """Return the manifest of that name, None if there is none."""
     file = f"{path}/{name}"
     folder_checks.check_file(file)
     if not files.exists(file):
@@ -368,7 +368,7 @@ def show(text: str) -> str:
 
 
 def refuse_nested(source: str, dest: str) -> None:
-    """Refuses two directories of which one lies in the other."""
+    """Refuse two directories of which one lies in the other."""
     one, other = os.path.realpath(source), os.path.realpath(dest)
     if os.path.commonpath([one, other]) in (one, other):
         raise UserError(

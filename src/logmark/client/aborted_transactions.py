@@ -18,7 +18,7 @@ class Aborted:
         self._open: set[int] = set()
 
     def hides(self, *, last_offset: int, producer_id: int, is_control: bool, is_transactional: bool) -> bool:
-        """True for a batch of an aborted transaction, and for a marker; the batches must come in order."""
+        """Return True for a batch of an aborted transaction, and for a marker; the batches must come in order."""
         while self._ahead and self._ahead[-1][1] <= last_offset:
             self._open.add(self._ahead.pop()[0])
         if is_control:
@@ -28,7 +28,7 @@ class Aborted:
 
 
 def without_aborted(records: memoryview, transactions: Iterable[tuple[int, int]]) -> memoryview:
-    """The batches of an answer to a fetch without those of aborted transactions: a copy only where there are some."""
+    """Return fetched batches without those of aborted transactions; copy only if there are some."""
     aborted = Aborted(transactions)
     kept: list[memoryview] = []
     at = kept_from = 0

@@ -11,7 +11,7 @@ from logmark.client.connection import Address, Connection
 from logmark.client.errors import BrokerUnreachable, ClientError, RefusedByBroker, error_code
 from logmark.client.groups import read_classic, read_newer
 from logmark.client.logs import by_topic, offsets_request, partition_refusal
-from logmark.client.router import ANY, Answer, Router, group_sentence, no_leader, seconds_left
+from logmark.client.router import ANY, Answer, Router, describe_group_error, no_leader, seconds_left
 from logmark.errors import ErrorCode, Malformed
 from logmark.names import TopicPartition
 from logmark.wire.messages import Message, decode_response, encode_request
@@ -52,7 +52,7 @@ class BulkCalls(Router):
     """What a monitor asks of a whole cluster; an answer that failed is the error itself, in its place."""
 
     def try_list_groups(self) -> tuple[list[GroupListing], list[str]]:
-        """Every group by name, and sentences about brokers whose list may not be complete."""
+        """Return every group by name, and messages about brokers whose list may not be complete."""
         deadline = self._deadline()
         self._metadata([], deadline)
         found: dict[str, GroupListing] = {}
@@ -79,7 +79,7 @@ class BulkCalls(Router):
     def try_describe_groups(
         self, groups: Sequence[str], *, types: Mapping[str, str] | None = None
     ) -> dict[str, GroupDescription | ClientError]:
-        """The state and the members of these groups, each asked by its own kind where `types` tells it."""
+        """Return the state and the members of these groups, each asked by its own type if `types` has it."""
         known = types or {}
         found: dict[str, GroupDescription | ClientError] = {}
         newer = [group for group in groups if known.get(group, "").lower() == "consumer"]
@@ -94,14 +94,14 @@ class BulkCalls(Router):
         return {group: found[group] for group in groups}
 
     def try_committed_of(self, groups: Sequence[str]) -> dict[str, Commits | ClientError]:
-        """The committed offsets of these groups; a group that nobody knows has none."""
+        """Return the committed offsets of these groups; an unknown group has none."""
         names: dict[tuple[str, int], TopicPartition] = {}
         return self._at_coordinators(groups, lambda grouped, deadline: self._fetch_committed(grouped, deadline, names))
 
     def try_offsets(
         self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
     ) -> dict[TopicPartition, tuple[int, int] | RefusedByBroker]:
-        """Offset and timestamp for a time in each partition, as ListOffsets has them; does not wait for a leader."""
+        """Return offset and timestamp for a time in each partition, as ListOffsets has them; wait for no leader."""
         deadline = self._deadline()
         found: dict[TopicPartition, tuple[int, int] | RefusedByBroker] = {}
         left_over = list(wanted)
@@ -138,7 +138,7 @@ class BulkCalls(Router):
     def _leaders_now(
         self, partitions: Sequence[TopicPartition], deadline: float
     ) -> tuple[dict[int, list[TopicPartition]], dict[TopicPartition, RefusedByBroker]]:
-        """The partitions under their leaders, and why the others have none at this moment."""
+        """Return the partitions by leader, and why the others have none at this moment."""
         failures: dict[TopicPartition, RefusedByBroker] = {}
         for missing in _by_whole_topics(self._without_leader(partitions)):
             metadata = self._metadata(sorted({one.topic for one in missing}), deadline)
@@ -152,7 +152,7 @@ class BulkCalls(Router):
     def _at_coordinators(
         self, groups: Sequence[str], ask: "Callable[[_Grouped, float], dict[str, T | ClientError]]"
     ) -> "dict[str, T | ClientError]":
-        """Asks each group's coordinator, and the next one when it has moved."""
+        """Ask each group's coordinator, and the next one if it has moved."""
         deadline = self._deadline()
         found: dict[str, T | ClientError] = {}
         left_over = list(groups)
@@ -195,7 +195,7 @@ class BulkCalls(Router):
             for one in answer.coordinators:
                 if one.error_code:
                     code = error_code(one.error_code)
-                    failures[one.key] = RefusedByBroker(code, group_sentence(one.key, code))
+                    failures[one.key] = RefusedByBroker(code, describe_group_error(one.key, code))
                     continue
                 if one.node_id not in self._brokers:
                     self._brokers = {**self._brokers, one.node_id: Address(one.host, one.port)}
@@ -218,7 +218,9 @@ class BulkCalls(Router):
             for one in answer.groups:
                 code = ErrorCode.GROUP_ID_NOT_FOUND if one.group_state == "Dead" else error_code(one.error_code)
                 found[one.group_id] = (
-                    RefusedByBroker(code, group_sentence(one.group_id, code)) if code else read_classic(one, broker)
+                    RefusedByBroker(code, describe_group_error(one.group_id, code))
+                    if code
+                    else read_classic(one, broker)
                 )
         return found
 
@@ -230,7 +232,7 @@ class BulkCalls(Router):
                 asked += [(broker, chunk) for chunk in chunks(groups, GROUPS_MAX)]
                 continue
             code = ErrorCode.GROUP_ID_NOT_FOUND
-            found |= {group: RefusedByBroker(code, group_sentence(group, code)) for group in groups}
+            found |= {group: RefusedByBroker(code, describe_group_error(group, code)) for group in groups}
         requests = [(broker, consumer_group_describe.Request(group_ids=list(chunk))) for broker, chunk in asked]
         answers = self._ask_all(consumer_group_describe, requests, consumer_group_describe.Response, deadline=deadline)
         for (broker, chunk), answer in zip(asked, answers, strict=True):
@@ -240,7 +242,7 @@ class BulkCalls(Router):
             for one in answer.groups:
                 code = error_code(one.error_code)
                 found[one.group_id] = (
-                    RefusedByBroker(code, group_sentence(one.group_id, code)) if code else read_newer(one, broker)
+                    RefusedByBroker(code, describe_group_error(one.group_id, code)) if code else read_newer(one, broker)
                 )
         return found
 
@@ -278,11 +280,11 @@ class BulkCalls(Router):
         return found
 
     def connection_to(self, broker: int, deadline: float) -> Connection:
-        """The connection to a broker, opened if need be."""
+        """Return the connection to a broker, opened if need be."""
         return self._connection(broker, deadline)
 
     def _pause(self, deadline: float) -> bool:
-        """Waits a moment for what is being elected or loaded; False when there is no time for it."""
+        """Wait a moment for an election or a load to end; return False if there is no time for it."""
         if seconds_left(deadline) < _PAUSE_S * 2:
             return False
         time.sleep(_PAUSE_S)
@@ -292,7 +294,7 @@ class BulkCalls(Router):
         self, schema: ModuleType, requests: Sequence[tuple[int, Message]], answer: type[Answer], *, deadline: float,
         at_most: int | None = None,
     ) -> list[Answer | ClientError]:  # fmt: skip
-        """One answer for each request, in their order; every broker has a few of them at a time."""
+        """Return one response for each request, in their order; every broker has a few of them at a time."""
         found: dict[int, Answer | ClientError] = {}
         waiting: dict[int, deque[int]] = {}
         for index, (broker, _) in enumerate(requests):
@@ -337,7 +339,7 @@ class _Line:
         return bool(self._queue or self._sent)
 
     def fill(self, deadline: float) -> None:
-        """Sends until enough is on its way; what cannot be sent is left to its caller."""
+        """Send until enough is on its way; the caller handles what cannot be sent."""
         try:
             while self._queue and len(self._sent) < IN_FLIGHT_MAX:
                 if self._connection is None:
@@ -356,7 +358,7 @@ class _Line:
             self._give_up()
 
     def take(self, deadline: float) -> dict[int, Message]:
-        """The next answer, if one is on its way."""
+        """Return the next response, if one is on its way."""
         if not self._sent:
             return {}
         assert self._connection is not None
@@ -380,14 +382,14 @@ def _read_commits(
     if code == ErrorCode.GROUP_ID_NOT_FOUND:
         return {}
     if code:
-        return RefusedByBroker(code, group_sentence(group, code))
+        return RefusedByBroker(code, describe_group_error(group, code))
     found = {}
     for topic in answer.topics:
         name = topic.name
         for one in topic.partitions:
             if one.error_code:
                 code = error_code(one.error_code)
-                return RefusedByBroker(code, group_sentence(group, code))
+                return RefusedByBroker(code, describe_group_error(group, code))
             if one.committed_offset >= 0:
                 # One name object for all groups: there are many more commits than partitions.
                 key = (name, one.partition_index)
@@ -405,7 +407,7 @@ def _is_open(answer: tuple[int, int] | RefusedByBroker | None) -> bool:
 
 
 def _by_whole_topics(partitions: Sequence[TopicPartition]) -> Iterator[list[TopicPartition]]:
-    """The partitions in lists of about the largest size, none of which divides a topic."""
+    """Return the partitions in lists of about the largest size, none of which divides a topic."""
     found: list[TopicPartition] = []
     for topic, numbers in by_topic(partitions).items():
         found += [TopicPartition(topic, number) for number in numbers]
@@ -417,6 +419,6 @@ def _by_whole_topics(partitions: Sequence[TopicPartition]) -> Iterator[list[Topi
 
 
 def chunks(items: Sequence[T], size: int) -> Iterator[list[T]]:
-    """The items in order, in lists of at most this size."""
+    """Yield the items in order, in lists of at most this size."""
     for at in range(0, len(items), size):
         yield list(items[at : at + size])

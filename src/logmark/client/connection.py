@@ -51,7 +51,7 @@ class Connection:
         timeout_s: float = 30.0,
         response_bytes_max: int = RESPONSE_BYTES_MAX,
     ) -> None:
-        """Connects, agrees on versions and authenticates within `timeout_s`."""
+        """Connect, agree on versions and authenticate within `timeout_s`."""
         self.address = address
         self.is_closed = False
         self._security = security
@@ -80,7 +80,7 @@ class Connection:
         return self.is_closed or time.monotonic() >= self._expires_at or self._is_closed_by_broker()
 
     def _is_closed_by_broker(self) -> bool:
-        """Bytes that nobody asked for, or the end of them: a request sent now would be lost."""
+        """Return whether there are unexpected bytes, or the end of them: a request sent now would be lost."""
         if self._awaited or isinstance(self._socket, ssl.SSLSocket):
             return False  # TLS may have sent a session ticket.
         waiting = select.poll()
@@ -88,13 +88,13 @@ class Connection:
         return bool(waiting.poll(0))
 
     def close(self) -> None:
-        """Lets go of the socket; what was sent and not answered is forgotten."""
+        """Close the socket and drop the requests that were not answered."""
         self.is_closed = True
         with contextlib.suppress(OSError):
             self._socket.close()
 
     def version_of(self, key: int, ours: range, *, at_most: int | None = None) -> int:
-        """The highest version of an API that both sides speak."""
+        """Return the highest version of an API that both sides speak."""
         theirs = self._versions.get(key, range(0))
         highest = min(ours[-1], theirs[-1] if theirs else -1, ours[-1] if at_most is None else at_most)
         if not theirs or highest < max(ours[0], theirs[0]):
@@ -106,11 +106,11 @@ class Connection:
         return highest
 
     def offers(self, key: int) -> bool:
-        """The broker has this API at some version."""
+        """Return whether the broker has this API at some version."""
         return key in self._versions
 
     def call(self, schema: ModuleType, message: Message, *, timeout_s: float, version: int | None = None) -> Message:
-        """Sends one request and returns the answer."""
+        """Send one request and return the response."""
         assert not self._awaited, "earlier answers are still to be received"
         deadline = time.monotonic() + timeout_s
         if version is None:
@@ -125,7 +125,7 @@ class Connection:
         return answer
 
     def send(self, key: int, version: int, body: bytes, *, flexible: bool, deadline: float) -> None:
-        """Sends one request; its answer will come after those of the requests before it."""
+        """Send one request; its response will come after those of the requests before it."""
         self._last_correlation_id = (self._last_correlation_id + 1) & 0x7FFFFFFF
         frame = frames.request_frame(
             key, version, self._last_correlation_id, self._client_id, flexible=flexible, body=body
@@ -139,7 +139,7 @@ class Connection:
             raise self._lost(_reason(error)) from None
 
     def receive(self, deadline: float) -> memoryview:
-        """The body of the next answer, valid until the next call: the buffer is used again."""
+        """Return the body of the next response, valid until the next call: the buffer is used again."""
         awaited = self._awaited.popleft()
         head = self._read(memoryview(bytearray(4)), deadline)
         size = int.from_bytes(head, "big", signed=True)
@@ -277,7 +277,7 @@ _Target = tuple[socket.AddressFamily, tuple[str, int] | tuple[str, int, int, int
 
 
 def _resolve(address: Address, deadline: float) -> list[_Target]:
-    """The addresses behind a name, in a thread of its own: the resolver knows no deadline."""
+    """Return the addresses behind a name, in a thread of its own: the resolver knows no deadline."""
     found: list[_Target] = []
     failed: list[OSError | UnicodeError] = []
 
@@ -324,7 +324,7 @@ def _not_kafka(head: bytes, size: int, size_max: int) -> str:
 
 
 def as_addresses(bootstrap_servers: str, *, default_port: int = 9092) -> list[Address]:
-    """The addresses in a list such as `host:9092,[::1]:9093`; refuses what is no address with a sentence."""
+    """Return the addresses in a list such as `host:9092,[::1]:9093`; raise BadProperties for what is none."""
     found = []
     for part in bootstrap_servers.split(","):
         text = part.strip()

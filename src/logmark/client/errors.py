@@ -19,7 +19,7 @@ from logmark.names import TopicPartition
 
 
 def error_code(number: int) -> ErrorCode:
-    """The code's name; a number newer than our table counts as an unknown server error."""
+    """Return the code by its number; a number newer than our table counts as an unknown server error."""
     try:
         return ErrorCode(number)
     except ValueError:
@@ -90,7 +90,7 @@ class CommitRefused(RefusedByBroker):
 
     def __init__(self, group: str, errors: Mapping[TopicPartition, ErrorCode]) -> None:
         code = next(iter(errors.values()))
-        super().__init__(code, _commit_sentence(group, code, errors))
+        super().__init__(code, _describe_commit_error(group, code, errors))
         self.group = group
         self.errors = dict(errors)
 
@@ -107,7 +107,7 @@ _COMMIT_REASONS = {
 }
 
 
-def _commit_sentence(group: str, code: ErrorCode, errors: Mapping[TopicPartition, ErrorCode]) -> str:
+def _describe_commit_error(group: str, code: ErrorCode, errors: Mapping[TopicPartition, ErrorCode]) -> str:
     reason = _COMMIT_REASONS.get(code, f"the broker answered {code.name}")
     where = ", ".join(str(partition) for partition in sorted(errors))
     return f"The offsets of group {group} were not committed for {where}: {reason}."

@@ -41,7 +41,7 @@ class Fetcher:
         min_bytes: int,
         read_committed: bool,
     ) -> None:
-        """Connects at the first `send`; `moved` forgets the leader, `bounds` asks for log start and visible end."""
+        """Prepare a fetcher, which connects at the first `send`; `moved` forgets the leader, `bounds` lists offsets."""
         self.partition = partition
         self._connect = connect
         self._moved = moved
@@ -62,14 +62,14 @@ class Fetcher:
         self.close()
 
     def close(self) -> None:
-        """Closes the socket; an answer under way is lost."""
+        """Close the socket; a response under way is lost."""
         if self._connection is not None:
             self._connection.close()
         self._connection = None
         self._asked = None
 
     def send(self, offset: int) -> None:
-        """Asks for the batches from `offset` on."""
+        """Ask for the batches from `offset` on."""
         assert self._asked is None, "the answer to the last request was not received"
         self._asked = offset
         try:
@@ -79,7 +79,7 @@ class Fetcher:
             self._drop()
 
     def receive(self) -> FetchedPartition:
-        """The answer to the last `send`, from whoever leads the partition by now."""
+        """Return the response to the last `send`, from the present leader of the partition."""
         assert self._asked is not None, "nothing was asked"
         offset = self._asked
         deadline = time.monotonic() + self._timeout_s + self._max_wait_ms / 1000
@@ -116,7 +116,7 @@ class Fetcher:
             time.sleep(_BACKOFF_S)
 
     def read(self, start: int, stop: int) -> Iterator[FetchedPartition]:
-        """Every answer from offset `start` until a batch reaches `stop`; the next one is on its way while you look.
+        """Yield every response from offset `start` until a batch reaches `stop`; request the next one ahead.
 
         The first batch may begin below `start`, and the last may end beyond `stop`.
         """
@@ -138,11 +138,11 @@ class Fetcher:
                 yield answer
 
     def visible_end(self, answer: FetchedPartition) -> int:
-        """Where this reader's view of the log ended when it was answered."""
+        """Return where this reader's view of the log ended in the last response."""
         return answer.last_stable_offset if self._isolation_level else answer.high_watermark
 
     def local_start(self) -> int | None:
-        """The first offset that the leader has on its own disk, None if it is too old to tell."""
+        """Return the first offset that the leader has on its own disk, None if it is too old to report it."""
         assert self._asked is None, "a fetch is under way"
         if self._connection is None:
             self._connection = self._connect()
@@ -207,7 +207,7 @@ class Fetcher:
         )
 
     def _wait_for_quota(self, offset: int, deadline: float) -> None:
-        """Pauses before another try on the same connection, which the broker reads when the client may have more."""
+        """Pause before another try on the same connection, which the broker reads when the client may have more."""
         if time.monotonic() + _BACKOFF_S >= deadline:
             self._asked = None
             raise RefusedByBroker(
@@ -218,7 +218,7 @@ class Fetcher:
         time.sleep(_BACKOFF_S)
 
     def _receive(self, deadline: float) -> FetchedPartition | None:
-        """The answer, None if it says nothing of the partition: that is how a broker holds a client back."""
+        """Return the response, None if it leaves the partition out: that is how a broker throttles a client."""
         assert self._connection is not None
         body = self._connection.receive(deadline)
         try:
@@ -271,12 +271,12 @@ class Silence:
         self._since = time.monotonic()
 
     def end(self) -> None:
-        """Something new came."""
+        """End the silence: something new came."""
         self._empty = 0
         self._since = time.monotonic()
 
     def is_all(self, fetcher: Fetcher, answer: FetchedPartition, at: int) -> bool:
-        """Whether the log has no records from `at` to the stop; raises a sentence if that stays open for too long."""
+        """Return whether the log has no records from `at` to the stop; raise ClientError if it stays open."""
         is_late = time.monotonic() - self._since > self._timeout_s
         end = fetcher.visible_end(answer)
         is_inside = answer.log_start_offset <= at and self._stop <= end
@@ -305,7 +305,7 @@ def _failed(code: ErrorCode) -> FetchedPartition:
 
 
 def next_offset(records: memoryview, position: int) -> int:
-    """The offset behind the last whole batch, or `position` if there is none."""
+    """Return the offset behind the last whole batch, or `position` if there is none."""
     at, size = 0, len(records)
     while size - at >= _HEADER_BYTES:
         base, length = _LENGTH.unpack_from(records, at)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from logmark.client.answers import GroupDescription
 from logmark.client.errors import RefusedByBroker, error_code
 from logmark.client.groups import GroupCalls, read_classic, read_newer
-from logmark.client.router import group_sentence
+from logmark.client.router import describe_group_error
 from logmark.errors import ErrorCode
 from logmark.wire.schema import consumer_group_describe, describe_groups
 
@@ -18,7 +18,7 @@ class DescribeCalls(GroupCalls):
     """Consumer groups as their coordinators describe them: one request to each coordinator for each protocol."""
 
     def describe_consumer_groups(self, groups: Sequence[str]) -> dict[str, Described]:
-        """The groups, with the broker's error in the place of one that it could not describe or does not know.
+        """Describe the groups; a group that its broker could not describe or does not know has the error instead.
 
         An old broker gives no error for a group that it does not know, and says that it is Dead.
         """
@@ -81,7 +81,7 @@ class DescribeCalls(GroupCalls):
 def _read(one: _Answer, coordinator: int) -> Described:
     code = error_code(one.error_code)
     if code != ErrorCode.NONE:
-        return RefusedByBroker(code, group_sentence(one.group_id, code), said=one.error_message)
+        return RefusedByBroker(code, describe_group_error(one.group_id, code), said=one.error_message)
     if isinstance(one, describe_groups.ResponseGroup):
         return read_classic(one, coordinator)
     return read_newer(one, coordinator)

@@ -6,7 +6,7 @@ from types import ModuleType
 from logmark.client.answers import Committed, GroupDescription, GroupListing, GroupMember
 from logmark.client.errors import BrokerUnreachable, CommitRefused, RefusedByBroker, error_code
 from logmark.client.logs import by_topic
-from logmark.client.router import Answer, Router, group_sentence
+from logmark.client.router import Answer, Router, describe_group_error
 from logmark.errors import ErrorCode
 from logmark.names import TopicPartition
 from logmark.wire.messages import Message
@@ -36,7 +36,7 @@ class GroupCalls(Router):
     """Groups, their members and their committed offsets, each asked of its coordinator."""
 
     def list_groups(self, *, states: Collection[str] = (), types: Collection[str] = ()) -> list[GroupListing]:
-        """Every group that any broker of the cluster coordinates, by name; of these states and types, if any are named.
+        """Return every group that any broker of the cluster coordinates, by name; of these states and types, if any.
 
         A broker too old to know states or types does not choose.
         """
@@ -69,7 +69,7 @@ class GroupCalls(Router):
         raise RefusedByBroker(code, f"The groups cannot be listed: the broker answered {code.name}.")
 
     def describe_groups(self, groups: Sequence[str]) -> dict[str, GroupDescription]:
-        """The state and the members of these groups; one that nobody knows is Dead."""
+        """Return the state and the members of these groups; an unknown group is Dead."""
         deadline = self._deadline()
         found: dict[str, GroupDescription] = {}
         for coordinator, members in self._by_coordinator(groups, deadline).items():
@@ -99,11 +99,11 @@ class GroupCalls(Router):
         if code == ErrorCode.GROUP_ID_NOT_FOUND or one.group_state == "Dead":
             return self._describe_other(group)
         if code != ErrorCode.NONE:
-            raise RefusedByBroker(code, group_sentence(group, code))
+            raise RefusedByBroker(code, describe_group_error(group, code))
         return read_classic(one, self._coordinators.get(group, -1))
 
     def _describe_other(self, group: str) -> GroupDescription:
-        """A group of the newer protocol; of any other kind, what the list says; else nobody knows it."""
+        """Describe a group of the newer protocol; of any other type, by the list; else as unknown."""
         coordinator = self._coordinator(group, self._deadline())
         if self._connection(coordinator, self._deadline()).offers(consumer_group_describe.KEY):
             answer = self._at_coordinator(
@@ -129,7 +129,7 @@ class GroupCalls(Router):
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False
     ) -> dict[TopicPartition, Committed]:
-        """The committed offsets of a group, of these partitions or of all; a partition without one is left out."""
+        """Return the committed offsets of a group, of these partitions or of all; leave out partitions without one."""
         wanted = None if partitions is None else by_topic(partitions)
         if wanted == {}:
             return {}
@@ -157,7 +157,7 @@ class GroupCalls(Router):
         return _read_committed(group, answer.groups[0] if answer.groups else answer)
 
     def committed_of(self, groups: Sequence[str]) -> dict[str, dict[TopicPartition, Committed]]:
-        """The committed offsets of several groups, one request to each coordinator where brokers allow it."""
+        """Return the committed offsets of several groups, by one request to each coordinator if brokers allow it."""
         deadline = self._deadline()
         found: dict[str, dict[TopicPartition, Committed]] = {}
         for coordinator, members in self._by_coordinator(groups, deadline).items():
@@ -182,7 +182,7 @@ class GroupCalls(Router):
         return {group: found[group] if group in found else self.committed(group) for group in groups}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, Committed | int]) -> None:
-        """Commits offsets to a group without members; raises CommitRefused with the partitions that were refused."""
+        """Commit offsets to a group without members; raise CommitRefused with the partitions that were refused."""
         left = {one: Committed(offset=to) if isinstance(to, int) else to for one, to in offsets.items()}
         deadline = self._deadline()
         refused: dict[TopicPartition, ErrorCode] = {}
@@ -231,7 +231,7 @@ class GroupCalls(Router):
         )  # fmt: skip
 
     def delete_groups(self, groups: Sequence[str]) -> dict[str, RefusedByBroker]:
-        """Deletes groups with their offsets; returns those that were not deleted, with the reason."""
+        """Delete groups with their offsets; return those that were not deleted, with the reason."""
         failures: dict[str, RefusedByBroker] = {}
         for group in groups:
             answer = self._at_coordinator(
@@ -244,11 +244,11 @@ class GroupCalls(Router):
             for one in answer.results:
                 if one.error_code:
                     code = error_code(one.error_code)
-                    failures[one.group_id] = RefusedByBroker(code, group_sentence(group, code))
+                    failures[one.group_id] = RefusedByBroker(code, describe_group_error(group, code))
         return failures
 
     def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, RefusedByBroker]:
-        """Forgets committed offsets of a group; returns the partitions that were refused, with the reason."""
+        """Delete committed offsets of a group; return the partitions that were refused, with the reason."""
         request = offset_delete.Request(
             group_id=group,
             topics=[
@@ -263,10 +263,10 @@ class GroupCalls(Router):
         )
         if answer.error_code:
             code = error_code(answer.error_code)
-            raise RefusedByBroker(code, group_sentence(group, code))
+            raise RefusedByBroker(code, describe_group_error(group, code))
         return {
             TopicPartition(topic.name, one.partition_index): RefusedByBroker(
-                code := error_code(one.error_code), group_sentence(group, code)
+                code := error_code(one.error_code), describe_group_error(group, code)
             )
             for topic in answer.topics
             for one in topic.partitions
@@ -277,7 +277,7 @@ class GroupCalls(Router):
         self, group: str, schema: ModuleType, request: Message, answer: type[Answer],
         codes: Callable[[Answer], list[int]], *, at_most: int | None = None, deadline: float | None = None,
     ) -> Answer:  # fmt: skip
-        """Asks the group's coordinator, and the next one when it has moved."""
+        """Ask the group's coordinator, and the next one if it has moved."""
         deadline = deadline or self._deadline()
         response: Answer | None = None
         failure: BrokerUnreachable | None = None
@@ -299,7 +299,7 @@ class GroupCalls(Router):
 
 
 def read_classic(group: describe_groups.ResponseGroup, coordinator: int) -> GroupDescription:
-    """What DescribeGroups says about one group."""
+    """Return what DescribeGroups says about one group."""
     return GroupDescription(
         group=group.group_id,
         state=group.group_state,
@@ -320,7 +320,7 @@ def read_classic(group: describe_groups.ResponseGroup, coordinator: int) -> Grou
 
 
 def read_newer(group: consumer_group_describe.ResponseGroup, coordinator: int) -> GroupDescription:
-    """What ConsumerGroupDescribe says about one group."""
+    """Return what ConsumerGroupDescribe says about one group."""
     return GroupDescription(
         group=group.group_id,
         state=group.group_state,
@@ -365,13 +365,13 @@ def _read_committed(
     if code == ErrorCode.GROUP_ID_NOT_FOUND:
         return {}
     if code != ErrorCode.NONE:
-        raise RefusedByBroker(code, group_sentence(group, code))
+        raise RefusedByBroker(code, describe_group_error(group, code))
     found = {}
     for topic in answer.topics:
         for one in topic.partitions:
             if one.error_code:
                 code = error_code(one.error_code)
-                raise RefusedByBroker(code, group_sentence(group, code))
+                raise RefusedByBroker(code, describe_group_error(group, code))
             if one.committed_offset >= 0:
                 found[TopicPartition(topic.name, one.partition_index)] = Committed(
                     offset=one.committed_offset,
@@ -382,7 +382,7 @@ def _read_committed(
 
 
 def read_assignment(data: bytes) -> list[TopicPartition]:
-    """The partitions in a consumer's assignment; none if it is another kind of group's."""
+    """Return the partitions in a consumer's assignment; none if it is of another kind of group."""
     try:
         found: list[TopicPartition] = []
         at = 2

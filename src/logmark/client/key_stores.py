@@ -23,7 +23,7 @@ _ARGUMENTS: Mapping[_Part, tuple[str, ...]] = {
 
 
 def with_stores_read(tls: Mapping[str, str]) -> dict[str, str]:
-    """The properties, with PKCS#12 stores replaced by what they hold, as PEM; refuses JKS with the way out of it."""
+    """Return the properties with PKCS#12 stores replaced by their PEM; refuse JKS and say how to convert it."""
     found = dict(tls)
     if _is_pkcs12(tls.get("ssl.truststore.location", ""), tls.get("ssl.truststore.type", ""), "ssl.truststore"):
         path, password = found.pop("ssl.truststore.location"), tls.get("ssl.truststore.password", "")
@@ -44,7 +44,7 @@ def with_stores_read(tls: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_pkcs12(path: str, kind: str, name: str) -> bool:
-    """What the file is, by its first bytes, as Java looks at them too; what is named JKS may well be PKCS#12."""
+    """Return whether the first bytes are PKCS#12, as Java looks at them too: a store named JKS may well be."""
     if not path or kind.upper() == "PEM":
         return False
     try:
@@ -69,7 +69,7 @@ def _read(path: str, password: str, part: _Part, name: str) -> str:
 
 @functools.lru_cache(maxsize=32)
 def _converted(path: str, changed_ns: int, password: str, part: _Part, name: str) -> str:
-    """The PEM blocks of one part of the store; kept, because each connection would ask again."""
+    """Return the PEM blocks of one part of the store; cached, because each connection would ask again."""
     program = shutil.which("openssl")
     if program is None:
         raise BadProperties(

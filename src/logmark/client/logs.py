@@ -21,7 +21,7 @@ _REASONS = {
 
 
 def partition_refusal(partition: TopicPartition, code: ErrorCode) -> RefusedByBroker:
-    """The error that names a partition and what the broker said about it."""
+    """Return the error that names a partition and what the broker said about it."""
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return UnknownTopic(f"Topic {partition.topic} has no partition {partition.partition}, or does not exist.")
     return RefusedByBroker(
@@ -37,7 +37,7 @@ class LogCalls(Router):
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """The first offset at or after each timestamp (-1 the end, -2 the log start, -3 the youngest record)."""
+        """Return the first offset at or after each timestamp (-1 the end, -2 the log start, -3 the youngest record)."""
         found: dict[TopicPartition, OffsetAndTimestamp] = {}
         for partition, answer in self.try_list_offsets(wanted, read_committed=read_committed).items():
             if isinstance(answer, RefusedByBroker):
@@ -46,21 +46,21 @@ class LogCalls(Router):
         return found
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The log start offsets."""
+        """Return the log start offsets."""
         answers = self.list_offsets(dict.fromkeys(partitions, EARLIEST))
         return {partition: answer.offset for partition, answer in answers.items()}
 
     def latest(
         self, partitions: Iterable[TopicPartition], *, read_committed: bool = False
     ) -> dict[TopicPartition, int]:
-        """The visible ends: the next offsets that a reader will see."""
+        """Return the visible ends: the next offsets that a reader will see."""
         answers = self.list_offsets(dict.fromkeys(partitions, LATEST), read_committed=read_committed)
         return {partition: answer.offset for partition, answer in answers.items()}
 
     def try_list_offsets(
         self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
     ) -> dict[TopicPartition, OffsetAndTimestamp | RefusedByBroker]:
-        """As `list_offsets`, with an error in the place of a partition that could not be asked."""
+        """Return the same as `list_offsets`, with an error for each partition that could not be asked."""
         deadline = self._deadline()
         left = dict(wanted)
         found: dict[TopicPartition, OffsetAndTimestamp | RefusedByBroker] = {}
@@ -92,7 +92,7 @@ class LogCalls(Router):
         self, partition: TopicPartition, offset: int, *,
         bytes_max: int = 1 << 20, max_wait_ms: int = 500, min_bytes: int = 1, read_committed: bool = False,
     ) -> FetchedPartition:  # fmt: skip
-        """The batches from the one that holds `offset` on; none when there is nothing new in `max_wait_ms`."""
+        """Return the batches from the one that holds `offset` on; none if there is nothing new in `max_wait_ms`."""
         with self.fetcher(
             partition, bytes_max=bytes_max, max_wait_ms=max_wait_ms, min_bytes=min_bytes, read_committed=read_committed
         ) as fetcher:
@@ -103,7 +103,7 @@ class LogCalls(Router):
         self, partition: TopicPartition, *,
         bytes_max: int = 4 << 20, max_wait_ms: int = 500, min_bytes: int = 1, read_committed: bool = False,
     ) -> Fetcher:  # fmt: skip
-        """A reader of one partition on a socket of its own, which asks for the next answer ahead."""
+        """Return a reader of one partition on a socket of its own, which requests the next response ahead."""
         return Fetcher(
             partition,
             connect=lambda: self.dedicated(partition, timeout_s=self.timeout_s),
@@ -117,7 +117,7 @@ class LogCalls(Router):
         )
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Removes what lies below these offsets (-1: everything) and returns the new log start offsets."""
+        """Delete what lies below these offsets (-1: everything) and return the new log start offsets."""
         deadline = self._deadline()
         left = dict(before)
         starts: dict[TopicPartition, int] = {}
@@ -168,7 +168,7 @@ class LogCalls(Router):
 def offsets_request(
     partitions: Iterable[TopicPartition], wanted: Mapping[TopicPartition, int], *, read_committed: bool, timeout_ms: int
 ) -> list_offsets.Request:
-    """Asks one leader for the offsets of these partitions, each at its timestamp."""
+    """Return a request to one leader for the offsets of these partitions, each at its timestamp."""
     return list_offsets.Request(
         replica_id=-1,
         isolation_level=int(read_committed),
@@ -189,7 +189,7 @@ def offsets_request(
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """The partition numbers under their topics, as most requests want them."""
+    """Return the partition numbers by topic, as most requests want them."""
     grouped: dict[str, list[int]] = {}
     for topic, number in partitions:
         grouped.setdefault(topic, []).append(number)

@@ -42,19 +42,19 @@ class ClusterMetadata:
     errors: Mapping[str, ErrorCode]
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """A topic's partitions in order; none if the topic is not there."""
+        """Return a topic's partitions in order; none if the topic is not there."""
         known = self.topics.get(topic)
         return [TopicPartition(topic, number) for number in sorted(known.partitions)] if known else []
 
     def leader(self, partition: TopicPartition) -> int:
-        """The id of the partition's leader, or -1."""
+        """Return the id of the partition's leader, or -1."""
         topic = self.topics.get(partition.topic)
         found = topic.partitions.get(partition.partition) if topic else None
         return found.leader if found and found.leader in self.brokers else -1
 
 
 def read_metadata(response: schema.Response) -> ClusterMetadata:
-    """What a Metadata answer says."""
+    """Return what a Metadata response says."""
     topics, errors = {}, {}
     for topic in response.topics:
         name = topic.name or ""

@@ -17,7 +17,7 @@ class ProduceCalls(Router):
     """Appending, acknowledged by every replica that is in sync."""
 
     def init_producer_id(self) -> tuple[int, int]:
-        """A new producer's id and epoch: with these and sequence numbers a batch that is sent again is written once."""
+        """Return a new producer's id and epoch: with sequence numbers, a batch that is sent again is written once."""
         deadline = self._deadline()
         code = ErrorCode.NONE
         for _ in self._tries(deadline):
@@ -36,7 +36,7 @@ class ProduceCalls(Router):
         raise RefusedByBroker(code, f"The cluster gave out no producer id: the broker answered {code.name}.")
 
     def produce(self, partition: TopicPartition, batch: bytes | bytearray) -> int:
-        """Appends one batch, as `logmark.wire.batches.build` makes it, and returns the offset of its first record.
+        """Append one batch, as `logmark.wire.batches.build` makes it, and return the offset of its first record.
 
         A batch of a producer with an id is sent again until its leader has answered; any other is sent once, and when
         the connection breaks meanwhile the error says that its fate is not known.

@@ -72,7 +72,7 @@ class Security:
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> "Security":
-        """What these properties ask for; refuses what is unknown or incomplete with a sentence."""
+        """Return what these properties ask for; raise BadProperties if they are unknown or incomplete."""
         for name, value in properties.items():
             _check_name(name, str(value))
         protocol = properties.get("security.protocol", "PLAINTEXT").upper()
@@ -91,7 +91,7 @@ class Security:
         return cls(protocol=protocol, mechanism=mechanism, username=username, password=password, tls=tls)
 
     def tls_context(self) -> ssl.SSLContext:
-        """A context that checks the broker's certificate and name unless the properties say otherwise."""
+        """Return a context that checks the broker's certificate and name unless the properties say otherwise."""
         try:
             return _context(with_stores_read(self.tls))
         except ssl.SSLError as error:
@@ -101,7 +101,7 @@ class Security:
 
 
 def _check_name(name: str, value: str) -> None:
-    """Refuses a security property that would have no effect here: whoever sets it counts on its effect."""
+    """Refuse a security property that would have no effect here: its author counts on its effect."""
     if not name.startswith(("security.", "sasl.", "ssl.", "enable.ssl.")) or name in _USED or not value.strip():
         return
     if value.strip().lower() in _ONLY_AS.get(name, ()):
@@ -166,7 +166,7 @@ def _context(tls: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def _set_versions(context: ssl.SSLContext, tls: Mapping[str, str]) -> None:
-    """Allows the versions that ssl.enabled.protocols lists; the highest that ssl.protocol names."""
+    """Allow the versions that ssl.enabled.protocols lists; the highest that ssl.protocol names."""
     listed = [name.strip() for name in tls.get("ssl.enabled.protocols", "").split(",") if name.strip()]
     highest = tls.get("ssl.protocol", "").strip()
     for name in [*listed, *([highest] if highest not in ("", "TLS") else [])]:
@@ -190,7 +190,7 @@ _LIBRDKAFKA_NAMES = {
 
 
 def librdkafka_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """The same security in librdkafka's names, for confluent-kafka."""
+    """Return the same security in librdkafka's names, for confluent-kafka."""
     security = Security.of(properties)
     found = {"security.protocol": security.protocol}
     if security.is_sasl:

@@ -76,7 +76,7 @@ class Router:
         patience_s: float = 6.0,
         read_only: bool = False,
     ) -> None:
-        """Reads the properties; connects at the first call.
+        """Read the properties; connect at the first call.
 
         A call takes at most `timeout_s`; one round over the addresses at most `connect_timeout_s`; rounds in which
         nobody answers go on for `patience_s`, or for the whole call if that broker has answered before: it may be
@@ -107,13 +107,13 @@ class Router:
         self.close()
 
     def close(self) -> None:
-        """Closes every connection; the next call would open them again."""
+        """Close every connection; the next call would open them again."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
 
     def metadata(self, topics: Sequence[str] | None = None) -> ClusterMetadata:
-        """What the cluster says now about these topics, or about all; asking never creates a topic."""
+        """Return what the cluster says now about these topics, or about all; asking never creates a topic."""
         return self._metadata(topics, self._deadline())
 
     def _metadata(self, topics: Sequence[str] | None, deadline: float) -> ClusterMetadata:
@@ -132,7 +132,7 @@ class Router:
         return time.monotonic() + self.timeout_s
 
     def _tries(self, deadline: float) -> Iterator[int]:
-        """Counts tries, with growing pauses in between, until the deadline."""
+        """Count tries, with growing pauses in between, until the deadline."""
         count, pause = 0, _BACKOFF_FIRST_S
         while True:
             yield count
@@ -146,7 +146,7 @@ class Router:
         self, schema: ModuleType, request: Message, answer: type[Answer], *, to: int, deadline: float,
         at_most: int | None = None, is_repeatable: bool = True,
     ) -> Answer:  # fmt: skip
-        """One request to one broker, sent again over a new connection if the old one broke."""
+        """Send one request to one broker, and again over a new connection if the old one broke."""
         self._refuse_if_read_only(schema.KEY)
         failure: BrokerUnreachable | None = None
         give_up_at = deadline
@@ -227,7 +227,7 @@ class Router:
         return connection
 
     def dedicated(self, partition: TopicPartition, *, timeout_s: float) -> Connection:
-        """A connection of its own to the partition's present leader; the caller closes it."""
+        """Return a connection of its own to the partition's present leader; the caller closes it."""
         deadline = time.monotonic() + timeout_s
         failure: Exception | None = None
         for _ in self._tries(deadline):
@@ -246,7 +246,7 @@ class Router:
         raise failure
 
     def _by_leader(self, partitions: Iterable[TopicPartition], deadline: float) -> dict[int, list[TopicPartition]]:
-        """The partitions under their leaders; refuses what does not exist or has no leader."""
+        """Return the partitions by leader; refuse what does not exist or has no leader."""
         grouped, failures = self._located(partitions, deadline)
         for failure in failures.values():
             raise failure
@@ -255,7 +255,7 @@ class Router:
     def _located(
         self, partitions: Iterable[TopicPartition], deadline: float
     ) -> tuple[dict[int, list[TopicPartition]], dict[TopicPartition, RefusedByBroker]]:
-        """The partitions under their leaders, and why the others have none; waits for an election."""
+        """Return the partitions by leader, and why the others have none; wait for an election."""
         wanted = list(partitions)
         failures: dict[TopicPartition, RefusedByBroker] = {}
         missing = self._without_leader(wanted)
@@ -280,12 +280,12 @@ class Router:
         return [one for one in partitions if self._leaders.get(one, -1) not in self._brokers]
 
     def forget_leaders(self, partitions: Iterable[TopicPartition]) -> None:
-        """Asks again who leads these partitions before the next request to them."""
+        """Ask again who leads these partitions before the next request to them."""
         for partition in partitions:
             self._leaders.pop(partition, None)
 
     def _coordinator(self, group: str, deadline: float) -> int:
-        """The id of the broker that keeps this group."""
+        """Return the id of the broker that coordinates this group."""
         known = self._coordinators.get(group)
         if known is not None and known in self._brokers:
             return known
@@ -301,10 +301,10 @@ class Router:
                 return found.node_id
             if not code.is_retriable:
                 break
-        raise NoCoordinator(group, code, group_sentence(group, code))
+        raise NoCoordinator(group, code, describe_group_error(group, code))
 
     def _by_coordinator(self, groups: Sequence[str], deadline: float) -> dict[int, list[str]]:
-        """The groups under their coordinators, found in one request where brokers allow it."""
+        """Return the groups by coordinator, found in one request if brokers allow it."""
         unknown = [group for group in groups if self._coordinators.get(group) not in self._brokers]
         if len(unknown) > 1 and self._highest(find_coordinator, deadline) >= _FIRST_WITH_KEYS:
             request = find_coordinator.Request(key_type=0, coordinator_keys=unknown)
@@ -326,12 +326,12 @@ class Router:
 
 
 def seconds_left(deadline: float) -> float:
-    """What is left until the deadline; never nothing, for a timeout of zero means something else."""
+    """Return the seconds until the deadline; never 0, for a timeout of zero means something else."""
     return max(deadline - time.monotonic(), 0.001)
 
 
 def no_leader(found: ClusterMetadata, partition: TopicPartition) -> RefusedByBroker:
-    """Why this partition has no leader that could be asked."""
+    """Return the error for a partition without a leader that could be asked."""
     code = found.errors.get(partition.topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
         return RefusedByBroker(code, f"You are not allowed to see topic {partition.topic}.")
@@ -362,6 +362,6 @@ _GROUP_REASONS = {
 }
 
 
-def group_sentence(group: str, code: ErrorCode) -> str:
-    """Why nothing was done with a group."""
+def describe_group_error(group: str, code: ErrorCode) -> str:
+    """Return the message for a group with which nothing was done."""
     return f"Group {group}: {_GROUP_REASONS.get(code, f'the broker answered {code.name}')}."

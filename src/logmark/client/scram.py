@@ -26,11 +26,11 @@ class Scram:
         self._server_signature = b""
 
     def first(self) -> bytes:
-        """The opening message: who we are and our nonce."""
+        """Return the opening message: the user and our nonce."""
         return b"n,," + self._first_bare.encode()
 
     def final(self, challenge: bytes) -> bytes:
-        """The proof that answers the broker's salt, nonce and iteration count."""
+        """Return the proof that answers the broker's salt, nonce and iteration count."""
         fields = _fields(challenge)
         if "e" in fields:
             raise AuthenticationFailed(f"The broker refused the credentials: {fields['e']}.")
@@ -52,7 +52,7 @@ class Scram:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def check(self, verdict: bytes) -> None:
-        """Refuses a broker that does not know the password either."""
+        """Refuse a broker that does not know the password either."""
         fields = _fields(verdict)
         if "e" in fields:
             raise AuthenticationFailed(f"The broker refused the credentials: {fields['e']}.")

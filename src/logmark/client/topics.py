@@ -35,13 +35,13 @@ class TopicCalls(Router):
     def create_topic(
         self, name: str, *, partitions: int = -1, replication_factor: int = -1, config: Mapping[str, str] | None = None
     ) -> None:
-        """Creates one topic or says why not."""
+        """Create one topic; raise RefusedByBroker with the reason if that is refused."""
         topic = NewTopic(name=name, partitions=partitions, replication_factor=replication_factor, config=config or {})
         for failure in self.create_topics([topic]).values():
             raise failure
 
     def create_topics(self, topics: Iterable[NewTopic], *, is_dry_run: bool = False) -> dict[str, RefusedByBroker]:
-        """Creates topics, which can be found at once; returns those that were not created, with the reason."""
+        """Create topics, which can be found at once; return those that were not created, with the reason."""
         topics, deadline = list(topics), self._deadline()
         request = create_topics.Request(
             topics=[
@@ -63,7 +63,7 @@ class TopicCalls(Router):
         return refused
 
     def delete_topics(self, names: Sequence[str]) -> dict[str, RefusedByBroker]:
-        """Deletes topics; returns those that were not deleted, with the reason."""
+        """Delete topics; return those that were not deleted, with the reason."""
         deadline = self._deadline()
         request = delete_topics.Request(
             topics=[delete_topics.RequestTopic(name=name) for name in names],
@@ -76,7 +76,7 @@ class TopicCalls(Router):
         return {one.name or "": _refusal(one.name or "", one) for one in answer.responses if one.error_code}
 
     def create_partitions(self, counts: Mapping[str, int]) -> dict[str, RefusedByBroker]:
-        """Raises topics to these numbers of partitions; returns those that were not, with the reason."""
+        """Raise topics to these numbers of partitions; return those that were not, with the reason."""
         deadline = self._deadline()
         request = create_partitions.Request(
             topics=[
@@ -91,7 +91,7 @@ class TopicCalls(Router):
         return refused
 
     def describe_configs(self, topics: Sequence[str]) -> dict[str, list[ConfigEntry]]:
-        """Every setting of these topics, with whether it is a default."""
+        """Return every setting of these topics, with whether it is a default."""
         request = describe_configs.Request(
             resources=[
                 describe_configs.RequestResource(resource_type=TOPIC, resource_name=name, configuration_keys=None)
@@ -117,11 +117,11 @@ class TopicCalls(Router):
         }
 
     def topic_settings(self, topics: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, str | None]]:
-        """These settings of topics, by topic; one that is not there or must not be looked at is left out."""
+        """Return these settings of topics, by topic; leave out those that are missing or not permitted."""
         return self._settings(TOPIC, topics, names, to=ANY)
 
     def broker_settings(self, broker: int, names: Sequence[str]) -> dict[str, str | None]:
-        """These settings of a broker; none if they must not be looked at."""
+        """Return these settings of a broker; none if reading them is not permitted."""
         return self._settings(BROKER, [str(broker)], names, to=broker).get(str(broker), {})
 
     def _settings(
@@ -141,7 +141,7 @@ class TopicCalls(Router):
         }
 
     def alter_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
-        """Sets these settings of a topic, and takes back those whose value is None."""
+        """Set these settings of a topic, and reset those whose value is None."""
         request = incremental_alter_configs.Request(
             resources=[
                 incremental_alter_configs.RequestResource(
@@ -164,7 +164,7 @@ class TopicCalls(Router):
                 raise _refusal(topic, one)
 
     def describe_cluster(self) -> ClusterDescription:
-        """The cluster's id, controller and brokers; of an old broker through its metadata."""
+        """Return the cluster's id, controller and brokers; of an old broker through its metadata."""
         deadline = self._deadline()
         if not self._connection(ANY, deadline).offers(describe_cluster.KEY):
             found = self._metadata([], deadline)
@@ -186,7 +186,7 @@ class TopicCalls(Router):
         )
 
     def _wait_for_partitions(self, counts: Mapping[str, int], deadline: float) -> None:
-        """Waits until these topics have so many partitions, all with leaders, and not beyond the deadline.
+        """Wait until these topics have so many partitions, all with leaders, and not beyond the deadline.
 
         Apache Kafka's controller answers when the change is written, and brokers hear of it a little later: whoever
         went on at once could be told that the topic does not exist.
@@ -201,7 +201,7 @@ class TopicCalls(Router):
                 return
 
     def _at_controller(self, schema: ModuleType, request: Message, answer: type[Answer], deadline: float) -> Answer:
-        """Asks the controller; not twice, for it may have done the work before the connection broke."""
+        """Ask the controller; not twice, for it may have done the work before the connection broke."""
         response: Answer | None = None
         for _ in self._tries(deadline):
             if self._controller not in self._brokers:

@@ -60,9 +60,9 @@ class Closable(Protocol):
 
     is_used: bool
 
-    def let_go(self) -> bool: ...
+    def release_descriptor(self) -> bool: ...
 
-    def sync_and_let_go(self) -> bool: ...
+    def sync_and_release_descriptor(self) -> bool: ...
 
 
 def descriptor_limit() -> int:
@@ -101,7 +101,7 @@ class OpenFiles:
         return len(self._files)
 
     def add(self, file: Closable) -> None:
-        """Notes that a file has a descriptor now."""
+        """Note that a file has a descriptor now."""
         key = id(file)
         with self._guard:
             self._files[key] = weakref.ref(file, lambda _: self._files.pop(key, None))
@@ -109,7 +109,7 @@ class OpenFiles:
                 self._close_one(file)
 
     def remove(self, file: Closable) -> None:
-        """Notes that a file has none any more."""
+        """Note that a file no longer has one."""
         with self._guard:
             self._files.pop(id(file), None)
 
@@ -121,13 +121,13 @@ class OpenFiles:
             file = kept() if kept is not None else None
             if kept is None or file is None:
                 return
-            if file is not newest and not file.is_used and file.let_go():
+            if file is not newest and not file.is_used and file.release_descriptor():
                 return
             file.is_used = False
             self._files[key] = kept
         # All of them wait for a flush. One sync here is better than a write that finds no descriptor.
         for kept in list(self._files.values()):
             file = kept()
-            if file is not None and file is not newest and file.sync_and_let_go():
+            if file is not None and file is not newest and file.sync_and_release_descriptor():
                 self._files.pop(id(file), None)
                 return

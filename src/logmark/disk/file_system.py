@@ -103,7 +103,7 @@ class FileSystem(Protocol):
 
 
 def strongest_sync(platform: str, *, full_sync: int | None) -> Callable[[int], None]:
-    """The call that puts a file's bytes on the medium, the strongest that a platform has.
+    """Return the call that puts a file's bytes on the medium, the strongest that a platform has.
 
     macOS's fsync leaves the bytes in the drive's own cache; only F_FULLFSYNC empties that. Linux's fdatasync
     flushes the drive and writes the file's size too, which is all the metadata that reading back needs.
@@ -127,7 +127,7 @@ def strongest_sync(platform: str, *, full_sync: int | None) -> Callable[[int], N
 
 
 def no_sync(descriptor: int) -> None:
-    """Leaves the bytes to the operating system."""
+    """Leave the bytes to the operating system."""
 
 
 class RealFile:
@@ -171,14 +171,14 @@ class RealFile:
         self._among.add(self)
         return opened
 
-    def let_go(self) -> bool:
-        """Gives the descriptor back until the next use, unless bytes are not synced yet; says whether it did."""
+    def release_descriptor(self) -> bool:
+        """Close the descriptor until the next use, unless bytes are not synced yet; return whether it did."""
         if self._writes != self._synced and self._sync is not no_sync:
             return False
         self._descriptor = None
         return True
 
-    def sync_and_let_go(self) -> bool:
+    def sync_and_release_descriptor(self) -> bool:
         """Sync unsynced bytes and give the descriptor back; `sync` raises an error of this the next time."""
         if self._descriptor is not None:
             try:
@@ -230,7 +230,7 @@ class RealFile:
         self._synced = writes
 
     def is_in_place(self) -> bool:
-        """Whether the path still leads to this file: neither it nor a folder above was removed or replaced."""
+        """Return whether the path still leads to this file: neither it nor a folder above was removed or replaced."""
         if self._descriptor is None:
             return True
         if self._identity is None:
@@ -258,7 +258,7 @@ _locked_here: set[str] = set()
 
 
 def is_locked_here(path: str) -> bool:
-    """Whether this process holds the lock on a file; to open and close that file would drop it."""
+    """Return whether this process holds the lock on a file; to open and close that file would drop it."""
     return os.path.realpath(path) in _locked_here
 
 
@@ -447,7 +447,7 @@ class RealFileSystem:
         return found.f_bavail * found.f_frsize
 
     def lock(self, path: str) -> RealLock | None:
-        """The lock on a file, or None when another holds it."""
+        """Return the lock on a file, or None if another holds it."""
         real = os.path.realpath(path)
         # Checked before the file is opened: closing any descriptor of it would drop this process's own lock.
         if real in _locked_here:

@@ -47,7 +47,7 @@ class ReadOnlyFileSystem(RealFileSystem):
         return RealFile(path, descriptor, no_sync)
 
     def lock(self, path: str) -> SharedLock | None:  # type: ignore[override]
-        """The right to read while no broker runs; a directory without the file has no broker."""
+        """Return a lock for reading while no broker runs; a directory without the file has no broker."""
         if is_locked_here(path):
             return None
         folder_path = os.path.dirname(os.path.realpath(path))

@@ -183,7 +183,7 @@ class Appender:
             segment = self._segments.active
             if segment is None or self._must_roll(segment, batch, last, now_ms):
                 segment = self._begin_segment()
-            batches.place(batch, base)
+            batches.assign_offset(batch, base)
             position = segment.size
             if aborts is None:
                 segment.append(batch.data, size, last, batch.max_timestamp)

@@ -38,7 +38,7 @@ PRODUCER_ID_BLOCK = 1000
 
 
 def check_name(name: str) -> None:
-    """Refuses a topic name that Kafka would refuse, with the reason."""
+    """Refuse a topic name that Kafka would refuse, with the reason."""
     if not name:
         problem = "the empty string is not allowed"
     elif name in (".", ".."):
@@ -53,17 +53,17 @@ def check_name(name: str) -> None:
 
 
 def text_of_id(topic_id: bytes) -> str:
-    """A topic id as Kafka writes it: URL-safe base64 without padding."""
+    """Return a topic id as Kafka writes it: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
 
 
 def id_of_text(text: str) -> bytes:
-    """The sixteen bytes behind a topic id's text."""
+    """Return the sixteen bytes of a topic id."""
     return base64.urlsafe_b64decode(text + "==")
 
 
 def new_id() -> bytes:
-    """A random id that Kafka could have drawn: its text never starts with a dash."""
+    """Draw a random id that Kafka could have drawn: its text never starts with a dash."""
     while True:
         drawn = secrets.token_bytes(16)
         if not text_of_id(drawn).startswith("-"):
@@ -86,7 +86,7 @@ class Entry:
 
 
 def _entry(row: dict[str, Any]) -> Entry:
-    """A topic as the file has it; whatever could not have been entered is refused."""
+    """Return the topic in a line of the file; refuse what could not have been entered."""
     partitions, overrides = row["partitions"], row["overrides"]
     check_name(row["name"])
     try:
@@ -111,7 +111,7 @@ class Catalog:
     """Every topic and the next free producer id, in memory; a copy of it is the draft of a change."""
 
     def __init__(self, content: bytes | None, *, path: str = FILE_NAME, cluster_id: str | None = None) -> None:
-        """Reads the file's content (None when there is none yet).
+        """Read the file's content (None if there is none yet).
 
         A catalogue belongs to one cluster: that of another is refused, and a new one takes the `cluster_id` given.
         """
@@ -185,20 +185,20 @@ class Catalog:
         return self._next_producer_id
 
     def entries(self) -> list[Entry]:
-        """Every topic that is not being deleted."""
+        """Return every topic that is not being deleted."""
         return [entry for entry in self._entries.values() if not entry.is_deleting]
 
     def deleting(self) -> list[Entry]:
-        """Topics whose folders are still to be removed."""
+        """Return the topics whose folders are still to be removed."""
         return [entry for entry in self._entries.values() if entry.is_deleting]
 
     def get(self, name: str) -> Entry | None:
-        """The live topic of that name."""
+        """Return the live topic of that name."""
         entry = self._entries.get(name)
         return None if entry is None or entry.is_deleting else entry
 
     def check_new_name(self, name: str) -> None:
-        """Refuses a name that no new topic can have."""
+        """Refuse a name that no new topic can have."""
         check_name(name)
         if name in self._entries:
             raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
@@ -207,7 +207,7 @@ class Catalog:
             raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 
     def check_new(self, name: str, partitions: int, overrides: Mapping[str, str]) -> None:
-        """Refuses what could not become a topic; changes nothing."""
+        """Refuse what could not become a topic; change nothing."""
         self.check_new_name(name)
         check_partition_count(partitions)
         TopicSettings(overrides)
@@ -284,7 +284,7 @@ def _metric_name(topic: str) -> str:
 
 
 def _row(entry: Entry) -> dict[str, Any]:
-    """A topic as the file has it."""
+    """Return the line of the file for a topic."""
     return {
         "name": entry.name,
         "id": text_of_id(entry.id),

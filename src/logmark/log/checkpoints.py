@@ -44,13 +44,13 @@ ListedSegments = Mapping[TopicPartition, Mapping[int, ListedSegment]]
 
 
 def write_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """The text of an offset checkpoint."""
+    """Return the text of an offset checkpoint."""
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
     return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
 
 
 def read_offsets(data: bytes) -> dict[TopicPartition, int]:
-    """The offsets in a checkpoint's text; an empty file holds none."""
+    """Return the offsets in a checkpoint's text; an empty file holds none."""
     offsets = {}
     for line in _entries(data):
         topic, partition, offset = _split(line, 3)
@@ -118,24 +118,24 @@ def checksum_head(data: bytes) -> int:
 
 
 def write_epochs(epochs: list[tuple[int, int]]) -> bytes:
-    """The text of a leader-epoch checkpoint."""
+    """Return the text of a leader-epoch checkpoint."""
     lines = [f"{leader_epoch} {start_offset}" for leader_epoch, start_offset in epochs]
     return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
 
 
 def read_epochs(data: bytes) -> list[tuple[int, int]]:
-    """The leader epochs in a checkpoint's text, each with its first offset."""
+    """Return the leader epochs in a checkpoint's text, each with its first offset."""
     pairs = (_split(line, 2) for line in _entries(data))
     return [(_number(leader_epoch), _number(start_offset)) for leader_epoch, start_offset in pairs]
 
 
 def write_partition_metadata(topic_id: bytes) -> bytes:
-    """The text of partition.metadata, which has no newline at its end."""
+    """Return the text of partition.metadata, which has no newline at its end."""
     return f"version: 0\ntopic_id: {id_text(topic_id)}".encode()
 
 
 def read_partition_metadata(data: bytes) -> bytes:
-    """The topic id in a partition.metadata."""
+    """Return the topic id in a partition.metadata."""
     lines = dict(line.split(": ", 1) for line in data.decode("utf-8", "replace").splitlines() if ": " in line)
     if lines.get("version") != "0" or "topic_id" not in lines:
         raise Malformed("partition.metadata has no topic id of version 0")
@@ -143,12 +143,12 @@ def read_partition_metadata(data: bytes) -> bytes:
 
 
 def id_text(value: bytes) -> str:
-    """Kafka's text of a 16-byte id: URL-safe base64 without padding."""
+    """Return Kafka's text of a 16-byte id: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
 
 
 def id_bytes(text: str) -> bytes:
-    """The 16 bytes of an id's text."""
+    """Return the 16 bytes of an id's text."""
     try:
         value = base64.urlsafe_b64decode(text.strip() + "==")
     except ValueError:

@@ -41,19 +41,19 @@ class Due(NamedTuple):
     is_overdue: bool
 
     def must_run(self, dirty_ratio_min: float) -> bool:
-        """Whether it is dirty enough, or waited too long."""
+        """Return whether the log is dirty enough, or has waited too long."""
         return self.dirty_ratio > dirty_ratio_min or (self.is_overdue and self.dirty_bytes > 0)
 
 
 def first_dirty_offset(cleaned_to: int | None, *, log_start_offset: int, log_end_offset: int) -> int:
-    """Where the dirty part begins; a checkpoint that lies outside the log says nothing."""
+    """Return where the dirty part begins; ignore a checkpoint that lies outside the log."""
     if cleaned_to is None or not log_start_offset <= cleaned_to <= log_end_offset:
         return log_start_offset
     return cleaned_to
 
 
 def due(pieces: Sequence[Piece], *, first_dirty_offset: int, last_stable_offset: int, lag: Lag, now_ms: int) -> Due:
-    """What is dirty in a log of inactive segments and, at the end, the active one."""
+    """Return what is dirty in a log of inactive segments and, at the end, the active one."""
     active = pieces[-1]
     dirty = _inactive_from(pieces, first_dirty_offset)
     limits = [last_stable_offset, active.base_offset]
@@ -76,7 +76,7 @@ def due(pieces: Sequence[Piece], *, first_dirty_offset: int, last_stable_offset:
 
 
 def _inactive_from(pieces: Sequence[Piece], offset: int) -> Sequence[Piece]:
-    """The inactive segment that would hold an offset, and those behind it."""
+    """Return the inactive segment that would hold an offset, and those behind it."""
     if offset >= pieces[-1].base_offset:
         return []
     first = bisect_right(pieces, offset, key=lambda piece: piece.base_offset) - 1
@@ -95,7 +95,7 @@ class Source(NamedTuple):
 def groups(
     sources: Sequence[Source], *, segment_bytes: int, index_bytes_max: int, end_offset: int
 ) -> Iterator[list[Source]]:
-    """The segments that become one, so that cleaned segments do not get ever smaller."""
+    """Return the segments that become one, so that cleaned segments do not get ever smaller."""
     ends = [*(source.base_offset for source in sources[1:]), end_offset]
     group: list[Source] = []
     for source, end in zip(sources, ends, strict=False):
@@ -136,7 +136,7 @@ class TransactionsPassed:
         self.needed: list[Aborted] = []
 
     def decide_retention(self, header: BatchHeader, marker: Marker | None) -> BatchRetention:
-        """Judges the next batch; `marker` is what a control batch says, or None when it is empty or of another kind."""
+        """Decide on the next batch; `marker` is that of a control batch, None if it is empty or of another kind."""
         while self._ahead and self._ahead[-1].first_offset <= header.last_offset:
             entry = self._ahead.pop()
             # A pass that begins in the middle never meets the markers before it, so theirs are not open here.
@@ -167,6 +167,6 @@ class TransactionsPassed:
         return BatchRetention()
 
     def take_needed(self) -> list[Aborted]:
-        """The aborted transactions whose markers were passed since the last call and which readers still ask for."""
+        """Return the aborted transactions passed since the last call that readers still ask for."""
         needed, self.needed = self.needed, []
         return needed

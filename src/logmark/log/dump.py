@@ -49,7 +49,7 @@ class Dump:
         self._from_offset = from_offset
 
     def of(self, path: str) -> Iterator[Item]:
-        """The items of a path; a sentence when it is nothing of a log."""
+        """Yield the items of a path; raise UserError if it is no part of a log."""
         if not self._files.exists(path):
             raise UserError(f"{path} does not exist. Name a file of a log, a partition's folder or a data directory.",
                             exit_code=2)  # fmt: skip
@@ -332,7 +332,7 @@ class Dump:
             yield from self._log(path, self._first_offset(path), {"path": path, "topic": None, "partition": None})
 
     def _first_offset(self, path: str) -> int:
-        """Where a segment begins that somebody has renamed."""
+        """Return the base offset of a segment that somebody has renamed."""
         file = self._files.open(path)
         try:
             return max(read_header(file.pread(HEADER_BYTES, 0)).base_offset, 0)

@@ -47,30 +47,30 @@ class AbortedEntry(NamedTuple):
 
 
 def unpadded(data: bytes, entry: struct.Struct) -> bytes:
-    """An index without the zeros at its end that a running Kafka reserves."""
+    """Return an index without the zeros at its end that a running Kafka reserves."""
     used = len(data.rstrip(b"\x00"))
     return data[: -(-used // entry.size) * entry.size]
 
 
 def offset_entries(data: bytes, base_offset: int) -> Iterator[tuple[int, int]]:
-    """Last offset and position, one for every whole entry of an offset index."""
+    """Return last offset and position for every whole entry of an offset index."""
     for relative, position in OFFSET_ENTRY.iter_unpack(_whole(data, OFFSET_ENTRY)):
         yield base_offset + relative, position
 
 
 def time_entries(data: bytes, base_offset: int) -> Iterator[tuple[int, int]]:
-    """Timestamp and last offset, one for every whole entry of a time index."""
+    """Return timestamp and last offset for every whole entry of a time index."""
     for timestamp, relative in TIME_ENTRY.iter_unpack(_whole(data, TIME_ENTRY)):
         yield timestamp, base_offset + relative
 
 
 def aborted_entries(data: bytes) -> Iterator[AbortedEntry]:
-    """Every whole entry of a transaction index."""
+    """Return every whole entry of a transaction index."""
     return map(AbortedEntry._make, ABORTED_ENTRY.iter_unpack(_whole(data, ABORTED_ENTRY)))
 
 
 def producer_entries(data: bytes) -> list[ProducerEntry]:
-    """Every producer of a snapshot; refuses one whose checksum, version or count is wrong."""
+    """Return every producer of a snapshot; refuse one whose checksum, version or count is wrong."""
     if len(data) < SNAPSHOT_HEADER.size:
         raise Malformed(f"{len(data)} bytes are no producer snapshot")
     version, crc, count = SNAPSHOT_HEADER.unpack_from(data)

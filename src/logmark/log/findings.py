@@ -49,7 +49,7 @@ class Finding:
 
 
 def of_damage(path: str, damage: Damage) -> Finding:
-    """The finding for a place in a segment."""
+    """Return the finding for damage in a segment."""
     if damage.right_head is not None:
         kind = FindingKind.HEAD
         meaning = "The batch is whole but for its head; it is not served. A repair loses nothing."

@@ -19,7 +19,7 @@ class OffsetIndex:
     ENTRY_BYTES = OFFSET_ENTRY.size
 
     def __init__(self, base_offset: int, data: bytes | None = None) -> None:
-        """An index with the bytes of its file; without them, one that was never written."""
+        """Take the bytes of the index file; without them, the index was never written."""
         self.base_offset = base_offset
         self.data = bytearray(data or b"")
         self.bytes_on_disk = -1 if data is None else len(data)
@@ -32,11 +32,11 @@ class OffsetIndex:
         return self.base_offset + relative, position
 
     def append(self, last_offset: int, position: int) -> None:
-        """Adds the entry of a batch behind all others."""
+        """Add the entry of a batch behind all others."""
         self.data += OFFSET_ENTRY.pack(last_offset - self.base_offset, position)
 
     def at_or_before(self, offset: int) -> tuple[int, int] | None:
-        """The last entry whose offset is not above the given one."""
+        """Return the last entry whose offset is not above the given one."""
         relative = offset - self.base_offset
         data, unpack, low, high = self.data, OFFSET_ENTRY.unpack_from, 0, len(self)
         while low < high:
@@ -48,7 +48,7 @@ class OffsetIndex:
         return self[low - 1] if low else None
 
     def at_or_behind(self, position: int) -> tuple[int, int] | None:
-        """The first entry whose position is not before the given one."""
+        """Return the first entry whose position is not before the given one."""
         return next(self.from_position(position), None)
 
     def from_position(self, position: int) -> Iterator[tuple[int, int]]:
@@ -56,7 +56,7 @@ class OffsetIndex:
         return map(self.__getitem__, range(self._first_behind(position), len(self)))
 
     def before(self, position: int) -> tuple[int, int] | None:
-        """The last entry whose position is before the given one."""
+        """Return the last entry whose position is before the given one."""
         at = self._first_behind(position)
         return self[at - 1] if at else None
 
@@ -82,7 +82,7 @@ class TimeIndex:
     ENTRY_BYTES = TIME_ENTRY.size
 
     def __init__(self, base_offset: int, data: bytes | None = None) -> None:
-        """An index with the bytes of its file; without them, one that was never written."""
+        """Take the bytes of the index file; without them, the index was never written."""
         self.base_offset = base_offset
         self.data = bytearray(data or b"")
         self.bytes_on_disk = -1 if data is None else len(data)
@@ -96,18 +96,18 @@ class TimeIndex:
         return timestamp, self.base_offset + relative
 
     def append_if_later(self, timestamp: int, last_offset: int) -> None:
-        """Adds an entry when it says more than the last one."""
+        """Add an entry if it says more than the last one."""
         if timestamp > self.last_timestamp:
             self.data += TIME_ENTRY.pack(timestamp, last_offset - self.base_offset)
             self.last_timestamp = timestamp
 
     def at_or_before(self, timestamp: int) -> tuple[int, int] | None:
-        """The last entry whose timestamp is not above the given one."""
+        """Return the last entry whose timestamp is not above the given one."""
         count = self.count_up_to(timestamp)
         return self[count - 1] if count else None
 
     def count_up_to(self, timestamp: int) -> int:
-        """How many entries have a timestamp that is not above the given one."""
+        """Return how many entries have a timestamp that is not above the given one."""
         data, unpack, low, high = self.data, TIME_ENTRY.unpack_from, 0, len(self)
         while low < high:
             middle = (low + high) // 2

@@ -20,7 +20,7 @@ class IndexCheck:
         self._advance()
 
     def meet(self, place: int, value: int) -> None:
-        """A batch goes by; an entry of this place must have this value, and one of an earlier place has no batch."""
+        """Check the entries up to a batch: one at its position must have its value, an earlier one has no batch."""
         while self.due <= place:
             assert self._entry is not None
             if self.due != place or self._entry[1 - self._by] != value:
@@ -28,12 +28,12 @@ class IndexCheck:
             self._advance()
 
     def skip(self, until: int) -> None:
-        """Damage goes by: nobody can say of its entries whether they are right."""
+        """Skip the entries of damage: nothing says whether they are right."""
         while self.due < until:
             self._advance()
 
     def finish(self) -> None:
-        """No more batches: what is left points nowhere."""
+        """Report the entries that are left: no batch follows, so they point nowhere."""
         while self._entry is not None:
             self._blame()
             self._advance()

@@ -20,11 +20,11 @@ class Epochs:
         self.entries = [(LEADER_EPOCH, start_offset)]
 
     def encode(self) -> bytes:
-        """The bytes of the leader-epoch checkpoint."""
+        """Return the bytes of the leader-epoch checkpoint."""
         return checkpoints.write_epochs(self.entries)
 
     def begin_at(self, log_start_offset: int) -> bool:
-        """Forgets what lies below the log start, and says whether that changed anything."""
+        """Forget what lies below the log start, and return whether that changed anything."""
         start_offset = self.entries[0][1]
         if log_start_offset <= start_offset:
             return False
@@ -32,7 +32,7 @@ class Epochs:
         return True
 
     def end_offset(self, leader_epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The epoch asked for and its end, or -1 and -1 when it is not known here."""
+        """Return the epoch asked for and its end, or -1 and -1 if it is not known here."""
         if leader_epoch < -1:
             # Kafka's answer to what came before the first epoch: it ended where that one began.
             return leader_epoch, self.entries[0][1]

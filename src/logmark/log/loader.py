@@ -87,7 +87,7 @@ class Loader:
     missing_snapshots: dict[int, bytes] = field(default_factory=dict)
 
     def load(self) -> Loaded:
-        """Opens the folder and leaves it as a stop would have left it."""
+        """Open the folder and leave it as a stop would have left it."""
         names = self._sweep()
         present = set(names)
         self._remove_stray_aborts(present)
@@ -167,7 +167,7 @@ class Loader:
         )
 
     def _find_holes(self) -> None:
-        """Expects no gaps but in segments that may have been cleaned: all of a cleaned log but the active one."""
+        """Find gaps, except in segments that may have been cleaned: all of a cleaned log but the active one."""
         if self.cleaned_to is not None:
             for segment in self.segments:
                 is_active = segment is self.segments[-1] and segment.base_offset >= self.cleaned_to
@@ -250,7 +250,7 @@ class Loader:
         return end
 
     def _unbelievable_aborts(self) -> str | None:
-        """What is wrong with the segments' transaction indexes."""
+        """Return what is wrong with the segments' transaction indexes."""
         checksums = {}
         for segment, following in zip(self.segments, [*self.segments[1:], None], strict=True):
             if segment.has_aborted:
@@ -269,7 +269,7 @@ class Loader:
         return None
 
     def _end_of_log(self) -> int | None:
-        """The offset behind the last batch, or None when that is not sound."""
+        """Return the offset behind the last batch, or None if that is not sound."""
         last = self.segments[-1]
         end = last.base_offset
         begin = last.lookup.nearest(2**63 - 1, last.size)
@@ -288,7 +288,7 @@ class Loader:
         return end
 
     def _check_from(self, offset: int) -> int:
-        """Checks every batch from the segment that holds an offset to the end, and returns the log end."""
+        """Check every batch from the segment that holds an offset to the end, and return the log end."""
         first = max((at for at, segment in enumerate(self.segments) if segment.base_offset <= offset), default=0)
         if first and self.segments[first].base_offset == offset:
             # The crash came while the segment before was being closed, and may have taken its indexes.
@@ -312,7 +312,7 @@ class Loader:
         return expected
 
     def _is_gap(self, at: int, expected: int) -> bool:
-        """Whether offsets are missing before a segment that must be there."""
+        """Return whether offsets are missing before a segment that must be there."""
         if not at or expected >= self.segments[at].base_offset:
             return False
         return self.segments[at - 1].is_dense and not self._ends_in_damage(at - 1)
@@ -330,7 +330,7 @@ class Loader:
         logger.warning("%s", damage)
 
     def _check(self, at: int, segment: Segment) -> int:
-        """Walks a segment, rebuilds its indexes and returns the offset behind its last sound batch."""
+        """Walk a segment, rebuild its indexes and return the offset behind its last sound batch."""
         segment.begin_indexes()
         segment.skips.clear()
         self.aborted = AbortedTransactions()
@@ -360,7 +360,7 @@ class Loader:
         return expected
 
     def _check_chunk(self, segment: Segment, position: int, expected: int) -> tuple[int, int, str | None]:
-        """Checks what one read holds: sound bytes, the next offset, and what is wrong there, if anything."""
+        """Check what one read holds; return sound bytes, the next offset, and what is wrong there, if anything."""
         data = segment.read(position, min(READ_BYTES, segment.size - position))
         sound, following, problem, places = segment.index_batches(data, position, expected)
         if not sound and problem is None:
@@ -378,7 +378,7 @@ class Loader:
         return sound, following, problem
 
     def _is_unproved(self, offset: int) -> bool:
-        """Whether nothing says that a batch at an offset was ever durable; after a clean stop all of them were."""
+        """Return whether nothing says that a batch at an offset was durable; after a clean stop all of them were."""
         return not self.is_clean and offset >= self.durable_end
 
     def _set_aside(self, segment: Segment, position: int, problem: str) -> None:
@@ -432,7 +432,7 @@ class Loader:
                 self.snapshots.remove(segment.base_offset)
 
     def _make_durable(self) -> None:
-        """What the check has found and rebuilt may still be in memory only: nothing is shown before it is on disk."""
+        """Sync what the check has found and rebuilt, before readers see it: it may be in memory only."""
         if not self.checked:
             return
         for segment in self.checked:
@@ -451,7 +451,7 @@ class Loader:
     # Producers
 
     def _begin_producers(self, offset: int) -> None:
-        """The producers as they were at an offset: the newest whole snapshot up to there, and what came after it."""
+        """Load the producers as they were at an offset: the newest whole snapshot up to there, and what came after."""
         began = self.segments[0].base_offset
         for candidate in sorted(self.snapshots, reverse=True):
             if candidate > offset:
@@ -466,7 +466,7 @@ class Loader:
         self._replay(began, offset)
 
     def _finish_producers(self, log_end_offset: int) -> None:
-        """Knows the producers at the log's end, and leaves no snapshot that says something else."""
+        """Set the producers at the log's end, and remove every snapshot that says something else."""
         for candidate in [offset for offset in self.snapshots if offset > log_end_offset]:
             logger.warning(
                 "%s/%s is not used: it is of a later offset than the log's end",
@@ -484,7 +484,7 @@ class Loader:
         self.snapshots.remove(offset)
 
     def _replay(self, offset: int, end: int) -> None:
-        """Remembers the batches between two offsets."""
+        """Remember the batches between two offsets."""
         if offset >= end:
             return
         for segment, following in zip(self.segments, [*self.segments[1:], None], strict=True):
@@ -508,7 +508,7 @@ class Loader:
             self._replay_from(producers, segment, end)
 
     def _remember(self, producers: Producers, header: BatchHeader, data: batches.Buffer, at: int) -> Aborted | None:
-        """Remembers a batch, which lies in `data` if it is a marker, and returns the transaction that it aborts."""
+        """Remember a batch, which lies in `data` if it is a marker, and return the transaction that it aborts."""
         if not header.is_control:
             producers.record(header, last_offset=header.last_offset, seen_ms=self.now_ms)
             return None
@@ -528,7 +528,7 @@ class Loader:
         return Aborted(ended.producer_id, ended.first_offset, ended.last_offset, stable) if ended.is_aborted else None
 
     def tail_producers(self, segments: Sequence[Segment]) -> Producers:
-        """The producers of the last batches of a log, with all that a producer may send again."""
+        """Return the producers of the last batches of a log, with all that a producer may send again."""
         producers, wanted = Producers(), []
         left = TAIL_BYTES
         for segment in reversed(segments):

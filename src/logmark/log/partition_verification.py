@@ -80,7 +80,7 @@ class PartitionVerification:
         self._max_timestamp = -1
 
     def run(self) -> PartitionFindings:
-        """Goes through the whole folder."""
+        """Verify the whole folder."""
         self._names = self._files.listdir(self._path)
         self._epochs = self._read_epochs()
         if self._is_synced:
@@ -102,7 +102,7 @@ class PartitionVerification:
     # Segments
 
     def _check_start(self, bases: Sequence[int]) -> None:
-        """The first segment holds the log start, or begins below it."""
+        """Check that the first segment holds the log start, or begins below it."""
         if not bases or self._start is None or bases[0] <= self._start:
             return
         # A repair writes the epochs again from the log: then the log starts where its records do.
@@ -163,7 +163,7 @@ class PartitionVerification:
             self._check_aborts(found, base, following)
 
     def _is_kept(self, following: int | None) -> bool:
-        """Whether a recovery from a WAL keeps what lies beside a segment: what was not flushed it makes again."""
+        """Return whether a recovery from a WAL keeps what lies beside a segment: it rebuilds what was not flushed."""
         return self._flushed_to is None or (following is not None and following < self._flushed_to)
 
     def _take(self, name: str, found: SegmentFindings, damage: Damage, *, is_last: bool) -> None:
@@ -194,7 +194,7 @@ class PartitionVerification:
         self._gaps.append((found, Damage(size, 0, expected, following, problem)))
 
     def _judge_gaps(self) -> None:
-        """Missing offsets are a loss, unless Kafka's batches show that it compacted the log once and forgot that."""
+        """Report missing offsets as lost, unless Kafka's batches show that it compacted the log once."""
         for found, gap in self._gaps:
             path = file_name(found.base_offset, LOG)
             if self._is_compacted and self._cleaned_to is None and not self._is_ours:
@@ -402,7 +402,7 @@ class PartitionVerification:
                         "again from the log.")  # fmt: skip
 
     def _problem_of_aborts(self, data: bytes, base: int, following: int | None, *, can_miss: bool) -> str | None:
-        """What is wrong with a transaction index by itself, and with the markers that it names."""
+        """Return what is wrong with a transaction index by itself, and with the markers that it names."""
         if len(data) % file_formats.ABORTED_ENTRY.size:
             return "half an entry"
         before = base - 1
@@ -439,7 +439,7 @@ class PartitionVerification:
         return IndexCheck(file_formats.time_entries(data, base), by=1)
 
     def _used(self, name: str) -> tuple[bytes, int]:
-        """An index up to the zeros that a running Kafka reserves, 20 MB for each partition, and its size."""
+        """Return an index up to the zeros that a running Kafka reserves (20 MB for each partition), and its size."""
         file = self._files.open(f"{self._path}/{name}")
         try:
             size, data = file.size(), b""

@@ -29,7 +29,7 @@ class Prefetch:
             thread.start()
 
     def stop(self) -> None:
-        """Returns when nothing is read any more."""
+        """Stop, and return when nothing is read any more."""
         with self._guard:
             self._folders = iter(())
         for thread in self._threads:

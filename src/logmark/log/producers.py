@@ -51,7 +51,7 @@ class Written(NamedTuple):
 
 
 def last_sequence(base_sequence: int, last_offset_delta: int) -> int:
-    """The sequence of a batch's last record: after 2**31 - 1 comes 0."""
+    """Return the sequence of a batch's last record: after 2**31 - 1 comes 0."""
     if base_sequence < 0:
         return NO_SEQUENCE
     return (base_sequence + last_offset_delta) & SEQUENCE_MAX
@@ -104,11 +104,11 @@ class Producers:
         return iter(self._known.items())
 
     def get(self, producer_id: int) -> Producer | None:
-        """What is known of a producer."""
+        """Return what is known of a producer."""
         return self._known.get(producer_id)
 
     def check(self, batch: SequencedBatch, *, from_client: bool) -> Written | None:
-        """The same batch as it was written before, or None when the batch is next in line; refuses any other."""
+        """Return the same batch as it was written before, or None if the batch is next in line; refuse any other."""
         producer = self._known.get(batch.producer_id)
         if producer is None:
             return None
@@ -152,7 +152,7 @@ class Producers:
             )
 
     def record(self, batch: SequencedBatch, *, last_offset: int, seen_ms: int) -> None:
-        """Remembers a batch that was written; the loader uses it too, so it checks nothing."""
+        """Remember a batch that was written; the loader uses it too, so it checks nothing."""
         producer = self._known.get(batch.producer_id)
         if producer is None:
             producer = self._known[batch.producer_id] = Producer(batch.producer_epoch, seen_ms)
@@ -171,7 +171,7 @@ class Producers:
             self.undecided.begin(last_offset - delta, batch.producer_id)
 
     def check_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, is_bumped: bool) -> None:
-        """Refuses the marker of an old producer epoch or of an old coordinator.
+        """Refuse the marker of an old producer epoch or of an old coordinator.
 
         With `is_bumped` the marker has the epoch after its transaction's (KIP-890), so one with the known epoch is
         late, unless no transaction is open: then it was written before and is sent again.
@@ -196,7 +196,7 @@ class Producers:
     def record_marker(
         self, producer_id: int, producer_epoch: int, marker: Marker, *, offset: int, timestamp: int, seen_ms: int
     ) -> Ended | None:
-        """Remembers a marker that was written, and returns the transaction that it ended, if there was one."""
+        """Remember a marker that was written, and return the transaction that it ended, if there was one."""
         producer = self._known.get(producer_id)
         if producer is None:
             producer = self._known[producer_id] = Producer(producer_epoch, seen_ms)
@@ -210,7 +210,7 @@ class Producers:
         return None if first_offset < 0 else Ended(producer_id, first_offset, offset, not marker.is_commit)
 
     def remember_more(self, replayed: "Producers") -> None:
-        """Takes the batches before the last from a replay of the log's tail: a snapshot holds only the last one.
+        """Take the batches before the last from a replay of the log's tail: a snapshot holds only the last one.
 
         Without this, a producer whose five batches in flight were all written would be refused when it sends them
         again after a restart.
@@ -224,7 +224,7 @@ class Producers:
                 producer.batches = other.batches
 
     def expire(self, *, now_ms: int, expiration_ms: int) -> int:
-        """Forgets the producers without an open transaction that were not heard of for that long; says how many."""
+        """Forget the producers without an open transaction that were silent for that long; return how many."""
         # Told by the broker's clock and not by the records' timestamps as in Kafka: a producer of back-dated records
         # would otherwise lose its protection against duplicates while it writes.
         expired = [
@@ -237,7 +237,7 @@ class Producers:
         return len(expired)
 
     def encode(self) -> bytes:
-        """The bytes of a producer snapshot."""
+        """Return the bytes of a producer snapshot."""
         entries = bytearray()
         for producer_id, producer in self:
             last = producer.last or Written(NO_SEQUENCE, NO_SEQUENCE, -1, 0, -1)

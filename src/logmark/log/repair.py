@@ -48,7 +48,7 @@ def check_recovered(path: str, *, has_wal: bool) -> None:
 
 
 def empty_batch(first_offset: int, next_offset: int, *, leader_epoch: int) -> bytes:
-    """A batch without records, which takes the place of the offsets from one up to, excluding, another."""
+    """Return a batch without records that covers the offsets from one up to, excluding, another."""
     batch = bytearray(HEADER_BYTES)
     delta = next_offset - first_offset - 1
     fields = (0, delta, -1, -1, -1, -1, -1, 0)
@@ -94,7 +94,7 @@ class Repair:
             self._add(f"set {name} aside", self._set_aside, name)
 
     def apply(self, told: Callable[[int], None] = lambda size: None) -> None:
-        """Does every step; `told` is called with the bytes that were written."""
+        """Run every step; `told` is called with the number of bytes written."""
         self._told = told
         if self.steps:
             # Before anything changes: the list is of the segments as they were.
@@ -185,7 +185,7 @@ class Repair:
     def _pieces(
         self, found: PartitionFindings, segment: SegmentFindings, source: File, stem: str
     ) -> Iterator[bytes]:  # fmt: skip
-        """The segment without what is damaged, in chunks."""
+        """Yield the segment without what is damaged, in chunks."""
         position = 0
         for place in _places(segment):
             yield from _copied(source, position, place.position)
@@ -202,7 +202,7 @@ class Repair:
         yield from _copied(source, position, segment.size_bytes)
 
     def _keep(self, source: File, place: Damage, path: str) -> None:
-        """Keeps the bytes of a damaged place."""
+        """Keep the bytes of a damaged range."""
         path = self._free_name(path)
         kept = self._files.open(path, create=True)
         try:
@@ -258,7 +258,7 @@ class Repair:
         self._files.write_atomically(path, checkpoints.write_partition_metadata(topic_id))
 
     def _have_checked(self, found: PartitionFindings) -> None:
-        """Leaves neither a mark of a clean stop nor a recovery point: then every batch is read again."""
+        """Remove the mark of a clean stop and the recovery point: the next start reads every batch again."""
         path = self._path(checkpoints.RECOVERY_POINTS)
         topic, _, index = found.folder.rpartition("-")
         with suppress(FileNotFoundError, Malformed):
@@ -271,7 +271,7 @@ class Repair:
 
 
 def _places(segment: SegmentFindings) -> list[Damage]:
-    """What a new segment file has to leave out or put right, in order."""
+    """Return what a new segment file has to leave out or put right, in order."""
     places = [*segment.damage, *([] if segment.gap is None else [segment.gap])]
     if places and segment.torn is not None:
         places.append(segment.torn)
@@ -288,7 +288,7 @@ def _copied(source: File, start: int, end: int) -> Iterator[bytes]:
 
 
 def _indexes(file: File, size: int, base_offset: int) -> tuple[bytearray, bytearray]:
-    """Both indexes of a segment file, every batch of which is checked again on the way."""
+    """Return both indexes of a segment file, and check every batch again on the way."""
     offsets, times = bytearray(), TimeIndex(base_offset)
     state = array("q", (0, -1, base_offset, -1, -1))
 

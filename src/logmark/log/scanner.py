@@ -26,7 +26,7 @@ HEAD_BYTES = BATCH_HEAD.size
 
 
 def head_of(header: BatchHeader) -> bytes:
-    """The bytes of a header that no checksum covers, and the checksum."""
+    """Return the bytes of a header that no checksum covers, and the checksum."""
     return BATCH_HEAD.pack(header.base_offset, header.size - 12, header.leader_epoch, batches.MAGIC, header.crc)
 
 
@@ -108,7 +108,7 @@ class Scanner:
             self._expected = damage.next_offset
 
     def _in_order(self, data: bytes, sound: int) -> tuple[Stretch | None, Damage | None]:
-        """The batches that are where they belong, and the first one that is not."""
+        """Return the batches that are where they belong, and the first one that is not."""
         headers: list[BatchHeader] = []
         at, expected, before = 0, self._expected, self._expected
         is_dense, offset_max, unpack, add = self._is_dense, self._offset_max, BATCH_HEADER.unpack_from, headers.append
@@ -136,14 +136,14 @@ class Scanner:
         return Stretch(self._position, memoryview(data)[:size], headers) if headers else None
 
     def _is_contradicted(self, position: int, before: int, expected: int) -> bool:
-        """Whether the batch at a position is sound and would follow, but for the one before it."""
+        """Return whether the batch at a position is sound and would follow, but for the one before it."""
         following = self._header_at(position)
         if following is None or not before <= following.base_offset < expected:
             return False
         return self._is_sound(position, following)
 
     def _misplaced(self, position: int, header: BatchHeader, expected: int) -> Damage:
-        """In a log without gaps: offsets are missing before this batch, or its own offset is wrong."""
+        """Return what is wrong in a log without gaps: offsets are missing before this batch, or its offset is wrong."""
         if header.base_offset > expected and self._is_confirmed(position, header):
             problem = f"the offsets before {header.base_offset} are missing"
             return Damage(position, 0, expected, header.base_offset, problem)
@@ -151,7 +151,7 @@ class Scanner:
         return self._one(position, header, expected, problem)
 
     def _is_confirmed(self, position: int, header: BatchHeader) -> bool:
-        """Whether what lies behind a batch goes on where the batch says that it ends."""
+        """Return whether what lies behind a batch continues where the batch says that it ends."""
         following = self._header_at(position + header.size)
         if following is not None and self._is_sound(position + header.size, following):
             return following.base_offset == header.next_offset
@@ -161,7 +161,7 @@ class Scanner:
         return found is not None or header.next_offset == self._end
 
     def _one(self, position: int, header: BatchHeader, expected: int, problem: str) -> Damage:
-        """A single batch whose bytes are sound and whose place is not."""
+        """Return a single batch whose bytes are sound and whose position is not."""
         next_offset = expected + header.last_offset_delta + 1
         if not self._is_dense:
             following = self._header_at(position + header.size)
@@ -178,7 +178,7 @@ class Scanner:
         return self._with_right_head(damage)
 
     def _with_right_head(self, damage: Damage) -> Damage:
-        """The damage, and its right head where the checksum is right with the length that leads to the next batch."""
+        """Return the damage, and its right head if the checksum is right with the length up to the next batch."""
         if not HEADER_BYTES <= damage.size_bytes <= BATCH_BYTES_MAX:
             return damage
         data = bytearray(self._file.pread(damage.size_bytes, damage.position))

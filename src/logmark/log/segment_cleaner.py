@@ -69,12 +69,12 @@ class Plan:
     limits: Limits = _USUAL_LIMITS
 
     def encode(self) -> str:
-        """One line of JSON."""
+        """Return the plan as one line of JSON."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def decode(cls, line: str) -> "Plan":
-        """The plan of a line."""
+        """Return the plan in a line."""
         fields = json.loads(line)
         fields["aborted"] = [Aborted(*entry) for entry in fields["aborted"]]
         fields["producers"] = {int(producer_id): tuple(last) for producer_id, last in fields["producers"].items()}
@@ -111,12 +111,12 @@ class Done:
 
 
 def clean(plan: Plan, files: FileSystem) -> Iterator[Cleaned | Done]:
-    """Writes the outputs one by one; whoever takes them over may do so before the next one is asked for."""
+    """Write the outputs one by one; the caller may take each one over before it asks for the next."""
     return _Cleaning(plan, files).run()
 
 
 def path_of(folder: str, base_offset: int, suffix: str) -> str:
-    """Where a file of a segment lies."""
+    """Return the path of a file of a segment."""
     return f"{folder}/{base_offset:020d}{suffix}"
 
 
@@ -176,7 +176,7 @@ class _Cleaning:
     # The newest offset of every key
 
     def _map_keys(self) -> int:
-        """Maps the dirty part, or as much as memory allows, and returns the first offset that is not mapped."""
+        """Map the dirty part, or as much as memory allows, and return the first offset that is not mapped."""
         plan = self._plan
         passed = TransactionsPassed(plan.aborted)
         first = max(0, sum(1 for base in plan.bases if base <= plan.first_dirty_offset) - 1)
@@ -191,7 +191,7 @@ class _Cleaning:
         return plan.end_offset
 
     def _map_segment(self, base: int, size: int, passed: TransactionsPassed) -> int | None:
-        """Adds the keys of a segment; when the map is full before its end, it returns the last offset mapped."""
+        """Add the keys of a segment; if the map is full before its end, return the last offset mapped."""
         plan, keys = self._plan, self._keys
         last_offset = base - 1
         with _Batches(self._files, path_of(plan.folder, base, LOG), size, plan.limits.read_bytes) as source:
@@ -252,7 +252,7 @@ class _Cleaning:
 
 
 def _decide_retention(passed: TransactionsPassed, source: "_Batches") -> BatchRetention | None:
-    """What becomes of the next batch when it is of a transaction; None when it is not, as are maybe those behind it."""
+    """Decide on the next batch if it is of a transaction; return None if it is not, as maybe those behind it."""
     if not source.is_of_transaction:
         return None
     header = source.header()
@@ -292,17 +292,17 @@ class _Batches:
         return bool(self.data[self.at + 22] & batches.CONTROL_BIT)
 
     def header(self) -> batches.BatchHeader:
-        """The header of the next batch."""
+        """Return the header of the next batch."""
         return batches.read_header(self.data, self.at)
 
     def skip(self) -> int:
-        """Passes over the next batch and returns its last offset."""
+        """Pass over the next batch and return its last offset."""
         header = self.header()
         self.move_to(self.at + header.size)
         return header.last_offset
 
     def move_to(self, at: int) -> None:
-        """Goes on at a byte of `data`, reading what follows where the batch there is cut short."""
+        """Continue at a byte of `data`, and read what follows if the batch there is cut short."""
         self.at = at
         left = len(self.data) - at
         if self.has_more and (left < HEADER_BYTES or self.header().size > left):
@@ -343,11 +343,11 @@ class _Output:
         return path_of(self._plan.folder, self._base_offset, suffix) + CLEANED
 
     def empty(self) -> None:
-        """Begins anew where another run was interrupted."""
+        """Start again where another run was interrupted."""
         self._file.truncate(0)
 
     def write(self, data: bytearray) -> None:
-        """Adds batches, and takes them out of `data`."""
+        """Add batches, and take them out of `data`."""
         if not data:
             return
         sound, self._expected, problem, *_ = index_batches(
@@ -368,7 +368,7 @@ class _Output:
         data.clear()
 
     def finish(self, replaced: Sequence[int], aborted: Sequence[Aborted]) -> Cleaned:
-        """Completes the files and puts them on the medium."""
+        """Complete the files and sync them."""
         self._file.sync()
         _, timestamp, timestamp_offset, self._times.last_timestamp, _ = self._state
         self._times.append_if_later(timestamp, timestamp_offset)
@@ -388,13 +388,13 @@ class _Output:
         )
 
     def discard(self) -> None:
-        """Removes the files."""
+        """Remove the files."""
         for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX):
             with suppress(FileNotFoundError):
                 self._files.remove(self._path(suffix))
 
     def close(self) -> None:
-        """Gives the file back."""
+        """Close the file."""
         self._file.close()
 
 
@@ -404,7 +404,7 @@ _CLEANED, _DONE, _FAILED = "cleaned", "done", "failed"
 
 
 def read_answer(line: str) -> Cleaned | Done:
-    """What a line of the process says; raises what the cleaning raised."""
+    """Return what a line of the process says; raise what the cleaning raised."""
     kind, fields = json.loads(line)
     if kind == _CLEANED:
         return Cleaned(**fields)
@@ -419,13 +419,13 @@ def _answer(to: TextIO, kind: str, fields: dict[str, Any]) -> None:
 
 
 def _keep_time(folder: str, cleaned: Cleaned) -> None:
-    """Leaves an output as old as the last segment in it: retention goes by that where records have no timestamps."""
+    """Leave an output as old as the last segment in it: retention goes by that if records have no timestamps."""
     last = os.stat(path_of(folder, cleaned.replaced[-1], LOG))
     os.utime(path_of(folder, cleaned.base_offset, LOG) + CLEANED, ns=(last.st_atime_ns, last.st_mtime_ns))
 
 
 def serve(plans: TextIO, answers: TextIO, *, is_syncing: bool) -> None:
-    """Cleans one plan after the other until there are no more."""
+    """Clean one plan after the other until there are no more."""
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def listen() -> None:

@@ -41,7 +41,7 @@ class Incoming:
 
 
 def load(folder: str, cleaned: Cleaned, files: FileSystem) -> Incoming:
-    """Opens and reads what was cleaned; to be called off the event loop."""
+    """Open and read what was cleaned; to be called off the event loop."""
 
     def path(suffix: str) -> str:
         return path_of(folder, cleaned.base_offset, suffix) + CLEANED
@@ -57,7 +57,7 @@ def load(folder: str, cleaned: Cleaned, files: FileSystem) -> Incoming:
 
 
 def drop(folder: str, cleaned: Cleaned, files: FileSystem) -> None:
-    """Removes what was cleaned and is not wanted any more."""
+    """Remove what was cleaned and is no longer wanted."""
     for suffix in (*_INDEXES, LOG):
         with suppress(FileNotFoundError):
             files.remove(path_of(folder, cleaned.base_offset, suffix) + CLEANED)
@@ -73,13 +73,13 @@ class Swap:
         self._files = files
 
     def begin(self) -> None:
-        """Makes the output one that a start would finish."""
+        """Make the output one that a start would finish."""
         # The log last, because it is what a start goes by.
         self._rename([*self._indexes, LOG], CLEANED, SWAP)
         self._files.sync_directory(self._folder)
 
     def finish(self) -> None:
-        """Gives the output its names; what it replaces is out of the way."""
+        """Give the output its names; what it replaces is out of the way."""
         self._rename([LOG, *self._indexes], SWAP, "")
 
     def _rename(self, suffixes: Sequence[str], old: str, new: str) -> None:
@@ -91,7 +91,7 @@ class Swap:
 
 
 def finish_interrupted(folder: str, names: Sequence[str], files: FileSystem) -> bool:
-    """Finishes or drops the swaps that a crash interrupted, and says whether there was anything to do."""
+    """Finish or drop the swaps that a crash interrupted, and return whether there was anything to do."""
     left_over = [name for name in names if name.endswith((CLEANED, SWAP))]
     swapped = {name[:20] for name in left_over if name.endswith(LOG + SWAP)}
     for digits in sorted(swapped):
@@ -127,7 +127,7 @@ def _finish_log(folder: str, digits: str, files: FileSystem) -> None:
 
 
 def _end_of(path: str, base_offset: int, files: FileSystem) -> int | None:
-    """The offset behind the last batch of a log, or None when the log is not sound."""
+    """Return the offset behind the last batch of a log, or None if the log is not sound."""
     file = files.open(path)
     try:
         end = base_offset

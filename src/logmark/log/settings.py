@@ -25,7 +25,7 @@ def _integer(low: int, high: int) -> Callable[[str], int]:
 
 
 def whole(text: str) -> int:
-    """The number that Java reads in the text: Python would also read 1_000."""
+    """Return the number that Java reads in the text: Python would also read 1_000."""
     if not _WHOLE.fullmatch(text.strip()):
         raise ValueError("must be a whole number")
     return int(text)
@@ -184,7 +184,7 @@ SETTINGS: Mapping[str, Setting] = {
 
 
 def check(name: str, text: str | None) -> object:
-    """Returns the value that a setting's text stands for, or refuses it with a sentence."""
+    """Return the value of a setting's text; raise Refused, with the reason, if it is not allowed."""
     setting = SETTINGS.get(name)
     if setting is None:
         raise Refused(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
@@ -200,7 +200,7 @@ class TopicSettings:
     """A topic's overrides over the broker's defaults, read once into values."""
 
     def __init__(self, overrides: Mapping[str, str], defaults: Mapping[str, str] | None = None) -> None:
-        """Refuses any override that is unknown or out of range; `defaults` maps topic names to broker-wide texts."""
+        """Refuse any override that is unknown or out of range; `defaults` maps topic names to broker-wide texts."""
         for name, text in overrides.items():
             check(name, text)
         self.overrides = dict(overrides)
@@ -213,14 +213,14 @@ class TopicSettings:
             )
 
     def in_force(self) -> Iterator[tuple[str, str, str]]:
-        """Every setting with the text in force and where it comes from: override, broker or default."""
+        """Return every setting with the text in force and where it comes from: override, broker or default."""
         for name, setting in SETTINGS.items():
             text = self.text(name)
             inherited = "default" if text == setting.default else "broker"
             yield name, text, "override" if name in self.overrides else inherited
 
     def text(self, name: str) -> str:
-        """The text in force for a setting."""
+        """Return the text in force for a setting."""
         for texts in (self.overrides, self._defaults):
             if name in texts:
                 return texts[name]

@@ -27,7 +27,7 @@ Search = Generator[Step, Found | None, Found | None]
 
 
 def first_at_or_after(segments: Sequence[Segment], timestamp: int, *, log_start_offset: int) -> Search:
-    """The offset and timestamp of the first readable record that is not older than a timestamp."""
+    """Return the offset and timestamp of the first readable record that is not older than a timestamp."""
     for segment in segments:
         try:
             segment.load_timestamps()
@@ -47,7 +47,7 @@ def first_at_or_after(segments: Sequence[Segment], timestamp: int, *, log_start_
 
 
 def largest(segments: Sequence[Segment], *, log_start_offset: int) -> Search:
-    """The offset and timestamp of the first record that has the largest timestamp of all."""
+    """Return the offset and timestamp of the first record that has the largest timestamp of all."""
     for segment in segments:
         try:
             segment.load_timestamps()
@@ -62,7 +62,7 @@ def largest(segments: Sequence[Segment], *, log_start_offset: int) -> Search:
 
 
 def run(search: Search) -> Found | None:
-    """What a search finds, step after step."""
+    """Return what a search finds, step after step."""
     found = None
     try:
         while True:
@@ -74,7 +74,7 @@ def run(search: Search) -> Found | None:
 
 
 async def run_beside(search: Search) -> Found | None:
-    """The same, with pauses for whatever else is to be done on the event loop, and batches decoded in a thread."""
+    """Search with pauses for other work on the event loop, and decode batches in a thread."""
     loop = asyncio.get_running_loop()
     found = None
     try:
@@ -113,7 +113,7 @@ def _first_in(segment: Segment, position: int, timestamp: int, log_start_offset:
 
 
 def _refuse_damage(segment: Segment, begin: int, end: int, log_start_offset: int) -> None:
-    """Refuses a search that would pass over damage between two positions."""
+    """Refuse a search that would pass over damage between two positions."""
     for damage in segment.damage:
         if begin <= damage.position < end and (damage.next_offset is None or damage.next_offset > log_start_offset):
             raise _damaged(f"byte {damage.position} of {segment.path}", damage.problem)
@@ -124,7 +124,7 @@ def _damaged(place: str, problem: object) -> Refused:
 
 
 def _first_of(data: bytes, header: BatchHeader, timestamp: int, log_start_offset: int, place: str) -> Found | None:
-    """The first record of a batch that was looked for; markers count, as in Kafka."""
+    """Return the first record of a batch that was looked for; markers count, as in Kafka."""
     try:
         if len(data) != header.size or not batches.crc_is_right(data, 0, header.size):
             raise Malformed("its CRC is wrong")

@@ -35,7 +35,7 @@ class Marker(NamedTuple):
 def build_marker(
     producer_id: int, producer_epoch: int, marker: Marker, *, timestamp_ms: int, is_log_append_time: bool
 ) -> ProducedBatch:
-    """The control batch that Kafka writes for a marker."""
+    """Return the control batch that Kafka writes for a marker."""
     key = _KEY.pack(0, COMMIT if marker.is_commit else ABORT)
     built = batches.build(
         [(key, _VALUE.pack(0, marker.coordinator_epoch))],
@@ -48,7 +48,7 @@ def build_marker(
 
 
 def read_marker(data: batches.Buffer, at: int = 0) -> Marker | None:
-    """The marker in the control batch at a position; None when it holds another control record, or none any more."""
+    """Return the marker in the control batch at a position; None if it holds another control record, or none."""
     header = batches.read_header(data, at)
     if not header.record_count:
         return None
@@ -112,7 +112,7 @@ class Undecided:
         return len(self._open)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """The first offset and the producer of every open transaction."""
+        """Yield the first offset and the producer of every open transaction."""
         return iter(self._open.items())
 
     @property
@@ -125,20 +125,20 @@ class Undecided:
         return first
 
     def begin(self, first_offset: int, producer_id: int) -> None:
-        """A transaction begins; each begins behind those that began before."""
+        """Add a transaction; each begins behind those that began before."""
         self._open[first_offset] = producer_id
 
     def end(self, ended: Ended) -> None:
-        """A marker was written, and waits to be shown."""
+        """Note that a marker was written; readers do not see it yet."""
         self._open.pop(ended.first_offset, None)
         self._ending[ended.first_offset] = ended.last_offset
 
     def stable_after(self, ended: Ended) -> int:
-        """The last stable offset that the end of a transaction makes possible."""
+        """Return the last stable offset that the end of a transaction makes possible."""
         return next((first for first in self._open if first != ended.first_offset), ended.last_offset + 1)
 
     def show(self, end: int) -> None:
-        """Readers see every marker below an offset."""
+        """Let readers see every marker below an offset."""
         if self._ending:
             self._ending = {first: last for first, last in self._ending.items() if last >= end}
 
@@ -159,7 +159,7 @@ class AbortedTransactions:
         return len(self.entries)
 
     def append(self, aborted: Aborted) -> None:
-        """Adds a transaction whose marker lies behind those of all others."""
+        """Add a transaction whose marker lies behind those of all others."""
         self.entries.append(aborted)
         least = self._least
         least.append(aborted.first_offset)
@@ -169,14 +169,14 @@ class AbortedTransactions:
             at -= 1
 
     def drop_last(self, count: int) -> None:
-        """Takes out the last ones."""
+        """Remove the last ones."""
         kept = self.entries[: len(self.entries) - count]
         self.entries, self._least = [], []
         for entry in kept:
             self.append(entry)
 
     def overlapping(self, offset: int, end: int) -> Iterator[Aborted]:
-        """Those that end at an offset or behind it, and begin before another."""
+        """Return those that end at an offset or behind it, and begin before another."""
         for at in range(bisect_left(self.entries, offset, key=lambda entry: entry.last_offset), len(self.entries)):
             if self._least[at] >= end:
                 return
@@ -184,7 +184,7 @@ class AbortedTransactions:
                 yield self.entries[at]
 
     def encode(self) -> bytes:
-        """The bytes of a transaction index."""
+        """Return the bytes of a transaction index."""
         return b"".join(encode_entry(entry) for entry in self.entries)
 
     @property
@@ -194,7 +194,7 @@ class AbortedTransactions:
 
     @classmethod
     def decode(cls, data: bytes, *, base_offset: int) -> "AbortedTransactions":
-        """The transactions in the index of the segment that begins at an offset; refuses what cannot be."""
+        """Return the transactions in the index of the segment that begins at an offset; refuse what cannot be."""
         if len(data) % ENTRY_BYTES:
             raise Malformed("transaction index with half an entry")
         entries = []
@@ -213,5 +213,5 @@ class AbortedTransactions:
 
 
 def encode_entry(entry: Aborted) -> bytes:
-    """The bytes of one entry of a transaction index."""
+    """Return the bytes of one entry of a transaction index."""
     return ABORTED_ENTRY.pack(_ENTRY_VERSION, *entry)

@@ -80,7 +80,7 @@ class Verified:
 
 
 def hold(path: str, files: FileSystem) -> Lock:
-    """The lock of a data directory; refuses, with a sentence, what is none or has a running broker."""
+    """Lock a data directory; raise UserError if it is none, or if a broker runs on it."""
     if not files.is_directory(path):
         raise UserError(f"{path} is not a directory. Name a data directory of Logmark or Apache Kafka.", exit_code=2)
     names = files.listdir(path)
@@ -141,7 +141,7 @@ class Verification:
         return [name for name in self._folders if _FOLDER.fullmatch(name)]
 
     def run(self, told: Callable[[int], None] = lambda size: None) -> Verified:
-        """Goes through everything; `told` is called with the bytes that were gone through."""
+        """Verify everything; `told` is called with the number of bytes read."""
         with OverlayFileSystem(self._files) as overlay:
             return self._run(overlay, told)
 
@@ -340,7 +340,7 @@ class Verification:
         return None if known is None else known.recovery_point
 
     def _cleaned_to(self, key: TopicPartition) -> int | None:
-        """How far a log was cleaned; a log that never was has no gaps."""
+        """Return how far a log was cleaned; a log that never was has no gaps."""
         if key in self._offsets[CLEANED]:
             return self._offsets[CLEANED][key]
         # Kafka cleans its own topics, and a checkpoint that cannot be read may have named any.
@@ -348,7 +348,7 @@ class Verification:
         return 0 if is_unknown or (key.topic in INTERNAL_TOPICS and not self._result.is_ours) else None
 
     def _check_owner(self, found: PartitionFindings, folder: str, key: TopicPartition) -> None:
-        """Every folder has an id, the topic's, and stands in the catalogue."""
+        """Check that every folder has an id, the topic's, and that the catalogue has it."""
         path = f"{folder}/{METADATA}"
         topic_id = None
         try:
@@ -380,7 +380,7 @@ class Verification:
             self._add(FindingKind.CATALOGUE, path, f"its topic id is {here}, and the catalogue's is {there}", meaning)
 
     def _check_offsets(self, found: PartitionFindings, folder: str, key: TopicPartition) -> None:
-        """The log reaches as far as anything that was written after a sync says."""
+        """Check that the log reaches as far as anything that was written after a sync says."""
         end = found.log_end_offset
         promises = [(self._offsets[name].get(key, 0), name) for name in _PROMISES]
         if self._result.is_ours:
@@ -397,7 +397,7 @@ class Verification:
                           "Apache Kafka would drop the log. A repair cannot say which is right.")  # fmt: skip
 
     def _check_missing_logs(self) -> None:
-        """Every partition of a topic has a log if anything that was written after a sync says that it had records."""
+        """Check that every partition has a log if something written after a sync says that it had records."""
         promises = {(key, offset, name) for name in _PROMISES for key, offset in self._offsets[name].items()}
         if self._preview is not None:
             promises |= {(key, found.end, wal.FOLDER) for key, found in self._preview.recovered.items()}
@@ -425,7 +425,7 @@ class Verification:
         return self._files.exists(path) and any(name.endswith(LOG) for name in self._files.listdir(path))
 
     def _miss(self, found: PartitionFindings, folder: str, promised: int, who: str) -> None:
-        """Records that were on disk once are missing at the log's end."""
+        """Report records that were on disk once and are missing at the log's end."""
         last = found.segments[-1]
         problem = f"the log ends at {found.log_end_offset}, and {who} says {promised}"
         tail = last.damage[-1] if last.damage and last.damage[-1].next_offset is None else None

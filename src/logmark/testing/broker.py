@@ -32,7 +32,7 @@ class Broker:
         subprocess: bool = False,
         files: FileSystem | None = None,
     ) -> None:
-        """Takes Kafka's server.properties names in `config`; `files` replaces the disk (in process only)."""
+        """Take Kafka's server.properties names in `config`; `files` replaces the disk (in process only)."""
         if files is not None and subprocess:
             raise ValueError("a file system can be given to a broker in this process only")
         self._config = dict(config or {})
@@ -56,7 +56,7 @@ class Broker:
     # -- life ----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Serves from now on."""
+        """Start the broker; it serves when this returns."""
         assert self._runner is None, "this broker runs already"
         options: dict[str, Any] = {
             "data_dir": self.data_dir,
@@ -68,25 +68,25 @@ class Broker:
         self._port = int(self._runner.bootstrap_servers.rpartition(":")[2])
 
     def stop(self) -> None:
-        """Stops cleanly; the data stays for a restart."""
+        """Stop cleanly; the data stays for a restart."""
         if self._runner is not None:
             self._runner.stop()
             self._runner = None
 
     def kill(self) -> None:
-        """Kills the process as `kill -9` does; needs `subprocess=True`."""
+        """Kill the process as `kill -9` does; needs `subprocess=True`."""
         if not isinstance(self._runner, _Subprocess):
             raise ValueError("only a broker in a process of its own can be killed: Broker(subprocess=True)")
         self._runner.kill()
         self._runner = None
 
     def restart(self) -> None:
-        """Stops cleanly if it runs, then serves again on the same port with the same data."""
+        """Stop cleanly if it runs, then serve again on the same port with the same data."""
         self.stop()
         self.start()
 
     def close(self) -> None:
-        """Stops, and removes the data directory if it was this broker's own."""
+        """Stop, and remove the data directory if it was this broker's own."""
         self.stop()
         if self._own_dir:
             shutil.rmtree(self.data_dir, ignore_errors=True)
@@ -109,33 +109,33 @@ class Broker:
     # -- what a test may ask -------------------------------------------------------------------
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
-        """Makes a topic and returns its name."""
+        """Create a topic and return its name."""
         self._ask("create_topic", name, partitions, dict(config or {}))
         return name
 
     def fail_next(self, api: str, error: ErrorCode | str | int, *, times: int = 1) -> None:
-        """The next requests of that API are answered with the error and do nothing."""
+        """Answer the next requests of that API with the error; they do nothing."""
         code = ErrorCode[error] if isinstance(error, str) else ErrorCode(error)
         self._ask("fail_next", api, int(code), times)
 
     def delay(self, api: str, seconds: float) -> None:
-        """Requests of that API are handled that much later, until a delay of 0."""
+        """Handle requests of that API that much later, until a delay of 0."""
         self._ask("delay", api, seconds)
 
     def clear_faults(self) -> None:
-        """No more failures or delays."""
+        """End all failures and delays."""
         self._ask("clear_faults")
 
     def advance(self, seconds: float) -> None:
-        """Turns the broker's clock forward: sessions, retention and expiry come due."""
+        """Move the broker's clock forward: sessions, retention and expiry come due."""
         self._ask("advance", seconds)
 
     def apply_retention(self) -> None:
-        """Removes now what is past its retention, instead of at the next check."""
+        """Delete now what is past its retention, instead of at the next check."""
         self._ask("apply_retention")
 
     def compact(self) -> None:
-        """Compacts now every log that is due, instead of at the next check."""
+        """Compact now every log that is due, instead of at the next check."""
         self._ask("compact")
 
     def _ask(self, verb: str, *arguments: Any) -> Any:

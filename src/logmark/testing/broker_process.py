@@ -15,7 +15,7 @@ from logmark.testing import control
 
 
 def main() -> None:
-    """Serves until told to stop."""
+    """Serve until the pipe says stop."""
     options = json.loads(sys.argv[1])
     loop = new_event_loop()
     asyncio.set_event_loop(loop)

@@ -18,7 +18,7 @@ TEST_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 async def start(
     *, data_dir: str, config: Mapping[str, str], durability: Durability, port: int, files: FileSystem | None = None
 ) -> Broker:
-    """A broker on a port of loopback (0 = any), serving when this returns."""
+    """Start a broker on a port of loopback (0 = any); it serves when this returns."""
     broker = Broker(
         data_dir=data_dir,
         config=BrokerConfig({**TEST_SETTINGS, **config}),
@@ -32,7 +32,7 @@ async def start(
 
 
 async def carry_out(broker: Broker, verb: str, arguments: Sequence[Any]) -> Any:
-    """Does one thing that a test asked for, on the broker's loop."""
+    """Do one thing that a test asked for, on the broker's loop."""
     if verb == "create_topic":
         name, partitions, config = arguments
         await broker.logs.create_topic(name, partitions, config)

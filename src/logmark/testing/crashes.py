@@ -37,7 +37,7 @@ class Write:
     data: bytes
 
     def after(self, content: bytes, fate: Fate) -> bytes:
-        """What the file holds when this has become of the write."""
+        """Return what the file holds when this has become of the write."""
         if fate is Fate.LOST:
             return content
         data, end = self.data, self.at + len(self.data)
@@ -61,7 +61,7 @@ class Truncate:
     size: int
 
     def after(self, content: bytes, fate: Fate) -> bytes:
-        """What the file holds when this has become of the truncation."""
+        """Return what the file holds when this has become of the truncation."""
         return content[: self.size].ljust(self.size, b"\0") if fate is Fate.KEPT else content
 
 
@@ -75,7 +75,7 @@ class Name:
     node: int
 
     def after(self, entries: Mapping[str, int], fate: Fate) -> Mapping[str, int]:
-        """What the directory holds when this has become of the change."""
+        """Return what the directory holds when this has become of the change."""
         if fate is not Fate.KEPT:
             return entries
         changed = dict(entries)
@@ -155,7 +155,7 @@ class CrashFile:
         return 0
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no descriptor is held."""
 
 
 class CrashLock:
@@ -187,19 +187,19 @@ class CrashFileSystem:
     # Crashing
 
     def killed(self) -> "CrashFileSystem":
-        """The same disk after the process was killed: nothing is lost, and nothing more is synced."""
+        """Return the same disk after the process was killed: nothing is lost, and nothing more is synced."""
         copy = CrashFileSystem()
         copy._nodes = dict(self._nodes)
         copy._number = self._number
         return copy
 
     def unsynced(self) -> list[Change]:
-        """The changes that a power loss may take, oldest first."""
+        """Return the changes that a power loss may take, oldest first."""
         changes: list[Change] = [change for node in self._nodes.values() for change in node.pending]
         return sorted(changes, key=lambda change: change.number)
 
     def power_losses(self) -> Iterator[PowerLoss]:
-        """Every kind of state that a power loss may leave now, the plain ones first."""
+        """Yield every kind of state that a power loss may leave now, the plain ones first."""
         changes = self.unsynced()
         yield PowerLoss("nothing unsynced kept", {}, Fate.LOST)
         if not changes:
@@ -219,7 +219,7 @@ class CrashFileSystem:
                 yield PowerLoss(f"the first {at} kept", kept, Fate.LOST)
 
     def any_power_loss(self, choose: random.Random) -> PowerLoss:
-        """Any other state: each change has a fate of its own."""
+        """Return any other state: each change has a fate of its own."""
         fates = {}
         for change in self.unsynced():
             possible = list(Fate) if isinstance(change, Write) else [Fate.KEPT, Fate.LOST]
@@ -227,7 +227,7 @@ class CrashFileSystem:
         return PowerLoss("each change for itself", fates)
 
     def after(self, loss: PowerLoss) -> "CrashFileSystem":
-        """The disk after a power loss: what it holds now it will hold for ever."""
+        """Return the disk after a power loss: what it holds now is durable."""
         copy = self.killed()
         for key, node in self._nodes.items():
             if not node.pending:
@@ -245,7 +245,7 @@ class CrashFileSystem:
         return copy
 
     def image(self) -> dict[str, bytes | None]:
-        """Every path with its content, None for a directory: what tells two states apart."""
+        """Return every path with its content, None for a directory: what tells two states apart."""
         found: dict[str, bytes | None] = {}
         waiting = [("", _ROOT)]
         while waiting:
@@ -303,7 +303,7 @@ class CrashFileSystem:
         return node.entries.get(name) if name else key
 
     def _walk(self, folder: str) -> int | None:
-        """The directory of that path, from the root on."""
+        """Return the directory of that path, from the root on."""
         key = _ROOT
         for name in folder.split("/"):
             if not name:
@@ -382,7 +382,7 @@ class CrashFileSystem:
         return self.open(path).size()
 
     def modified_ms(self, path: str) -> int:
-        """Always the first moment: no promise depends on when a file was written."""
+        """Return 0 always: no promise depends on when a file was written."""
         self._at(path)
         return 0
 
@@ -444,7 +444,7 @@ class CrashFileSystem:
 
 @lru_cache(maxsize=4096)
 def _split(path: str) -> tuple[str, str]:
-    """The path of a directory and the name in it; the root has none."""
+    """Return the path of a directory and the name in it; the root has none."""
     return posixpath.split(posixpath.normpath(path))
 
 

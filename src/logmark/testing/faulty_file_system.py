@@ -102,7 +102,7 @@ class FaultyFileSystem:
 
     @contextmanager
     def hold_syncs(self, part: str = "") -> Iterator[None]:
-        """Keeps every sync of a path that contains `part` waiting until the block is left.
+        """Hold every sync of a path that contains `part` until the block is left.
 
         The thread that enters the block is not held: it could never leave.
         """
@@ -117,23 +117,23 @@ class FaultyFileSystem:
                 self._guard.notify_all()
 
     def wait_for_held_sync(self, *, timeout_s: float = 10.0) -> None:
-        """Returns as soon as a sync waits."""
+        """Return as soon as a sync is held."""
         with self._guard:
             if not self._guard.wait_for(lambda: self.syncs_waiting > 0, timeout_s):
                 raise TimeoutError("no sync came to be held")
 
     def fail_syncs(self, part: str = "", errno: int = errors.EIO, *, times: int | None = None) -> None:
-        """Makes syncs of paths that contain `part` fail, for ever or so many times."""
+        """Make syncs of paths that contain `part` fail, for ever or so many times."""
         with self._guard:
             self._sync_faults.append(_Fault(part, errno, times))
 
     def fail_writes(self, part: str = "", errno: int = errors.ENOSPC, *, times: int | None = None) -> None:
-        """Makes writes to paths that contain `part` fail, for ever or so many times."""
+        """Make writes to paths that contain `part` fail, for ever or so many times."""
         with self._guard:
             self._write_faults.append(_Fault(part, errno, times))
 
     def fail_opens(self, part: str = "", errno: int = errors.EMFILE, *, times: int | None = None) -> None:
-        """Makes whatever may need a descriptor for a path that contains `part` fail, for ever or so many times.
+        """Make whatever may need a descriptor for a path that contains `part` fail, for ever or so many times.
 
         Also of files that are open: they may have given their descriptor back.
         """
@@ -141,14 +141,14 @@ class FaultyFileSystem:
             self._open_faults.append(_Fault(part, errno, times))
 
     def heal(self) -> None:
-        """Ends all faults."""
+        """End all faults."""
         with self._guard:
             self._open_faults.clear()
             self._sync_faults.clear()
             self._write_faults.clear()
 
     def lose_power(self, choose: random.Random) -> None:
-        """Leaves on disk what was synced, and of the rest whatever chance kept: nothing, some, torn writes.
+        """Leave on disk what was synced, and of the rest whatever chance kept: nothing, some, torn writes.
 
         Nothing may be open any more. A file whose directory was not synced since it was made may be gone.
         """
@@ -168,7 +168,7 @@ class FaultyFileSystem:
                 self._tear(path, state, choose)
 
     def _tear(self, path: str, state: _Unsynced, choose: random.Random) -> None:
-        """The kernel writes pages in any order: each is there or not, and the file's size may be an earlier one."""
+        """Keep some pages: the kernel writes them in any order, and the file's size may be an earlier one."""
         file = self._files.open(path)
         try:
             data = file.pread(file.size(), 0)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from logmark.errors import ErrorCode, Malformed, Refused
 from logmark.wire import codecs, columns
+from logmark.wire.batch_header import ATTRIBUTES_AT, CRC_AT, FLAGS_AT, LENGTH_AT, MAX_TIMESTAMP_AT, OVERHEAD
 from logmark.wire.columns import Problem
 
 Buffer = bytes | bytearray | memoryview
@@ -31,10 +32,7 @@ _ZSTD_SINCE_PRODUCE = 7
 _RECORD_ERRORS_MAX = 1000  # a full answer to a batch of bad records would be larger than the batch
 
 _HEAD = struct.Struct(">qiibIhiqqqhii")
-_PLACE = struct.Struct(">qii")
-_ATTRIBUTES_AT = 21
-_MAX_TIMESTAMP_AT = 35
-_CRC_AT = 17
+_OFFSET_AND_EPOCH = struct.Struct(">qii")
 _UINT32 = struct.Struct(">I")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -168,32 +166,32 @@ class ProducedBatch:
 
 
 def last_sequence(base_sequence: int, last_offset_delta: int) -> int:
-    """The sequence of a batch's last record: after 2^31 - 1 comes 0; a batch without sequences has none."""
+    """Return the sequence of a batch's last record: after 2^31 - 1 comes 0; a batch without sequences has none."""
     return NO_SEQUENCE if base_sequence == NO_SEQUENCE else (base_sequence + last_offset_delta) & 0x7FFFFFFF
 
 
 def read_header(buffer: Buffer, at: int = 0) -> BatchHeader:
-    """Returns the header of the batch at `at`; whether the records are all there is for the caller to see."""
+    """Return the header of the batch at `at`; the caller checks whether all records are there."""
     if at < 0 or len(buffer) - at < HEADER_BYTES:
         raise Malformed(f"{HEADER_BYTES} bytes of a batch header wanted, {len(buffer) - at} left")
     base_offset, length, *rest = _HEAD.unpack_from(buffer, at)
-    if length < HEADER_BYTES - 12:
+    if length < HEADER_BYTES - OVERHEAD:
         raise Malformed(f"a batch of {length} bytes is shorter than its header")
-    return BatchHeader(base_offset, length + 12, *rest)
+    return BatchHeader(base_offset, length + OVERHEAD, *rest)
 
 
 def crc_is_right(buffer: Buffer, at: int, size: int) -> bool:
-    """True when the batch of `size` bytes at `at` has the CRC that its header claims."""
+    """Return whether the batch of `size` bytes at `at` has the CRC that its header claims."""
     if size < HEADER_BYTES or at < 0 or len(buffer) - at < size:
         return False
-    claimed: int = _UINT32.unpack_from(buffer, at + _CRC_AT)[0]
-    return columns.crc32c(buffer, at + _ATTRIBUTES_AT, size - _ATTRIBUTES_AT) == claimed
+    claimed: int = _UINT32.unpack_from(buffer, at + CRC_AT)[0]
+    return columns.crc32c(buffer, at + ATTRIBUTES_AT, size - ATTRIBUTES_AT) == claimed
 
 
 def sound_prefix(
     buffer: Buffer, *, base: int, end: int | None = None, leader_epoch: int = -1
 ) -> tuple[int, int, str | None]:
-    """(bytes of whole sound batches, the offset after them, what is wrong there or None).
+    """Return the bytes of whole sound batches, the offset after them, and what is wrong there or None.
 
     Offsets begin at `base` or above and only grow, and every batch has the leader epoch, if one is given. A batch that
     is cut short by the end of the buffer, or that reaches past the offset `end`, is left out and is no problem.
@@ -203,7 +201,7 @@ def sound_prefix(
 
 
 def damage(problem: int) -> str | None:
-    """What a problem of stored batches is called."""
+    """Return the description of a problem of stored batches."""
     return _DAMAGE[problem] if problem else None
 
 
@@ -216,13 +214,13 @@ _DAMAGE: dict[int, str] = {
 }
 
 
-def place(batch: ProducedBatch, base_offset: int) -> None:
-    """Writes the base offset and the leader epoch, which no CRC covers."""
-    _PLACE.pack_into(batch.data, 0, base_offset, batch.size - 12, LEADER_EPOCH)
+def assign_offset(batch: ProducedBatch, base_offset: int) -> None:
+    """Write the base offset and the leader epoch, which no CRC covers."""
+    _OFFSET_AND_EPOCH.pack_into(batch.data, 0, base_offset, batch.size - OVERHEAD, LEADER_EPOCH)
 
 
 def own(batch: bytes | bytearray) -> ProducedBatch:
-    """A batch of our own making, taken without checks; `bytes` are copied because a batch is written to."""
+    """Return a batch of our own making, without checks; `bytes` are copied because a batch is written to."""
     header = read_header(batch)
     data = memoryview(batch if isinstance(batch, bytearray) else bytearray(batch))
     return _produced(data, header)
@@ -255,7 +253,7 @@ def build(
     base_sequence: int = NO_SEQUENCE,
     attributes: int = 0,
 ) -> bytearray:
-    """One batch of (key, value) pairs; `timestamp_ms` and `headers` may have one entry per record."""
+    """Build one batch of (key, value) pairs; `timestamp_ms` and `headers` may have one entry per record."""
     if not records:
         raise ValueError("a batch has at least one record")
     if isinstance(timestamp_ms, int):
@@ -271,15 +269,15 @@ def build(
     batch += body
     count = len(records)
     _HEAD.pack_into(
-        batch, 0, base_offset, len(batch) - 12, LEADER_EPOCH, MAGIC, 0, attributes & ~CODEC_BITS | codec, count - 1,
-        first, last, producer_id, producer_epoch, base_sequence, count,
+        batch, 0, base_offset, len(batch) - OVERHEAD, LEADER_EPOCH, MAGIC, 0, attributes & ~CODEC_BITS | codec,
+        count - 1, first, last, producer_id, producer_epoch, base_sequence, count,
     )  # fmt: skip
     _seal(batch)
     return batch
 
 
 def unpack(data: Buffer, *, decompressed_bytes_max: int = BatchRules().decompressed_bytes_max) -> list[Record]:
-    """The records of concatenated whole batches, as objects: for small uses."""
+    """Return the records of concatenated whole batches, as objects: for small uses."""
     found = columns.decode(
         data, start=0, stop=_LONG_MAX, with_headers=True, decompressed_bytes_max=decompressed_bytes_max
     )
@@ -294,19 +292,19 @@ def unpack(data: Buffer, *, decompressed_bytes_max: int = BatchRules().decompres
 def without_control_bit(batch: Buffer) -> bytearray:
     """Return a copy of a control batch that is decoded as records; its checksum must be right."""
     copy = bytearray(batch)
-    _INT16.pack_into(copy, _ATTRIBUTES_AT, read_header(copy).attributes & ~CONTROL_BIT)
+    _INT16.pack_into(copy, ATTRIBUTES_AT, read_header(copy).attributes & ~CONTROL_BIT)
     _seal(copy)
     return copy
 
 
 def _seal(batch: bytearray | memoryview) -> None:
-    _UINT32.pack_into(batch, _CRC_AT, columns.crc32c(batch, _ATTRIBUTES_AT, len(batch) - _ATTRIBUTES_AT))
+    _UINT32.pack_into(batch, CRC_AT, columns.crc32c(batch, ATTRIBUTES_AT, len(batch) - ATTRIBUTES_AT))
 
 
 def check_produced(
     records: memoryview | None, rules: BatchRules, *, now_ms: int, produce_version: int
 ) -> ProducedBatch:
-    """Returns the one batch in `records`, checked as Kafka's leader checks it and stamped as the topic asks."""
+    """Return the one batch in `records`, checked as Kafka's leader checks it and stamped as the topic asks."""
     if records is None:
         raise Refused(ErrorCode.INVALID_RECORD, f"Produce version {produce_version} must have one record batch.")
     if rules.is_log_append_time:
@@ -349,15 +347,15 @@ _BEFORE_CODEC = frozenset({Problem.NO_BATCH, Problem.BAD_LENGTH, Problem.BAD_MAG
 def _check_codec(problem: int, records: memoryview, produce_version: int) -> None:
     if problem in _BEFORE_CODEC or produce_version >= _ZSTD_SINCE_PRODUCE:
         return
-    if records[22] & CODEC_BITS == codecs.ZSTD:
+    if records[FLAGS_AT] & CODEC_BITS == codecs.ZSTD:
         raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"Produce version {produce_version} does not allow zstd.")
 
 
 def _stamp(batch: ProducedBatch, attributes: int, max_timestamp: int) -> None:
     batch.attributes = batch.attributes & CODEC_BITS | attributes & ~CODEC_BITS
     batch.max_timestamp = max_timestamp
-    _INT16.pack_into(batch.data, _ATTRIBUTES_AT, batch.attributes)
-    _INT64.pack_into(batch.data, _MAX_TIMESTAMP_AT, max_timestamp)
+    _INT16.pack_into(batch.data, ATTRIBUTES_AT, batch.attributes)
+    _INT64.pack_into(batch.data, MAX_TIMESTAMP_AT, max_timestamp)
     _seal(batch.data)
 
 
@@ -371,7 +369,7 @@ def _decompressed(codec: int, data: memoryview, rules: BatchRules) -> Buffer:
 
 
 def _stored_as_asked(batch: ProducedBatch, body: Buffer | None, rules: BatchRules, is_dense: bool) -> ProducedBatch:
-    """The batch with offset deltas 0, 1, 2, ... and the topic's codec; the same one when it is so already."""
+    """Return the batch with offset deltas 0, 1, 2, ... and the topic's codec; unchanged if it has them."""
     source = batch.attributes & CODEC_BITS
     target = source if rules.compression_type == "producer" else codecs.NAMES.index(rules.compression_type)
     if is_dense and source == target:
@@ -384,8 +382,8 @@ def _stored_as_asked(batch: ProducedBatch, body: Buffer | None, rules: BatchRule
         plain = _renumbered(batch, rules)
     rebuilt = bytearray(batch.data[:HEADER_BYTES])
     rebuilt += codecs.compress(target, plain)
-    _INT32.pack_into(rebuilt, 8, len(rebuilt) - 12)
-    _INT16.pack_into(rebuilt, _ATTRIBUTES_AT, batch.attributes & ~CODEC_BITS | target)
+    _INT32.pack_into(rebuilt, LENGTH_AT, len(rebuilt) - OVERHEAD)
+    _INT16.pack_into(rebuilt, ATTRIBUTES_AT, batch.attributes & ~CODEC_BITS | target)
     _seal(rebuilt)
     if len(rebuilt) > rules.max_message_bytes:
         raise _too_large(len(rebuilt), rules)

@@ -27,7 +27,7 @@ class TooLarge(Malformed):
 
 
 def decompress(codec: int, data: Bytes, *, bytes_max: int) -> Bytes:
-    """Returns the decompressed bytes, never more than `bytes_max` of them, and hardly takes more memory than that."""
+    """Return the decompressed bytes, never more than `bytes_max`, in hardly more memory than that."""
     if not NONE <= codec <= ZSTD:
         raise Malformed(f"unknown compression codec {codec}")
     out = _DECOMPRESS[codec](data, bytes_max)
@@ -37,7 +37,7 @@ def decompress(codec: int, data: Bytes, *, bytes_max: int) -> Bytes:
 
 
 def pieces(codec: int, data: Bytes, *, bytes_max: int) -> Iterator[Bytes]:
-    """The decompressed bytes in pieces of a mebibyte or less, where the codec allows it: for use beside an event loop.
+    """Yield the decompressed bytes in pieces of a mebibyte or less, if the codec allows it: for an event loop.
 
     Between two pieces other threads run; to join them would hold these up. Who wants the beginning only may stop there.
     """
@@ -52,7 +52,7 @@ def pieces(codec: int, data: Bytes, *, bytes_max: int) -> Iterator[Bytes]:
 
 
 def compress(codec: int, data: Bytes) -> bytes:
-    """Returns the bytes compressed and framed as Kafka's own readers expect them."""
+    """Return the bytes compressed and framed as Kafka's own readers expect them."""
     return _COMPRESS[codec](data)
 
 
@@ -273,7 +273,7 @@ _ZSTD_RLE_BLOCK, _ZSTD_RESERVED_BLOCK = 1, 3
 
 
 def _zstd_frame(view: memoryview, start: int) -> tuple[int, int]:
-    """Where the frame that begins at `start` ends, and its number of blocks: how a cut stream is told from a whole."""
+    """Return where the frame that begins at `start` ends, and its number of blocks: a cut stream has too few."""
     if view[start : start + 4] != _ZSTD_MAGIC or len(view) - start < 6:
         raise Malformed("no zstd frame")
     descriptor = view[start + 4]

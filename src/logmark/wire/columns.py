@@ -21,6 +21,43 @@ if cython.compiled:
     from cython.cimports.cpython import array
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
     from cython.cimports.libc.string import memcpy, memset
+    from cython.cimports.logmark.wire.batch_header import (
+        ATTRIBUTES_AT,
+        BASE_SEQUENCE_AT,
+        BASE_TIMESTAMP_AT,
+        CONTROL,
+        COUNT_AT,
+        CRC_AT,
+        FLAGS_AT,
+        LAST_DELTA_AT,
+        LEADER_EPOCH_AT,
+        LENGTH_AT,
+        LOG_APPEND_TIME,
+        MAGIC_AT,
+        MAX_TIMESTAMP_AT,
+        OVERHEAD,
+        PRODUCER_EPOCH_AT,
+        PRODUCER_ID_AT,
+    )
+else:
+    from logmark.wire.batch_header import (
+        ATTRIBUTES_AT,
+        BASE_SEQUENCE_AT,
+        BASE_TIMESTAMP_AT,
+        CONTROL,
+        COUNT_AT,
+        CRC_AT,
+        FLAGS_AT,
+        LAST_DELTA_AT,
+        LEADER_EPOCH_AT,
+        LENGTH_AT,
+        LOG_APPEND_TIME,
+        MAGIC_AT,
+        MAX_TIMESTAMP_AT,
+        OVERHEAD,
+        PRODUCER_EPOCH_AT,
+        PRODUCER_ID_AT,
+    )
 
 HEADER_BYTES = 61
 
@@ -77,7 +114,7 @@ _BAD_EPOCH = cython.declare(cython.int, Problem.BAD_EPOCH)
 
 
 def _find_crc_function() -> int:
-    """The address of libcrc32c's function, which google_crc32c's extension is linked to; 0 where it is not found.
+    """Return the address of libcrc32c's function, to which google_crc32c is linked; 0 if it is not found.
 
     The Python function takes only `bytes` (no memoryview, not even a read-only one), so every batch would be copied
     once to be checked. Called by address it takes any memory, without the GIL. Measured in CPU time: 1 MiB in 44 to
@@ -99,7 +136,7 @@ if cython.compiled:
 @cython.cfunc
 @cython.inline
 def _memory(data: cython.const[cython.uchar][::1]) -> cython.p_const_uchar:
-    """The bytes of a view, as a pointer where compiled; the caller holds the view while it reads them."""
+    """Return the bytes of a view, as a pointer if compiled; the caller holds the view while it reads them."""
     if cython.compiled:
         return cython.address(data[0]) if data.shape[0] > 0 else cython.NULL
     else:
@@ -151,7 +188,7 @@ def _int64(b: cython.p_const_uchar, at: cython.Py_ssize_t) -> cython.longlong:
 @cython.exceptval(check=False)
 @cython.nogil
 def _sum(left: cython.longlong, right: cython.longlong) -> cython.longlong:
-    """Adds as Java does: past the largest value comes the smallest."""
+    """Add as Java does: past the largest value comes the smallest."""
     if cython.compiled:
         return cython.cast(cython.longlong, cython.cast(cython.ulonglong, left) + cython.cast(cython.ulonglong, right))
     else:
@@ -164,7 +201,7 @@ def _sum(left: cython.longlong, right: cython.longlong) -> cython.longlong:
 def _long_varint(
     b: cython.p_const_uchar, at: cython.p_Py_ssize_t, end: cython.Py_ssize_t, bytes_max: cython.int
 ) -> cython.longlong:
-    """A varint of more than one byte: at most five for an int, ten for a long; bits too many fall off, as in Java."""
+    """Read a varint of two bytes or more: at most five for an int, ten for a long; drop excess bits, as Java does."""
     q: cython.Py_ssize_t = at[0]
     bits: cython.ulonglong = 0
     shift: cython.int = 0
@@ -209,7 +246,7 @@ def _varint(
 @cython.exceptval(check=False)
 @cython.nogil
 def _skip(at: cython.p_Py_ssize_t, end: cython.Py_ssize_t, size: cython.longlong) -> cython.void:
-    """Moves past `size` bytes; a negative size is a null and has none."""
+    """Move past `size` bytes; a negative size is a null and has none."""
     if size > 0:
         if size > end - at[0]:
             at[0] = end + 1
@@ -223,7 +260,7 @@ def _skip(at: cython.p_Py_ssize_t, end: cython.Py_ssize_t, size: cython.longlong
 def _any_record(
     b: cython.p_const_uchar, at: cython.p_Py_ssize_t, end: cython.Py_ssize_t, field: cython.p_longlong
 ) -> cython.bint:
-    """Reads a record of any shape, as `_record` says."""
+    """Read a record of any shape, as `_record` says."""
     size: cython.longlong = _varint(b, at, end, 5)
     i: cython.longlong
     stop: cython.Py_ssize_t
@@ -258,7 +295,7 @@ def _any_record(
 @cython.exceptval(check=False)
 @cython.nogil
 def _short(b: cython.p_const_uchar, at: cython.Py_ssize_t) -> cython.longlong:
-    """A varint of at most three bytes as it lies there, and above its two lowest bits; they are its length, or 0."""
+    """Return a varint of at most three bytes as stored, and above its two lowest bits; they are its length, or 0."""
     low: cython.longlong = b[at]
     middle: cython.longlong
     high: cython.longlong
@@ -278,7 +315,7 @@ def _short(b: cython.p_const_uchar, at: cython.Py_ssize_t) -> cython.longlong:
 @cython.exceptval(check=False)
 @cython.nogil
 def _signed(short: cython.longlong) -> cython.longlong:
-    """What the varint of `_short` stands for."""
+    """Return the value of the varint of `_short`."""
     return (short >> 3) ^ -((short >> 2) & 1)
 
 
@@ -289,7 +326,7 @@ def _signed(short: cython.longlong) -> cython.longlong:
 def _record(
     b: cython.p_const_uchar, at: cython.p_Py_ssize_t, end: cython.Py_ssize_t, field: cython.p_longlong
 ) -> cython.bint:
-    """Reads the record at `at` and moves past it; False when it is not exactly a record.
+    """Read the record at `at` and move past it; return False if it is not exactly a record.
 
     Fields: 0 timestamp delta, 1 offset delta, 2 and 3 where the key is and its size (negative for null), 4 and 5 the
     same of the value, 6 the number of headers, 7 where they begin.
@@ -359,7 +396,7 @@ def _check_body(
     latest: cython.longlong,
     found: cython.p_longlong,
 ) -> cython.int:
-    """Walks every record. `fixed_timestamp`: each record has the batch's time, whatever its delta says.
+    """Walk every record. `fixed_timestamp`: each record has the batch's time, whatever its delta says.
 
     Found: 0 the largest timestamp, 1 whether offset deltas are 0, 1, 2, ..., 2 the index of the broken record.
     """
@@ -394,16 +431,16 @@ def _check_body(
 @cython.exceptval(check=False)
 @cython.nogil
 def _check_frame(b: cython.p_const_uchar, at: cython.longlong, size: cython.longlong) -> cython.int:
-    """Whether the `size` bytes at `at` begin with a whole batch, as Kafka's reader of batches sees it."""
+    """Check that the `size` bytes at `at` begin with a whole batch, as Kafka's reader of batches sees it."""
     if size < 12:
         return _NO_BATCH
-    if _int32(b, at + 8) < 14:
+    if _int32(b, at + LENGTH_AT) < 14:
         return _BAD_LENGTH
     if size < 17:
         return _NO_BATCH
-    if b[at + 16] > 2:
+    if b[at + MAGIC_AT] > 2:
         return _BAD_MAGIC
-    return _SOUND if 12 + _int32(b, at + 8) <= size else _NO_BATCH
+    return _SOUND if OVERHEAD + _int32(b, at + LENGTH_AT) <= size else _NO_BATCH
 
 
 @cython.cfunc
@@ -411,16 +448,16 @@ def _check_frame(b: cython.p_const_uchar, at: cython.longlong, size: cython.long
 @cython.exceptval(check=False)
 @cython.nogil
 def _check_claims(b: cython.p_const_uchar) -> cython.int:
-    """Whether the header of a batch with a right CRC claims what a client may claim."""
-    if _int32(b, 23) < 0:
+    """Check that the header of a batch with a right CRC claims what a client may claim."""
+    if _int32(b, LAST_DELTA_AT) < 0:
         return _OFFSET_RANGE
-    if _int32(b, 57) <= 0:
+    if _int32(b, COUNT_AT) <= 0:
         return _BAD_COUNT
-    if _int32(b, 23) + 1 != _int32(b, 57):
+    if _int32(b, LAST_DELTA_AT) + 1 != _int32(b, COUNT_AT):
         return _COUNT_MISMATCH
-    if b[22] & 0x20:
+    if b[FLAGS_AT] & CONTROL:
         return _CONTROL
-    if _int64(b, 43) >= 0 and _int32(b, 53) < 0:
+    if _int64(b, PRODUCER_ID_AT) >= 0 and _int32(b, BASE_SEQUENCE_AT) < 0:
         return _SEQUENCE
     return _SOUND
 
@@ -431,15 +468,15 @@ def _check_claims(b: cython.p_const_uchar) -> cython.int:
 def _check_header(
     b: cython.p_const_uchar, size: cython.longlong, bytes_max: cython.longlong, found: cython.p_longlong
 ) -> cython.int:
-    """Looks at everything but the records, in the order of Kafka's leader; leaves the batch's size in `found`."""
+    """Check everything but the records, in the order of Kafka's leader; leave the batch's size in `found`."""
     batch_size: cython.longlong
     problem: cython.int = _check_frame(b, 0, size)
     found[0] = 0
     if problem != _SOUND:
         return problem
-    batch_size = 12 + _int32(b, 8)
+    batch_size = OVERHEAD + _int32(b, LENGTH_AT)
     found[0] = batch_size
-    if b[16] < 2:
+    if b[MAGIC_AT] < 2:
         return _OLD_MAGIC
     if batch_size < _HEADER_BYTES or batch_size > size:
         return _BAD_LENGTH
@@ -450,7 +487,7 @@ def _check_header(
         return _BASE_OFFSET
     if batch_size > bytes_max:
         return _TOO_LARGE
-    if _crc(b, 21, batch_size - 21) != _uint32(b, 17):
+    if _crc(b, ATTRIBUTES_AT, batch_size - ATTRIBUTES_AT) != _uint32(b, CRC_AT):
         return _BAD_CRC
     return _check_claims(b)
 
@@ -463,7 +500,7 @@ def check_records(
     earliest: cython.longlong,
     latest: cython.longlong,
 ) -> tuple:
-    """What is wrong with one produced batch, and what its header says.
+    """Return what is wrong with one produced batch, and what its header says.
 
     `body` is None, or the decompressed records of a batch for which this function answered COMPRESSED. Returns
     (problem, detail, size, attributes, last offset delta, base timestamp, max timestamp, producer id, producer
@@ -489,12 +526,12 @@ def check_records(
     else:
         if end < HEADER_BYTES:
             raise IndexError(f"{end} bytes are no header")
-        size = 12 + _int32(b, 8)
+        size = OVERHEAD + _int32(b, LENGTH_AT)
         view = body
         c = _memory(view)
         start = 0
         end = len(body)
-    attributes = b[22]
+    attributes = b[FLAGS_AT]
     found[0] = -1
     found[1] = True
     found[2] = 0
@@ -503,21 +540,22 @@ def check_records(
     else:
         with cython.nogil:
             problem = _check_body(
-                c, start, end, _int32(b, 57), _int64(b, 35) if attributes & 8 else _int64(b, 27),
-                attributes & 8 != 0, keys_required, earliest, latest, found,
+                c, start, end, _int32(b, COUNT_AT),
+                _int64(b, MAX_TIMESTAMP_AT) if attributes & LOG_APPEND_TIME else _int64(b, BASE_TIMESTAMP_AT),
+                attributes & LOG_APPEND_TIME != 0, keys_required, earliest, latest, found,
             )  # fmt: skip
     return (
         problem,
         found[2],
         size,
         attributes,
-        _int32(b, 23),
-        _int64(b, 27),
-        _int64(b, 35),
-        _int64(b, 43),
-        _int32(b, 51) >> 16,
-        _int32(b, 53),
-        _int32(b, 57),
+        _int32(b, LAST_DELTA_AT),
+        _int64(b, BASE_TIMESTAMP_AT),
+        _int64(b, MAX_TIMESTAMP_AT),
+        _int64(b, PRODUCER_ID_AT),
+        _int32(b, PRODUCER_EPOCH_AT) >> 16,
+        _int32(b, BASE_SEQUENCE_AT),
+        _int32(b, COUNT_AT),
         found[0],
         bool(found[1]),
     )
@@ -534,7 +572,7 @@ def refused_records(
     earliest: cython.longlong,
     latest: cython.longlong,
 ) -> list:
-    """(index, timestamp, whether its key is missing) of the sound records that break a rule."""
+    """Return (index, timestamp, whether its key is missing) of the sound records that break a rule."""
     b: cython.p_const_uchar = _memory(body)
     at = cython.declare(cython.Py_ssize_t[1])
     field = cython.declare(cython.longlong[8])
@@ -560,7 +598,7 @@ def sound_prefix(
     end: cython.longlong,
     leader_epoch: cython.longlong = -1,
 ) -> tuple:
-    """(bytes of whole, sound batches, the offset after them, what is wrong with the next byte or SOUND).
+    """Return the bytes of whole, sound batches, the offset after them, and what is wrong with the next byte.
 
     Offsets begin at `base` or above and only grow; a batch that reaches past `end` is left out. Every batch has the
     leader epoch, which no CRC covers; with -1 it may have any.
@@ -573,25 +611,25 @@ def sound_prefix(
     problem: cython.int = _SOUND
     with cython.nogil:
         while size - at >= _HEADER_BYTES:
-            batch_size = 12 + _int32(b, at + 8)
+            batch_size = OVERHEAD + _int32(b, at + LENGTH_AT)
             if batch_size < _HEADER_BYTES:
                 problem = _BAD_LENGTH
                 break
-            if b[at + 16] != 2:
+            if b[at + MAGIC_AT] != 2:
                 problem = _BAD_MAGIC
                 break
-            if leader_epoch >= 0 and _int32(b, at + 12) != leader_epoch:
+            if leader_epoch >= 0 and _int32(b, at + LEADER_EPOCH_AT) != leader_epoch:
                 problem = _BAD_EPOCH
                 break
-            if _int64(b, at) < next_offset or _int32(b, at + 23) < 0:
+            if _int64(b, at) < next_offset or _int32(b, at + LAST_DELTA_AT) < 0:
                 problem = _OUT_OF_ORDER
                 break
-            if batch_size > size - at or _int64(b, at) > end - 1 - _int32(b, at + 23):
+            if batch_size > size - at or _int64(b, at) > end - 1 - _int32(b, at + LAST_DELTA_AT):
                 break
-            if _crc(b, at + 21, batch_size - 21) != _uint32(b, at + 17):
+            if _crc(b, at + ATTRIBUTES_AT, batch_size - ATTRIBUTES_AT) != _uint32(b, at + CRC_AT):
                 problem = _BAD_CRC
                 break
-            next_offset = _int64(b, at) + _int32(b, at + 23) + 1
+            next_offset = _int64(b, at) + _int32(b, at + LAST_DELTA_AT) + 1
             at += cython.cast(cython.Py_ssize_t, batch_size)
     return (at, next_offset, problem)
 
@@ -619,12 +657,12 @@ def _check_stored(
     is_dense: cython.bint,
     base_offset: cython.longlong,
 ) -> cython.int:
-    """Whether there is a sound batch at `at` of `size` bytes; NO_BATCH when it is cut short by their end."""
-    batch_size: cython.longlong = 12 + _int32(b, at + 8)
-    last_delta: cython.longlong = _int32(b, at + 23)
+    """Check that there is a sound batch at `at` of `size` bytes; NO_BATCH if it is cut short by their end."""
+    batch_size: cython.longlong = OVERHEAD + _int32(b, at + LENGTH_AT)
+    last_delta: cython.longlong = _int32(b, at + LAST_DELTA_AT)
     if batch_size < _HEADER_BYTES:
         return _BAD_LENGTH
-    if b[at + 16] != 2:
+    if b[at + MAGIC_AT] != 2:
         return _BAD_MAGIC
     if _int64(b, at) < expected or last_delta < 0 or (is_dense and _int64(b, at) != expected):
         return _OUT_OF_ORDER
@@ -633,7 +671,7 @@ def _check_stored(
         return _OUT_OF_ORDER
     if batch_size > size - at:
         return _NO_BATCH
-    return _SOUND if _crc(b, at + 21, batch_size - 21) == _uint32(b, at + 17) else _BAD_CRC
+    return _SOUND if _crc(b, at + ATTRIBUTES_AT, batch_size - ATTRIBUTES_AT) == _uint32(b, at + CRC_AT) else _BAD_CRC
 
 
 @cython.cfunc
@@ -652,7 +690,7 @@ def _index_batches(
     places: cython.p_longlong,
     found: cython.p_longlong,
 ) -> cython.int:
-    """Found: 0 bytes of sound batches, 1 the offset after them, 2 and 3 bytes of index entries, 4 count of `places`."""
+    """Set `found`: 0 bytes of sound batches, 1 the offset after them, 2 and 3 bytes of index entries, 4 `places`."""
     at: cython.Py_ssize_t = 0
     last_offset: cython.longlong
     problem: cython.int
@@ -660,12 +698,12 @@ def _index_batches(
         problem = _check_stored(b, at, size, found[1], is_dense, base_offset)
         if problem != _SOUND:
             return _SOUND if problem == _NO_BATCH else problem
-        last_offset = _int64(b, at) + _int32(b, at + 23)
-        if _int64(b, at + 35) > state[1]:
-            state[1] = _int64(b, at + 35)
+        last_offset = _int64(b, at) + _int32(b, at + LAST_DELTA_AT)
+        if _int64(b, at + MAX_TIMESTAMP_AT) > state[1]:
+            state[1] = _int64(b, at + MAX_TIMESTAMP_AT)
             state[2] = last_offset
         if position + at == 0:
-            state[4] = _int64(b, at + 35)
+            state[4] = _int64(b, at + MAX_TIMESTAMP_AT)
         elif position + at - state[0] > interval:
             state[0] = position + at
             _write_int32(offsets, found[2], last_offset - base_offset)
@@ -677,10 +715,10 @@ def _index_batches(
                 _write_int32(times, found[3] + 4, state[1])
                 _write_int32(times, found[3] + 8, state[2] - base_offset)
                 found[3] += 12
-        if _int64(b, at + 43) >= 0:
+        if _int64(b, at + PRODUCER_ID_AT) >= 0:
             places[found[4]] = at
             found[4] += 1
-        at += cython.cast(cython.Py_ssize_t, 12 + _int32(b, at + 8))
+        at += cython.cast(cython.Py_ssize_t, OVERHEAD + _int32(b, at + LENGTH_AT))
         found[0] = at
         found[1] = last_offset + 1
     return _SOUND
@@ -698,7 +736,7 @@ def index_batches(
     offset_entries: bytearray,
     time_entries: bytearray,
 ) -> tuple:
-    """Checks batches as `sound_prefix` does, and adds the index entries that appending them would have added.
+    """Check batches as `sound_prefix` does, and add the index entries that appending them would have added.
 
     Returns (bytes of sound batches, the offset after them, what is wrong there or SOUND, where the batches of
     producers with an id begin). `data` lies at `position` of the segment of `base_offset`. `state` is what one call
@@ -744,7 +782,7 @@ def index_batches(
 
 
 def crc32c(data: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> int:
-    """The CRC-32C of `size` bytes at `at`, without a copy and, where it takes long, without the GIL."""
+    """Return the CRC-32C of `size` bytes at `at`, without a copy and, if it takes long, without the GIL."""
     b: cython.p_const_uchar = _memory(data)
     crc: cython.uint
     if at < 0 or size < 0 or size > len(data) - at:
@@ -769,7 +807,7 @@ def _find_time(
     delta_min: cython.longlong,
     found: cython.p_longlong,
 ) -> cython.int:
-    """Found: 0 records passed, 1 bytes passed, 2 and 3 offset delta and timestamp of the record that was looked for."""
+    """Set `found`: 0 records passed, 1 bytes passed, 2 and 3 offset delta and timestamp of the record looked for."""
     cursor = cython.declare(cython.Py_ssize_t[1])
     size: cython.longlong
     time: cython.longlong
@@ -810,7 +848,7 @@ def find_time(
     timestamp: cython.longlong,
     delta_min: cython.longlong,
 ) -> tuple:
-    """Looks in plain records for the first at or after a timestamp whose offset delta is not below `delta_min`.
+    """Find in plain records the first at or after a timestamp whose offset delta is not below `delta_min`.
 
     Returns (records passed, their bytes, its offset delta and timestamp or None). The last record passed may end behind
     the data; one whose first bytes are cut short is not passed. With `is_fixed` all records have the base timestamp.
@@ -838,7 +876,7 @@ def _copy(
     begin: cython.Py_ssize_t,
     size: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Copies bytes and returns where they end."""
+    """Copy bytes and return where they end."""
     if cython.compiled:
         memcpy(out + at, b + begin, size)
     else:
@@ -848,7 +886,7 @@ def _copy(
 
 @cython.cfunc
 def _ints(column: object, size: cython.Py_ssize_t) -> cython.void:
-    """Makes room for `size` integers."""
+    """Make room for `size` integers."""
     if size > len(column):
         size = max(size, len(column) + (len(column) >> 1))
         if cython.compiled:
@@ -859,7 +897,7 @@ def _ints(column: object, size: cython.Py_ssize_t) -> cython.void:
 
 @cython.cfunc
 def _room(column: bytearray, size: cython.Py_ssize_t, full: cython.bint) -> cython.void:
-    """Makes room for `size` bytes, with every bit of the new ones set if asked for."""
+    """Make room for `size` bytes, with every bit of the new ones set if asked for."""
     old: cython.Py_ssize_t = len(column)
     if size > old:
         size = max(size, old + (old >> 1))
@@ -912,7 +950,7 @@ class Column:
 
     @cython.cfunc
     def reserve(self, cells: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.void:
-        """Room for so many more cells and bytes; a batch of that size cannot write past it, whatever it holds."""
+        """Make room for so many more cells and bytes; a batch of that size cannot write past it, whatever it holds."""
         _ints(self.offsets, self.count + cells + 1)
         _room(self.validity, (self.count + cells + 7) >> 3, True)
         _room(self.data, self.size + size, False)
@@ -942,7 +980,7 @@ class Column:
 
     @cython.cfunc
     def trim(self) -> tuple:
-        """Gives back the room that was not needed; a column without nulls needs no bitmap."""
+        """Free the room that was not needed; a column without nulls needs no bitmap."""
         del self.offsets[self.count + 1 :]
         del self.data[self.size :]
         if self.nulls == 0:
@@ -1004,15 +1042,15 @@ class Columns:
         self._with_headers = with_headers
 
     def keys(self) -> Column:
-        """The keys one by one: for small uses."""
+        """Yield the keys one by one: for small uses."""
         return self._keys
 
     def values(self) -> Column:
-        """The values one by one: for small uses."""
+        """Yield the values one by one: for small uses."""
         return self._values
 
     def headers(self) -> list:
-        """The headers of each record as (key, value) pairs: for small uses."""
+        """Yield the headers of each record as (key, value) pairs: for small uses."""
         if not self._with_headers:
             return [[] for _ in range(self.count)]
         pairs = list(zip(self._header_keys, self._header_values, strict=True))
@@ -1021,7 +1059,7 @@ class Columns:
 
     @cython.cfunc
     def _reserve(self, records: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.void:
-        """Room for a batch of so many records and bytes."""
+        """Make room for a batch of so many records and bytes."""
         _ints(self.offsets, self.count + records)
         _ints(self.timestamps_ms, self.count + records)
         _ints(self.timestamp_types, self.count + records)
@@ -1050,10 +1088,10 @@ class Columns:
         start: cython.longlong,
         stop: cython.longlong,
     ) -> cython.void:
-        """Adds the records of the batch with the header at `head`, which lie in `b` from `begin` to `end`."""
+        """Add the records of the batch with the header at `head`, which lie in `b` from `begin` to `end`."""
         broken: cython.longlong
         base_offset: cython.longlong = _int64(head, 0)
-        count: cython.longlong = _int32(head, 57)
+        count: cython.longlong = _int32(head, COUNT_AT)
         if count < 0 or count > (end - begin) // _RECORD_BYTES_MIN:
             raise Malformed(f"the batch of offset {base_offset} cannot hold {count} records")
         self._reserve(cython.cast(cython.Py_ssize_t, count), end - begin)
@@ -1068,7 +1106,7 @@ class Columns:
 
     @cython.cfunc
     def _has_room(self, size: cython.Py_ssize_t) -> cython.bint:
-        """False when a batch of that size could push a column past 32-bit offsets; a first batch always fits."""
+        """Return False if a batch of that size could push a column past 32-bit offsets; a first batch always fits."""
         return (
             max(self._keys.size, self._values.size, self._header_keys.size, self._header_values.size) + size
             <= _INT32_MAX
@@ -1105,16 +1143,18 @@ def _add_records(
     start: cython.longlong,
     stop: cython.longlong,
 ) -> cython.longlong:
-    """Answers -1, or the index of the record that is broken, or the number of records if bytes are left after them."""
+    """Return -1, or the index of the record that is broken, or the number of records if bytes are left after them."""
     at = cython.declare(cython.Py_ssize_t[1])
     field = cython.declare(cython.longlong[8])
     i: cython.longlong
     n: cython.Py_ssize_t = columns.count
     offset: cython.longlong
     base_offset: cython.longlong = _int64(head, 0)
-    count: cython.longlong = _int32(head, 57)
-    is_log_append_time: cython.bint = head[22] & 8 != 0
-    base_timestamp: cython.longlong = _int64(head, 35) if is_log_append_time else _int64(head, 27)
+    count: cython.longlong = _int32(head, COUNT_AT)
+    is_log_append_time: cython.bint = head[FLAGS_AT] & LOG_APPEND_TIME != 0
+    base_timestamp: cython.longlong = (
+        _int64(head, MAX_TIMESTAMP_AT) if is_log_append_time else _int64(head, BASE_TIMESTAMP_AT)
+    )
     # In locals, because a compiler must think that every byte written may have changed any member.
     offsets: cython.p_longlong = columns._offsets
     timestamps: cython.p_longlong = columns._timestamps
@@ -1174,7 +1214,7 @@ def _add_headers(
     end: cython.Py_ssize_t,
     field: cython.p_longlong,
 ) -> cython.void:
-    """Adds the headers of the record of `_record`, which ends at `end`."""
+    """Add the headers of the record of `_record`, which ends at `end`."""
     at = cython.declare(cython.Py_ssize_t[1])
     j: cython.longlong
     size: cython.longlong
@@ -1196,7 +1236,7 @@ def decode(
     with_headers: cython.bint = False,
     decompressed_bytes_max: cython.longlong,
 ) -> Columns:
-    """The records with start <= offset < stop of concatenated batches; a partial batch at the end is ignored.
+    """Return the records with start <= offset < stop of concatenated batches; ignore a partial batch at the end.
 
     Control batches are passed over. Raises Malformed for a wrong CRC, a broken record, and a batch of more than
     `decompressed_bytes_max`. Where keys or values would no longer fit 32-bit offsets it stops early, and
@@ -1217,23 +1257,23 @@ def decode(
     columns._values.reserve(0, min(size, 1 << 30))
     while size - at >= _HEADER_BYTES:
         head = b + at if cython.compiled else b[at:]
-        batch_size = cython.cast(cython.Py_ssize_t, 12 + _int32(head, 8))
+        batch_size = cython.cast(cython.Py_ssize_t, OVERHEAD + _int32(head, LENGTH_AT))
         base_offset = _int64(head, 0)
-        next_offset = _sum(base_offset, _int32(head, 23) + 1)
-        if batch_size < _HEADER_BYTES or head[16] != 2 or base_offset < 0 or next_offset <= base_offset:
+        next_offset = _sum(base_offset, _int32(head, LAST_DELTA_AT) + 1)
+        if batch_size < _HEADER_BYTES or head[MAGIC_AT] != 2 or base_offset < 0 or next_offset <= base_offset:
             raise Malformed(f"no record batch at byte {at}")
         if batch_size > size - at or base_offset >= stop:
             break
         if next_offset > start:
             with cython.nogil:
-                crc = _crc(head, 21, batch_size - 21)
-            if crc != _uint32(head, 17):
+                crc = _crc(head, ATTRIBUTES_AT, batch_size - ATTRIBUTES_AT)
+            if crc != _uint32(head, CRC_AT):
                 raise Malformed(f"wrong CRC in the batch of offset {base_offset} at byte {at}")
-            if _int32(head, 57) == 0 or head[22] & 0x20:
+            if _int32(head, COUNT_AT) == 0 or head[FLAGS_AT] & CONTROL:
                 pass
-            elif head[22] & 7:
+            elif head[FLAGS_AT] & 7:
                 body = codecs.decompress(
-                    head[22] & 7, data[at + HEADER_BYTES : at + batch_size], bytes_max=decompressed_bytes_max
+                    head[FLAGS_AT] & 7, data[at + HEADER_BYTES : at + batch_size], bytes_max=decompressed_bytes_max
                 )
                 if not columns._has_room(len(body)):
                     break
@@ -1251,7 +1291,7 @@ def decode(
 @cython.cfunc
 @cython.inline
 def _put(out: bytearray, value: cython.longlong) -> cython.void:
-    """Appends a zig-zag varint."""
+    """Append a zig-zag varint."""
     bits: cython.ulonglong
     if cython.compiled:
         bits = (cython.cast(cython.ulonglong, value) << 1) ^ cython.cast(cython.ulonglong, value >> 63)
@@ -1273,7 +1313,7 @@ def _put_bytes(out: bytearray, data: object) -> cython.void:
 
 
 def encode_records(records, timestamp_deltas, headers) -> bytearray:
-    """The bytes of the records: (key, value) pairs, with their time deltas and headers or None for none."""
+    """Return the bytes of the records: (key, value) pairs, with their time deltas and headers or None for none."""
     out: bytearray = bytearray()
     body: bytearray = bytearray()
     index: cython.Py_ssize_t

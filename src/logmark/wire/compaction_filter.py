@@ -17,6 +17,24 @@ if cython.compiled:
     from cython.cimports.cpython import array
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
     from cython.cimports.libc.string import memcmp, memcpy
+    from cython.cimports.logmark.wire.batch_header import (
+        ATTRIBUTES_AT,
+        BASE_TIMESTAMP_AT,
+        CONTROL,
+        COUNT_AT,
+        CRC_AT,
+        DELETE_HORIZON,
+        FLAGS_AT,
+        LAST_DELTA_AT,
+        LENGTH_AT,
+        LOG_APPEND_TIME,
+        MAGIC_AT,
+        MAX_TIMESTAMP_AT,
+        OVERHEAD,
+        PRODUCER_EPOCH_AT,
+        PRODUCER_ID_AT,
+        TRANSACTIONAL,
+    )
     from cython.cimports.logmark.wire.columns import (
         _copy,
         _crc,
@@ -31,6 +49,24 @@ if cython.compiled:
         _write_int32,
     )
 else:
+    from logmark.wire.batch_header import (
+        ATTRIBUTES_AT,
+        BASE_TIMESTAMP_AT,
+        CONTROL,
+        COUNT_AT,
+        CRC_AT,
+        DELETE_HORIZON,
+        FLAGS_AT,
+        LAST_DELTA_AT,
+        LENGTH_AT,
+        LOG_APPEND_TIME,
+        MAGIC_AT,
+        MAX_TIMESTAMP_AT,
+        OVERHEAD,
+        PRODUCER_EPOCH_AT,
+        PRODUCER_ID_AT,
+        TRANSACTIONAL,
+    )
     from logmark.wire.columns import (
         _copy,
         _crc,
@@ -78,7 +114,7 @@ def _sip_round(v: cython.p_ulonglong) -> cython.void:
 def _sip_hash(
     b: cython.p_const_uchar, size: cython.Py_ssize_t, low: cython.ulonglong, high: cython.ulonglong
 ) -> cython.uint:
-    """SipHash-1-3 under a secret key: nobody can choose record keys that all fall into one slot."""
+    """Hash by SipHash-1-3 under a secret key: nobody can choose record keys that all fall into one slot."""
     v = cython.declare(cython.ulonglong[4])
     word: cython.ulonglong = 0
     last: cython.ulonglong
@@ -156,7 +192,7 @@ class KeyMap:
         return self.count > 0 and 8 * (self._mask + 1) + self._size >= self._bytes_max
 
     def get(self, key: bytes) -> int:
-        """The newest offset of a key, or -1: for small uses."""
+        """Return the newest offset of a key, or -1: for small uses."""
         view: cython.const[cython.uchar][::1] = key
         if not cython.compiled:
             return self._known.get(key, -1)
@@ -165,7 +201,7 @@ class KeyMap:
 
     @cython.cfunc
     def reserve(self, keys: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.void:
-        """Room for so many more keys and bytes."""
+        """Make room for so many more keys and bytes."""
         wanted: cython.Py_ssize_t = self._mask + 1
         old: cython.Py_ssize_t = wanted
         before: cython.p_ulonglong
@@ -206,7 +242,7 @@ class KeyMap:
     @cython.exceptval(check=False)
     @cython.nogil
     def _slot(self, b: cython.p_const_uchar, size: cython.Py_ssize_t, hashed: cython.ulonglong) -> cython.Py_ssize_t:
-        """The slot of a key, or the empty one where it belongs."""
+        """Return the slot of a key, or the empty one where it belongs."""
         slot: cython.Py_ssize_t = hashed & self._mask
         entry: cython.p_longlong
         while self._s[slot] != 0:
@@ -230,7 +266,7 @@ class KeyMap:
     @cython.exceptval(check=False)
     @cython.nogil
     def _hash(self, b: cython.p_const_uchar, at: cython.longlong, size: cython.longlong) -> cython.ulonglong:
-        """The hash of a key that is looked up soon; its slot is on the way from memory meanwhile."""
+        """Return the hash of a key that is looked up soon; its slot is on the way from memory meanwhile."""
         hashed: cython.ulonglong = 0
         if cython.compiled:
             hashed = _sip_hash(b + at, size, self._low, self._high)
@@ -242,7 +278,7 @@ class KeyMap:
     @cython.exceptval(check=False)
     @cython.nogil
     def _fetch_entry(self, hashed: cython.ulonglong) -> cython.void:
-        """Has the entry that most likely belongs to a hash on the way from memory."""
+        """Prefetch the entry that most likely belongs to a hash."""
         if cython.compiled and self._s[hashed & self._mask] != 0:
             prefetch(self._entry(hashed & self._mask))  # noqa: F821
 
@@ -297,7 +333,7 @@ class KeyMap:
         is_judged: cython.bint,
         decompressed_bytes_max: cython.longlong,
     ) -> tuple:
-        """Takes the keys of the batches from byte `at` on; returns where it stopped, and the last offset or -1.
+        """Take the keys of the batches from byte `at` on; return where it stopped, and the last offset or -1.
 
         It stops where a batch is cut short, when the map is full, and before a batch of a transaction or a control
         batch, unless that is the first one and the caller has judged that it counts. Records below `start` do not.
@@ -311,14 +347,14 @@ class KeyMap:
         while size - at >= _HEADER_BYTES:
             head = b + at if cython.compiled else b[at:]
             batch_size = _checked_size(head, size - at, at)
-            if batch_size == 0 or (head[22] & 0x30 and not is_judged):
+            if batch_size == 0 or (head[FLAGS_AT] & (TRANSACTIONAL | CONTROL) and not is_judged):
                 break
             is_judged = False
-            last_offset = _int64(head, 0) + _int32(head, 23)
-            if last_offset >= start and _int32(head, 57) > 0:
-                if head[22] & 7:
+            last_offset = _int64(head, 0) + _int32(head, LAST_DELTA_AT)
+            if last_offset >= start and _int32(head, COUNT_AT) > 0:
+                if head[FLAGS_AT] & 7:
                     body = codecs.decompress(
-                        head[22] & 7, data[at + HEADER_BYTES : at + batch_size], bytes_max=decompressed_bytes_max
+                        head[FLAGS_AT] & 7, data[at + HEADER_BYTES : at + batch_size], bytes_max=decompressed_bytes_max
                     )
                     self._add_body(head, _memory(body), 0, len(body), start)
                 else:
@@ -358,7 +394,7 @@ def _map_records(
     count: cython.longlong,
     start: cython.longlong,
 ) -> cython.longlong:
-    """Answers -1, or the index of the record that is broken, or the number of records if bytes are left after them."""
+    """Return -1, or the index of the record that is broken, or the number of records if bytes are left after them."""
     at = cython.declare(cython.Py_ssize_t[1])
     field = cython.declare(cython.longlong[8])
     block = cython.declare(cython.longlong[4 * 32])
@@ -386,7 +422,7 @@ def _map_records(
 @cython.exceptval(check=False)
 @cython.nogil
 def _map_block(keys: KeyMap, b: cython.p_const_uchar, block: cython.p_longlong, size: cython.Py_ssize_t) -> cython.void:
-    """Puts some keys at once: while one is compared, memory brings the next ones."""
+    """Put some keys at once: while one is compared, memory brings the next ones."""
     n: cython.Py_ssize_t
     for n in range(0, size, 4):
         keys._fetch_entry(cython.cast(cython.ulonglong, block[n + 2]))
@@ -396,23 +432,23 @@ def _map_block(keys: KeyMap, b: cython.p_const_uchar, block: cython.p_longlong, 
 
 @cython.cfunc
 def _checked_size(head: cython.p_const_uchar, left: cython.Py_ssize_t, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """The size of the batch at `head`, or 0 when it is cut short; raises Malformed when it is not sound."""
-    size: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, 12 + _int32(head, 8))
+    """Return the size of the batch at `head`, or 0 if it is cut short; raise Malformed if it is not sound."""
+    size: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, OVERHEAD + _int32(head, LENGTH_AT))
     crc: cython.uint
-    if size < _HEADER_BYTES or head[16] != 2 or _int64(head, 0) < 0 or _int32(head, 23) < 0:
+    if size < _HEADER_BYTES or head[MAGIC_AT] != 2 or _int64(head, 0) < 0 or _int32(head, LAST_DELTA_AT) < 0:
         raise Malformed(f"no record batch at byte {at}")
     if size > left:
         return 0
     with cython.nogil:
-        crc = _crc(head, 21, size - 21)
-    if crc != _uint32(head, 17):
+        crc = _crc(head, ATTRIBUTES_AT, size - ATTRIBUTES_AT)
+    if crc != _uint32(head, CRC_AT):
         raise Malformed(f"wrong CRC in the batch of offset {_int64(head, 0)} at byte {at}")
     return size
 
 
 @cython.cfunc
 def _checked_count(head: cython.p_const_uchar, size: cython.Py_ssize_t) -> cython.longlong:
-    count: cython.longlong = _int32(head, 57)
+    count: cython.longlong = _int32(head, COUNT_AT)
     if count < 0 or count > size // _RECORD_BYTES_MIN:
         raise Malformed(f"the batch of offset {_int64(head, 0)} cannot hold {count} records")
     return count
@@ -423,7 +459,7 @@ def _checked_count(head: cython.p_const_uchar, size: cython.Py_ssize_t) -> cytho
 @cython.exceptval(check=False)
 @cython.nogil
 def _write_varint(out: cython.p_uchar, at: cython.Py_ssize_t, value: cython.longlong) -> cython.Py_ssize_t:
-    """Writes a zig-zag varint and returns where it ends."""
+    """Write a zig-zag varint and return where it ends."""
     bits: cython.ulonglong
     if cython.compiled:
         bits = (cython.cast(cython.ulonglong, value) << 1) ^ cython.cast(cython.ulonglong, value >> 63)
@@ -491,7 +527,7 @@ class CompactionFilter:
         self._choice = bytearray()
 
     def run(self, data: cython.const[cython.uchar][::1], at: cython.Py_ssize_t) -> int:
-        """Sifts the batches from byte `at` on and returns where it stopped.
+        """Filter the batches from byte `at` on and return where it stopped.
 
         It stops where a batch is cut short, and before a batch of a transaction or a control batch: whether those count
         only the caller knows.
@@ -505,7 +541,7 @@ class CompactionFilter:
         while size - at >= _HEADER_BYTES:
             head = b + at if cython.compiled else b[at:]
             batch_size = _checked_size(head, size - at, at)
-            if batch_size == 0 or head[22] & 0x30:
+            if batch_size == 0 or head[FLAGS_AT] & (TRANSACTIONAL | CONTROL):
                 break
             self._filter(data, head, at, batch_size, False, False)
             at += batch_size
@@ -519,7 +555,7 @@ class CompactionFilter:
         is_aborted: cython.bint,
         is_idle_marker: cython.bint,
     ) -> int:
-        """Sifts one batch of a transaction or control batch and returns where it ends, or `at` when it is cut short.
+        """Filter one batch of a transaction or control batch; return where it ends, or `at` if it is cut short.
 
         An idle marker ends a transaction of which nothing is left.
         """
@@ -534,15 +570,15 @@ class CompactionFilter:
         head = b + at if cython.compiled else b[at:]
         batch_size = _checked_size(head, len(data) - at, at)
         if batch_size > 0:
-            has_expired = head[22] & 0x40 != 0 and _int64(head, 27) <= self._now_ms
+            has_expired = head[FLAGS_AT] & DELETE_HORIZON != 0 and _int64(head, BASE_TIMESTAMP_AT) <= self._now_ms
             self._filter(data, head, at, batch_size, is_aborted or (is_idle_marker and has_expired), is_idle_marker)
         return at + batch_size
 
     @cython.cfunc
     def _must_stay(self, head: cython.p_const_uchar) -> cython.bint:
-        """True for a batch that stays even when nothing is left in it."""
-        producer_id: cython.longlong = _int64(head, 43)
-        last_offset: cython.longlong = _int64(head, 0) + _int32(head, 23)
+        """Return True for a batch that stays even if nothing is left in it."""
+        producer_id: cython.longlong = _int64(head, PRODUCER_ID_AT)
+        last_offset: cython.longlong = _int64(head, 0) + _int32(head, LAST_DELTA_AT)
         if last_offset + 1 == self._end:
             return True
         if producer_id < 0:
@@ -552,7 +588,7 @@ class CompactionFilter:
             return False
         if known[0] >= 0:
             return known[0] == last_offset
-        return head[22] & 0x20 != 0 and known[1] == _int32(head, 51) >> 16
+        return head[FLAGS_AT] & CONTROL != 0 and known[1] == _int32(head, PRODUCER_EPOCH_AT) >> 16
 
     @cython.cfunc
     def _filter(
@@ -570,16 +606,16 @@ class CompactionFilter:
         end: cython.Py_ssize_t = batch_size
         found = cython.declare(cython.longlong[5])
         choice: cython.p_uchar
-        count: cython.longlong = _int32(head, 57)
+        count: cython.longlong = _int32(head, COUNT_AT)
         stays: cython.bint = self._must_stay(head)
         self.read += count
         if is_discarded or count == 0:
             if stays:
                 self._write_empty(head)
             return
-        if head[22] & 7:
+        if head[FLAGS_AT] & 7:
             body = codecs.decompress(
-                head[22] & 7, data[at + HEADER_BYTES : at + batch_size], bytes_max=self._decompressed_bytes_max
+                head[FLAGS_AT] & 7, data[at + HEADER_BYTES : at + batch_size], bytes_max=self._decompressed_bytes_max
             )
             plain = _memory(body)
             begin = 0
@@ -595,23 +631,23 @@ class CompactionFilter:
         if found[1] == 0:
             if stays:
                 self._write_empty(head)
-        elif found[1] == count and (head[22] & 0x40 or not (found[2] or is_idle_marker)):
+        elif found[1] == count and (head[FLAGS_AT] & DELETE_HORIZON or not (found[2] or is_idle_marker)):
             self.out += data[at : at + batch_size]
         else:
             self._write(head, plain, begin, end, choice, found, found[2] != 0 or is_idle_marker)
 
     @cython.cfunc
     def _write_empty(self, head: cython.p_const_uchar) -> cython.void:
-        """A header without records, as Kafka leaves it: no codec, no horizon, no base timestamp."""
+        """Write a header without records, as Kafka leaves it: no codec, no horizon, no base timestamp."""
         batch: bytearray = bytearray(HEADER_BYTES)
         out: cython.p_uchar
         out = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(batch)) if cython.compiled else batch
         _copy(out, 0, head, 0, HEADER_BYTES)
-        _write_int32(out, 8, HEADER_BYTES - 12)
-        out[22] = head[22] & 0x38
-        _write_int64(out, 27, -1)
-        _write_int32(out, 57, 0)
-        _write_int32(out, 17, crc32c(batch, 21, HEADER_BYTES - 21))
+        _write_int32(out, LENGTH_AT, HEADER_BYTES - 12)
+        out[FLAGS_AT] = head[FLAGS_AT] & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL)
+        _write_int64(out, BASE_TIMESTAMP_AT, -1)
+        _write_int32(out, COUNT_AT, 0)
+        _write_int32(out, CRC_AT, crc32c(batch, 21, HEADER_BYTES - 21))
         self.out += batch
 
     @cython.cfunc
@@ -625,32 +661,32 @@ class CompactionFilter:
         found: cython.p_longlong,
         has_deletes: cython.bint,
     ) -> cython.void:
-        """The batch with the records that were chosen; everything that its producer or a reader relies on is kept."""
+        """Write the batch with the records that were chosen; keep what its producer or a reader relies on."""
         batch: bytearray = bytearray(HEADER_BYTES)
         out: cython.p_uchar
         size: cython.Py_ssize_t
-        has_horizon: cython.bint = has_deletes or head[22] & 0x40 != 0
+        has_horizon: cython.bint = has_deletes or head[FLAGS_AT] & DELETE_HORIZON != 0
         base_timestamp: cython.longlong = found[3]
         if has_horizon:
-            base_timestamp = _int64(head, 27) if head[22] & 0x40 else self._horizon_ms
+            base_timestamp = _int64(head, BASE_TIMESTAMP_AT) if head[FLAGS_AT] & DELETE_HORIZON else self._horizon_ms
         # A record's size and timestamp may each take more bytes than before.
         _room(batch, HEADER_BYTES + (end - begin) + 16 * cython.cast(cython.Py_ssize_t, found[1]), False)
         out = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(batch)) if cython.compiled else batch
         with cython.nogil:
             size = _write_chosen(head, plain, begin, end, choice, base_timestamp, out)
         del batch[size:]
-        if head[22] & 7:
-            batch[HEADER_BYTES:] = codecs.compress(head[22] & 7, memoryview(batch)[HEADER_BYTES:].toreadonly())
+        if head[FLAGS_AT] & 7:
+            batch[HEADER_BYTES:] = codecs.compress(head[FLAGS_AT] & 7, memoryview(batch)[HEADER_BYTES:].toreadonly())
         out = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(batch)) if cython.compiled else batch
         _copy(out, 0, head, 0, HEADER_BYTES)
-        _write_int32(out, 8, len(batch) - 12)
+        _write_int32(out, LENGTH_AT, len(batch) - 12)
         if has_horizon:
-            out[22] = head[22] | 0x40
-        _write_int64(out, 27, base_timestamp)
-        if not head[22] & 8:
-            _write_int64(out, 35, found[4])
-        _write_int32(out, 57, found[1])
-        _write_int32(out, 17, crc32c(batch, 21, len(batch) - 21))
+            out[FLAGS_AT] = head[FLAGS_AT] | DELETE_HORIZON
+        _write_int64(out, BASE_TIMESTAMP_AT, base_timestamp)
+        if not head[FLAGS_AT] & LOG_APPEND_TIME:
+            _write_int64(out, MAX_TIMESTAMP_AT, found[4])
+        _write_int32(out, COUNT_AT, found[1])
+        _write_int32(out, CRC_AT, crc32c(batch, 21, len(batch) - 21))
         self.out += batch
 
 
@@ -668,7 +704,7 @@ def _choose(
     choice: cython.p_uchar,
     found: cython.p_longlong,
 ) -> cython.void:
-    """Marks the records that stay.
+    """Mark the records that stay.
 
     Found: 0 the broken record or -1, 1 how many stay, 2 how many of them have no value, 3 the timestamp of the first of
     them, 4 their largest.
@@ -679,10 +715,10 @@ def _choose(
     i: cython.longlong
     n: cython.Py_ssize_t = 0
     offset: cython.longlong
-    count: cython.longlong = _int32(head, 57)
-    is_control: cython.bint = head[22] & 0x20 != 0
-    is_log_append_time: cython.bint = head[22] & 8 != 0
-    keeps_tombstones: cython.bint = head[22] & 0x40 == 0 or now_ms < _int64(head, 27)
+    count: cython.longlong = _int32(head, COUNT_AT)
+    is_control: cython.bint = head[FLAGS_AT] & CONTROL != 0
+    is_log_append_time: cython.bint = head[FLAGS_AT] & LOG_APPEND_TIME != 0
+    keeps_tombstones: cython.bint = head[FLAGS_AT] & DELETE_HORIZON == 0 or now_ms < _int64(head, BASE_TIMESTAMP_AT)
     at[0] = begin
     found[0] = -1
     found[1] = 0
@@ -704,7 +740,9 @@ def _choose(
         else:
             block[n + 3] = offset
             block[n + 2] = cython.cast(cython.longlong, keys._hash(b, field[2], field[3]))
-        block[n + 4] = _int64(head, 35) if is_log_append_time else _sum(_int64(head, 27), field[0])
+        block[n + 4] = (
+            _int64(head, MAX_TIMESTAMP_AT) if is_log_append_time else _sum(_int64(head, BASE_TIMESTAMP_AT), field[0])
+        )
         block[n + 5] = field[5]
         block[n + 6] = i
         n += 7
@@ -762,7 +800,7 @@ def _write_chosen(
     base_timestamp: cython.longlong,
     out: cython.p_uchar,
 ) -> cython.Py_ssize_t:
-    """Writes the chosen records behind a header, with times counted from another base; returns where they end."""
+    """Write the chosen records behind a header, with times counted from another base; return where they end."""
     at = cython.declare(cython.Py_ssize_t[1])
     delta = cython.declare(cython.uchar[10])
     i: cython.longlong
@@ -770,16 +808,16 @@ def _write_chosen(
     size: cython.Py_ssize_t
     difference: cython.longlong
     to: cython.Py_ssize_t = _HEADER_BYTES
-    is_log_append_time: cython.bint = head[22] & 8 != 0
+    is_log_append_time: cython.bint = head[FLAGS_AT] & LOG_APPEND_TIME != 0
     at[0] = begin
-    for i in range(_int32(head, 57)):
+    for i in range(_int32(head, COUNT_AT)):
         stop = cython.cast(cython.Py_ssize_t, _varint(b, at, end, 5))
         stop += at[0]
         if choice[i]:
             at[0] += 1
-            difference = _sum(_int64(head, 27), _varint(b, at, stop, 10))
+            difference = _sum(_int64(head, BASE_TIMESTAMP_AT), _varint(b, at, stop, 10))
             if is_log_append_time:
-                difference = _int64(head, 35)
+                difference = _int64(head, MAX_TIMESTAMP_AT)
             difference = _sum(difference, -base_timestamp)
             size = _write_varint(delta, 0, difference)
             to = _write_varint(out, to, 1 + size + stop - at[0])

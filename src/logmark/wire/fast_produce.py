@@ -34,7 +34,7 @@ def _is_ascii(b: bytearray, at: cython.Py_ssize_t, stop: cython.Py_ssize_t) -> c
 
 @cython.cfunc
 def _acks_at(b: bytearray, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Where the acks stand, behind a header without tagged fields and no transaction; -1 for any other request."""
+    """Return where the acks are, after a header without tagged fields and no transaction; -1 for other requests."""
     if end < _BYTES_MIN or b[0] != 0 or b[1] != 0 or b[2] != 0 or b[3] < _VERSION_MIN or b[3] > _VERSION_MAX:
         return -1
     client_size: cython.Py_ssize_t = b[8] << 8 | b[9]
@@ -49,7 +49,7 @@ def _acks_at(b: bytearray, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
 
 @cython.cfunc
 def _records_at(b: bytearray, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Where the records begin whose length stands here, if nothing but three empty sets of tagged fields follows."""
+    """Return where the records begin whose length is here, if only three empty sets of tagged fields follow."""
     length: cython.longlong = 0
     shift: cython.int = 0
     while at < end and shift <= 28:
@@ -63,7 +63,7 @@ def _records_at(b: bytearray, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> 
 
 
 def read_produce(frame: object) -> tuple | None:
-    """The usual Produce request in a frame, or None for any other.
+    """Return the usual Produce request in a frame, or None for any other.
 
     Returns (version, correlation id, acks, where the topic's name begins, its size, partition, where the records begin,
     their size).
@@ -118,7 +118,7 @@ def produced(
     log_append_time_ms: cython.longlong,
     log_start_offset: cython.longlong,
 ) -> bytes:
-    """The whole answer, with its length, to a usual Produce request that was written."""
+    """Return the whole response, with its length, to a usual Produce request that was written."""
     size: cython.Py_ssize_t = 4 + 5 + 2 + name_size + 1 + 33 + 6
     if name_at < 1 or name_at + name_size > len(frame):
         raise IndexError("the name lies outside of the request")

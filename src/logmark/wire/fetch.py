@@ -91,14 +91,14 @@ def _encoding(version: int) -> Encoding:
 
 
 def _present(count: int) -> int:
-    """The count of an array that may not be null."""
+    """Return the count of an array that may not be null."""
     if count < 0:
         misfit(count, 0)
     return count
 
 
 def decode_request(version: int, frame: memoryview, at: int, *, budget: int = REQUEST_OBJECTS_MAX) -> FetchRequest:
-    """The request whose body begins at `at`; bytes after it are ignored, as Kafka ignores them."""
+    """Return the request whose body begins at `at`; ignore bytes after it, as Kafka does."""
     if version not in VERSIONS:
         raise Malformed(f"fetch has no version {version}")
     try:
@@ -149,7 +149,7 @@ def _read_topics(
 
 
 def _partition_shape(version: int) -> tuple[struct.Struct, Callable[..., FetchPartition]]:
-    """How a partition looks in a request of this version, and what makes it one of ours."""
+    """Return how a partition looks in a request of this version, and what makes it one of ours."""
     if version >= 12:
         return _PARTITION_V12, FetchPartition
     if version >= 9:
@@ -191,7 +191,7 @@ def encode_response(
     session_id: int,
     topics: Sequence[tuple[str, Sequence[FetchAnswer[Records]]]],
 ) -> list[bytes | Records]:
-    """The body of the response as buffers to send in this order; records are never null, librdkafka refuses that."""
+    """Return the response body as buffers to send in this order; records are never null: librdkafka refuses that."""
     write = _encoding(version)
     buffers: list[bytes | Records] = []
     if version >= 7:
@@ -216,7 +216,7 @@ def encode_response(
 
 
 def _answer_head(version: int, write: Encoding, answer: FetchAnswer[Records]) -> bytes:
-    """Everything of an answer before its records."""
+    """Return everything of a partition's response before its records."""
     partition, error_code, high_watermark, stable, log_start, records, aborted, replica = answer
     if version >= 5:
         head = _ANSWER_V5.pack(partition, error_code, high_watermark, stable, log_start)
@@ -231,7 +231,7 @@ def _answer_head(version: int, write: Encoding, answer: FetchAnswer[Records]) ->
 
 
 def encode_request(version: int, request: FetchRequest) -> bytes:
-    """The body of the request."""
+    """Return the body of the request."""
     if version not in VERSIONS:
         raise ValueError(f"fetch has no version {version}")
     write = _encoding(version)
@@ -268,7 +268,7 @@ def _partition_values(version: int, asked: FetchPartition) -> tuple[int, ...]:
 
 
 def decode_response(version: int, body: memoryview | bytes, *, budget: int = RESPONSE_OBJECTS_MAX) -> FetchResponse:
-    """The response in `body`, which holds nothing else; its records are slices of `body`."""
+    """Return the response in `body`, which holds nothing else; its records are slices of `body`."""
     if version not in VERSIONS:
         raise Malformed(f"fetch has no version {version}")
     try:

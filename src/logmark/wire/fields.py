@@ -35,15 +35,15 @@ class Field:
         self.struct = struct
 
     def is_in(self, version: int) -> bool:
-        """This version of the message has the field."""
+        """Return whether this version of the message has the field."""
         return self.since <= version and (self.until is None or version <= self.until)
 
     def is_nullable_in(self, version: int) -> bool:
-        """This version may say null here."""
+        """Return whether the field may be null in this version."""
         return self.nullable_since is not None and self.nullable_since <= version
 
     def fresh_default(self) -> Any:
-        """The default, never shared between two messages."""
+        """Return the default, never shared between two messages."""
         if self.default is None:
             return None
         if self.kind == "array":
@@ -58,37 +58,37 @@ class Field:
 
 
 def boolean(*, default: bool = False, since: int = 0, until: int | None = None, tag: int | None = None) -> Any:
-    """One byte, true unless it is zero."""
+    """Declare a boolean: one byte, true unless it is zero."""
     return Field("bool", default, since=since, until=until, tag=tag)
 
 
 def int8(*, default: int = 0, since: int = 0, until: int | None = None, tag: int | None = None) -> Any:
-    """A signed integer of one byte."""
+    """Declare a signed integer of one byte."""
     return Field("int8", default, since=since, until=until, tag=tag)
 
 
 def int16(*, default: int = 0, since: int = 0, until: int | None = None, tag: int | None = None) -> Any:
-    """A signed integer of two bytes."""
+    """Declare a signed integer of two bytes."""
     return Field("int16", default, since=since, until=until, tag=tag)
 
 
 def int32(*, default: int = 0, since: int = 0, until: int | None = None, tag: int | None = None) -> Any:
-    """A signed integer of four bytes."""
+    """Declare a signed integer of four bytes."""
     return Field("int32", default, since=since, until=until, tag=tag)
 
 
 def int64(*, default: int = 0, since: int = 0, until: int | None = None, tag: int | None = None) -> Any:
-    """A signed integer of eight bytes."""
+    """Declare a signed integer of eight bytes."""
     return Field("int64", default, since=since, until=until, tag=tag)
 
 
 def float64(*, default: float = 0.0, since: int = 0, until: int | None = None, tag: int | None = None) -> Any:
-    """A floating-point number of eight bytes."""
+    """Declare a floating-point number of eight bytes."""
     return Field("float64", default, since=since, until=until, tag=tag)
 
 
 def uuid(*, default: bytes = NO_UUID, since: int = 0, until: int | None = None, tag: int | None = None) -> Any:
-    """Sixteen bytes that name something."""
+    """Declare sixteen bytes that name something."""
     return Field("uuid", default, since=since, until=until, tag=tag)
 
 
@@ -100,7 +100,7 @@ def string(
     nullable_since: int | None = None,
     tag: int | None = None,
 ) -> Any:
-    """Text of at most 32767 bytes in UTF-8."""
+    """Declare text of at most 32767 bytes in UTF-8."""
     return Field("string", default, since=since, until=until, nullable_since=nullable_since, tag=tag)
 
 
@@ -112,7 +112,7 @@ def data(
     nullable_since: int | None = None,
     tag: int | None = None,
 ) -> Any:
-    """Bytes that mean nothing to this layer."""
+    """Declare bytes that mean nothing to this layer."""
     return Field("bytes", default, since=since, until=until, nullable_since=nullable_since, tag=tag)
 
 
@@ -125,7 +125,7 @@ def array(
     nullable_since: int | None = None,
     tag: int | None = None,
 ) -> Any:
-    """A list of structs (`array(Topic)`) or of plain values (`array(int32())`)."""
+    """Declare a list of structs (`array(Topic)`) or of plain values (`array(int32())`)."""
     element = of if isinstance(of, Field) else Field("struct", (), struct=of)
     return Field("array", default, since=since, until=until, nullable_since=nullable_since, tag=tag, element=element)
 
@@ -139,7 +139,7 @@ def struct(
     nullable_since: int | None = None,
     tag: int | None = None,
 ) -> Any:
-    """A message inside a message."""
+    """Declare a message inside a message."""
     return Field("struct", default, since=since, until=until, nullable_since=nullable_since, tag=tag, struct=of)
 
 
@@ -185,7 +185,7 @@ class Message(metaclass=MessageType):
 
 
 def _initializer(cls: type[Message]) -> Any:
-    """A keyword-only `__init__` with a fresh default for every field."""
+    """Return a keyword-only `__init__` with a fresh default for every field."""
     parameters, lines = [], []
     names: dict[str, Any] = {}
     for field in cls.FIELDS:

@@ -27,7 +27,7 @@ class RequestHeader(NamedTuple):
 
 
 def read_request_header(frame: memoryview, flexible_from: Callable[[int], int | None]) -> RequestHeader:
-    """The header of a request whose frame is here without its length; `flexible_from` answers for an API key."""
+    """Read the header of a request in a frame without its length; `flexible_from` answers for an API key."""
     try:
         key, version, correlation_id, size = _REQUEST.unpack_from(frame)
         at = _REQUEST.size
@@ -50,12 +50,12 @@ def read_request_header(frame: memoryview, flexible_from: Callable[[int], int | 
 
 
 def response_header(correlation_id: int, *, flexible: bool) -> bytes:
-    """The header of a response without the frame's length; ApiVersions is never flexible here."""
+    """Return the header of a response without the frame's length; ApiVersions is never flexible here."""
     return (_CORRELATION_AND_NO_TAGS if flexible else _CORRELATION).pack(correlation_id)
 
 
 def read_response_header(frame: memoryview, *, flexible: bool) -> tuple[int, int]:
-    """The correlation id of a response whose frame is here without its length, and where the body begins."""
+    """Return the correlation id of a response in a frame without its length, and where the body begins."""
     try:
         (correlation_id,) = _CORRELATION.unpack_from(frame)
         at = _CORRELATION.size
@@ -69,7 +69,7 @@ def read_response_header(frame: memoryview, *, flexible: bool) -> tuple[int, int
 def request_frame(
     key: int, version: int, correlation_id: int, client_id: str | None, *, flexible: bool, body: bytes
 ) -> bytes:
-    """A whole request with its length."""
+    """Return a whole request with its length."""
     client = Plain.string(client_id)
     size = _FRAME.size - 4 + len(client) + flexible + len(body)
     return b"".join((_FRAME.pack(size, key, version, correlation_id), client, b"\0" * flexible, body))

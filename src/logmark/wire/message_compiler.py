@@ -36,7 +36,7 @@ def _mistagged(tag: int) -> NoReturn:
 
 
 def minimum_bytes(field: Field, version: int, *, flexible: bool) -> int:
-    """The fewest bytes that a value of this field takes."""
+    """Return the fewest bytes that a value of this field takes."""
     if field.kind in _SIZES:
         return _SIZES[field.kind]
     if field.kind == "struct":
@@ -66,7 +66,7 @@ class _Source:
         self.lines.append("    " * self.indent + text)
 
     def name(self, stem: str, value: Any = None) -> str:
-        """A name that nothing else in the function has, bound to a value if there is one."""
+        """Return a name that nothing else in the function has, bound to a value if there is one."""
         self._unique += 1
         unique = f"{stem}{self._unique}"
         if value is not None:
@@ -74,7 +74,7 @@ class _Source:
         return unique
 
     def default(self, field: Field) -> str:
-        """The expression for the field's default."""
+        """Return the expression for the field's default."""
         if field.default is None:
             return "None"
         if field.kind == "array":
@@ -84,7 +84,7 @@ class _Source:
         return repr(field.default)
 
     def length_code(self, field: Field) -> str:
-        """The struct code of the length that comes before the field's bytes or elements."""
+        """Return the struct code of the length that comes before the field's bytes or elements."""
         if self.flexible:
             return "B"
         return "h" if field.kind == "string" else "i"
@@ -100,7 +100,7 @@ class _DecoderSource(_Source):
     """The decode function: reads `data` at `at`, of `end` bytes."""
 
     def flush(self) -> None:
-        """Reads the run with one call."""
+        """Read the run with one call."""
         if not self.run:
             return
         targets = ", ".join(target for target, _ in self.run)
@@ -116,7 +116,7 @@ class _DecoderSource(_Source):
         self.line(f"at += {layout.size}")
 
     def message(self, cls: type[Message], target: str) -> None:
-        """Reads a whole struct into a new `target`."""
+        """Read a whole struct into a new `target`."""
         self.flush()
         self.line(f"{target} = new({self.name('Struct', cls)})")
         tagged = []
@@ -142,7 +142,7 @@ class _DecoderSource(_Source):
             self.sized(field, target)
 
     def nested(self, field: Field, target: str) -> None:
-        """Reads a message inside a message; a nullable one says first whether it is there."""
+        """Read a message inside a message; a nullable one says first whether it is there."""
         assert field.struct is not None
         nullable = field.is_nullable_in(self.version)
         if nullable:
@@ -158,7 +158,7 @@ class _DecoderSource(_Source):
         self.indent -= nullable
 
     def length(self, field: Field) -> None:
-        """Reads a length into `n`; in flexible versions it is one more than it says."""
+        """Read a length into `n`; in flexible versions it is one more than it says."""
         self.run.append(("n", self.length_code(field)))
         self.flush()
         if self.flexible:
@@ -167,7 +167,7 @@ class _DecoderSource(_Source):
             self.line(f"    n, at = {long}(data, at - 1)")
 
     def cases(self, lengths: list[tuple[int, str]]) -> None:
-        """Tells apart what has no bytes, and opens the branch for what has."""
+        """Open one branch for what has no bytes, and one for what has."""
         for number, (size, statement) in enumerate(lengths):
             self.line(f"{'elif' if number else 'if'} n == {size + self.flexible}:")
             self.line(f"    {statement}")
@@ -176,7 +176,7 @@ class _DecoderSource(_Source):
             self.indent += 1
 
     def sized(self, field: Field, target: str) -> None:
-        """Reads a string or bytes."""
+        """Read a string or bytes."""
         self.length(field)
         null = [(-1, f"{target} = None")] if field.is_nullable_in(self.version) else []
         # An empty string is common enough (metadata of commits, ids of new members) to be worth its own branch.
@@ -263,14 +263,14 @@ class _EncoderSource(_Source):
         self.write = "write"
 
     def flush(self) -> None:
-        """Writes the run with one call."""
+        """Write the run with one call."""
         if not self.run:
             return
         self.line(f"{self.write}({self.pack()})")
         self.run.clear()
 
     def pack(self) -> str:
-        """The expression for the bytes of the run."""
+        """Return the expression for the bytes of the run."""
         codes = "".join(code for _, code in self.run)
         if not codes.strip("x"):
             return repr(bytes(len(codes)))
@@ -299,7 +299,7 @@ class _EncoderSource(_Source):
             self.sized(field, source)
 
     def nested(self, field: Field, source: str) -> None:
-        """Writes a message inside a message, after a byte that says whether it is there if it is nullable."""
+        """Write a message inside a message, after a byte that says whether it is there if it is nullable."""
         assert field.struct is not None
         nullable = field.is_nullable_in(self.version)
         item = self.name("item")
@@ -317,7 +317,7 @@ class _EncoderSource(_Source):
             self.indent -= 1
 
     def length(self, field: Field, value: str) -> None:
-        """Writes the run and the length of `value`, which is null only where the version allows it."""
+        """Write the run and the length of `value`, which is null only if the version allows it."""
         one = " + 1" if self.flexible else ""
         if field.is_nullable_in(self.version):
             self.line(f"n = {'0' if self.flexible else '-1'} if {value} is None else len({value}){one}")
@@ -338,7 +338,7 @@ class _EncoderSource(_Source):
         self.indent -= self.flexible
 
     def sized(self, field: Field, source: str) -> None:
-        """Writes a string or bytes."""
+        """Write a string or bytes."""
         nullable = field.is_nullable_in(self.version)
         self.line(f"value = {source}")
         if field.kind == "string":
@@ -372,7 +372,7 @@ class _EncoderSource(_Source):
         self.indent -= 1
 
     def tags(self, tagged: list[Field], source: str) -> None:
-        """Writes the tagged fields that differ from their defaults, as Kafka does."""
+        """Write the tagged fields that differ from their defaults, as Kafka does."""
         self.flush()
         tags, outer = self.name("tags"), self.write
         self.line(f"{tags} = []")
@@ -402,7 +402,7 @@ def _title(cls: type[Message], version: int) -> str:
 
 
 def compile_decoder(cls: type[Message], version: int, *, flexible: bool) -> Decoder:
-    """A function from bytes, an object budget and whether the message is all of the bytes, to a message.
+    """Compile a function from bytes, an object budget and whether the message is all of the bytes, to a message.
 
     It raises nothing but Malformed.
     """
@@ -441,7 +441,7 @@ def compile_decoder(cls: type[Message], version: int, *, flexible: bool) -> Deco
 
 
 def compile_encoder(cls: type[Message], version: int, *, flexible: bool) -> Encoder:
-    """A function from a message to bytes; it raises ValueError for what the version cannot say."""
+    """Compile a function from a message to bytes; it raises ValueError for what the version cannot say."""
     source = _EncoderSource(version, flexible=flexible)
     source.names |= {
         "broken": (struct.error, AttributeError, TypeError),

@@ -54,7 +54,7 @@ _encoders: dict[tuple[type[Message], int] | tuple[type[Message], int, bool], Enc
 
 
 def is_flexible(schema: ModuleType, version: int) -> bool:
-    """This version of the API has compact lengths and tagged fields."""
+    """Return whether this version of the API has compact lengths and tagged fields."""
     first: int | None = schema.FLEXIBLE_FROM
     return first is not None and version >= first
 
@@ -62,7 +62,7 @@ def is_flexible(schema: ModuleType, version: int) -> bool:
 def decode_request(
     schema: ModuleType, version: int, body: memoryview | bytes, *, budget: int = REQUEST_OBJECTS_MAX
 ) -> Any:
-    """The schema's Request at the start of `body`; bytes after it are ignored, as Kafka ignores them."""
+    """Return the schema's Request at the start of `body`; ignore bytes after it, as Kafka does."""
     # librdkafka 2.16 asks for the metadata of all topics with three bytes too many.
     return _decoder(schema, schema.Request, version)(bytes(body), budget, False)
 
@@ -70,17 +70,17 @@ def decode_request(
 def decode_response(
     schema: ModuleType, version: int, body: memoryview | bytes, *, budget: int = RESPONSE_OBJECTS_MAX
 ) -> Any:
-    """The schema's Response in `body`, which holds nothing else."""
+    """Return the schema's Response in `body`, which holds nothing else."""
     return _decoder(schema, schema.Response, version)(bytes(body), budget, True)
 
 
 def encode_request(schema: ModuleType, version: int, message: Message) -> bytes:
-    """The body of a request, without its header."""
+    """Return the body of a request, without its header."""
     return _encode(schema, schema.Request, version, message)
 
 
 def encode_response(schema: ModuleType, version: int, message: Message) -> bytes:
-    """The body of a response, without its header."""
+    """Return the body of a response, without its header."""
     return _encode(schema, schema.Response, version, message)
 
 
@@ -92,7 +92,7 @@ def decode(
     flexible: bool | None = None,
     budget: int = REQUEST_OBJECTS_MAX,
 ) -> M:
-    """The message of this class in `data`, which holds nothing else."""
+    """Return the message of this class in `data`, which holds nothing else."""
     if flexible is None:
         flexible = cls.FLEXIBLE_FROM is not None and version >= cls.FLEXIBLE_FROM
     decoder = _decoders.get((cls, version, flexible))
@@ -103,7 +103,7 @@ def decode(
 
 
 def encode(cls: type[M], version: int, message: M, *, flexible: bool | None = None) -> bytes:
-    """The bytes of a message of this class."""
+    """Return the bytes of a message of this class."""
     if flexible is None:
         flexible = cls.FLEXIBLE_FROM is not None and version >= cls.FLEXIBLE_FROM
     encoder = _encoders.get((cls, version, flexible))

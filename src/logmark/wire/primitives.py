@@ -23,7 +23,7 @@ Buffer = bytes | memoryview
 
 
 def read_varint(data: Buffer, at: int) -> tuple[int, int]:
-    """The unsigned varint at `at`, and where it ends."""
+    """Return the unsigned varint at `at`, and where it ends."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -40,7 +40,7 @@ def read_varint(data: Buffer, at: int) -> tuple[int, int]:
 
 
 def write_varint(value: int) -> bytes:
-    """An unsigned varint."""
+    """Return the bytes of an unsigned varint."""
     if value < 128:
         return _ONE_BYTE[value]
     out = bytearray()
@@ -52,7 +52,7 @@ def write_varint(value: int) -> bytes:
 
 
 def read_string_length(data: Buffer, at: int) -> tuple[int, int]:
-    """The compact length of a string (one more than its bytes), and where it ends."""
+    """Return the compact length of a string (one more than its bytes), and where it ends."""
     value, at = read_varint(data, at)
     if value > STRING_BYTES_MAX + 1:
         raise Malformed(f"a string of {value - 1} bytes is longer than {STRING_BYTES_MAX}")
@@ -60,14 +60,14 @@ def read_string_length(data: Buffer, at: int) -> tuple[int, int]:
 
 
 def write_string_length(value: int) -> bytes:
-    """The compact length of a string, given one more than its bytes."""
+    """Return the compact length of a string, given one more than its bytes."""
     if value > STRING_BYTES_MAX + 1:
         raise ValueError(f"a string of {value - 1} bytes is longer than {STRING_BYTES_MAX}")
     return write_varint(value)
 
 
 def read_tag_count(data: Buffer, at: int, budget: int) -> tuple[int, int, int]:
-    """The number of tagged fields at `at`, where it ends, and the budget that they leave."""
+    """Return the number of tagged fields at `at`, where it ends, and the budget that they leave."""
     count, at = read_varint(data, at)
     if count * 2 > len(data) - at:
         raise Malformed(f"{count} tagged fields cannot fit in {len(data) - at} bytes")
@@ -77,7 +77,7 @@ def read_tag_count(data: Buffer, at: int, budget: int) -> tuple[int, int, int]:
 
 
 def skip_tags(data: Buffer, at: int, budget: int) -> tuple[int, int]:
-    """Where the tagged fields at `at` end, none of which is kept, and the budget that they leave."""
+    """Return where the tagged fields at `at` end, none of which is kept, and the budget that they leave."""
     count, at, budget = read_tag_count(data, at, budget)
     for _ in range(count):
         _, at = read_varint(data, at)
@@ -89,22 +89,22 @@ def skip_tags(data: Buffer, at: int, budget: int) -> tuple[int, int]:
 
 
 def overrun(wanted: int, left: int) -> NoReturn:
-    """A length is negative or reaches past the end."""
+    """Raise Malformed: a length is negative or reaches past the end."""
     raise Malformed(f"{wanted} bytes wanted, {left} left")
 
 
 def misfit(count: int, left: int) -> NoReturn:
-    """An array claims more elements than the bytes left can hold."""
+    """Raise Malformed: an array claims more elements than the bytes left can hold."""
     raise Malformed(f"an array of {count} cannot fit in {left} bytes")
 
 
 def overspent() -> NoReturn:
-    """The object budget is used up."""
+    """Raise Malformed: the object budget is used up."""
     raise Malformed("the message asks for too many objects")
 
 
 def trailing(left: int) -> NoReturn:
-    """Something follows the message."""
+    """Raise Malformed: something follows the message."""
     raise Malformed(f"{left} bytes follow the end of the message")
 
 
@@ -113,7 +113,7 @@ class Plain:
 
     @staticmethod
     def read_string(frame: memoryview, at: int) -> tuple[str | None, int]:
-        """The string at `at` (None for null), and where it ends."""
+        """Return the string at `at` (None for null), and where it ends."""
         (size,) = _read_int16(frame, at)
         at += 2
         if size == -1:
@@ -125,7 +125,7 @@ class Plain:
 
     @staticmethod
     def read_bytes(frame: memoryview, at: int) -> tuple[memoryview | None, int]:
-        """The bytes at `at` (None for null) without a copy, and where they end."""
+        """Return the bytes at `at` (None for null) without a copy, and where they end."""
         (size,) = _read_int32(frame, at)
         at += 4
         if size == -1:
@@ -137,7 +137,7 @@ class Plain:
 
     @staticmethod
     def read_count(frame: memoryview, at: int, element_bytes_min: int, budget: int) -> tuple[int, int, int]:
-        """The elements of the array at `at` (-1 for null), where the first begins, and the budget that they leave."""
+        """Return the count of the array at `at` (-1 for null), where its elements begin, and the budget left."""
         (count,) = _read_int32(frame, at)
         at += 4
         if count == -1:
@@ -150,12 +150,12 @@ class Plain:
 
     @staticmethod
     def skip_tags(frame: memoryview, at: int, budget: int) -> tuple[int, int]:
-        """There are none."""
+        """Return the position and the budget unchanged: there are no tags."""
         return at, budget
 
     @staticmethod
     def string(value: str | None) -> bytes:
-        """A string, or null."""
+        """Return the bytes of a string, or of null."""
         if value is None:
             return b"\xff\xff"
         raw = value.encode()
@@ -165,7 +165,7 @@ class Plain:
 
     @staticmethod
     def length(size: int) -> bytes:
-        """The length of bytes or of an array."""
+        """Return the length of bytes or of an array."""
         return _INT32.pack(size)
 
     NULL = b"\xff\xff\xff\xff"
@@ -177,7 +177,7 @@ class Compact:
 
     @staticmethod
     def read_string(frame: memoryview, at: int) -> tuple[str | None, int]:
-        """The string at `at` (None for null), and where it ends."""
+        """Return the string at `at` (None for null), and where it ends."""
         size = frame[at]
         at += 1
         if size > 127:
@@ -191,7 +191,7 @@ class Compact:
 
     @staticmethod
     def read_bytes(frame: memoryview, at: int) -> tuple[memoryview | None, int]:
-        """The bytes at `at` (None for null) without a copy, and where they end."""
+        """Return the bytes at `at` (None for null) without a copy, and where they end."""
         size, at = read_varint(frame, at)
         if size == 0:
             return None, at
@@ -202,7 +202,7 @@ class Compact:
 
     @staticmethod
     def read_count(frame: memoryview, at: int, element_bytes_min: int, budget: int) -> tuple[int, int, int]:
-        """The elements of the array at `at` (-1 for null), where the first begins, and the budget that they leave."""
+        """Return the count of the array at `at` (-1 for null), where its elements begin, and the budget left."""
         count = frame[at]
         at += 1
         if count > 127:
@@ -218,14 +218,14 @@ class Compact:
 
     @staticmethod
     def skip_tags(frame: memoryview, at: int, budget: int) -> tuple[int, int]:
-        """Where the tagged fields end, none of which is kept, and the budget that they leave."""
+        """Return where the tagged fields end, none of which is kept, and the budget that they leave."""
         if frame[at] == 0:
             return at + 1, budget
         return skip_tags(frame, at, budget)
 
     @staticmethod
     def string(value: str | None) -> bytes:
-        """A string, or null."""
+        """Return the bytes of a string, or of null."""
         if value is None:
             return b"\0"
         raw = value.encode()
@@ -233,7 +233,7 @@ class Compact:
 
     @staticmethod
     def length(size: int) -> bytes:
-        """The length of bytes or of an array."""
+        """Return the length of bytes or of an array."""
         return write_varint(size + 1)
 
     NULL = b"\0"
@@ -244,7 +244,7 @@ Encoding = type[Plain] | type[Compact]
 
 
 def required(value: str | None) -> str:
-    """A string that may not be null."""
+    """Return a string that may not be null."""
     if value is None:
         raise Malformed("a string is null where none may be")
     return value

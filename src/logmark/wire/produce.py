@@ -71,7 +71,7 @@ def _encoding(version: int) -> Encoding:
 
 
 def decode_request(version: int, frame: memoryview, at: int, *, budget: int = REQUEST_OBJECTS_MAX) -> ProduceRequest:
-    """The request whose body begins at `at`; bytes after it are ignored, as Kafka ignores them."""
+    """Return the request whose body begins at `at`; ignore bytes after it, as Kafka does."""
     steps = decode_request_in_steps(version, frame, at, budget=budget)
     try:
         while True:
@@ -124,7 +124,7 @@ def _read_request(
 
 
 def _present(count: int) -> int:
-    """The count of an array that may not be null."""
+    """Return the count of an array that may not be null."""
     if count < 0:
         misfit(count, 0)
     return count
@@ -133,7 +133,7 @@ def _present(count: int) -> int:
 def encode_response(
     version: int, topics: Sequence[tuple[str, Sequence[PartitionAnswer]]], *, throttle_time_ms: int = 0
 ) -> bytes:
-    """The body of the response."""
+    """Return the body of the response."""
     write = _encoding(version)
     out = bytearray(write.length(len(topics)))
     for name, answers in topics:
@@ -166,7 +166,7 @@ def _answer(version: int, write: Encoding, answer: PartitionAnswer) -> bytes:
 
 
 def encode_request(version: int, request: ProduceRequest) -> bytes:
-    """The body of the request."""
+    """Return the body of the request."""
     if version not in VERSIONS:
         raise ValueError(f"produce has no version {version}")
     write = _encoding(version)
@@ -187,7 +187,7 @@ def encode_request(version: int, request: ProduceRequest) -> bytes:
 
 
 def decode_response(version: int, body: memoryview | bytes, *, budget: int = RESPONSE_OBJECTS_MAX) -> ProduceResponse:
-    """The response in `body`, which holds nothing else."""
+    """Return the response in `body`, which holds nothing else."""
     if version not in VERSIONS:
         raise Malformed(f"produce has no version {version}")
     try:

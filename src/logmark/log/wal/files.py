@@ -136,7 +136,7 @@ class WalFile:
         self.last_number = number
 
     def is_in_place(self) -> bool:
-        """Whether the file still has its name in the data directory: else nobody would find what is written to it."""
+        """Return whether the file still has its name in the data directory: else no recovery would find it."""
         return self.file is not None and self.file.is_in_place()
 
     def has_room_for(self, size: int) -> bool:

@@ -12,7 +12,7 @@ from logmark.client.client import Client
 from logmark.client.errors import BrokerUnreachable, ClientError, OffsetOutOfRange, RefusedByBroker, UnknownTopic
 from logmark.client.fetcher import Fetcher, next_offset
 from logmark.errors import ErrorCode, UserError
-from logmark.memory import keep_freed_buffers, spare_what_stays
+from logmark.memory import freeze_gc, keep_freed_buffers
 from logmark.names import TopicPartition
 from logmark.spark.errors import PermanentlyRefused
 from logmark.spark.source.data_loss import Loss, told
@@ -62,7 +62,7 @@ def read_range(options: Options, wanted: Range) -> Iterator["pa.RecordBatch"]:
     keep_freed_buffers()
     with ExitStack() as held:
         yield from _read_patiently(options, wanted, _layout(options, held))
-    spare_what_stays()  # at the end of a task, when all that it needs is imported
+    freeze_gc()  # at the end of a task, when all that it needs is imported
 
 
 def _read_patiently(options: Options, wanted: Range, laid_out: "Layout") -> Iterator["pa.RecordBatch"]:
