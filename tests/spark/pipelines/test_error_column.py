@@ -69,13 +69,13 @@ def test_what_the_schema_refuses_and_what_the_pipeline_marks_are_letters_and_the
     found = read_table(tmp_path / "table").sort_by("offset").to_pydict()
     assert ([0, 3], ["a", "c"], [5, 7]) == (found["offset"], found["user"], found["price"])
     assert "error" not in found
-    letters = sorted((letter for _, letter in letters_in(broker, dead, 2)), key=lambda one: (one.place, one.offset))
+    letters = sorted((letter for _, letter in letters_in(broker, dead, 2)), key=lambda one: (one.partition, one.offset))
     assert [
         (0, 1, CLICKS[1], "price -1"),
         (0, 2, CLICKS[2], "no name where one must be, at byte 1"),
         (1, 0, b"[]", "an array where STRUCT is wanted, at byte 0"),
         (1, 1, b'{"price": -2, "user": "d"}', "price -2"),
-    ] == [(one.place.partition, one.offset, one.value, one.error) for one in letters]
+    ] == [(one.partition.partition, one.offset, one.value, one.error) for one in letters]
     assert {"billing"} == {one.pipeline for one in letters}
 
 
@@ -161,7 +161,7 @@ def test_after_a_killed_worker_and_a_batch_that_was_not_committed_letters_are_th
             raise RuntimeError("the driver is gone")
         return put(path, batch, schema, stage, rules)
 
-    monkeypatch.setattr(tables, "put", fail_once)
+    monkeypatch.setattr(tables, "write_batch", fail_once)
     pipeline = of(our_broker, topic, Table(tmp_path / "table"), dead_letters=dead, transform=deadly)
 
     with pytest.raises(StreamingQueryException, match="Python worker exited"):
