@@ -20,7 +20,7 @@ setup(
                 depends=["src/logmark/wire/compaction_filter.pxd", "src/logmark/wire/columns.pxd"],
                 **COMPILE,
             ),
-            Extension("logmark.wire.json_columns", ["src/logmark/wire/json_columns.py"], **COMPILE),
+            Extension("logmark.spark.source.json_columns", ["src/logmark/spark/source/json_columns.py"], **COMPILE),
             Extension("logmark.wire.fast_produce", ["src/logmark/wire/fast_produce.py"], **COMPILE),
         ],
         language_level=3,
