@@ -30,7 +30,7 @@ def write_topic(
     output_mode: str = "append",
     options: Mapping[str, str] | None = None,
 ) -> "StreamingQuery | None":
-    """Writes the rows of a DataFrame to a topic and returns, or starts a query that writes those of a stream.
+    """Write the rows of a DataFrame to a topic and returns, or starts a query that writes those of a stream.
 
     Rows have the columns value, and where they are wanted key, headers, topic, partition, timestamp and id; see
     docs/spark-sink.md for them and for the `options`. A stream needs a `checkpoint`.
@@ -41,7 +41,7 @@ def write_topic(
         frame.write.format("logmark").mode("append").options(**given).save()
         return None
     if checkpoint is None:
-        raise UserError("A stream needs a checkpoint, by which it goes on after a restart. Nothing was written.")
+        raise UserError("A stream needs a checkpoint, from which it resumes after a restart. Nothing was written.")
     writer = frame.writeStream.format("logmark").outputMode(output_mode).options(**given)
     writer = writer.option("checkpointLocation", str(checkpoint))
     if name is not None:
@@ -60,7 +60,7 @@ def ids_in_topic(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int] | None = None,
 ) -> set[str]:
-    """Which of these ids the records between these offsets have, as the sink writes them from a column `id`.
+    """Return which of these ids the records between these offsets have, as the sink writes them from a column `id`.
 
     A bound below the log start means the log start, and one that is not given the present end.
     """
@@ -68,12 +68,12 @@ def ids_in_topic(
     lasts = client.latest(starts) if starts else {}
     wanted = {one.encode() for one in ids}
     found: set[bytes] = set()
-    for place, start in starts.items():
-        end = min(lasts[place], (ends or {}).get(place, lasts[place]))
-        begin = max(start, firsts[place])
+    for partition, start in starts.items():
+        end = min(lasts[partition], (ends or {}).get(partition, lasts[partition]))
+        begin = max(start, firsts[partition])
         if begin >= end or not wanted - found:
             continue
-        with client.fetcher(place) as fetcher:
+        with client.fetcher(partition) as fetcher:
             for answer in fetcher.read(begin, end):
                 found |= _ids(answer.records, begin, end) & wanted
     return {one.decode() for one in found}

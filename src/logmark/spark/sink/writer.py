@@ -22,11 +22,11 @@ from pyspark.sql.types import (
 from logmark.client.errors import ClientError
 from logmark.errors import UserError
 from logmark.offsets.partitioner import partition_for_key
-from logmark.spark.sink.delivery import Content, Plan, finish, group_of, plan
-from logmark.spark.sink.options import SinkOptions, parse
-from logmark.spark.sink.outbox import Attempt, Headers, Outbox, connect, patiently
+from logmark.spark.errors import to_spark_error
+from logmark.spark.sink.delivery import Content, DeliveryPlan, commit_batch, read_delivery_plan, sink_group
+from logmark.spark.sink.options import SinkOptions, parse_sink_options
+from logmark.spark.sink.outbox import Attempt, Headers, Outbox, connect_sink, retry_call
 from logmark.spark.sink.topics import ID_HEADER
-from logmark.spark.source.range_reader import for_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,7 +52,7 @@ _TOLD = {
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
-    """Raises a sentence unless rows of these columns can be written to a topic."""
+    """Raise UserError unless rows of these columns can be written to a topic."""
     extra = [name for name in schema.names if name not in COLUMNS]
     if extra:
         raise UserError(
@@ -93,8 +93,8 @@ class Sent(WriterCommitMessage):
     content: Content = field(default_factory=Content)
 
 
-def send(options: SinkOptions, planned: Plan, attempt: Attempt, rows: "Iterator[pa.RecordBatch]") -> Sent:
-    """Writes the rows of a task, without those that were written before."""
+def send(options: SinkOptions, planned: DeliveryPlan, attempt: Attempt, rows: "Iterator[pa.RecordBatch]") -> Sent:
+    """Write the rows of a task, without those that were written before."""
     content = Content()
     if options.is_once and planned.is_done(attempt.query, attempt.batch):
         for some in rows:
@@ -116,12 +116,12 @@ def send(options: SinkOptions, planned: Plan, attempt: Attempt, rows: "Iterator[
 
 @contextlib.contextmanager
 def _connected(options: SinkOptions) -> Iterator["Client"]:
-    """A client whose errors have names that tell Spark's user what passes."""
+    """Return a client whose errors keep through Spark whether they are transient."""
     try:
-        with connect(options) as client:
+        with connect_sink(options) as client:
             yield client
     except ClientError as error:
-        raise for_spark(error) from None
+        raise to_spark_error(error) from None
 
 
 def _content(rows: "pa.RecordBatch") -> Content:
@@ -130,7 +130,7 @@ def _content(rows: "pa.RecordBatch") -> Content:
 
 
 def _put(outbox: Outbox, rows: "pa.RecordBatch", now_ms: int, topic: str | None) -> dict[str, list[Any]]:
-    """Hands the rows to the outbox; returns their columns as lists."""
+    """Hand the rows to the outbox; returns their columns as lists."""
     columns = {name: _listed(name, rows.column(name)) for name in rows.schema.names}
     count = rows.num_rows
     nothing: list[Any] = [None] * count
@@ -196,18 +196,18 @@ class BatchWriter(DataSourceArrowWriter):
         check_columns(schema, options.topic)
         self._options = options
         self._query = f"batch {options.id or uuid.uuid4().hex}"
-        group = group_of(options.id, is_stream=False) if options.id is not None and options.is_once else None
+        group = sink_group(options.id, is_stream=False) if options.id is not None and options.is_once else None
         self._plan = _planned(options, group)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Sent:
-        """Runs in a task."""
+        """Run in a task."""
         return send(self._options, self._plan, _attempt(self._query, 0), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing: the rows are there, and the same job would look for them from where the first one began."""
+        """Do nothing: the rows are written, and the same job would find them."""
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing: what was written stays; with the option `id` the next run goes on from there."""
+        """Do nothing: written rows stay; with the option `id` the next run resumes after them."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -216,7 +216,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check_columns(schema, options.topic)
         self._options = options
-        self._plan: Plan | None = None
+        self._plan: DeliveryPlan | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark sends a writer to the tasks of a batch right after it was made, and makes another one for the commit:
@@ -228,15 +228,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
     @property
     def _group(self) -> str | None:
         id = self._options.id
-        return group_of(id, is_stream=True) if id is not None and self._options.is_once else None
+        return sink_group(id, is_stream=True) if id is not None and self._options.is_once else None
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Sent:
-        """Runs in a task."""
+        """Run in a task."""
         assert self._plan is not None, "a writer in a task was sent there"
         return send(self._options, self._plan, _attempt(), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Runs on the driver when all tasks have written: the next batch begins behind this one."""
+        """Commit, on the driver, when all tasks have written: the next batch starts after this one."""
         sent = [message for message in messages if isinstance(message, Sent)]
         group = self._group
         if group is None or not sent:
@@ -244,21 +244,23 @@ class StreamWriter(DataSourceStreamArrowWriter):
         topics = {topic for message in sent for topic in message.topics} | {self._options.topic or ""} - {""}
         with _connected(self._options) as client:
             query, content = sent[0].query, sum((message.content for message in sent), Content())
-            patiently(
-                lambda: finish(client, topics=topics, group=group, query=query, batch=batchId, content=content),
+            retry_call(
+                lambda: commit_batch(client, topics=topics, group=group, query=query, batch=batchId, content=content),
                 self._options,
                 f"Committing to group {group}",
             )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing: what was written stays, and the repeated batch finds it there."""
+        """Do nothing: written rows stay, and the repeated batch finds them."""
 
 
-def _planned(options: SinkOptions, group: str | None) -> Plan:
+def _planned(options: SinkOptions, group: str | None) -> DeliveryPlan:
     if not options.is_once:
-        return Plan()
+        return DeliveryPlan()
     with _connected(options) as client:
-        return patiently(lambda: plan(client, topic=options.topic, group=group), options, "Planning the batch")
+        return retry_call(
+            lambda: read_delivery_plan(client, topic=options.topic, group=group), options, "Planning the batch"
+        )
 
 
 def _attempt(query: str | None = None, batch: int | None = None) -> Attempt:
@@ -266,22 +268,22 @@ def _attempt(query: str | None = None, batch: int | None = None) -> Attempt:
 
     context = TaskContext.get()
     assert context is not None, "rows are written by tasks"
-    told = context.getLocalProperty
+    read_property = context.getLocalProperty
     return Attempt(
-        query=query or told("sql.streaming.queryId") or "",
-        batch=int(told("streaming.sql.batchId") or 0) if batch is None else batch,
+        query=query or read_property("sql.streaming.queryId") or "",
+        batch=int(read_property("streaming.sql.batchId") or 0) if batch is None else batch,
         task=context.partitionId(),
         is_first=context.attemptNumber() == 0,
     )
 
 
 def batch_writer(options: Any, schema: StructType, *, overwrite: bool) -> BatchWriter:
-    """The writer of a DataFrame."""
+    """Return the writer of a DataFrame."""
     if overwrite:
         raise UserError('A topic cannot be overwritten. Nothing was written. Append to it with .mode("append").')
-    return BatchWriter(parse(options, is_stream=False), schema)
+    return BatchWriter(parse_sink_options(options, is_stream=False), schema)
 
 
 def stream_writer(options: Any, schema: StructType) -> StreamWriter:
-    """The writer of a stream."""
-    return StreamWriter(parse(options, is_stream=True), schema)
+    """Return the writer of a stream."""
+    return StreamWriter(parse_sink_options(options, is_stream=True), schema)

@@ -19,13 +19,13 @@ class Limits:
     delay_max_ms: int = DELAY_MAX_MS
 
     def are_met(self, waiting: int, *, since_batch_ms: int | None) -> bool:
-        """Whether so many waiting records are worth a batch; the first one of a run always is."""
+        """Return whether so many waiting records are worth a batch; the first one of a run always is."""
         if self.records_min is None or waiting >= self.records_min or since_batch_ms is None:
             return True
         return since_batch_ms >= self.delay_max_ms
 
 
-def share(
+def share_records(
     first: Offsets,
     ends: Offsets,
     *,
@@ -33,18 +33,20 @@ def share(
     bytes_max: int | None = None,
     record_bytes: Mapping[TopicPartition, float] | None = None,
 ) -> dict[TopicPartition, int]:
-    """Where the batch stops, in each partition in proportion to what waits there, and one record at the very least.
+    """Return where the batch stops: in each partition in proportion to its lag, and after one record at least.
 
     `record_bytes` says how large a record is, partition by partition, when bytes are to be limited.
     """
-    waiting = {place: max(0, end - first[place]) for place, end in ends.items()}
+    waiting = {partition: max(0, end - first[partition]) for partition, end in ends.items()}
     part, whole = 1, 1
     if records_max is not None and sum(waiting.values()) > records_max:
         part, whole = records_max, sum(waiting.values())
     if bytes_max is not None:
-        total = round(sum(count * (record_bytes or {}).get(place, 0.0) for place, count in waiting.items()))
+        total = round(sum(count * (record_bytes or {}).get(partition, 0.0) for partition, count in waiting.items()))
         if total * part > bytes_max * whole:
             part, whole = bytes_max, total
     if part == whole:
-        return {place: first[place] + count for place, count in waiting.items()}
-    return {place: first[place] + min(count, max(1, count * part // whole)) for place, count in waiting.items()}
+        return {partition: first[partition] + count for partition, count in waiting.items()}
+    return {
+        partition: first[partition] + min(count, max(1, count * part // whole)) for partition, count in waiting.items()
+    }

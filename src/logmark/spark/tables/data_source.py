@@ -18,7 +18,7 @@ from pyspark.sql.datasource import WriterCommitMessage as Message
 from pyspark.sql.types import StructType
 
 from logmark.errors import UserError
-from logmark.spark.tables.commits import check_rows, put
+from logmark.spark.tables.commits import check_rows, write_batch
 from logmark.spark.tables.compaction import optimize_when_due
 from logmark.spark.tables.modes import COMPLETE, REPLACE, Rules
 from logmark.spark.tables.paths import local_path
@@ -66,7 +66,7 @@ class Settings:
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, is_complete: bool) -> "Settings":
-        """The options as they were given; raises a sentence if they do not go together."""
+        """Return the options as settings; raises UserError if they contradict each other."""
         plain = {name.lower(): value for name, value in options.items()}
         known = {name.lower(): name for name in _NAMES}
         for name in plain:
@@ -116,7 +116,7 @@ class Writer(DataSourceStreamArrowWriter):
         check_rows(self._schema, settings.rules)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Staged:
-        """Runs in a task: its rows as one file."""
+        """Write the rows of a task as one file."""
         import pyarrow as pa
         import pyarrow.parquet as parquet
 
@@ -136,7 +136,7 @@ class Writer(DataSourceStreamArrowWriter):
         return Staged(file)
 
     def commit(self, messages: list[Message | None], batchId: int) -> None:
-        """Runs on the driver when all tasks have written: the table holds the batch."""
+        """Commit the batch to the table, on the driver, when all tasks have written."""
         files = _files(messages)
 
         def stage(folder: Path) -> None:
@@ -147,14 +147,14 @@ class Writer(DataSourceStreamArrowWriter):
         settings = self._settings
         try:
             batch = read_batch(settings.checkpoint, batchId, settings.rules)
-            put(settings.table, batch, self._schema, stage, settings.rules)
+            write_batch(settings.table, batch, self._schema, stage, settings.rules)
         finally:
             _remove(files)
         if settings.optimize_every is not None:
             optimize_when_due(settings.table, every=settings.optimize_every)
 
     def abort(self, messages: list[Message | None], batchId: int) -> None:
-        """Runs on the driver when a task has failed: what the others wrote goes."""
+        """Remove what the tasks wrote, on the driver, when one has failed."""
         _remove(_files(messages))
 
 

@@ -3,7 +3,7 @@
 A Delta commit can carry application transactions: pairs of a name and a number that are part of the table's state, so
 they survive checkpoints and the cleaning of old log files, unlike the text beside a commit. The ledger is kept in them:
 the group, the generation of the last batch and the next offset of every partition; the query and Spark's number of the
-last batch; the mode; and for `append` which offsets were ever read. The same facts, with the batch's beginning, stand
+last batch; the mode; and for `append` which offsets were ever read. The same facts, with the batch's start, are
 in the commit's text for people.
 
 Which batch it is. A query without state is a function of the records: its batches are known by their offsets alone, so
@@ -29,7 +29,7 @@ from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.spark.errors import Superseded
 from logmark.spark.source.position import Offsets, Position
-from logmark.spark.tables.intervals import Spans, joined
+from logmark.spark.tables.intervals import Intervals, merge_intervals
 from logmark.spark.tables.modes import APPEND, MODES, REPLACE, UPSERT
 
 PREFIX = "logmark/"
@@ -70,8 +70,8 @@ class Batch:
 class Ledger:
     """The last batch that a table holds: None everywhere for a table without one.
 
-    Topics in `anew` were deleted and made again since: what the table knows of their offsets is of other records, and
-    stands no longer here.
+    Topics in `recreated` were deleted and created again since: what the table knows of their offsets is of other
+    records, and is not in here any more.
     """
 
     group_number: int | None
@@ -82,51 +82,53 @@ class Ledger:
     mode: str = REPLACE
     keys_number: int | None = None
     is_closed: bool = False
-    read: Mapping[TopicPartition, Spans] = field(default_factory=dict)
-    anew: frozenset[str] = frozenset()
+    read: Mapping[TopicPartition, Intervals] = field(default_factory=dict)
+    recreated: frozenset[str] = frozenset()
     group_before_number: int | None = None
 
     def has_group(self, group: str) -> bool:
-        """True for the group of the table, and for the one in which its rows were made before it was swapped in.
+        """Return True for the group of the table, and for the one in which its rows were made before it was swapped in.
 
         A batch that the query had planned by then is repeated as it was.
         """
         return self.group_number is None or number_of_name(group) in (self.group_number, self.group_before_number)
 
     def has_read(self, batch: Batch) -> bool:
-        """True if the batch reads no record beyond those of the last batch."""
+        """Return whether the batch reads no record beyond those of the last batch."""
         position = batch.position
         return not position.ranges or (self.generation == position.generation and self.ends == position.next)
 
 
 def read_ledger(number_of: Callable[[str], int | None], batch: Position | None = None) -> Ledger:
-    """The ledger of a table, as far as the partitions of the batch are concerned."""
+    """Return the ledger of a table, as far as the partitions of the batch are concerned."""
 
     def number(name: str) -> int | None:
         found = number_of(name)
         return None if found == GONE else found
 
     ids = {topic: number_of_name(name) for topic, name in batch.ids.items()} if batch is not None else {}
-    anew = frozenset(topic for topic, one in ids.items() if number(_id(topic)) not in (None, one))
-    places = [place for place in batch.next if place.topic not in anew] if batch is not None else []
-    ends = {place: number(_next(place)) for place in places}
+    recreated = frozenset(topic for topic, one in ids.items() if number(_id(topic)) not in (None, one))
+    partitions = (
+        [partition for partition in batch.next if partition.topic not in recreated] if batch is not None else []
+    )
+    ends = {partition: number(_next(partition)) for partition in partitions}
     return Ledger(
         group_number=number(_GROUP),
         generation=number(_GENERATION),
-        ends={place: end for place, end in ends.items() if end is not None},
+        ends={partition: end for partition, end in ends.items() if end is not None},
         query_number=number(_QUERY),
         batch=number(_BATCH),
         mode=MODES[number(_MODE) or 0],
         keys_number=number(_KEYS),
         is_closed=bool(number(_CLOSED)),
-        read={place: _read_spans(number, place) for place in places},
-        anew=anew,
+        read={partition: _read_spans(number, partition) for partition in partitions},
+        recreated=recreated,
         group_before_number=number(_GROUP_BEFORE),
     )
 
 
 def entries(batch: Batch, before: Ledger) -> dict[str, int]:
-    """The ledger after a batch, as names and numbers."""
+    """Return the ledger after a batch, as names and numbers."""
     position = batch.position
     group = number_of_name(position.group)
     numbers = {
@@ -138,24 +140,24 @@ def entries(batch: Batch, before: Ledger) -> dict[str, int]:
     if batch.keys:
         numbers[_KEYS] = number_of_name("/".join(sorted(batch.keys)))
     if batch.is_stateful and before.generation is not None and before.has_read(batch):
-        # A seek: the rows are those of a timer. Where the state stands is where its last records ended.
+        # A seek: the rows are those of a timer. The state ends where its last records ended.
         return numbers
     numbers |= {_GENERATION: position.generation}
-    numbers |= {_next(place): end for place, end in position.next.items()}
+    numbers |= {_next(partition): end for partition, end in position.next.items()}
     numbers |= {_id(topic): number_of_name(name) for topic, name in position.ids.items()}
     if batch.mode == APPEND and not batch.is_stateful:
-        for place, span in position.ranges.items():
-            numbers |= _span_entries(place, joined((*before.read.get(place, ()), span)))
+        for partition, span in position.ranges.items():
+            numbers |= _span_entries(partition, merge_intervals((*before.read.get(partition, ()), span)))
     return numbers
 
 
-def closing() -> dict[str, int]:
-    """The entries of a table that takes no more batches, because its rows have become those of another."""
+def closing_entries() -> dict[str, int]:
+    """Return the entries of a table that takes no more batches, because its rows have become those of another."""
     return {_CLOSED: 1}
 
 
-def handed_over(numbers: Mapping[str, int], before: Mapping[str, int], *, group: str | None) -> dict[str, int]:
-    """The entries of a table that takes over the ledger of another, `before` being its own until then."""
+def transfer_ledger(numbers: Mapping[str, int], before: Mapping[str, int], *, group: str | None) -> dict[str, int]:
+    """Return the entries of a table that takes over the ledger of another one; `before` is its own until then."""
     taken = {name: GONE for name in before if name.startswith(PREFIX)}
     taken |= {name: number for name, number in numbers.items() if name.startswith(PREFIX)}
     if group is not None:
@@ -163,19 +165,19 @@ def handed_over(numbers: Mapping[str, int], before: Mapping[str, int], *, group:
     return taken | {_CLOSED: 0}
 
 
-def standing(numbers: Mapping[str, int]) -> dict[str, Any]:
-    """Where a ledger stands, for people: generation, last batch and next offsets."""
+def summarize_ledger(numbers: Mapping[str, int]) -> dict[str, Any]:
+    """Return generation, last batch and next offsets of a ledger, for people."""
     ends: dict[str, dict[str, int]] = {}
     for name, number in sorted(numbers.items()):
-        kind, _, place = name.removeprefix(PREFIX).partition("/")
+        kind, _, rest = name.removeprefix(PREFIX).partition("/")
         if kind == "next" and number != GONE:
-            topic, _, partition = place.rpartition("/")
+            topic, _, partition = rest.rpartition("/")
             ends.setdefault(topic, {})[partition] = number
     return {"generation": numbers.get(_GENERATION), "batch": numbers.get(_BATCH), "end": ends}
 
 
 def note(batch: Batch) -> dict[str, Any]:
-    """The batch in words, for the table's history: group, generation, first and next offsets."""
+    """Return the batch in words, for the table's history: group, generation, first and next offsets."""
     position = batch.position
     fields = position.to_json()
     where = {"group": position.group, "generation": position.generation, "start": fields["f"], "end": fields["t"]}
@@ -183,7 +185,7 @@ def note(batch: Batch) -> dict[str, Any]:
 
 
 def takes(ledger: Ledger, batch: Batch, *, table: str) -> bool:
-    """True if the table takes the batch, False if it already holds it; raises a sentence if it must not have it."""
+    """Return whether the table takes the batch, False if it holds it; raises UserError if it must not take it."""
     if ledger.is_closed:
         raise Superseded(
             f"The version in {table} was swapped in and is closed: its rows are those of the table itself now. Nothing "
@@ -208,23 +210,23 @@ def takes(ledger: Ledger, batch: Batch, *, table: str) -> bool:
             f"The table {table} has other keys than {', '.join(batch.keys)}, one row for each. Nothing was written. "
             "Keep the keys that the table was made with, or give these a table of their own."
         )
-    anew = sorted({place.topic for place in position.ranges} & ledger.anew)
-    if anew and batch.goes_by_offset:
+    recreated = sorted({partition.topic for partition in position.ranges} & ledger.recreated)
+    if recreated and batch.goes_by_offset:
         raise UserError(
-            f"The topic {anew[0]} was deleted and made again since the table {table} was written: its offsets are of "
-            "other records now, and their rows would replace those of the old ones. Nothing was written. Give the new "
-            "topic a table of its own, or take the old table away."
+            f"The topic {recreated[0]} was deleted and created again since the table {table} was written: its offsets "
+            "are of other records now, and their rows would replace those of the old ones. Nothing was written. Give "
+            "the new topic a table of its own, or take the old table away."
         )
     return _takes_of_state(ledger, batch, table) if batch.is_stateful else _takes_of_records(ledger, batch, table)
 
 
 def _check_beginning(batch: Batch, table: str) -> None:
-    """Raises a sentence if a table that knows of no batch would begin in the middle with this one."""
+    """Raise UserError if a table without batches would start in the middle with this one."""
     group = batch.position.group
     where = f" ({batch.checkpoint})" if batch.checkpoint is not None else ""
     gone = (
         f"The table {table} holds nothing of this query, which has finished batches before (this one is batch "
-        f"{batch.number}): the table was taken away, or the query wrote to another path until now. Nothing was "
+        f"{batch.number}): the table was removed, or the query wrote to another path until now. Nothing was "
         "written. Put the table back, or name its path again."
     )
     if batch.is_stateful and batch.number > 0:
@@ -241,9 +243,9 @@ def _check_beginning(batch: Batch, table: str) -> None:
 
 
 def _takes_of_records(ledger: Ledger, one: Batch, table: str) -> bool:
-    """Whether a batch is taken whose rows follow from its records alone.
+    """Return whether a batch is taken whose rows follow from its records alone.
 
-    Within a generation each batch begins where the last one ended, so a batch that ends where the table stands is one
+    Within a generation each batch begins where the last one ended, so a batch that ends where the table ends is one
     that Spark repeats. A newer generation follows a seek or comes from a query that took the group over, and may begin
     anywhere. An older one comes from a query that has lost its group.
     """
@@ -264,7 +266,7 @@ def _takes_of_records(ledger: Ledger, one: Batch, table: str) -> bool:
 
 
 def _takes_of_state(ledger: Ledger, batch: Batch, table: str) -> bool:
-    """Whether a batch of a query with state is taken: only the next ones of the very query that wrote the table."""
+    """Return whether a batch of a stateful query is taken: only the next ones of the query that wrote the table."""
     position = batch.position
     if ledger.query_number != number_of_name(position.query):
         raise Superseded(
@@ -277,12 +279,12 @@ def _takes_of_state(ledger: Ledger, batch: Batch, table: str) -> bool:
         return False
     if ledger.has_read(batch):
         return True
-    for place, end in ledger.ends.items():
-        first = position.first.get(place, end)
+    for partition, end in ledger.ends.items():
+        first = position.first.get(partition, end)
         if first < end:
             raise UserError(
-                f"Group {position.group} was moved back: the batch begins at offset {first} of {place}, and the table "
-                f"{table} has counted up to {end}. The query keeps state, which would count those records again. "
+                f"Group {position.group} was moved back: the batch begins at offset {first} of {partition}, and the "
+                f"table {table} has counted up to {end}. The query keeps state, which would count those records again. "
                 "Nothing was written. Replay it as a new version beside the old one (logmark pipelines replay)."
             )
     if ledger.generation == position.generation:
@@ -291,13 +293,13 @@ def _takes_of_state(ledger: Ledger, batch: Batch, table: str) -> bool:
 
 
 def _check_is_repeated(ledger: Ledger, batch: Batch, table: str) -> None:
-    """Raises a sentence if a batch whose number the table knows reads records that it does not know."""
-    for place, (_, end) in sorted(batch.position.ranges.items()):
-        known = ledger.ends.get(place)
+    """Raise UserError if a batch whose number the table knows reads records that it does not know."""
+    for partition, (_, end) in sorted(batch.position.ranges.items()):
+        known = ledger.ends.get(partition)
         if known is None or end > known:
             raise UserError(
                 f"The table {table} holds batch {ledger.batch} of this query, and now comes batch {batch.number} once "
-                f"more, with other records: up to offset {end} of {place}, of which the table has counted "
+                f"more, with other records: up to offset {end} of {partition}, of which the table has counted "
                 f"{f'up to {known}' if known is not None else 'nothing'}. The query's checkpoint is older than the "
                 "table: it was restored from a backup, or has lost its last batches, and so has its state. Nothing was "
                 "written. Build the table again as a new version beside the old one (logmark pipelines replay)."
@@ -306,46 +308,50 @@ def _check_is_repeated(ledger: Ledger, batch: Batch, table: str) -> None:
 
 def _check_no_gap(ledger: Ledger, one: Batch, table: str) -> None:
     batch = one.position
-    for place, end in ledger.ends.items():
-        if batch.first.get(place, end) != end:
+    for partition, end in ledger.ends.items():
+        if batch.first.get(partition, end) != end:
             remedy = (
                 "Build it again as a new version beside the old one (logmark pipelines replay)."
                 if one.is_stateful
                 else f"Reset group {batch.group} to {end} there (logmark offsets reset {batch.group} --topic "
-                f"{place.topic}:{place.partition} --to-offset {end}), take the query's checkpoint away"
+                f"{partition.topic}:{partition.partition} --to-offset {end}), take the query's checkpoint away"
                 f"{f' ({one.checkpoint})' if one.checkpoint is not None else ''} and start it again."
             )
             raise UserError(
-                f"The table {table} stands at offset {end} of {place}, but the batch begins at {batch.first[place]}: "
-                f"the table was replaced or restored behind the query's back. Nothing was written. {remedy}"
+                f"The table {table} ends at offset {end} of {partition}, but the batch starts at "
+                f"{batch.first[partition]}: the table was replaced or restored behind the query's back. Nothing was "
+                f"written. {remedy}"
             )
 
 
-def _read_spans(number: Callable[[str], int | None], place: TopicPartition) -> Spans:
-    count = number(_read(place)) or 0
-    edges = [(number(f"{_read(place)}/{index}/first"), number(f"{_read(place)}/{index}/end")) for index in range(count)]
+def _read_spans(number: Callable[[str], int | None], partition: TopicPartition) -> Intervals:
+    count = number(_read(partition)) or 0
+    edges = [
+        (number(f"{_read(partition)}/{index}/first"), number(f"{_read(partition)}/{index}/end"))
+        for index in range(count)
+    ]
     return tuple((first, end) for first, end in edges if first is not None and end is not None)
 
 
-def _span_entries(place: TopicPartition, spans: Spans) -> dict[str, int]:
-    numbers = {_read(place): len(spans)}
+def _span_entries(partition: TopicPartition, spans: Intervals) -> dict[str, int]:
+    numbers = {_read(partition): len(spans)}
     for index, (first, end) in enumerate(spans):
-        numbers |= {f"{_read(place)}/{index}/first": first, f"{_read(place)}/{index}/end": end}
+        numbers |= {f"{_read(partition)}/{index}/first": first, f"{_read(partition)}/{index}/end": end}
     return numbers
 
 
-def _next(place: TopicPartition) -> str:
-    return f"logmark/next/{place.topic}/{place.partition}"
+def _next(partition: TopicPartition) -> str:
+    return f"logmark/next/{partition.topic}/{partition.partition}"
 
 
 def _id(topic: str) -> str:
     return f"logmark/topic/{topic}"
 
 
-def _read(place: TopicPartition) -> str:
-    return f"logmark/read/{place.topic}/{place.partition}"
+def _read(partition: TopicPartition) -> str:
+    return f"logmark/read/{partition.topic}/{partition.partition}"
 
 
 def number_of_name(name: str) -> int:
-    """A number that stands for a group or a query."""
+    """Return the number that represents a group or a query."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")

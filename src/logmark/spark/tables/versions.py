@@ -9,8 +9,8 @@ Links and not moves: a file that belongs to two tables outlives what either of t
 cannot touch a version, and a version that is dropped cannot touch the table. Where the file system knows no links,
 files are copied.
 
-A swap may be stopped anywhere and made again. The version is closed first, so that a query which still writes there
-fails instead of writing to where nobody looks; what was linked without a commit is removed by vacuum.
+A swap may be interrupted anywhere and repeated. The version is closed first, so that a query which still writes there
+fails instead of writing where no reader looks; what was linked without a commit is removed by vacuum.
 
 A version that has become the table is emptied and its log stays, closed, for such a query. The log says that it was
 emptied: a version without files may also be one that has no rows.
@@ -25,9 +25,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logmark.errors import UserError
-from logmark.spark.tables.commits import ATTEMPTS_MAX, commit, files_of, open_table, suppress_lost_race, too_busy
+from logmark.spark.tables.commits import (
+    ATTEMPTS_MAX,
+    commit,
+    contention_error,
+    list_files,
+    open_table,
+    suppress_lost_race,
+)
 from logmark.spark.tables.files import DataFile, Replacement
-from logmark.spark.tables.ledger import closing, handed_over, standing
+from logmark.spark.tables.ledger import closing_entries, summarize_ledger, transfer_ledger
 from logmark.spark.tables.paths import local_path
 from logmark.spark.tables.schemas import check_kind, table_columns, widen_protocol
 from logmark.spark.tables.transactions import transactions
@@ -42,8 +49,8 @@ _EMPTIED = "logmark.emptied"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Version:
-    """One version of a table: where it is, what it holds, and where its ledger stands."""
+class TableVersion:
+    """One version of a table: where it is, what it holds, and its ledger."""
 
     number: int
     path: Path
@@ -51,55 +58,57 @@ class Version:
     files: int
     records: int
     size_bytes: int
-    standing: dict[str, Any]
+    ledger: dict[str, Any]
 
 
 def version_path(table: str | Path, number: int) -> Path:
-    """Where a version that is not swapped in is built or kept; a query writes there as into any table."""
+    """Return the folder where a version is built or kept; a query writes there as into any table."""
     return local_path(table, "table") / _FOLDER / f"v{number}"
 
 
 def current_version(table: str | Path) -> int:
-    """The number of the version that the table holds: 1 for a table that nothing was swapped into."""
+    """Return the number of the version that the table holds: 1 for a table that nothing was swapped into."""
     return _number(open_table(local_path(table, "table")), _CURRENT) or 1
 
 
 def has_version(table: str | Path, number: int) -> bool:
-    """True if a version with all its rows is built or kept beside the table."""
+    """Return whether a version with all its rows is built or kept beside the table."""
     return _is_whole(open_table(version_path(table, number)))
 
 
 def next_version(table: str | Path) -> int:
-    """The number for a new version."""
+    """Return the number for a new version."""
     return max([current_version(table), *_numbers(local_path(table, "table"))]) + 1
 
 
-def list_versions(table: str | Path) -> list[Version]:
-    """The versions that there are, in order: the current one and those that are built or kept beside it."""
+def list_versions(table: str | Path) -> list[TableVersion]:
+    """Return the versions that there are, in order: the current one and those that are built or kept beside it."""
     root = local_path(table, "table")
     current = current_version(root)
-    places = {number: version_path(root, number) for number in _numbers(root) if number != current} | {current: root}
+    partitions = {number: version_path(root, number) for number in _numbers(root) if number != current} | {
+        current: root
+    }
     found = []
-    for number, path in sorted(places.items()):
+    for number, path in sorted(partitions.items()):
         delta = open_table(path)
         if delta is not None and (number == current or _is_whole(delta)):
-            files = files_of(delta)
+            files = list_files(delta)
             found.append(
-                Version(
+                TableVersion(
                     number=number,
                     path=path,
                     is_current=number == current,
                     files=len(files),
                     records=sum(file.records or 0 for file in files),
                     size_bytes=sum(file.size_bytes for file in files),
-                    standing=standing(transactions(delta, path)),
+                    ledger=summarize_ledger(transactions(delta, path)),
                 )
             )
     return found
 
 
-def swap_in(table: str | Path, number: int, *, group: str | None = None, keep: bool = True) -> None:
-    """The table holds what the version holds, and stands where it stands, by one commit.
+def swap_in_version(table: str | Path, number: int, *, group: str | None = None, keep: bool = True) -> None:
+    """Replace the rows and the ledger of the table by those of the version, in one commit.
 
     `group` is the group whose batches the table takes from now on, the version's own unless given. With `keep` what the
     table held stays as a version. Swapping in what is swapped in already changes nothing.
@@ -122,11 +131,11 @@ def swap_in(table: str | Path, number: int, *, group: str | None = None, keep: b
                 continue
             if keep:
                 _keep(delta, root, current)
-        files = [_linked(path, root, file) for file in files_of(staged)]
+        files = [_linked(path, root, file) for file in list_files(staged)]
         numbers = transactions(staged, path)
         before = transactions(delta, root) if delta is not None else {}
-        taken = handed_over(numbers, before, group=group) | {_CURRENT: number, _PREVIOUS: current}
-        text = {"swapped in": number, "swapped out": current, "kept": keep, **standing(taken)}
+        taken = transfer_ledger(numbers, before, group=group) | {_CURRENT: number, _PREVIOUS: current}
+        text = {"swapped in": number, "swapped out": current, "kept": keep, **summarize_ledger(taken)}
         columns = table_columns(staged)
         changes = Replacement(removed=[], rewritten=files)
         if commit(root, delta, columns, changes, text=text, numbers=taken, is_overwrite=True):
@@ -137,11 +146,11 @@ def swap_in(table: str | Path, number: int, *, group: str | None = None, keep: b
             return
         for file in files:
             (root / file.path).unlink(missing_ok=True)
-    raise too_busy(root)
+    raise contention_error(root)
 
 
-def take_back(table: str | Path, number: int | None = None, *, group: str | None = None) -> int:
-    """The table holds again what a kept version holds, the one before the present one unless given; its number."""
+def roll_back_version(table: str | Path, number: int | None = None, *, group: str | None = None) -> int:
+    """Swap a kept version in again, the one before the present one unless given; return its number."""
     root = local_path(table, "table")
     wanted = number if number is not None else _number(open_table(root), _PREVIOUS)
     if wanted is None:
@@ -151,12 +160,12 @@ def take_back(table: str | Path, number: int | None = None, *, group: str | None
             f"Version {wanted} of the table {root} was not kept. The table was left as it is. Take back one that "
             "list_versions names, or build the rows again as a new version."
         )
-    swap_in(root, wanted, group=group)
+    swap_in_version(root, wanted, group=group)
     return wanted
 
 
 def drop_version(table: str | Path, number: int) -> None:
-    """The version is gone; the table itself is not touched."""
+    """Remove a version; the table itself is not touched."""
     root = local_path(table, "table")
     path = version_path(root, number)
     if number == current_version(root):
@@ -169,7 +178,7 @@ def drop_version(table: str | Path, number: int) -> None:
 
 
 def _closed(path: Path, root: Path, number: int) -> "DeltaTable":
-    """The version as it will stay: closed to further batches."""
+    """Close the version to further batches and return it."""
     for _ in range(ATTEMPTS_MAX):
         delta = open_table(path)
         if delta is None:
@@ -180,20 +189,20 @@ def _closed(path: Path, root: Path, number: int) -> "DeltaTable":
                 "The table was left as it is. Build them again as a new version."
             )
         check_kind(delta, path)
-        if all(delta.transaction_version(name) == value for name, value in closing().items()):
+        if all(delta.transaction_version(name) == value for name, value in closing_entries().items()):
             return delta
         none = Replacement(removed=[], rewritten=[])
-        commit(path, delta, table_columns(delta), none, text={"closed": number}, numbers=closing())
-    raise too_busy(path)
+        commit(path, delta, table_columns(delta), none, text={"closed": number}, numbers=closing_entries())
+    raise contention_error(path)
 
 
 def _keep(delta: "DeltaTable", root: Path, number: int) -> None:
-    """What the table holds is a version beside it."""
+    """Keep what the table holds as a version beside it."""
     building = root / _FOLDER / f".{uuid.uuid4().hex}"
     (building / "data").mkdir(parents=True)
-    files = [_linked(root, building, file) for file in files_of(delta)]
+    files = [_linked(root, building, file) for file in list_files(delta)]
     changes = Replacement(removed=[], rewritten=files)
-    numbers = transactions(delta, root) | closing()
+    numbers = transactions(delta, root) | closing_entries()
     is_done = commit(building, None, table_columns(delta), changes, text={"kept": number}, numbers=numbers)
     assert is_done
     path = version_path(root, number)
@@ -208,25 +217,25 @@ def _keep(delta: "DeltaTable", root: Path, number: int) -> None:
 
 
 def _empty(path: Path) -> None:
-    """The version that has become the table lets go of its files and stays closed."""
+    """Remove the files of the version that has become the table; it stays closed."""
     for _ in range(ATTEMPTS_MAX):
         delta = open_table(path)
         if delta is None or not _is_whole(delta):
             shutil.rmtree(path / "data", ignore_errors=True)
             return
         none = Replacement(removed=[], rewritten=[])
-        numbers = closing() | {_EMPTIED: 1}
+        numbers = closing_entries() | {_EMPTIED: 1}
         commit(path, delta, table_columns(delta), none, text={"emptied": True}, numbers=numbers, is_overwrite=True)
-    raise too_busy(path)
+    raise contention_error(path)
 
 
 def _is_whole(delta: "DeltaTable | None") -> bool:
-    """True for a version whose rows are there: one that was built or kept and not emptied since."""
+    """Return whether the rows of a version are there: it was built or kept, and not emptied since."""
     return delta is not None and not _number(delta, _EMPTIED)
 
 
 def _linked(home: Path, to: Path, file: DataFile) -> DataFile:
-    """The file below another table's directory, under a name of its own."""
+    """Link the file into another table's folder, under a name of its own, and return it."""
     path = f"data/{uuid.uuid4().hex}.parquet"
     (to / path).parent.mkdir(parents=True, exist_ok=True)
     try:
