@@ -119,7 +119,7 @@ def test_a_wrong_call_shows_the_two_right_ones(arguments: list[str]) -> None:
     refused(2, "Say what to back up and where to: logmark backup DATA_DIR DEST, or", "backup", *arguments)
 
 
-def test_a_data_directory_that_is_none_is_a_sentence(tmp_path: Path) -> None:
+def test_a_data_directory_that_is_none_is_an_error(tmp_path: Path) -> None:
     dest = str(tmp_path / "backup")
     refused(2, "absent does not exist. Nothing was copied.", "backup", str(tmp_path / "absent"), dest)
     (tmp_path / "file").touch()
@@ -131,14 +131,14 @@ def test_a_data_directory_that_is_none_is_a_sentence(tmp_path: Path) -> None:
     assert not (tmp_path / "backup").exists()
 
 
-def test_a_backup_inside_of_its_source_is_a_sentence(tmp_path: Path, broker: Broker) -> None:
+def test_a_backup_inside_of_its_source_is_an_error(tmp_path: Path, broker: Broker) -> None:
     data = str(tmp_path / "data")
     for dest in (data, f"{data}/backup", str(tmp_path)):
         refused(2, "are the same directory, or one lies in the other", "backup", data, dest)
     assert not (tmp_path / "data" / "backup").exists()
 
 
-def test_a_place_that_holds_something_else_is_a_sentence(tmp_path: Path, broker: Broker) -> None:
+def test_a_folder_that_holds_something_else_is_an_error(tmp_path: Path, broker: Broker) -> None:
     data, dest = str(tmp_path / "data"), tmp_path / "photos"
     dest.mkdir()
     (dest / "holiday.jpg").touch()
@@ -147,7 +147,7 @@ def test_a_place_that_holds_something_else_is_a_sentence(tmp_path: Path, broker:
     assert ["holiday.jpg"] == os.listdir(dest)
 
 
-def test_a_backup_of_another_cluster_or_another_way_is_a_sentence(tmp_path: Path, broker: Broker) -> None:
+def test_a_backup_of_another_cluster_or_another_way_is_an_error(tmp_path: Path, broker: Broker) -> None:
     data, dest = str(tmp_path / "data"), str(tmp_path / "backup")
     done("backup", data, dest)
     refused(1, "is a backup that was taken from its data directory", "backup", "-b", broker.bootstrap_servers, dest)
@@ -156,14 +156,14 @@ def test_a_backup_of_another_cluster_or_another_way_is_a_sentence(tmp_path: Path
     done("restore", dest, str(tmp_path / "again"))
 
 
-def test_no_broker_there_is_a_sentence_and_no_backup_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_broker_there_is_an_error_and_no_backup_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "PATIENCE_S", 0.0)
     with unserved_address() as address:
         refused(1, f"The broker at {address} refused", "backup", "-b", address, str(tmp_path / "backup"))
     assert not (tmp_path / "backup").exists()
 
 
-def test_a_full_disk_is_a_sentence(tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_error(tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: RealFile, data: bytes, at: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
 
@@ -175,7 +175,7 @@ def test_a_full_disk_is_a_sentence(tmp_path: Path, broker: Broker, monkeypatch: 
     assert not (tmp_path / "again").exists()
 
 
-def test_what_cannot_be_restored_is_a_sentence(tmp_path: Path, broker: Broker) -> None:
+def test_what_cannot_be_restored_is_an_error(tmp_path: Path, broker: Broker) -> None:
     data, backup, again = str(tmp_path / "data"), str(tmp_path / "backup"), str(tmp_path / "again")
     refused(2, "There is no backup at", "restore", backup, again)
     refused(2, "data is not a backup: it has no logmark.backup", "restore", data, again)
@@ -194,7 +194,7 @@ def test_an_empty_directory_may_be_restored_to(tmp_path: Path, broker: Broker) -
     assert (tmp_path / "again" / "orders-0").is_dir()
 
 
-def test_an_interrupt_ends_with_130_and_the_next_run_goes_on(tmp_path: Path, broker: Broker) -> None:
+def test_an_interrupt_ends_with_130_and_the_next_run_resumes_it(tmp_path: Path, broker: Broker) -> None:
     clients = BrokerUnderTest("logmark", broker.bootstrap_servers, broker)
     clients.produce("orders", [b"x" * 900_000] * 20)
     clients.close()

@@ -50,7 +50,7 @@ def test_options_come_before_the_environment_and_that_before_the_settings(
     assert expected == (found.bootstrap_servers, found.is_read_only, found.said_by)
 
 
-def test_a_misspelt_context_is_a_sentence_with_the_one_that_was_meant(settings: Path) -> None:
+def test_a_misspelt_context_is_an_error_with_the_one_that_was_meant(settings: Path) -> None:
     refused = run("topics", "list", "--context", "prd")
 
     assert 2 == refused.exit_code

@@ -96,7 +96,7 @@ def test_records_that_expired_unread_are_reported_as_lost(
     assert [(4, 4)] == [(row["lag"], row["lost"]) for row in logmark("lag", group, "-o", "json").json]
 
 
-def test_a_group_that_is_not_there_is_a_sentence(our_broker: BrokerUnderTest, logmark: Logmark) -> None:
+def test_a_group_that_is_not_there_is_an_error(our_broker: BrokerUnderTest, logmark: Logmark) -> None:
     group = our_broker.group("nobody")
 
     for command in (("lag", group), ("groups", "describe", group)):
@@ -259,7 +259,7 @@ def test_a_dry_run_shows_the_same_and_changes_nothing(
         (["--to-offset", "many", "--yes"], 2, "--to-offset"),
     ],
 )
-def test_a_reset_that_cannot_be_is_a_sentence_and_changes_nothing(
+def test_a_reset_that_cannot_be_is_an_error_and_changes_nothing(
     our_broker: BrokerUnderTest, logmark: Logmark, client: Client, fraud: TopicPartition,
     arguments: list[str], exit_code: int, sentence: str,
 ) -> None:  # fmt: skip

@@ -130,7 +130,7 @@ def test_the_longest_turns_of_the_event_loop_are_shown_by_api(own: Broker) -> No
     assert ["9083", "1"] == [row[1], row[3]]
 
 
-def test_nobody_there_is_exit_code_4_with_a_sentence_or_json() -> None:
+def test_nobody_there_is_exit_code_4_with_an_error_or_json() -> None:
     with closing(socket.socket()) as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -355,13 +355,13 @@ def test_a_broker_that_goes_away_is_said_on_the_board_and_looked_for_again(
     assert (["first", "second", "third"], ["The broker is gone."]) == (looked, told)
 
 
-def test_a_wrong_interval_is_a_sentence(lag: Command) -> None:
+def test_a_wrong_interval_is_an_error(lag: Command) -> None:
     for every in ("0s", "2h"):
         refused = lag("--watch", "--every", every)
         assert 1 == refused.exit_code and "every 0.1 s to 1 h" in refused.error
 
 
-def test_a_cluster_that_is_not_there_is_a_sentence_within_ten_seconds(pauses: list[float]) -> None:
+def test_a_cluster_that_is_not_there_is_an_error_within_ten_seconds(pauses: list[float]) -> None:
     for how in ((), ("--watch",), ("--plot", "lag.svg")):
         pauses.clear()
         refused = run("lag", *how, servers="127.0.0.1:1")

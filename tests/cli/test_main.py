@@ -82,7 +82,7 @@ EVERYTHING = [
 
 
 @pytest.mark.parametrize("arguments", EVERYTHING, ids=" ".join)
-def test_no_broker_there_is_a_sentence_with_the_address(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_broker_there_is_an_error_with_the_address(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "PATIENCE_S", 0.0)
     with unserved_address() as address:
         refused = run(*arguments, "--bootstrap-servers", address)
@@ -109,7 +109,7 @@ def test_a_broker_that_never_answers_is_given_up_within_ten_seconds(monkeypatch:
         ("security.protcol=SSL", "security.protcol is not known"),
     ],
 )
-def test_wrong_client_properties_are_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+def test_wrong_client_properties_are_an_error(tmp_path: Path, text: str, sentence: str) -> None:
     file = tmp_path / "client.properties"
     file.write_text(text)
 
@@ -119,14 +119,14 @@ def test_wrong_client_properties_are_a_sentence(tmp_path: Path, text: str, sente
     assert sentence in refused.error
 
 
-def test_client_properties_that_are_not_there_are_a_sentence(tmp_path: Path) -> None:
+def test_client_properties_that_are_not_there_are_an_error(tmp_path: Path) -> None:
     refused = run("topics", "list", "--command-config", str(tmp_path / "absent"))
 
     assert 2 == refused.exit_code
     assert "cannot be read: No such file" in refused.error
 
 
-def test_an_address_that_is_none_is_a_sentence() -> None:
+def test_an_address_that_is_none_is_an_error() -> None:
     refused = run("topics", "list", "-b", "localhost:port")
 
     assert 1 == refused.exit_code
@@ -156,7 +156,7 @@ def test_serving_imports_no_client() -> None:
     assert "[]" == done.stdout.strip()
 
 
-def test_an_interrupt_ends_quietly_with_130_and_keeps_the_groups_place(
+def test_an_interrupt_ends_quietly_with_130_and_keeps_the_committed_offset(
     our_broker: BrokerUnderTest, client: Client
 ) -> None:
     topic, group = our_broker.create_topic("orders"), our_broker.group("email")

@@ -142,7 +142,7 @@ def test_once_tells_by_its_exit_code_whether_an_alert_is_firing(broker: BrokerUn
     assert (0, ["resolved"]) == once()
 
 
-def test_a_cluster_that_is_not_there_is_a_sentence_within_ten_seconds(tmp_path: Path, pauses: list[float]) -> None:
+def test_a_cluster_that_is_not_there_is_an_error_within_ten_seconds(tmp_path: Path, pauses: list[float]) -> None:
     for args, code in (((), 1), (("--once",), 4)):
         pauses.clear()
         ran = run("monitor", *args, "--history", str(tmp_path / "h.sqlite"), servers="127.0.0.1:9")
@@ -162,7 +162,7 @@ def test_a_cluster_that_is_not_there_is_a_sentence_within_ten_seconds(tmp_path: 
         (("--alerts", "/no/such.toml"), "The alerts in /no/such.toml cannot be read"),
     ],
 )
-def test_a_mistake_is_a_sentence(logmark: Logmark, args: tuple[str, ...], sentence: str) -> None:
+def test_a_mistake_is_an_error(logmark: Logmark, args: tuple[str, ...], sentence: str) -> None:
     ran = logmark("monitor", *args)
 
     assert (2, "") == (ran.exit_code, ran.out)

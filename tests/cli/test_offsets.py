@@ -153,7 +153,7 @@ def test_a_reset_is_shown_made_told_and_taken_back(stage: Stage) -> None:
     ],
     ids=str,
 )
-def test_every_scenario_leads_to_the_same_place_on_any_kafka(
+def test_every_scenario_leads_to_the_same_offset_on_any_kafka(
     one_stage: Stage, scenario: list[str], to: list[int]
 ) -> None:
     stage = one_stage
@@ -169,7 +169,7 @@ def test_every_scenario_leads_to_the_same_place_on_any_kafka(
     stage.client.commit(stage.group, stage.begin)
 
 
-def test_the_places_of_another_group_and_of_a_file_are_taken(stage: Stage, tmp_path: Path) -> None:
+def test_the_offsets_of_another_group_and_of_a_file_are_taken(stage: Stage, tmp_path: Path) -> None:
     other = stage.broker.group("other")
     stage.client.commit(other, {stage.partitions[0]: Committed(offset=4, metadata="theirs")})
     stage.done("reset", stage.group, "--from-group", other, "--yes")
@@ -303,7 +303,7 @@ WRONG = [
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "sentence"), WRONG, ids=[" ".join(arguments) for arguments, *_ in WRONG]
 )
-def test_what_is_typed_wrong_is_a_sentence_and_changes_nothing(
+def test_what_is_typed_wrong_is_an_error_and_changes_nothing(
     one_stage: Stage, arguments: list[str], exit_code: int, sentence: str
 ) -> None:
     refused = one_stage.reset(*arguments)
@@ -370,7 +370,7 @@ def test_nobody_changes_anything_who_may_only_look(stage: Stage, monkeypatch: py
         ("ListOffsets", "TOPIC_AUTHORIZATION_FAILED", "you are not allowed to use this topic"),
     ],
 )
-def test_what_the_cluster_refuses_is_a_sentence_and_changes_nothing(
+def test_what_the_cluster_refuses_is_an_error_and_changes_nothing(
     our_stage: Stage, api: str, error: str, sentence: str
 ) -> None:
     our_stage.broker.control.fail_next(api, error)
@@ -424,7 +424,7 @@ def test_missing_rights_on_apache_kafka_are_sentences_and_change_nothing() -> No
     broker.close()
 
 
-def test_a_cluster_that_is_not_there_is_a_sentence_within_ten_seconds(pauses: list[float]) -> None:
+def test_a_cluster_that_is_not_there_is_an_error_within_ten_seconds(pauses: list[float]) -> None:
     for command in (
         ["reset", "g", "--topic", "t", "--to-earliest", "--yes"], ["history"], ["undo"], ["export", "g"], ["journal"],
     ):  # fmt: skip

@@ -72,7 +72,7 @@ def ours(our_broker: BrokerUnderTest, tmp_path: Path) -> Query:
     return Query(our_broker, tmp_path)
 
 
-def test_a_checkpoint_is_shown_with_its_places_its_lag_and_its_batches(query: Query) -> None:
+def test_a_checkpoint_is_shown_with_its_offsets_its_lag_and_its_batches(query: Query) -> None:
     shown = query.spark()
 
     assert 0 == shown.exit_code, shown.error
@@ -240,7 +240,7 @@ def test_a_move_to_where_it_stands_is_nothing_to_do(ours: Query) -> None:
         (["--to-earliest", "--sink", "noop", "--read-only"], 1, "forbidden here (--read-only"),
     ],
 )
-def test_what_is_wrong_is_a_sentence_and_nothing_is_changed(
+def test_what_is_wrong_is_an_error_and_nothing_is_changed(
     ours: Query, arguments: list[str], exit_code: int, sentence: str
 ) -> None:
     before = ours.made.files()
@@ -251,7 +251,7 @@ def test_what_is_wrong_is_a_sentence_and_nothing_is_changed(
     assert before == ours.made.files()
 
 
-def test_a_cluster_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+def test_a_cluster_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     made = Made(tmp_path / "checkpoint").batches(ends([4, 1]))
 
     refused = run("offsets", "spark", str(made.path), servers="127.0.0.1:1")
@@ -335,7 +335,7 @@ def test_a_group_gets_what_is_new_to_the_query_from_its_start_and_is_told_what_t
         (["same", '{"logOffset":3}'], "reads other sources beside Kafka"),
     ],
 )
-def test_a_group_cannot_have_the_places_of_mixed_sources(ours: Query, lines: list[str], sentence: str) -> None:
+def test_a_group_cannot_have_the_offsets_of_mixed_sources(ours: Query, lines: list[str], sentence: str) -> None:
     same = kafka(ours.ends(10, 3))
     ours.made.plan(2, *(same if line == "same" else line for line in lines)).commit(2)
 

@@ -132,7 +132,7 @@ def test_bytes_that_are_no_text_survive_in_json(our_broker: BrokerUnderTest, log
     assert [{"base64": "/wA="}, None] == [record["value"] for record in records]
 
 
-def test_an_offset_out_of_range_is_a_sentence_with_the_range(our_broker: BrokerUnderTest, logmark: Logmark) -> None:
+def test_an_offset_out_of_range_is_an_error_with_the_range(our_broker: BrokerUnderTest, logmark: Logmark) -> None:
     topic = our_broker.create_topic("clicks")
     our_broker.produce(topic, ["a", "b"])
 
@@ -173,7 +173,7 @@ def test_reading_without_a_group_leaves_no_trace(our_broker: BrokerUnderTest, lo
     assert {} == client.committed("logmark-consume")
 
 
-def test_damaged_records_are_a_sentence_and_never_data(our_broker: BrokerUnderTest, logmark: Logmark) -> None:
+def test_damaged_records_are_an_error_and_never_data(our_broker: BrokerUnderTest, logmark: Logmark) -> None:
     topic = our_broker.create_topic("orders")
     our_broker.produce(topic, ["a"])
     our_broker.control.fail_next("Fetch", "CORRUPT_MESSAGE", times=50)

@@ -20,7 +20,7 @@ def test_every_error_with_a_remedy_has_one_for_the_command_line(kind: type[error
     assert (kind in remedies.REMEDIES) != (kind in has_none)
 
 
-def test_the_remedy_of_the_command_line_takes_the_place_of_the_librarys() -> None:
+def test_the_command_lines_remedy_replaces_the_librarys() -> None:
     error = errors.ChangePending("5p7m2k9q3xd", "The broker did not answer.")
 
     assert "finish_change(client" in str(error)

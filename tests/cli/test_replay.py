@@ -187,7 +187,7 @@ MISTAKES: list[tuple[list[str], str, int]] = [
 ]
 
 
-def test_a_mistake_is_a_sentence_and_nothing_is_written(broker: BrokerUnderTest, replay: Command, state: Path) -> None:
+def test_a_mistake_is_an_error_and_nothing_is_written(broker: BrokerUnderTest, replay: Command, state: Path) -> None:
     orders, sandbox = broker.create_topic("orders", 2, FOREVER), broker.create_topic("sandbox", 1, FOREVER)
     for partition in (0, 1):
         broker.produce(orders, ["v"] * 6, partition=partition)
@@ -200,7 +200,7 @@ def test_a_mistake_is_a_sentence_and_nothing_is_written(broker: BrokerUnderTest,
     assert [] == list(state.glob("*.json"))
 
 
-def test_no_cluster_there_is_a_sentence_soon(pauses: list[float]) -> None:
+def test_no_cluster_there_is_an_error_soon(pauses: list[float]) -> None:
     said = run("replay", "orders", "--to-topic", "sandbox", "--yes", servers="127.0.0.1:1")
 
     assert 1 == said.exit_code and "127.0.0.1:1" in said.error
@@ -424,7 +424,7 @@ def many(broker: BrokerUnderTest) -> str:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl-C"])
-def test_an_interrupted_copy_goes_on_with_the_same_command_and_copies_each_record_once(
+def test_an_interrupted_copy_is_resumed_by_the_same_command_and_copies_each_record_once(
     broker: BrokerUnderTest, replay: Command, state: Path, many: str, how: signal.Signals
 ) -> None:
     sandbox = broker.create_topic("sandbox", 1, FOREVER)

@@ -43,7 +43,7 @@ def write_letters(
         client.produce(TopicPartition(dead, 0), batch)
 
 
-def test_letters_go_back_as_the_records_that_they_were_and_only_those_that_did_not_go_before(
+def test_dead_letters_go_back_as_the_records_that_they_were_and_only_those_that_did_not_go_before(
     broker: BrokerUnderTest, replay: Command
 ) -> None:
     clicks, dead = broker.create_topic("clicks", 2, FOREVER), broker.create_topic("dead", 1, FOREVER)
@@ -75,7 +75,7 @@ def test_letters_go_back_as_the_records_that_they_were_and_only_those_that_did_n
     assert [] == rows(broker, clicks, 0)
 
 
-def test_a_record_that_was_refused_again_goes_back_again_and_its_letters_count(
+def test_a_record_that_was_refused_again_goes_back_again_and_its_dead_letters_count(
     broker: BrokerUnderTest, replay: Command
 ) -> None:
     clicks, dead = broker.create_topic("clicks", 2, FOREVER), broker.create_topic("dead", 1, FOREVER)
@@ -93,7 +93,9 @@ def test_a_record_that_was_refused_again_goes_back_again_and_its_letters_count(
     assert 3 == len(rows(broker, clicks, 1))
 
 
-def test_letters_of_one_pipeline_can_go_to_a_topic_that_only_it_reads(broker: BrokerUnderTest, replay: Command) -> None:
+def test_dead_letters_of_one_pipeline_can_go_to_a_topic_that_only_it_reads(
+    broker: BrokerUnderTest, replay: Command
+) -> None:
     clicks, dead = broker.create_topic("clicks", 2, FOREVER), broker.create_topic("dead", 1, FOREVER)
     retry = broker.create_topic("retry", 1, FOREVER)
     write_letters(broker, dead, clicks, range(2))

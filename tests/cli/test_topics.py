@@ -83,7 +83,7 @@ def test_one_wrong_name_deletes_nothing(our_broker: BrokerUnderTest, logmark: Lo
     assert topic in logmark("topics", "list").out
 
 
-def test_describing_what_is_not_there_is_a_sentence(our_broker: BrokerUnderTest, logmark: Logmark) -> None:
+def test_describing_what_is_not_there_is_an_error(our_broker: BrokerUnderTest, logmark: Logmark) -> None:
     refused = logmark("topics", "describe", our_broker.unique("no"))
 
     assert 1 == refused.exit_code

@@ -236,7 +236,7 @@ def test_a_flipped_byte_of_a_batch_is_found_where_it_is_and_repaired(data: Path,
     assert log.exists()
 
 
-def test_two_damaged_places_are_two_lines_and_what_lies_between_them_is_kept(data: Path) -> None:
+def test_two_damaged_ranges_are_two_lines_and_what_lies_between_them_is_kept(data: Path) -> None:
     in_batch(3, 100)(data)
     in_batch(20, 100)(data)
 

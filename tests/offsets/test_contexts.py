@@ -47,7 +47,7 @@ def test_a_context_is_a_cluster_with_its_properties(tmp_path: Path) -> None:
         ('current = "pro"\n[contexts.prod]\nbootstrap_servers = "a:1"', "Did you mean prod?"),
     ],
 )
-def test_wrong_settings_are_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+def test_wrong_settings_are_an_error(tmp_path: Path, text: str, sentence: str) -> None:
     with pytest.raises(UserError, match="Nothing was done") as refused:
         read_contexts(settings(tmp_path, text))
 

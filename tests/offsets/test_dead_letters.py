@@ -60,7 +60,7 @@ def test_numbers_that_are_none_do_no_harm() -> None:
     assert 1 == letter([(b"logmark.letter.attempts", b"9" * 30)]).attempts
 
 
-def test_a_reason_is_cut_between_letters_where_it_is_a_document() -> None:
+def test_a_reason_is_cut_between_characters_where_it_is_a_document() -> None:
     found = parse_dead_letter(None, dead_letter_headers(letter([], error="é" * ERROR_BYTES_MAX)))
 
     assert found is not None

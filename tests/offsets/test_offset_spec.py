@@ -24,12 +24,12 @@ NOW = 1_709_600_000_000
         ("@-99999d", OffsetSpec(timestamp_ms=0)),
     ],
 )
-def test_a_place_to_begin_is_an_end_an_offset_or_a_time(text: str, expected: OffsetSpec) -> None:
+def test_an_offset_spec_is_an_end_an_offset_or_a_time(text: str, expected: OffsetSpec) -> None:
     assert expected == parse_offset_spec(text, now_ms=NOW)
 
 
 @pytest.mark.parametrize("text", ["", "first", "1.5", "--3", "+3", "@", "@soon", "@-", "9" * 30])
-def test_what_is_no_place_is_refused_with_a_sentence(text: str) -> None:
+def test_what_is_no_offset_is_refused_with_an_error(text: str) -> None:
     with pytest.raises(UserError, match=r"is (no offset to start at|not a (point|length))"):
         parse_offset_spec(text, now_ms=NOW)
 
@@ -49,6 +49,6 @@ def test_topics_may_name_their_partitions(texts: list[str], expected: dict[str, 
 
 
 @pytest.mark.parametrize("text", ["", ":0", "orders:", "orders:x", "orders:-1", "orders:0:1"])
-def test_what_names_no_partitions_is_refused_with_a_sentence(text: str) -> None:
+def test_what_names_no_partitions_is_refused_with_an_error(text: str) -> None:
     with pytest.raises(UserError, match=r"names? "):
         parse_topic_selection([text])

@@ -34,7 +34,7 @@ def test_lag_is_never_negative_and_never_more_than_the_log_holds(committed: int,
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**6))
-def test_every_record_behind_the_place_is_either_lag_or_lost(committed: int, one: int, other: int) -> None:
+def test_every_record_behind_the_offset_is_either_lag_or_lost(committed: int, one: int, other: int) -> None:
     start, end = sorted((one, other))
     lag = compute_lag(committed, start=start, end=end)
 

@@ -133,7 +133,7 @@ def test_the_first_record_with_a_key_is_found_in_each_partition(broker: BrokerUn
     assert {places[1]: FoundRecord(offset=1, timestamp_ms=NOON + 1)} == find_key(client, places, b"\xff\x00").found
 
 
-def test_a_key_that_is_not_there_is_a_sentence(broker: BrokerUnderTest, client: Client) -> None:
+def test_a_key_that_is_not_there_is_an_error(broker: BrokerUnderTest, client: Client) -> None:
     topic = broker.create_topic("clicks", config=FOREVER)
     here = TopicPartition(topic, 0)
     write(client, here, [b"ann"], at_ms=NOON)

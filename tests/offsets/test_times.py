@@ -36,7 +36,7 @@ def test_half_a_second_is_500_milliseconds_and_not_5() -> None:
 @pytest.mark.parametrize(
     "text", ["", "yesterday", "2024-13-01", "2024-03-05T25:00:00", "5", "03/05/2024", "1969-12-31"]
 )
-def test_what_is_no_point_in_time_is_refused_with_a_sentence(text: str) -> None:
+def test_what_is_no_point_in_time_is_refused_with_an_error(text: str) -> None:
     with pytest.raises(UserError, match=r"is not a point|before 1970"):
         parse_datetime(text)
 
@@ -71,7 +71,7 @@ def test_a_length_of_time_is_short_or_iso(text: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "2", "h", "2y", "-2h", "P", "PT", "P1M", "2h3", "PT2"])
-def test_what_is_no_length_of_time_is_refused_with_a_sentence(text: str) -> None:
+def test_what_is_no_length_of_time_is_refused_with_an_error(text: str) -> None:
     with pytest.raises(UserError, match="is not a length of time"):
         parse_duration(text)
 

@@ -45,7 +45,7 @@ def _place_of(numbers: str, offset: int) -> int:
     return numbers.index(f" {offset} " if f" {offset} " in numbers else f" {offset}") + 1
 
 
-def test_what_is_gone_is_shaded_and_a_place_below_the_log_start_says_what_is_lost() -> None:
+def test_what_is_gone_is_shaded_and_an_offset_below_the_log_start_says_what_is_lost() -> None:
     shown = drawn(log(6, start=3), committed(1))
 
     assert "│░░░│░░░│░░░│ 3 │ 4 │ 5 │ 6" in shown

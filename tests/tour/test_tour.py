@@ -133,14 +133,14 @@ def test_chapters_are_played_in_the_order_asked_for() -> None:
     assert "fresh install" not in shown.out
 
 
-def test_a_misspelt_chapter_is_a_sentence_with_a_suggestion() -> None:
+def test_a_misspelt_chapter_is_an_error_with_a_suggestion() -> None:
     refused = run("tour", "crush")
 
     assert (2, "") == (refused.exit_code, refused.out)
     assert "There is no chapter 'crush'. Did you mean crash? `logmark tour --list` shows them all." in refused.error
 
 
-def test_a_document_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
+def test_a_document_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     refused = run("tour", "partitions", "--markdown", str(tmp_path / "absent" / "tour.md"))
 
     assert 1 == refused.exit_code

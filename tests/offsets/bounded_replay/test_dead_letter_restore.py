@@ -41,7 +41,7 @@ def letter(offset: int, *, topic: str = "clicks", partition: int = 0, **more: An
     return dead_letter_for_record(place, offset, NOW - 9, b"k%d" % offset, b"v%d" % offset, [(b"trace", b"1")], **given)
 
 
-def test_of_letters_about_one_record_the_first_goes_back_and_those_without_the_record_do_not() -> None:
+def test_of_dead_letters_about_one_record_the_first_goes_back_and_those_without_the_record_do_not() -> None:
     restorer = DeadLetterRestorer(pipeline="billing")
     gone = dead_letter_for_lost_record(
         TopicPartition("clicks", 0), 5, error="bad", pipeline="billing", missing="deleted"
@@ -132,7 +132,7 @@ def stage(our_broker: BrokerUnderTest, tmp_path: Path) -> Iterator[Stage]:
         yield Stage(our_broker, client, tmp_path)
 
 
-def test_letters_that_were_written_twice_go_back_once_also_when_the_run_is_killed_at_any_step(
+def test_dead_letters_that_were_written_twice_go_back_once_also_when_the_run_is_killed_at_any_step(
     stage: Stage, small: None
 ) -> None:
     places = [TopicPartition(stage.topic, number) for number in (0, 1)]

@@ -65,12 +65,12 @@ def test_keys_are_text_or_hexadecimal_and_headers_have_a_value_or_not() -> None:
         ("2:@2024-03-05T00:00:00", {2: OffsetSpec(timestamp_ms=1_709_596_800_000)}),
     ],
 )
-def test_a_place_is_for_all_partitions_or_for_those_named(text: str, expected: OffsetSpecs) -> None:
+def test_an_offset_is_for_all_partitions_or_for_those_named(text: str, expected: OffsetSpecs) -> None:
     assert expected == parse_offset_specs(text, now_ms=NOW)
 
 
 @pytest.mark.parametrize("text", ["0:1,0:2", "0:1,5", "0:", "0:1,x:2", "1:soon"])
-def test_places_that_name_no_partition_are_refused(text: str) -> None:
+def test_offsets_that_name_no_partition_are_refused(text: str) -> None:
     with pytest.raises(UserError):
         parse_offset_specs(text, now_ms=NOW)
 
@@ -102,7 +102,7 @@ LOGS = {
         ({0: EARLIEST, 1: EARLIEST}, {0: OffsetSpec(offset=11)}, [(0, 10, 11, ""), (1, 0, 50, "")]),
     ],
 )  # fmt: skip
-def test_a_range_begins_at_one_place_and_ends_before_another(
+def test_a_range_begins_at_one_offset_and_ends_before_another(
     begin: OffsetSpecs, end: OffsetSpecs, expected: list[tuple[int, int, int, str]]
 ) -> None:
     wanted = [
@@ -151,7 +151,7 @@ def test_a_copy_keeps_its_headers_and_tells_where_it_comes_from() -> None:
     assert made[2:] == list(CopyHeaders("r-1", "orders", 2).bare([42], [1000])[0])
 
 
-def test_a_copy_of_a_copy_names_its_last_place_counts_its_hops_and_keeps_its_first_place() -> None:
+def test_a_copy_of_a_copy_names_its_last_offset_counts_its_hops_and_keeps_its_first_offset() -> None:
     once = CopyHeaders("r-1", "orders", 2).headers(42, 1000, [(b"n", b"1")])
     twice = CopyHeaders("r-2", "sandbox", 0).headers(7, 1000, once)
     thrice = CopyHeaders("r-3", "third", 1).headers(9, 1000, twice)

@@ -101,7 +101,7 @@ def test_two_processes_do_not_work_on_one_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', '{"version": 99}', "null"])
-def test_a_file_that_cannot_be_read_is_a_sentence_and_stays(tmp_path: Path, text: str) -> None:
+def test_a_file_that_cannot_be_read_is_an_error_and_stays(tmp_path: Path, text: str) -> None:
     path = tmp_path / "r-000000000001.json"
     path.write_text(text)
 
@@ -113,7 +113,7 @@ def test_a_file_that_cannot_be_read_is_a_sentence_and_stays(tmp_path: Path, text
 
 
 @pytest.mark.parametrize("name", ["", ".", "../r-000000000001", "r-000000000009", "a/b"])
-def test_an_unknown_run_is_a_sentence_that_names_the_unfinished_ones(tmp_path: Path, name: str) -> None:
+def test_an_unknown_run_is_an_error_that_names_the_unfinished_ones(tmp_path: Path, name: str) -> None:
     store = RunStore(tmp_path / "replays")
     store.save(make_run())
 
@@ -121,7 +121,7 @@ def test_an_unknown_run_is_a_sentence_that_names_the_unfinished_ones(tmp_path: P
         store.load(name)
 
 
-def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(UserError, match="XDG_STATE_HOME"):

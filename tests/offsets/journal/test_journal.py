@@ -126,7 +126,7 @@ class TestInAFile:
         with pytest.raises(UserError, match=r"newer Logmark .*upgrade Logmark"):
             journal.changes()
 
-    def test_a_journal_that_cannot_be_written_is_a_sentence(self, tmp_path: Path) -> None:
+    def test_a_journal_that_cannot_be_written_is_an_error(self, tmp_path: Path) -> None:
         (tmp_path / "state").write_text("no folder")
         with pytest.raises(UserError, match=r"cannot be written: .*What is not journaled is not done"):
             FileJournal(tmp_path / "state" / "journal.jsonl").add(change())

@@ -67,7 +67,7 @@ def test_what_nobody_could_tell_is_asked_again_after_five_minutes(monkeypatch: p
     assert [0, 300_000] == asked
 
 
-def test_of_very_many_places_the_deepest_are_looked_up_first_and_the_others_in_turn(
+def test_of_very_many_offsets_the_deepest_are_looked_up_first_and_the_others_in_turn(
     our_broker: BrokerUnderTest, client: Client
 ) -> None:
     clock = ManualClock(SystemClock().now_ms())

@@ -210,7 +210,7 @@ def test_stored_samples_tell_when_the_end_passed_an_offset(scene: Scene, tmp_pat
             assert before == scene.client.requests_sent, "it takes no request"
 
 
-def test_a_topic_made_anew_does_not_inherit_the_times_of_the_old_one(scene: Scene, tmp_path: Path) -> None:
+def test_a_topic_created_again_does_not_inherit_the_times_of_the_old_one(scene: Scene, tmp_path: Path) -> None:
     t0 = now_ms()
     with History(tmp_path / "h.sqlite") as history:
         scene.write(*[t0] * 8)

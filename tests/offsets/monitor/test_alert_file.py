@@ -186,7 +186,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("text", "expected"), MISTAKES, ids=range(len(MISTAKES)))
-def test_a_mistake_is_a_sentence_with_its_line(read, text: str, expected: list[str]) -> None:  # type: ignore[no-untyped-def]
+def test_a_mistake_is_an_error_with_its_line(read, text: str, expected: list[str]) -> None:  # type: ignore[no-untyped-def]
     assert expected == mistakes(read, text)
 
 
@@ -195,7 +195,7 @@ def test_what_is_no_toml_is_said_with_its_line(read) -> None:  # type: ignore[no
         read("[[alert]]\nname = ?\n")
 
 
-def test_a_file_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="No such file"):
         read_alert_file(tmp_path / "none.toml")
 

@@ -112,7 +112,7 @@ def test_too_many_readers_at_once_are_sent_away(server: MetricsServer, source: S
     wait_until(lambda: 200 == ask(server, "/metrics")[0], "a reader that was answered has made room")
 
 
-def test_an_address_that_is_taken_is_a_sentence(server: MetricsServer) -> None:
+def test_an_address_that_is_taken_is_an_error(server: MetricsServer) -> None:
     with pytest.raises(UserError, match=rf"Nothing can listen on 127.0.0.1:{server.port}: Address already in use;"):
         MetricsServer("127.0.0.1", server.port, metrics=lambda: [], health=lambda: (True, ""))
 

@@ -73,7 +73,7 @@ PROGRAM = textwrap.dedent(
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_memory_is_bounded_for_a_hundred_thousand_places(tmp_path: Path) -> None:
+def test_memory_is_bounded_for_a_hundred_thousand_offsets(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=1700, check=False
     )

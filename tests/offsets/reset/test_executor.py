@@ -191,7 +191,7 @@ def test_an_empty_group_that_moves_while_it_is_planned_is_said_to_be_in_use(our_
 
 
 @pytest.mark.parametrize("target", [ShiftBy(-1), ToCurrent()])
-def test_a_place_that_depends_on_where_the_group_stands_is_agreed_to_again(
+def test_an_offset_that_depends_on_where_the_group_stands_is_agreed_to_again(
     our_desk: Desk, target: ShiftBy | ToCurrent
 ) -> None:
     desk = our_desk

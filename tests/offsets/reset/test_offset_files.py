@@ -67,7 +67,7 @@ def test_a_file_of_several_groups_has_four_columns() -> None:
         ('{"version": 1, "offsets": [{"topic": "t", "partition": 0}]}', "KeyError: 'offset'"),
     ],
 )
-def test_a_file_that_is_no_file_of_offsets_is_a_sentence(text: str, sentence: str) -> None:
+def test_a_file_that_is_no_file_of_offsets_is_an_error(text: str, sentence: str) -> None:
     with pytest.raises(UserError) as refused:
         parse_offsets(text, "g", "f.csv")
     assert sentence in str(refused.value)

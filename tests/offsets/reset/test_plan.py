@@ -93,7 +93,7 @@ def test_a_clamp_is_shown_in_the_plan(target: Target, to: int, note: str) -> Non
     assert (to, note) == (move.to, move.note)
 
 
-def test_a_shift_needs_a_place_to_shift_from() -> None:
+def test_a_shift_needs_an_offset_to_shift_from() -> None:
     with pytest.raises(UserError, match="committed nothing in clicks-0"):
         the_move(a_place(None), ShiftBy(-1))
 
@@ -157,7 +157,7 @@ def test_to_current_commits_the_same_again_and_goes_to_the_end_where_nothing_is_
     assert (1000, "nothing committed yet; the end") == (new.to, new.note)
 
 
-def test_places_of_their_own_are_taken_with_their_metadata_only_where_that_is_exact() -> None:
+def test_offsets_of_their_own_are_taken_with_their_metadata_only_where_that_is_exact() -> None:
     here, there = Committed(offset=850, metadata="mine"), Committed(offset=500, leader_epoch=3, metadata="theirs")
 
     copied = the_move(a_place(here), ToOffsets({CLICKS: there}, "group other"))
@@ -214,7 +214,7 @@ class TestAGroupThatMovesMeanwhile:
     def plan(self, target: Target) -> ResetPlan:
         return build_plan("fraud", [a_place(Committed(offset=850, metadata="old"))], target)
 
-    def test_an_absolute_plan_keeps_its_place_and_counts_anew(self) -> None:
+    def test_an_absolute_plan_keeps_its_offset_and_counts_again(self) -> None:
         now = {CLICKS: Committed(offset=900, metadata="new")}
         fresh = self.plan(ToOffset(500)).where(now)
 
@@ -230,7 +230,7 @@ class TestAGroupThatMovesMeanwhile:
         assert not self.plan(ToOffset(500)).only_forward({CLICKS: Committed(offset=849)})
         assert not self.plan(ToOffset(500)).only_forward({})
 
-    def test_an_exact_place_stays_exact(self) -> None:
+    def test_an_exact_offset_stays_exact(self) -> None:
         there = Committed(offset=500, leader_epoch=3, metadata="theirs")
         plan = self.plan(ToOffsets({CLICKS: there}, "a file", is_exact=True))
         assert [there] == [move.after for move in plan.where({CLICKS: Committed(offset=900)}).moves]

@@ -60,7 +60,7 @@ def test_what_expired_unread_is_lost_and_no_lag(broker: BrokerUnderTest, client:
     assert [Lag(records=4, lost=4)] == [place.lag for place in view.partitions]
 
 
-def test_a_partition_that_is_owned_and_never_committed_has_a_place_without_a_lag(
+def test_a_partition_that_is_owned_and_never_committed_has_an_offset_without_a_lag(
     broker: BrokerUnderTest, client: Client
 ) -> None:
     topic, group = a_topic(broker), broker.group("new")
@@ -167,7 +167,7 @@ def test_a_group_that_wakes_up_after_the_plan_is_not_moved(broker: BrokerUnderTe
     assert [4] == [place.offset for place in client.committed(group).values()]
 
 
-def test_a_group_that_has_only_moved_forward_goes_to_an_absolute_place_all_the_same(
+def test_a_group_that_has_only_moved_forward_goes_to_an_absolute_offset_all_the_same(
     broker: BrokerUnderTest, client: Client
 ) -> None:
     topic, group = a_topic(broker), broker.group("fraud")

@@ -199,7 +199,7 @@ def test_an_undo_is_exact_also_where_a_reader_commits_between_plan_and_change(de
     assert before == desk.stands()
 
 
-def test_a_topic_that_was_made_anew_is_another_one(desk: Desk) -> None:
+def test_a_topic_that_was_created_again_is_another_one(desk: Desk) -> None:
     topic = desk.broker.create_topic("short-lived")
     desk.broker.produce(topic, ["x"] * 4)
     desk.new_life({TopicPartition(topic, 0): Committed(offset=4)})

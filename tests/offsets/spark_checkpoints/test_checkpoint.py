@@ -157,7 +157,7 @@ def test_what_is_no_checkpoint_is_refused_with_what_it_is(tmp_path: Path, files:
         read_checkpoint(open_folder(str(tmp_path / "at")))
 
 
-def test_a_damaged_name_of_the_query_is_a_sentence(made: Made) -> None:
+def test_a_damaged_name_of_the_query_is_an_error(made: Made) -> None:
     made.batches(ends([3, 3])).write("metadata", b"{", FIRST_MS)
 
     with pytest.raises(UserError, match="metadata is damaged"):

@@ -96,12 +96,12 @@ def test_hadoops_name_for_s3_is_understood() -> None:
         open_folder("s3a://bucket/x")
 
 
-def test_a_scheme_that_nobody_knows_is_a_sentence() -> None:
+def test_a_scheme_that_nobody_knows_is_an_error() -> None:
     with pytest.raises(UserError, match=r"nowhere://x cannot be reached: .*nowhere.* Nothing was changed"):
         open_folder("nowhere://x")
 
 
-def test_without_fsspec_a_url_is_a_sentence_and_a_path_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_fsspec_a_url_is_an_error_and_a_path_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     real = builtins.__import__
 
     def imported(name: str, *more: Any) -> Any:

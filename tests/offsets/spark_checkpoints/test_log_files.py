@@ -107,7 +107,7 @@ def test_an_unknown_version_is_refused(read: object, content: bytes, known: str)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"offsets", b"v1", b"v1\n[]", b"v2\n{}\n{}", b"v1\nnonsense\n-"])
-def test_a_damaged_plan_is_a_sentence(content: bytes) -> None:
+def test_a_damaged_plan_is_an_error(content: bytes) -> None:
     with pytest.raises(UserError, match=r"a/file is damaged, or is no file of a Spark checkpoint"):
         log_files.read_offset_log_entry(content, "a/file")
 

@@ -186,7 +186,7 @@ def test_an_offset_out_of_range_is_refused_or_clamped_in_words(query: Query) -> 
     assert ["", "11 is beyond the end"] == [move.note for move in query.plan(ToOffset(11), clamp=True).plan.moves]
 
 
-def test_a_place_that_stays_below_the_log_start_is_a_warning(broker: BrokerUnderTest, query: Query) -> None:
+def test_an_offset_that_stays_below_the_log_start_is_a_warning(broker: BrokerUnderTest, query: Query) -> None:
     query.made.batches(query.ends(10, 1), start=2)
     broker.delete_records(query.topic, 2, partition=1)
 
@@ -308,7 +308,7 @@ def test_a_cluster_without_the_topic_is_probably_another_cluster(ours: Query) ->
         ours.plan(ToEarliest())
 
 
-def test_whoever_may_only_look_moves_nothing(our_broker: BrokerUnderTest, ours: Query) -> None:
+def test_a_read_only_client_moves_nothing(our_broker: BrokerUnderTest, ours: Query) -> None:
     rewind = ours.plan(ToEarliest())
     before = ours.made.files()
 
@@ -476,7 +476,7 @@ def test_a_change_of_another_machines_checkpoint_is_left_alone(ours: Query) -> N
     assert ["pending"] == [change.state for change in ours.changes]
 
 
-def test_a_checkpoint_that_was_made_anew_is_not_moved_by_an_old_undo(ours: Query) -> None:
+def test_a_checkpoint_that_was_created_again_is_not_moved_by_an_old_undo(ours: Query) -> None:
     change = ours.append(ours.plan(ToEarliest()))
     ours.made.write("metadata", b'{"id":"another"}', FIRST_MS)
     ours.made.grow_old()
@@ -485,7 +485,7 @@ def test_a_checkpoint_that_was_made_anew_is_not_moved_by_an_old_undo(ours: Query
         ours.undo(change, force=True)
 
 
-def test_an_interrupted_change_whose_place_the_query_has_taken_did_nothing(ours: Query) -> None:
+def test_an_interrupted_change_whose_batch_the_query_has_run_did_nothing(ours: Query) -> None:
     with pytest.raises(Killed):
         ours.append(ours.plan(ToEarliest()), StoppingFolder(ours.made.path, Stopper(0)))
     ours.made.batches(ours.ends(12, 3), start=2)
@@ -538,7 +538,7 @@ def test_a_batch_that_is_there_although_its_writing_failed_is_not_called_nothing
         ("commits", "Batch 2 .* was planned, but its commit could not be written .*finish_change", "pending"),
     ],
 )
-def test_a_disk_that_fails_is_a_sentence(ours: Query, fails_at: str, sentence: str, state: str) -> None:
+def test_a_disk_that_fails_is_an_error(ours: Query, fails_at: str, sentence: str, state: str) -> None:
     class Full(LocalFolder):
         def create(self, path: str, content: bytes) -> None:
             if path.startswith(fails_at):

@@ -105,5 +105,5 @@ def _letters(client: Client, partition: TopicPartition, start: int, stop: int) -
 def _partitions(client: Client, topic: str) -> list[TopicPartition]:
     partitions = client.metadata([topic]).partitions(topic)
     if not partitions:
-        raise UserError(f"{unknown_topic(client, topic)} So there are no dead letters.")
+        raise UserError(f"{unknown_topic(client, topic)} So there are no dead letters to look at.")
     return partitions

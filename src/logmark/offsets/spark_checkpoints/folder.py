@@ -174,6 +174,7 @@ class RemoteFolder:
             raise OSError(f"{type(error).__name__}: {error}") from None
 
     def _create(self, final: str, content: bytes) -> None:
+        # An extra: only remote checkpoints need it.
         from fsspec.asyn import AsyncFileSystem
 
         if isinstance(self._files, AsyncFileSystem):
@@ -202,6 +203,7 @@ class RemoteFolder:
 
 def _remote(location: str, scheme: str) -> RemoteFolder:
     try:
+        # An extra: only remote checkpoints need it.
         import fsspec
     except ImportError:
         raise UserError(
