@@ -1,3 +1,3 @@
-"""Logmark keeps an event log, everybody's place in it, and the pipelines that read it."""
+"""Logmark keeps an event log, the committed offsets of its readers, and the pipelines that read it."""
 
 __version__ = "0.1.0"

@@ -5,7 +5,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells the time of day in milliseconds since 1970."""
+    """Returns the time of day in milliseconds since 1970."""
 
     def now_ms(self) -> int: ...
 
@@ -27,7 +27,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until a test turns it."""
+    """A clock that only a test moves."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms

@@ -4,7 +4,7 @@ LogmarkError
 ├── Malformed      bytes that cannot be what they claim to be
 ├── Refused        the client was wrong: there is an error code for it
 ├── LogFailed      the disk failed a log, or was too full for it: nothing of this was written
-└── UserError      a sentence for the person at the terminal, with an exit code
+└── UserError      a message for the person at the terminal, with an exit code
 """
 
 from collections.abc import Sequence
@@ -167,14 +167,14 @@ class Refused(LogmarkError):
 
 
 class LogFailed(LogmarkError):
-    """The disk failed this log or was too full for it; the sentence says whether it comes back by itself."""
+    """The disk failed this log or was too full for it; the message says whether it comes back by itself."""
 
 
 class UserError(LogmarkError):
-    """A sentence that says what was wrong, what was kept and what to do."""
+    """A message that says what was wrong, what was kept and what to do."""
 
-    def __init__(self, sentence: str, *, exit_code: int = 1, lines: Sequence[str] = ()) -> None:
-        """Take the sentence, and lines to be shown below it."""
-        super().__init__("\n".join([sentence, *lines]))
+    def __init__(self, message: str, *, exit_code: int = 1, lines: Sequence[str] = ()) -> None:
+        """Take the message, and lines to print below it."""
+        super().__init__("\n".join([message, *lines]))
         self.exit_code = exit_code
-        self.lines = (sentence, *lines)
+        self.lines = (message, *lines)

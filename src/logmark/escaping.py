@@ -23,7 +23,7 @@ def escape_json(document: str) -> str:
 
 
 def is_safe(text: str) -> bool:
-    """Return whether the text can be shown as it is."""
+    """Return whether the text can be printed as it is."""
     return _UNSAFE.search(text) is None
 
 

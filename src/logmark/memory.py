@@ -1,6 +1,6 @@
 """The process's memory: what a large answer needed is kept for the next one, and what stays is not looked at again.
 
-The C library gives a freed buffer of a mebibyte back to the system, and every page of the next one is faulted in anew:
+The C library gives a freed buffer of a mebibyte back to the system, and every page of the next one is faulted in again:
 that was more than half of the time of a fetch. The process keeps a bounded amount of it instead.
 """
 

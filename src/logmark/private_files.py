@@ -1,7 +1,7 @@
 """Files and folders that only their owner can read: whatever Logmark creates is created here.
 
 Records, offsets and histories may hold what other users of the machine must not see. The modes do not depend on the
-umask. Files and folders that are there already keep the mode that somebody gave them.
+umask. Files and folders that are there already keep their mode.
 """
 
 import os

@@ -28,20 +28,20 @@ def nothing(size: int) -> None:
 
 def copy_directory(source: Path, dest: Path, told: Callable[[int], None] = nothing) -> Manifest:
     """A backup of a data directory; `told` is called after each piece that was stored."""
-    with Store.open(str(dest), files=QUICK, told=told) as store:
+    with Store.open(str(dest), files=QUICK, on_progress=told) as store:
         return DirectoryCopier(str(source), SystemClock()).copy(store, expect=nothing)
 
 
 def copy_brokers(bootstrap_servers: str, dest: Path, told: Callable[[int], None] = nothing) -> Manifest:
     """A backup through brokers."""
-    with Client(bootstrap_servers) as client, Store.open(str(dest), files=QUICK, told=told) as store:
+    with Client(bootstrap_servers) as client, Store.open(str(dest), files=QUICK, on_progress=told) as store:
         return BrokerCopier(client, SystemClock()).copy(store, expect=nothing)
 
 
 def restored(backup: Path, data_dir: Path, *, is_new_cluster: bool = False) -> Path:
     """The data directory that a restore makes."""
     restorer = Restorer.open(
-        str(backup), str(data_dir), source=ReadOnlyFileSystem(), files=QUICK, clock=SystemClock(), told=nothing
+        str(backup), str(data_dir), source=ReadOnlyFileSystem(), files=QUICK, clock=SystemClock(), on_progress=nothing
     )
     restorer.restore(is_new_cluster=is_new_cluster)
     return data_dir

@@ -144,7 +144,7 @@ def test_a_log_that_is_no_longer_the_one_that_was_stored_is_fetched_anew(tmp_pat
     broker.create_topic("orders")
     write(broker, [b"one"] * 3)
     copy_brokers(broker.bootstrap_servers, tmp_path / "backup")
-    with Store.open(str(tmp_path / "backup"), files=QUICK, told=lambda _: None) as store:
+    with Store.open(str(tmp_path / "backup"), files=QUICK, on_progress=lambda _: None) as store:
         # As after a leader was lost with records that only it had.
         assert store.previous is not None
         (stored,) = store.previous.partitions[ORDERS].segments
@@ -173,7 +173,7 @@ def test_a_last_batch_that_is_not_where_the_manifest_says_is_fetched_anew(
     broker.create_topic("orders")
     write(broker, [b"one"] * 3)
     copy_brokers(broker.bootstrap_servers, tmp_path / "backup")
-    with Store.open(str(tmp_path / "backup"), files=QUICK, told=lambda _: None) as store:
+    with Store.open(str(tmp_path / "backup"), files=QUICK, on_progress=lambda _: None) as store:
         assert store.previous is not None
         draft = Draft(kind=BROKERS, source="", cluster_id=store.previous.cluster_id)
         store.begin(draft, expect=nothing)

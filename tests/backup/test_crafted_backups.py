@@ -715,7 +715,7 @@ def test_a_backup_that_could_not_be_restored_is_not_completed(tmp_path: Path) ->
 
 
 def test_a_manifest_cannot_be_changed_in_memory(backup: Path) -> None:
-    with Store.open(str(backup), files=QUICK, told=nothing) as store:
+    with Store.open(str(backup), files=QUICK, on_progress=nothing) as store:
         manifest = store.previous
     assert isinstance(manifest, Manifest)
     ((key, first), *_) = manifest.segments()

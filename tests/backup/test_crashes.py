@@ -29,7 +29,7 @@ class _Crash(OSError):
 
 
 def back_up(source: Path, disk: CrashFileSystem) -> Manifest:
-    with Store.open(DEST, files=disk, told=nothing) as store:
+    with Store.open(DEST, files=disk, on_progress=nothing) as store:
         return DirectoryCopier(str(source), ManualClock()).copy(store, expect=nothing)
 
 
@@ -62,7 +62,7 @@ def stored(disk: CrashFileSystem) -> dict[int, int] | None:
     manifest = read_manifest(DEST, MANIFEST, disk)
     if manifest is None:
         return None
-    with Store.open(DEST, files=disk, told=nothing) as store:
+    with Store.open(DEST, files=disk, on_progress=nothing) as store:
         for _, segment in manifest.segments():
             assert store._has_checksum(segment), f"{segment.file} is not what the manifest says"
     return {one.base_offset: one.next_offset for one in manifest.partitions[TopicPartition("orders", 0)].segments}
@@ -117,7 +117,7 @@ def test_progress_that_a_power_loss_brings_back_harms_nothing(tmp_path: Path) ->
     def told(_: int) -> None:
         taken.append(disk.read(progress))
 
-    with Store.open(DEST, files=disk, told=told) as store:
+    with Store.open(DEST, files=disk, on_progress=told) as store:
         DirectoryCopier(str(tmp_path), ManualClock()).copy(store, expect=nothing)
     # It was removed when the run was complete, and its removal was not on disk yet.
     disk.write(progress, taken[1])
@@ -130,11 +130,11 @@ def test_a_restored_directory_appears_complete_or_not_at_all(tmp_path: Path) -> 
     write_source(tmp_path / "source", segments={0: 4, 4: 3})
     real = RealFileSystem(sync=False)
     backup = str(tmp_path / "backup")
-    with Store.open(backup, files=real, told=nothing) as store:
+    with Store.open(backup, files=real, on_progress=nothing) as store:
         DirectoryCopier(str(tmp_path / "source"), ManualClock()).copy(store, expect=nothing)
 
     def restore(disk: CrashFileSystem) -> None:
-        Restorer.open(backup, DATA_DIR, source=real, files=disk, clock=ManualClock(), told=nothing).restore()
+        Restorer.open(backup, DATA_DIR, source=real, files=disk, clock=ManualClock(), on_progress=nothing).restore()
 
     whole = CrashFileSystem()
     restore(whole)

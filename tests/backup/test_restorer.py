@@ -147,7 +147,7 @@ def test_what_an_interrupted_restore_left_is_in_nobodys_way(tmp_path: Path, back
 def test_all_of_the_work_is_told_of(tmp_path: Path, backup: Path) -> None:
     told: list[int] = []
     restorer = Restorer.open(
-        str(backup), str(tmp_path / "again"), source=QUICK, files=QUICK, clock=SystemClock(), told=told.append
+        str(backup), str(tmp_path / "again"), source=QUICK, files=QUICK, clock=SystemClock(), on_progress=told.append
     )
     restorer.restore()
 

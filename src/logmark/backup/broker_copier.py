@@ -1,4 +1,4 @@
-"""A backup through the brokers of any Kafka: batches byte for byte at their own offsets, groups as their places.
+"""A backup through the brokers of any Kafka: batches byte for byte at their own offsets, and committed offsets.
 
 Committed offsets are read before the ends of the logs, so that none points behind the records that are copied. One
 thing is changed in a batch, outside of its checksum: the leader epoch becomes 0, which is the epoch of every log of
@@ -38,7 +38,7 @@ _OFFSETS_OVERRIDES = {"cleanup.policy": "compact", "compression.type": "producer
 _LEADER_EPOCH = struct.Struct(">i")
 _LEADER_EPOCH_AT = 12
 
-Places = Mapping[str, Mapping[TopicPartition, Committed]]
+GroupOffsets = Mapping[str, Mapping[TopicPartition, Committed]]
 
 
 class _Diverged(Exception):
@@ -89,16 +89,16 @@ class BrokerCopier:
             try:
                 self._await_coordinators()
                 listings = self._client.list_groups()
-                places = self._places(listings)
+                group_offsets = self._committed_offsets(listings)
                 cluster = self._client.metadata()
-                entries = self._entries(cluster, has_groups=bool(places))
+                entries = self._entries(cluster, has_groups=bool(group_offsets))
                 logs = self._logs(cluster, entries)
                 self._copy_logs(logs)
                 is_same = _shape(self._client.metadata()) == _shape(cluster)
             except UnknownTopic:
                 is_same = False
             if is_same:
-                return self._finish(entries, logs, listings, places)
+                return self._finish(entries, logs, listings, group_offsets)
             time.sleep(PAUSE_S)
         raise UserError(
             f"Topics came and went during each of {ROUNDS_MAX} rounds. What was copied is kept; run the same command "
@@ -106,15 +106,19 @@ class BrokerCopier:
         )
 
     def _finish(
-        self, entries: Sequence[Entry], logs: Sequence[_Log], listings: Sequence[GroupListing], places: Places
+        self,
+        entries: Sequence[Entry],
+        logs: Sequence[_Log],
+        listings: Sequence[GroupListing],
+        group_offsets: GroupOffsets,
     ) -> Manifest:
         draft = self._draft
         wanted = {log.key for log in logs}
         draft.partitions = {key: draft.partitions[key] for key in sorted(draft.partitions) if key in wanted}
-        self._note_groups(listings, places)
+        self._note_groups(listings, group_offsets)
         self._note_transactions()
         offsets_id = next((entry.id for entry in entries if entry.name == OFFSETS_TOPIC), b"")
-        self._write_groups(listings, places, offsets_id)
+        self._write_groups(listings, group_offsets, offsets_id)
         copied = [segment for partition in draft.partitions.values() for segment in partition.segments]
         newest = max((segment.producer_id_max for segment in copied), default=-1)
         draft.next_producer_id = max(PRODUCER_ID_BASE, newest + 1)
@@ -258,7 +262,7 @@ class BrokerCopier:
             if last.size_bytes:
                 overlap = self._store.read(last, last.last_position, last.size_bytes - last.last_position)
                 if batches.sound_prefix(overlap, base=last.base_offset)[:2] != (len(overlap), last.next_offset):
-                    # The manifest names another place than that of the last batch.
+                    # The manifest names another position than that of the last batch.
                     raise _Diverged
                 begin = batches.read_header(overlap).base_offset
         expected = 0
@@ -310,11 +314,11 @@ class BrokerCopier:
                 "copied is kept; run the same command again in a while."
             ) from None
 
-    def _places(self, listings: Iterable[GroupListing]) -> Places:
+    def _committed_offsets(self, listings: Iterable[GroupListing]) -> GroupOffsets:
         groups = [one.group for one in listings if one.type.lower() in ("", "classic", "consumer")]
         return {group: found for group, found in self._client.committed_of(groups).items() if found} if groups else {}
 
-    def _note_groups(self, listings: Iterable[GroupListing], places: Places) -> None:
+    def _note_groups(self, listings: Iterable[GroupListing], group_offsets: GroupOffsets) -> None:
         listings = list(listings)
         in_use = [one.group for one in listings if one.state not in ("", "Empty", "Dead")]
         if in_use:
@@ -322,14 +326,14 @@ class BrokerCopier:
         other = [one.group for one in listings if one.type.lower() not in ("", "classic", "consumer")]
         if other:
             self._notes.append(f"Share and streams groups are left out: {', '.join(other)}.")
-        for group, committed in places.items():
-            for key, place in committed.items():
+        for group, committed in group_offsets.items():
+            for key, commit in committed.items():
                 partition = self._draft.partitions.get(key)
                 if partition is None:
-                    self._notes.append(f"Group {group} has a place in {key}, which is gone: left out.")
-                elif place.offset > partition.log_end_offset:
+                    self._notes.append(f"Group {group} has committed an offset in {key}, which is gone: left out.")
+                elif commit.offset > partition.log_end_offset:
                     self._notes.append(
-                        f"Group {group} is at {place.offset} in {key}, which ended at {partition.log_end_offset}: "
+                        f"Group {group} is at {commit.offset} in {key}, which ended at {partition.log_end_offset}: "
                         "so it was at the source."
                     )
 
@@ -341,12 +345,12 @@ class BrokerCopier:
                     f"offset {min(partition.open_transactions.values())} on; what ends them is not in the backup."
                 )
 
-    def _write_groups(self, listings: Iterable[GroupListing], places: Places, topic_id: bytes) -> None:
+    def _write_groups(self, listings: Iterable[GroupListing], group_offsets: GroupOffsets, topic_id: bytes) -> None:
         """Write the committed offsets of every group as the records in which a coordinator keeps them."""
         now_ms = self._clock.now_ms()
         protocols = {one.group: one.protocol_type for one in listings}
         entries: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
-        for group, committed in places.items():
+        for group, committed in group_offsets.items():
             records = entries.setdefault(partition_of_group(group), [])
             if protocols.get(group):
                 recorded = GroupRecorded(
@@ -354,9 +358,9 @@ class BrokerCopier:
                     state_changed_at_ms=now_ms,
                 )  # fmt: skip
                 records.append(group_records.encode(recorded))
-            for key, place in committed.items():
+            for key, commit in committed.items():
                 if key in self._draft.partitions:
-                    records.append(group_records.encode(_fact(group, key, place, now_ms)))
+                    records.append(group_records.encode(_fact(group, key, commit, now_ms)))
         for index, records in entries.items():
             key = TopicPartition(OFFSETS_TOPIC, index)
             segment = self._store.new_segment(key, 0)
@@ -438,10 +442,10 @@ def _shape(cluster: ClusterMetadata) -> list[tuple[str, bytes, int]]:
     return [(topic.name, topic.topic_id, len(topic.partitions)) for topic in _carried(cluster)]
 
 
-def _fact(group: str, key: TopicPartition, place: Committed, now_ms: int) -> OffsetCommitted:
+def _fact(group: str, key: TopicPartition, commit: Committed, now_ms: int) -> OffsetCommitted:
     return OffsetCommitted(
-        group=group, topic=key.topic, partition=key.partition, offset=place.offset,
-        leader_epoch=min(place.leader_epoch, batches.LEADER_EPOCH), metadata=place.metadata, committed_at_ms=now_ms,
+        group=group, topic=key.topic, partition=key.partition, offset=commit.offset,
+        leader_epoch=min(commit.leader_epoch, batches.LEADER_EPOCH), metadata=commit.metadata, committed_at_ms=now_ms,
     )  # fmt: skip
 
 

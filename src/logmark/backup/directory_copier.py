@@ -227,7 +227,7 @@ class DirectoryCopier:
         self._note_cleaned(cleaned)
 
     def _find_missing_segments(self, log_starts: Mapping[TopicPartition, int]) -> None:
-        """Find segments that somebody has taken away from a directory that no broker writes to.
+        """Find segments that were removed from a directory that no broker writes to.
 
         A broker that has started since may have deleted segments itself; it has removed the mark of a clean stop first.
         """
@@ -328,7 +328,7 @@ class DirectoryCopier:
         covered = 0
         for at, source in enumerate(sources):
             if source.base_offset < covered:
-                # A compacted segment that is about to take its place holds what is left of it.
+                # A compacted segment that is about to replace it holds what is left of it.
                 continue
             with self._opened(source.path) as file:
                 segment = self._continued(file, stored.get(source.base_offset), is_last=source is sources[-1])
@@ -371,7 +371,7 @@ class DirectoryCopier:
         return contextlib.closing(_OpenSegment(path))
 
     def _identity(self, path: str) -> str:
-        """Return what tells a file from another one at the same path; nothing for one that the WAL has changed."""
+        """Return what distinguishes a file from another one at its path; nothing for one that the WAL has changed."""
         return "" if self._overlay is not None and self._overlay.is_changed(path) else _identity(os.stat(path))
 
     def _sources(self, key: TopicPartition) -> Sequence[_Source]:
@@ -432,7 +432,7 @@ class DirectoryCopier:
                         writer.append_damage(file.read(at, min(READ_BYTES, left)), stretch.problem)
 
     def _is_dense(self, key: TopicPartition, source: _Source, following: int | None) -> bool:
-        """Return whether a segment has no holes: it was never cleaned, as far as anybody knows."""
+        """Return whether a segment has no holes: it was never cleaned, as far as is known."""
         if source.is_swap or self._cleaned is None:
             return False
         cleaned_to = self._cleaned.get(key)

@@ -1,6 +1,6 @@
 """The folder of a backup as the operating system sees it: plain files in plain directories, and nothing else.
 
-Anybody with write access can put a symbolic link, a named pipe or a device in the place of a file. A run would
+Anybody with write access can put a symbolic link, a named pipe or a device instead of a file. A run would
 then read, write or remove something elsewhere, or wait for ever. So each file is looked at before it is opened.
 """
 

@@ -69,7 +69,7 @@ class SizedSegment(Protocol):
 
 
 class Gap(NamedTuple):
-    """Offsets that are missing before the segment at a place of the list."""
+    """Offsets that are missing before the segment at an index of the list."""
 
     at: int
     first_offset: int

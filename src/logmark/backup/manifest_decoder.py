@@ -1,7 +1,7 @@
-"""The decoder of manifests: the one place where a manifest becomes typed values, and where nothing in it is trusted.
+"""The decoder of manifests: the only code in which a manifest becomes typed values, and it trusts nothing in it.
 
 Anybody with write access to a backup can write a manifest with a right checksum. So every name, path, count, size and
-offset is checked here, before anybody opens or writes a file because of it: a stored file's path follows from its
+offset is checked here, before a file is opened or written because of it: a stored file's path follows from its
 partition and its base offset, and counts have the limits that the broker itself has.
 """
 
@@ -93,7 +93,7 @@ def find_problem(manifest: Manifest, *, is_complete: bool) -> str | None:
 
 
 def check_size(size: int, path: str) -> None:
-    """Refuse a manifest that is too large to be one, before anybody reads it."""
+    """Refuse a manifest that is too large to be one, before it is read."""
     if size > MANIFEST_BYTES_MAX:
         raise UserError(
             f"{path} has {size} bytes, and a manifest has at most {MANIFEST_BYTES_MAX}. Nothing was changed. Without "
@@ -162,7 +162,7 @@ def _refuse(where: str, value: object, rule: str) -> NoReturn:
 
 
 class _Object:
-    """One JSON object, with its place in the document; it has exactly the fields that are named."""
+    """One JSON object, with its path in the document; it has exactly the fields that are named."""
 
     __slots__ = ("_values", "where")
 
@@ -178,7 +178,7 @@ class _Object:
             raise Malformed(f"{self.at(name if name.isidentifier() else _show(name))[:200]} is no field of a manifest")
 
     def at(self, name: str) -> str:
-        """Return where a field stands."""
+        """Return the path of a field."""
         return f"{self.where}.{name}" if self.where else name
 
     def refuse(self, name: str, rule: str) -> NoReturn:

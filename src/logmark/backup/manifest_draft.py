@@ -1,6 +1,6 @@
 """The draft of a manifest: what a run of a backup writes on until it is complete.
 
-A draft is never read back: what is on disk is decoded into a manifest, and a run that goes on copies that into its own.
+A draft is never read back: a run that continues decodes the manifest on disk and copies it into its own draft.
 """
 
 from collections.abc import Collection
@@ -43,7 +43,7 @@ class SegmentDraft:
 
     @classmethod
     def of(cls, stored: StoredSegment) -> Self:
-        """Return a draft that goes on where a stored segment ends."""
+        """Return a draft that continues where a stored segment ends."""
         return cls(**_fields_of(stored)).copy(origin=stored.origin)
 
     def copy(self, *, origin: str = "") -> Self:
@@ -71,7 +71,7 @@ class PartitionDraft(LogOfSegments):
 
     @classmethod
     def of(cls, stored: StoredPartition) -> Self:
-        """Return a draft that goes on where a stored log ends."""
+        """Return a draft that continues where a stored log ends."""
         return cls(**_fields_of(stored) | {"segments": [SegmentDraft.of(segment) for segment in stored.segments]})
 
     @property
@@ -98,7 +98,7 @@ class PartitionDraft(LogOfSegments):
                 self.note_missing(at, max(min(lost), self.log_start_offset))
 
     def note_missing(self, at: int, first_offset: int) -> None:
-        """Note that the offsets from one on are missing before the segment at a place of the list."""
+        """Note that the offsets from one on are missing before the segment at an index of the list."""
         before, after = self.segments[at - 1], self.segments[at]
         gap = Gap(at, max(first_offset, before.next_offset), after.base_offset)
         if gap.first_offset < gap.next_offset and not ends_in_damage(before):

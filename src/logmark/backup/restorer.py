@@ -1,6 +1,6 @@
 """A restore: a backup becomes a data directory, every file and every batch checked on the way.
 
-The new directory is made beside its place, opened once as a broker opens it, closed cleanly, and moved to its place as
+The new directory is created beside its final path, opened once as a broker opens it, closed cleanly, and moved there as
 a whole: there is a complete data directory or none. The backup is not trusted: the decoder has checked the manifest,
 and every stored file is looked at, before anything is written.
 """
@@ -45,7 +45,7 @@ class Restorer:
 
     def __init__(
         self, manifest: Manifest, backup: str, data_dir: str, *, source: FileSystem, files: FileSystem, clock: Clock,
-        lock: Lock, told: Callable[[int], None], made: Sequence[str] = (),
+        lock: Lock, on_progress: Callable[[int], None], made: Sequence[str] = (),
     ) -> None:  # fmt: skip
         """Take what `open` has checked."""
         self.manifest = manifest
@@ -55,7 +55,7 @@ class Restorer:
         self._files = files
         self._clock = clock
         self._lock = lock
-        self._told = told
+        self._on_progress = on_progress
         self._made = made
         self._work = f"{data_dir}.restoring"
         self._new = f"{self._work}/{os.path.basename(data_dir)}"
@@ -63,9 +63,9 @@ class Restorer:
     @classmethod
     def open(
         cls, backup: str, data_dir: str, *, source: FileSystem, files: FileSystem, clock: Clock,
-        told: Callable[[int], None], free_bytes: Callable[[str], int] | None = None,
+        on_progress: Callable[[int], None], free_bytes: Callable[[str], int] | None = None,
     ) -> Self:  # fmt: skip
-        """Refuse what is no complete backup, and a place that is not free; the backup is only read.
+        """Refuse what is no complete backup, and a path that is not free; the backup is only read.
 
         `free_bytes` says how much may be written where a path is; without it nobody asks beforehand.
         """
@@ -91,12 +91,13 @@ class Restorer:
         # Before anything else is in it: what a restore left half done is known by its lock.
         files.sync_directory(work)
         return cls(
-            manifest, backup, data_dir, source=source, files=files, clock=clock, lock=lock, told=told, made=made[:-1]
+            manifest, backup, data_dir, source=source, files=files, clock=clock, lock=lock, on_progress=on_progress,
+            made=made[:-1],
         )  # fmt: skip
 
     @property
     def work_bytes(self) -> int:
-        """What is told of in all: each byte is copied, and then checked by opening its log."""
+        """The total of the progress reports: each byte is copied, and then checked by opening its log."""
         return 2 * self.manifest.size_bytes
 
     def restore(self, *, is_new_cluster: bool = False) -> None:
@@ -123,11 +124,11 @@ class Restorer:
     # Files
 
     def _copy_partition(self, key: TopicPartition, partition: StoredPartition) -> None:
-        place = f"{self._new}/{key}"
-        self._files.mkdir(place)
-        self._files.write(f"{place}/{METADATA}", checkpoints.write_partition_metadata(partition.topic_id))
+        folder = f"{self._new}/{key}"
+        self._files.mkdir(folder)
+        self._files.write(f"{folder}/{METADATA}", checkpoints.write_partition_metadata(partition.topic_id))
         for segment in partition.segments:
-            self._copy_segment(segment, f"{place}/{file_name(segment.base_offset, LOG)}")
+            self._copy_segment(segment, f"{folder}/{file_name(segment.base_offset, LOG)}")
 
     def _copy_segment(self, segment: StoredSegment, target: str) -> None:
         source = f"{self._backup}/{DATA}/{segment.file}"
@@ -145,7 +146,7 @@ class Restorer:
                 file.pwrite(data, position)
                 crc, end = zlib.crc32(data, crc), next_offset
                 position += len(data)
-                self._told(len(data))
+                self._on_progress(len(data))
             if crc != segment.crc:
                 raise _refusal(source, "its checksum is not the one that was stored")
             if end != segment.next_offset:
@@ -214,7 +215,7 @@ class Restorer:
         try:
             return DataDirectory.open(self._new, files=self._files, committer=committer, clock=self._clock)
         except UserError as error:
-            # What the disk refused is told with the name of the directory that was asked for.
+            # The error for what the disk refused has the name of the directory that was asked for.
             if isinstance(error.__cause__, OSError):
                 raise error.__cause__ from None
             raise
@@ -234,7 +235,7 @@ class Restorer:
                     f"Partition {key} cannot be opened: {error}. {self.data_dir} was not made. The backup "
                     f"{self._backup} is damaged. Use another backup, or take a new one."
                 ) from error
-            self._told(stored.size_bytes)
+            self._on_progress(stored.size_bytes)
             found = (opened.log_start_offset, opened.log_end_offset)
             wanted = (stored.log_start_offset, stored.log_end_offset)
             if found != wanted:

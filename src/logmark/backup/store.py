@@ -32,14 +32,14 @@ PROGRESS_S = 5.0
 READ_BYTES = 4 << 20
 SHOWN_MAX = 300
 
-Told = Callable[[int], None]
+Progress = Callable[[int], None]
 Segment = StoredSegment | SegmentDraft
 
 
 class Store:
     """One backup folder, held by one run."""
 
-    def __init__(self, path: str, files: FileSystem, lock: Lock, *, told: Told, on_check: Told) -> None:
+    def __init__(self, path: str, files: FileSystem, lock: Lock, *, on_progress: Progress, on_check: Progress) -> None:
         """Take what `open` has locked and read."""
         self.path = path
         self.new_bytes = 0
@@ -53,7 +53,7 @@ class Store:
         self.draft = Draft(kind="", source="", cluster_id="")
         self._files = files
         self._lock = lock
-        self._told = told
+        self._on_progress = on_progress
         self._on_check = on_check
         # The stored files that are not what the manifest says: they are copied again.
         self._unsound: set[str] = set()
@@ -62,10 +62,10 @@ class Store:
         self._progress_at = time.monotonic()
 
     @classmethod
-    def open(cls, path: str, *, files: FileSystem, told: Told, on_check: Told = lambda _: None) -> Self:
+    def open(cls, path: str, *, files: FileSystem, on_progress: Progress, on_check: Progress = lambda _: None) -> Self:
         """Lock a backup folder, which is made if there is none; refuse a folder that is something else.
 
-        `told` gets the bytes that the run stores, and `on_check` those of earlier runs that it checks.
+        `on_progress` gets the bytes that the run stores, and `on_check` those of earlier runs that it checks.
         """
         path = os.path.abspath(path)
         if files.exists(path) and not files.is_directory(path):
@@ -85,8 +85,8 @@ class Store:
         if lock is None:
             raise UserError(f"Another run writes to the backup {path} now. Nothing was changed. Wait for its end.")
         try:
-            store = cls(path, files, lock, told=told, on_check=on_check)
-            # Another name of the same file may be somebody else's: a new file is written instead.
+            store = cls(path, files, lock, on_progress=on_progress, on_check=on_check)
+            # Another name of the same file may belong to somebody else: a new file is written instead.
             for name in (f"{MANIFEST}.tmp", f"{PROGRESS}.tmp"):
                 if name in names:
                     files.remove(f"{path}/{name}")
@@ -112,7 +112,7 @@ class Store:
     def is_resumed(self) -> bool:
         return self.interrupted is not None
 
-    def begin(self, draft: Draft, *, expect: Told) -> None:
+    def begin(self, draft: Draft, *, expect: Progress) -> None:
         """Take up what earlier runs left, if it is of the same source, and note on disk that a run is under way.
 
         Every stored file is read and checked: a restore would refuse one that was damaged since, and that would be too
@@ -181,17 +181,17 @@ class Store:
 
     def new_segment(self, key: TopicPartition, base_offset: int, *, origin: str = "") -> SegmentDraft:
         """Return an empty segment in a file that no manifest counts."""
-        place = f"{self.path}/{DATA}/{key}"
-        if not self._files.is_directory(place):
+        folder = f"{self.path}/{DATA}/{key}"
+        if not self._files.is_directory(folder):
             # Its name is synced with all the others: a run that is interrupted before makes it again.
-            self._files.mkdir(place)
+            self._files.mkdir(folder)
             self._touched.add(f"{self.path}/{DATA}")
         name, number = file_name(base_offset, LOG), 0
-        while self._files.exists(f"{place}/{name}"):
+        while self._files.exists(f"{folder}/{name}"):
             number += 1
             name = f"{file_name(base_offset, LOG)}.{number}"
-        self._files.open(f"{place}/{name}", create=True).close()
-        self._touched.add(place)
+        self._files.open(f"{folder}/{name}", create=True).close()
+        self._touched.add(folder)
         return SegmentDraft(base_offset=base_offset, file=f"{key}/{name}", next_offset=base_offset, origin=origin)
 
     def is_sound(self, segment: Segment) -> bool:
@@ -235,7 +235,7 @@ class Store:
     def wrote(self, size: int) -> None:
         """Count new bytes, and now and then write down how far the run has come."""
         self.new_bytes += size
-        self._told(size)
+        self._on_progress(size)
         if time.monotonic() - self._progress_at > PROGRESS_S:
             self._write_progress()
 
@@ -267,15 +267,15 @@ class Store:
     def _remove_strangers(self) -> None:
         """Remove stored files that neither the backup nor the run counts."""
         counted = {segment.file for one in (self.previous, self.draft.freeze()) if one for _, segment in one.segments()}
-        for place in self._files.listdir(f"{self.path}/{DATA}"):
+        for folder in self._files.listdir(f"{self.path}/{DATA}"):
             left = False
-            for name in self._files.listdir(f"{self.path}/{DATA}/{place}"):
-                if f"{place}/{name}" in counted:
+            for name in self._files.listdir(f"{self.path}/{DATA}/{folder}"):
+                if f"{folder}/{name}" in counted:
                     left = True
                 else:
-                    self._files.remove(f"{self.path}/{DATA}/{place}/{name}")
+                    self._files.remove(f"{self.path}/{DATA}/{folder}/{name}")
             if not left:
-                self._files.rmdir(f"{self.path}/{DATA}/{place}")
+                self._files.rmdir(f"{self.path}/{DATA}/{folder}")
 
 
 class SegmentWriter:

@@ -68,7 +68,7 @@ def backup(
             copier = _broker_copier(client, SystemClock())
         shown = stack.enter_context(bar("Copying"))
         store = stack.enter_context(
-            Store.open(dest, files=RealFileSystem(), told=shown.advance, on_check=shown.advance)
+            Store.open(dest, files=RealFileSystem(), on_progress=shown.advance, on_check=shown.advance)
         )
         if store.is_resumed:
             say(f"The last run to {store.path} was interrupted; this one resumes it.")
@@ -105,7 +105,7 @@ def restore(
     with _sentences(data_dir), bar("Restoring") as shown:
         restorer = Restorer.open(
             backup, data_dir, source=ReadOnlyFileSystem(), files=RealFileSystem(), clock=SystemClock(),
-            told=shown.advance, free_bytes=folder_checks.free_bytes,
+            on_progress=shown.advance, free_bytes=folder_checks.free_bytes,
         )  # fmt: skip
         shown.expect(restorer.work_bytes)
         restorer.restore(is_new_cluster=new_cluster)

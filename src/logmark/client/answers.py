@@ -22,7 +22,7 @@ class OffsetAndTimestamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """A group's place in one partition: the next offset to read, with what was stored beside it."""
+    """A committed offset of a group in one partition: the next offset to read, with its metadata."""
 
     offset: int
     leader_epoch: int = -1
@@ -105,7 +105,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """One setting of a topic or a broker, and whether somebody set it."""
+    """One setting of a topic or a broker, and whether it was set explicitly."""
 
     name: str
     value: str | None

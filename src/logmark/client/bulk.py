@@ -49,7 +49,7 @@ _Grouped = Mapping[int, Sequence[str]]
 
 
 class BulkCalls(Router):
-    """What a monitor asks of a whole cluster; an answer that failed is the error itself, in its place."""
+    """What a monitor asks of a whole cluster; an answer that failed is the error itself."""
 
     def try_list_groups(self) -> tuple[list[GroupListing], list[str]]:
         """Return every group by name, and messages about brokers whose list may not be complete."""
@@ -128,10 +128,10 @@ class BulkCalls(Router):
             if not left_over or round_number == _ROUNDS - 1 or not self._pause(deadline):
                 break
             self.forget_leaders(left_over)
-        for place in wanted:
-            if place not in found:
-                found[place] = RefusedByBroker(
-                    ErrorCode.NETWORK_EXCEPTION, f"The leader of {place} cannot be reached at the moment."
+        for partition in wanted:
+            if partition not in found:
+                found[partition] = RefusedByBroker(
+                    ErrorCode.NETWORK_EXCEPTION, f"The leader of {partition} cannot be reached at the moment."
                 )
         return found
 

@@ -1,4 +1,4 @@
-"""What can go wrong between a client and its brokers, each as a sentence for a person and a type for a program.
+"""What can go wrong between a client and its brokers, each with a message for people and a type for programs.
 
 ClientError (a UserError)
 ├── BadProperties          the client's properties say something that cannot be
@@ -49,8 +49,8 @@ class AuthenticationFailed(ClientError):
 class RefusedByBroker(ClientError):
     """A broker answered with an error code; `said` is what it wrote beside it, if anything."""
 
-    def __init__(self, code: ErrorCode, sentence: str, *, said: str | None = None) -> None:
-        super().__init__(sentence)
+    def __init__(self, code: ErrorCode, message: str, *, said: str | None = None) -> None:
+        super().__init__(message)
         self.code = code
         self.said = said
 
@@ -58,16 +58,16 @@ class RefusedByBroker(ClientError):
 class NoCoordinator(RefusedByBroker):
     """No broker would say who keeps this group."""
 
-    def __init__(self, group: str, code: ErrorCode, sentence: str) -> None:
-        super().__init__(code, sentence)
+    def __init__(self, group: str, code: ErrorCode, message: str) -> None:
+        super().__init__(code, message)
         self.group = group
 
 
 class UnknownTopic(RefusedByBroker):
     """A topic or a partition is not there."""
 
-    def __init__(self, sentence: str) -> None:
-        super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, sentence)
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
 
 
 class OffsetOutOfRange(RefusedByBroker):

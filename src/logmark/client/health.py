@@ -40,13 +40,13 @@ class BrokerHealth:
 
     @property
     def details(self) -> Mapping[str, Any]:
-        """What only a Logmark broker tells; empty for any other."""
+        """What only a Logmark broker reports; empty for any other."""
         found = self.description.health if self.description is not None else None
         return found if found is not None else {}
 
     @property
     def is_without_connections(self) -> bool:
-        """The broker has no connection left for this client, and has told its health all the same."""
+        """The broker has no connection left for this client, but has reported its health."""
         return bool(self.details.get("connections", {}).get("is_in_reserve"))
 
 

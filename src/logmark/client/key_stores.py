@@ -76,7 +76,7 @@ def _converted(path: str, changed_ns: int, password: str, part: _Part, name: str
             f"The store {path} ({name}.location) is PKCS#12, which takes the program openssl to read, and there is "
             f"none on the PATH. Install it, or convert the store to PEM elsewhere: openssl pkcs12 -nodes -in {path}."
         )
-    for more in ((), ("-legacy",)):  # what older programs wrote is encrypted in a way that newer ones read when told
+    for more in ((), ("-legacy",)):  # older programs encrypted in a way that newer ones read only with an option
         answer = subprocess.run(  # noqa: S603
             [program, "pkcs12", "-in", path, "-passin", "stdin", *_ARGUMENTS[part], *more],
             input=password + "\n", capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False,

@@ -23,7 +23,7 @@ class LogDirDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerDescription:
-    """A broker's log directories, and what a Logmark broker tells of its health; None of any other."""
+    """A broker's log directories, and what a Logmark broker reports of its health; None for any other."""
 
     log_dirs: Sequence[LogDirDescription]
     health: Mapping[str, Any] | None

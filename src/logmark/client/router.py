@@ -78,8 +78,8 @@ class Router:
     ) -> None:
         """Read the properties; connect at the first call.
 
-        A call takes at most `timeout_s`; one round over the addresses at most `connect_timeout_s`; rounds in which
-        nobody answers go on for `patience_s`, or for the whole call if that broker has answered before: it may be
+        A call takes at most `timeout_s`; one round over the addresses at most `connect_timeout_s`; rounds without
+        an answer are repeated for `patience_s`, or for the whole call if that broker has answered before: it may be
         restarting. With `read_only` every call that would change the cluster raises ReadOnly.
         """
         self.bootstrap_servers = bootstrap_servers

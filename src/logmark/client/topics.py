@@ -188,8 +188,8 @@ class TopicCalls(Router):
     def _wait_for_partitions(self, counts: Mapping[str, int], deadline: float) -> None:
         """Wait until these topics have so many partitions, all with leaders, and not beyond the deadline.
 
-        Apache Kafka's controller answers when the change is written, and brokers hear of it a little later: whoever
-        went on at once could be told that the topic does not exist.
+        Apache Kafka's controller answers when the change is written, and brokers hear of it a little later: a client
+        that continues at once could get the answer that the topic does not exist.
         """
         for _ in self._tries(deadline) if counts else ():
             found = self._metadata(list(counts), deadline)

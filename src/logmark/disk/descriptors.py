@@ -1,8 +1,8 @@
 """Open files within what the process may have: the rest is closed and opened again when it is used.
 
 A log has more files than a process may have descriptors, and nobody says when one was used for the last time. A file
-with unsynced bytes is synced before it is closed: an error that the kernel meets while writing them back is told to the
-process that has the file open, and might else be told to nobody. Files without such bytes are closed first.
+with unsynced bytes is synced before it is closed: an error that the kernel meets while writing them back is reported to
+the process that has the file open, and might else be lost. Files without such bytes are closed first.
 """
 
 import errno
@@ -94,7 +94,7 @@ class OpenFiles:
     def __init__(self, limit: Callable[[], int] = files_max) -> None:
         self._limit = limit
         self._files: dict[int, weakref.ref[Closable]] = {}
-        # A file is opened by whoever uses it, also in a thread; one that is collected says so at any time.
+        # A file is opened by its user, also in a thread; one that is collected says so at any time.
         self._guard = threading.RLock()
 
     def __len__(self) -> int:

@@ -19,7 +19,7 @@ Bytes = bytes | bytearray | memoryview
 
 
 class OpenFile(Protocol):
-    """A file that stays open while somebody holds it, whatever becomes of its name."""
+    """A file that stays open while it is held, whatever becomes of its name."""
 
     def pread(self, size: int, at: int) -> bytes: ...
 
@@ -223,7 +223,7 @@ class RealFile:
     def sync(self) -> None:
         descriptor = self._descriptor or self._open_again()
         if self._error is not None:
-            # The kernel tells a failed write only once.
+            # The kernel reports a failed write only once.
             raise self._error
         writes = self._writes
         self._sync(descriptor.number)

@@ -282,7 +282,7 @@ class OverlayFileSystem:
         """Do nothing: what is tried out need not last."""
 
     def free_bytes(self, path: str) -> int:
-        """Return more than anybody writes: what is tried out takes no space."""
+        """Return more than any write needs: the overlay takes no space of the disk."""
         return 1 << 60
 
     def lock(self, path: str) -> Lock | None:

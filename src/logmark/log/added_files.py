@@ -1,4 +1,4 @@
-"""Additions: what somebody has put into a partition's folder since the last clean stop.
+"""Additions: what was put into a partition's folder since the last clean stop.
 
 A clean stop lists every segment with its size (`checkpoints.ListedSegment`). No broker has written what the list does
 not have: another segment, the output of a compaction, batches behind the end of the last segment. A start sets that
@@ -126,7 +126,7 @@ def _last_segment(listed: Mapping[int, ListedSegment]) -> int | None:
 
 
 def _is_listed(base: int, listed: Mapping[int, ListedSegment]) -> bool:
-    """Return whether a segment was listed, or holds offsets that were missing: somebody has put it back."""
+    """Return whether a segment was listed, or holds offsets that were missing: it was restored."""
     if base in listed:
         return True
     before = max((one for one in listed if one < base), default=None)

@@ -118,7 +118,7 @@ class Appender:
             try:
                 written = state.producers.check(batch, from_client=from_client)
             except OSError as error:
-                # The tail of the log, which tells duplicates from new batches, could not be read.
+                # The tail of the log, by which duplicates are recognized, could not be read.
                 raise self._undo(error) from error
             if written is not None:
                 return Appended(

@@ -2,7 +2,7 @@
 
 It is one JSON file at the top of the data directory, replaced as a whole. A topic is entered before its folders are
 made and struck out after they are gone, so that every folder always has an owner, whenever the process dies. This
-module decides and encodes, and writes nothing: `broker/catalog_changes.py` makes a change durable before anybody sees
+module decides and encodes, and writes nothing: `broker/catalog_changes.py` makes a change durable before a client sees
 it.
 """
 

@@ -217,7 +217,7 @@ class CheckpointFiles:
 
     def _write_cleaned(self) -> None:
         with self._writing:
-            # As it is now, not as it was when somebody asked: an older state must not replace a newer one.
+            # As it is now, not as it was when it was requested: an older state must not replace a newer one.
             self._is_cleaned_outdated = False
             try:
                 self._write(checkpoints.CLEANED, checkpoints.write_offsets(dict(self._cleaned)))

@@ -38,7 +38,7 @@ def read_chunks(
     """Yield chunks from a position up to `stop`; the one that has a problem is the last."""
     while position < stop:
         data = read(position, min(chunk_bytes, stop - position))
-        sound, following, problem, places = check(data, position, expected)
+        sound, following, problem, positions = check(data, position, expected)
         if not sound and problem is None:
             left = stop - position
             size = batches.read_header(data).size if len(data) >= HEADER_BYTES else 0
@@ -48,10 +48,10 @@ def read_chunks(
                 problem = f"the batch claims {size} bytes and {left} are left"
             else:
                 data = read(position, size)
-                sound, following, problem, places = check(data, position, expected)
+                sound, following, problem, positions = check(data, position, expected)
                 if not sound and problem is None:
                     problem = "the batch is cut short"
-        yield Chunk(position, data, sound, following, problem, places)
+        yield Chunk(position, data, sound, following, problem, positions)
         if problem is not None:
             return
         position, expected = position + sound, following

@@ -7,7 +7,7 @@ with any offsets, so a right checksum alone proves nothing. These are the facts 
 - The bad batch begins where the batches before it end, and in a dense log its offset is where their offsets end.
 - The offset index names positions where batches begin, and their last offsets. A flipped bit in the index does not
   fool the scan: the batch at the position must have that last offset and a right checksum.
-- The header of the bad batch tells twice where the next batch is: its length says at which byte, and its last offset
+- The header of the bad batch says twice where the next batch is: its length says at which byte, and its last offset
   delta says at which offset. Its checksum covers the delta and everything behind it, but not the length.
 
 The *goal* is the first index entry behind the damage that the log confirms, or else the end of the segment. The batch
@@ -165,7 +165,7 @@ class DamageScan:
     """Finds the next batch that is believed behind a bad one; the module's docstring has the rule and its reasons.
 
     `entries` are those of the offset index, as (last offset, position) in order: which of them are true is found out
-    here. `known_offset` is an offset at which a batch of the file begins, or the file ends, if somebody knows one: a
+    here. `known_offset` is an offset at which a batch of the file begins, or the file ends, if one is known: a
     recovery point, or the base offset of the next segment.
     """
 

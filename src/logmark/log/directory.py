@@ -148,7 +148,7 @@ class DataDirectory:
         # Gone before anything is written: a crash from here on must be seen as one.
         if self.was_clean:
             self._files.remove(f"{self.path}/{CLEAN}")
-        # After a kill the names may be in memory only, and whoever reads from them takes them for granted.
+        # After a kill the names may be in memory only, and readers take them for granted.
         self._files.sync_directory(self.path)
         self._folders.remove_leftovers()
 

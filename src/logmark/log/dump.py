@@ -1,6 +1,6 @@
 """The content of a log's files, item by item: batches, records, markers, and the entries of the files beside them.
 
-It reads Logmark's files and Apache Kafka's, also while a broker runs, and goes on behind what is damaged.
+It reads Logmark's files and Apache Kafka's, also while a broker runs, and continues behind what is damaged.
 """
 
 import os
@@ -332,7 +332,7 @@ class Dump:
             yield from self._log(path, self._first_offset(path), {"path": path, "topic": None, "partition": None})
 
     def _first_offset(self, path: str) -> int:
-        """Return the base offset of a segment that somebody has renamed."""
+        """Return the base offset of a segment that was renamed."""
         file = self._files.open(path)
         try:
             return max(read_header(file.pread(HEADER_BYTES, 0)).base_offset, 0)

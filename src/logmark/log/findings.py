@@ -10,7 +10,7 @@ from logmark.log.transactions import Aborted
 class FindingKind(StrEnum):
     """What a finding is about, which decides what a repair can do."""
 
-    RECORDS = "records"  # records cannot be read; a repair cuts the place out
+    RECORDS = "records"  # records cannot be read; a repair cuts them out
     HEAD = "head"  # a batch is all there but for its head; a repair puts that right
     INDEX = "index"  # made from the log; a repair makes it again and nothing is lost
     STATE = "state"  # producers, epochs, checkpoints: made from the log, or set aside

@@ -145,7 +145,7 @@ class Flusher:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether somebody waits for the end of the cycle."""
+        """Whether a caller waits for the end of the cycle."""
         return self._cycle_end is not None
 
     def finish(self) -> None:
@@ -249,7 +249,7 @@ class _Cycle:
                     flush.sync_count += 1
                     yield
                 flush.is_proved = True
-            except Exception as error:  # noqa: BLE001 - a log's failure is its own: the others go on
+            except Exception as error:  # noqa: BLE001 - a log's failure is its own: the others continue
                 flush.error = error
                 self.first_entry = min(self.first_entry, self._needed[flush.log])
         if self._wal is not None:

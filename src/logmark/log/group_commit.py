@@ -30,7 +30,7 @@ _SPARE_BUILDERS = 2
 # A round that waits for a file waits for the flush under way and for the one that covers everything.
 _FLUSHES_MAX = 2
 
-# Stands in for an entry until there is something to add.
+# Used instead of an entry until there is something to add.
 _NO_ROOM = EntryBuilder(0)
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class _Draft:
 
 
 class GroupCommit:
-    """Writes what logs append to the WAL, off the event loop, and tells each log what is durable."""
+    """Writes what logs append to the WAL, off the event loop, and reports to each log what is durable."""
 
     def __init__(
         self,
@@ -311,7 +311,7 @@ class GroupCommit:
         self._reserver.run(job(), done)
 
     def _resume(self) -> None:
-        """Go on with a round that waited for a file."""
+        """Resume a round that waited for a file."""
         if self._is_short:
             self._flush_count += 1
         self._reserve()

@@ -1,6 +1,6 @@
 """The sparse indexes of a segment, kept in memory exactly as they lie on disk.
 
-An entry is never believed by itself: whoever follows one checks it against the batch that it points to, so a damaged
+An entry is never trusted by itself: its reader checks it against the batch that it points to, so a damaged
 index costs a rebuild and never a wrong answer.
 """
 

@@ -19,11 +19,11 @@ class IndexCheck:
         self.last: tuple[int, int] | None = None
         self._advance()
 
-    def meet(self, place: int, value: int) -> None:
+    def meet(self, position: int, value: int) -> None:
         """Check the entries up to a batch: one at its position must have its value, an earlier one has no batch."""
-        while self.due <= place:
+        while self.due <= position:
             assert self._entry is not None
-            if self.due != place or self._entry[1 - self._by] != value:
+            if self.due != position or self._entry[1 - self._by] != value:
                 self._blame()
             self._advance()
 

@@ -1,6 +1,6 @@
 """The leader epochs of a partition.
 
-One node never elects anybody, so there is one epoch, 0. A higher one would leave Java consumers without a position
+One node never elects a leader, so there is one epoch, 0. A higher one would leave Java consumers without a position
 after the data directory has moved to Apache Kafka.
 """
 

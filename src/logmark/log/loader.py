@@ -99,7 +99,7 @@ class Loader:
         self._find_holes()
         self.snapshots = [int(name[:20]) for name in names if name.endswith(SNAPSHOT)]
         if not self.is_clean:
-            self._finish_letting_go()
+            self._finish_deletion()
         if not self.segments and max(self.durable_end, self.recovery_point) <= self.log_start_offset:
             return self._empty(self.log_start_offset)
         first_offset = self._first_offset()
@@ -215,7 +215,7 @@ class Loader:
             return [start_offset for _, start_offset in epochs]
         return []
 
-    def _finish_letting_go(self) -> None:
+    def _finish_deletion(self) -> None:
         """Remove the segments below a log start that was moved: the crash may have left any part of them.
 
         Only with a snapshot: without one the producers are known from what lies below. Only below the recovery point
@@ -240,7 +240,7 @@ class Loader:
             check_owner(last, self.listed[last.base_offset])
         end = None if missing else self._end_of_log()
         if end is not None and self.segments[-1].size and end not in self.snapshots:
-            # Without it nobody knows of open transactions, and whoever lost it may have lost what was aborted too.
+            # Without it nobody knows of open transactions, and what removed it may have removed the aborted ones too.
             missing = "it lacks the producers at its end"
         missing = missing or self._unbelievable_aborts()
         if missing is not None:
@@ -362,16 +362,16 @@ class Loader:
     def _check_chunk(self, segment: Segment, position: int, expected: int) -> tuple[int, int, str | None]:
         """Check what one read holds; return sound bytes, the next offset, and what is wrong there, if anything."""
         data = segment.read(position, min(READ_BYTES, segment.size - position))
-        sound, following, problem, places = segment.index_batches(data, position, expected)
+        sound, following, problem, positions = segment.index_batches(data, position, expected)
         if not sound and problem is None:
             size = batches.read_header(data).size if len(data) >= HEADER_BYTES else 0
             if not 0 < size <= segment.size - position:
                 return 0, expected, "the last batch is not whole"
             data = segment.read(position, size)
-            sound, following, problem, places = segment.index_batches(data, position, expected)
+            sound, following, problem, positions = segment.index_batches(data, position, expected)
             if not sound and problem is None:
                 return 0, expected, "the file is cut short"
-        for at in places:
+        for at in positions:
             aborted = self._remember(self.producers, batches.read_header(data, at), data, at)
             if aborted is not None:
                 self.aborted.append(aborted)
@@ -443,7 +443,7 @@ class Loader:
                 segment.finish_indexes()
                 segment.sync_indexes()
                 segment.release()
-        # Whoever lets the segments before go lets the producers go that are known from nowhere else.
+        # Deleting the segments before also deletes the producers that are known from nowhere else.
         for offset, producers in self.missing_snapshots.items():
             if any(segment.base_offset == offset for segment in self.segments):
                 self.files.write_atomically(f"{self.folder}/{file_name(offset, SNAPSHOT)}", producers)

@@ -117,7 +117,7 @@ class LogState:
         return max(first, self.log_start_offset)
 
     def notify_watchers(self) -> None:
-        """Call everybody who waits for a change of the log."""
+        """Call all watchers of the log."""
         for watcher in tuple(self.watchers):
             watcher()
 

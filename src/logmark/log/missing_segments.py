@@ -1,4 +1,4 @@
-"""Segments that somebody has taken away: where a log must start, and gaps between its segments.
+"""Segments that were removed: where a log must start, and gaps between its segments.
 
 A clean stop lists the segments, and the next start misses those that are gone. After a crash there is no list. Then the
 leader epochs say where a log starts, and a start reads no batch below the recovery point: `find_gaps` reads the last

@@ -365,7 +365,7 @@ class Partition:
     def _on_stop(self, failure: LogFailed, error: BaseException | None) -> None:
         """Fail everything that waits for this log; after a full disk, have the broker try to resume it."""
         self._high_watermark.fail(failure)
-        # Of its own: whoever is woken adds its frames to it, and so the partition, which would keep it.
+        # Of its own: a waiter that is woken adds its frames to it, and so the partition, which would keep it.
         self._log_to_clean.fail(LogFailed(str(failure)))
         self._state.notify_watchers()
         self._recovery.note_failure(error)

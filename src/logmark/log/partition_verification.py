@@ -30,7 +30,7 @@ _PAGES_BYTES = 64 * 1024
 
 
 class PartitionVerification:
-    """One folder; `told` is called with the bytes that were gone through."""
+    """One folder; `on_progress` is called with the number of bytes read."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class PartitionVerification:
         end: int | None,
         is_clean: bool,
         is_ours: bool,
-        told: Callable[[int], None],
+        on_progress: Callable[[int], None],
         flushed_to: int | None = None,
         log_start_offset: int | None = None,
         listed: Collection[int] = (),
@@ -63,7 +63,7 @@ class PartitionVerification:
         self._is_clean = is_clean
         self._is_ours = is_ours
         self._flushed_to = flushed_to
-        self._told = told
+        self._on_progress = on_progress
         self._log_start_offset = log_start_offset
         self._listed = listed
         self._is_synced = is_synced
@@ -144,7 +144,7 @@ class PartitionVerification:
                 if isinstance(part, Stretch):
                     self._check_stretch(name, part, offsets, times)
                     expected = part.next_offset
-                    self._told(len(part.data))
+                    self._on_progress(len(part.data))
                 else:
                     self._has_gaps = True
                     self._take(name, found, part, is_last=following is None)
@@ -152,7 +152,7 @@ class PartitionVerification:
                         expected = part.next_offset
                     offsets.skip(part.position + part.size_bytes)
                     times.skip(expected)
-                    self._told(part.size_bytes)
+                    self._on_progress(part.size_bytes)
         finally:
             file.close()
         self._result.log_end_offset = expected

@@ -1,7 +1,7 @@
-"""Reading ahead: the small files of partitions, in threads, before somebody opens them one after the other.
+"""Reading ahead: the small files of partitions, in threads, before they are opened one after the other.
 
 After a restart of the machine nothing of them is in memory, and a start would wait for the disk eight times per
-partition. Whoever reads ahead waits for many at once and keeps nothing: the system's own cache is what counts.
+partition. A prefetch waits for many at once and keeps nothing: the system's own cache is what counts.
 """
 
 import threading

@@ -225,7 +225,7 @@ class Producers:
 
     def expire(self, *, now_ms: int, expiration_ms: int) -> int:
         """Forget the producers without an open transaction that were silent for that long; return how many."""
-        # Told by the broker's clock and not by the records' timestamps as in Kafka: a producer of back-dated records
+        # By the broker's clock and not by the records' timestamps as in Kafka: a producer of back-dated records
         # would otherwise lose its protection against duplicates while it writes.
         expired = [
             key

@@ -54,7 +54,7 @@ class Reader:
         # The segment and the byte position of offsets at which reads have stopped.
         self._positions: dict[int, tuple[Segment, int]] = {}
         self._stopped: tuple[Segment, int, int] | None = None
-        # Where offsets are missing, because somebody has taken segments away.
+        # Where offsets are missing, because segments were removed.
         self._gaps: list[Damage] = []
         # How often the disk has failed a read, by the number of the error.
         self._failures: Counter[int | None] = Counter()

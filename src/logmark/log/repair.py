@@ -1,7 +1,7 @@
 """The repair of a verified data directory: what is damaged is cut out, what is derived is made again.
 
-No offset changes. In place of what is lost lies an empty batch that covers its offsets, as compaction leaves one: every
-reader goes on behind it, and a log without gaps stays one. The bytes that were cut out are kept beside the segment,
+No offset changes. What is lost is replaced by an empty batch that covers its offsets, as compaction leaves one: every
+reader continues behind it, and a log without gaps stays one. The bytes that were cut out are kept beside the segment,
 under a suffix that no broker looks at. A segment is exchanged the way compaction exchanges one (`.cleaned`, `.swap`,
 then the name itself), so that a repair which is cut short is undone or finished by the next start, Apache Kafka's too.
 """
@@ -61,11 +61,11 @@ def empty_batch(first_offset: int, next_offset: int, *, leader_epoch: int) -> by
 class Step:
     """One change that is done wholly or not at all."""
 
-    sentence: str
+    description: str
     run: Callable[[], None]
 
     def __str__(self) -> str:
-        return self.sentence
+        return self.description
 
 
 class Repair:
@@ -76,7 +76,7 @@ class Repair:
         check_recovered(verified.path, has_wal=verified.has_wal)
         self._verified = verified
         self._files = files
-        self._told: Callable[[int], None] = lambda size: None
+        self._on_progress: Callable[[int], None] = lambda size: None
         self.losses: list[Finding] = []
         self.steps: list[Step] = []
         self.kept: list[str] = []
@@ -93,9 +93,9 @@ class Repair:
         for name in verified.wrong_checkpoints:
             self._add(f"set {name} aside", self._set_aside, name)
 
-    def apply(self, told: Callable[[int], None] = lambda size: None) -> None:
-        """Run every step; `told` is called with the number of bytes written."""
-        self._told = told
+    def apply(self, on_progress: Callable[[int], None] = lambda size: None) -> None:
+        """Run every step; `on_progress` is called with the number of bytes written."""
+        self._on_progress = on_progress
         if self.steps:
             # Before anything changes: the list is of the segments as they were.
             self._forget_list()
@@ -107,16 +107,16 @@ class Repair:
             self._files.remove(self._path(checkpoints.SEGMENTS))
             self._files.sync_directory(self._verified.path)
 
-    def _add(self, sentence: str, run: Callable[..., None], *arguments: object) -> None:
-        self.steps.append(Step(sentence=sentence, run=partial(run, *arguments)))
+    def _add(self, description: str, run: Callable[..., None], *arguments: object) -> None:
+        self.steps.append(Step(description=description, run=partial(run, *arguments)))
 
     def _plan(self, found: PartitionFindings) -> None:
         must_check = bool(found.wrong_snapshots)
         for segment in found.segments:
             name = f"{found.folder}/{file_name(segment.base_offset, LOG)}"
-            places = _places(segment)
-            if places:
-                self.losses += [of_damage(name, place) for place in places if place.right_head is None]
+            damage = _find_damage(segment)
+            if damage:
+                self.losses += [of_damage(name, one) for one in damage if one.right_head is None]
                 self.size_bytes += segment.size_bytes
                 self._add(f"write {name} anew, and its indexes", self._rewrite, found, segment)
             elif segment.indexes_are_wrong:
@@ -156,12 +156,12 @@ class Repair:
             for data in self._pieces(found, segment, source, stem):
                 target.pwrite(data, at)
                 at += len(data)
-                self._told(len(data))
+                self._on_progress(len(data))
             target.sync()
             offsets, times = _indexes(target, at, segment.base_offset)
             self._files.write(stem + INDEX + CLEANED, offsets)
             self._files.write(stem + TIME_INDEX + CLEANED, times)
-            # Whoever finishes an interrupted swap removes the old files, so what stays as it is has to come along.
+            # What finishes an interrupted swap removes the old files, so what stays as it is has to come along.
             has_aborted = self._files.exists(stem + TXN_INDEX)
             if has_aborted:
                 self._files.write(stem + TXN_INDEX + CLEANED, self._files.read(stem + TXN_INDEX))
@@ -175,7 +175,7 @@ class Repair:
             source.close()
             target.close()
         indexes = (INDEX, TIME_INDEX, TXN_INDEX) if has_aborted else (INDEX, TIME_INDEX)
-        # The log comes last at first, and first in the end: whoever finds it as .swap finds its indexes too.
+        # The log comes last at first, and first in the end: a start that finds it as .swap finds its indexes too.
         for suffixes, old, new in ((indexes, CLEANED, SWAP), ((LOG,), CLEANED, SWAP), ((LOG,), SWAP, ""),
                                    (indexes, SWAP, "")):  # fmt: skip
             for suffix in suffixes:
@@ -187,27 +187,27 @@ class Repair:
     ) -> Iterator[bytes]:  # fmt: skip
         """Yield the segment without what is damaged, in chunks."""
         position = 0
-        for place in _places(segment):
-            yield from _copied(source, position, place.position)
-            position = place.position + place.size_bytes
-            if place.right_head is not None:
-                yield place.right_head
-                yield from _copied(source, place.position + HEAD_BYTES, position)
+        for damage in _find_damage(segment):
+            yield from _copied(source, position, damage.position)
+            position = damage.position + damage.size_bytes
+            if damage.right_head is not None:
+                yield damage.right_head
+                yield from _copied(source, damage.position + HEAD_BYTES, position)
                 continue
-            if place.size_bytes:
-                self._keep(source, place, f"{stem}{LOG}{DAMAGED}-{place.position}")
-            if place.next_offset is not None and place.next_offset > place.first_offset:
-                epoch = max((one for one, start in found.epochs if start <= place.first_offset), default=0)
-                yield empty_batch(place.first_offset, place.next_offset, leader_epoch=epoch)
+            if damage.size_bytes:
+                self._keep(source, damage, f"{stem}{LOG}{DAMAGED}-{damage.position}")
+            if damage.next_offset is not None and damage.next_offset > damage.first_offset:
+                epoch = max((one for one, start in found.epochs if start <= damage.first_offset), default=0)
+                yield empty_batch(damage.first_offset, damage.next_offset, leader_epoch=epoch)
         yield from _copied(source, position, segment.size_bytes)
 
-    def _keep(self, source: File, place: Damage, path: str) -> None:
+    def _keep(self, source: File, damage: Damage, path: str) -> None:
         """Keep the bytes of a damaged range."""
         path = self._free_name(path)
         kept = self._files.open(path, create=True)
         try:
             at = 0
-            for data in _copied(source, place.position, place.position + place.size_bytes):
+            for data in _copied(source, damage.position, damage.position + damage.size_bytes):
                 kept.pwrite(data, at)
                 at += len(data)
             kept.sync()
@@ -270,12 +270,12 @@ class Repair:
             self._files.sync_directory(self._verified.path)
 
 
-def _places(segment: SegmentFindings) -> list[Damage]:
+def _find_damage(segment: SegmentFindings) -> list[Damage]:
     """Return what a new segment file has to leave out or put right, in order."""
-    places = [*segment.damage, *([] if segment.gap is None else [segment.gap])]
-    if places and segment.torn is not None:
-        places.append(segment.torn)
-    return [place for place in places if (place.next_offset or 0) - segment.base_offset <= RELATIVE_OFFSET_MAX]
+    damage = [*segment.damage, *([] if segment.gap is None else [segment.gap])]
+    if damage and segment.torn is not None:
+        damage.append(segment.torn)
+    return [one for one in damage if (one.next_offset or 0) - segment.base_offset <= RELATIVE_OFFSET_MAX]
 
 
 def _copied(source: File, start: int, end: int) -> Iterator[bytes]:
@@ -293,11 +293,11 @@ def _indexes(file: File, size: int, base_offset: int) -> tuple[bytearray, bytear
     state = array("q", (0, -1, base_offset, -1, -1))
 
     def check(data: bytes, position: int, expected: int) -> tuple[int, int, str | None, Sequence[int]]:
-        sound, following, problem, places = columns.index_batches(
+        sound, following, problem, positions = columns.index_batches(
             data, expected=expected, is_dense=False, position=position, base_offset=base_offset,
             interval=INDEX_INTERVAL_BYTES, state=state, offset_entries=offsets, time_entries=times.data,
         )  # fmt: skip
-        return sound, following, batches.damage(problem), places
+        return sound, following, batches.damage(problem), positions
 
     for chunk in chunks.read_chunks(
         lambda position, wanted: file.pread(wanted, position), 0, size, expected=base_offset, check=check,

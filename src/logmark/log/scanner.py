@@ -1,4 +1,4 @@
-"""The scanner of one segment file: every sound batch, and every place where there is none.
+"""The scanner of one segment file: every sound batch, and every range where there is none.
 
 It only reads, continues behind damage, and works on Apache Kafka's files as on ours. A checksum covers neither the
 offset nor the length of a batch, nor its epoch: those are checked against the neighbours. Where only they are wrong,
@@ -45,7 +45,7 @@ class Stretch(NamedTuple):
 class Scanner:
     """One segment file; `next_base` is the base offset of the segment behind it, if there is one.
 
-    `end` is where the log ends, if somebody knows. Behind the last batch nothing else tells whether its offset is wrong
+    `end` is where the log ends, if that is known. Behind the last batch nothing else shows whether its offset is wrong
     or offsets are missing before it. Then it is believed where `is_guess` says that the log may have gaps after all.
     `entries` are those of the offset index; they tell where batches begin behind damage.
     """

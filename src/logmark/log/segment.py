@@ -72,7 +72,7 @@ class Segment:
         self.damage: list[Damage] = []
         self.skips: dict[int, int] = {}
         self._path = f"{folder}/{base_offset:020d}"
-        # What the files' names end in: of a segment that takes another's place, and of one that has lost it.
+        # What the files' names end in: of a segment that replaces another, and of one that was replaced.
         self._ending = ""
         self._files = files
         self._file: File | None = None
@@ -280,7 +280,7 @@ class Segment:
             file.close()
 
     def replace_aborted(self, aborted: AbortedTransactions) -> None:
-        """Write the transaction index anew, or remove it if there are no entries."""
+        """Rewrite the transaction index, or remove it if there are no entries."""
         if aborted:
             self._files.write(self._path + TXN_INDEX, aborted.encode())
         elif self.has_aborted:
@@ -322,7 +322,7 @@ class Segment:
         self._aborted = None
 
     def mark_deleted(self, *, with_snapshot: bool = True) -> None:
-        """Rename the segment's files to `.deleted`, where reads under way go on; to be called in a thread.
+        """Rename the segment's files to `.deleted`, where reads under way continue; to be called in a thread.
 
         Closing the last descriptor of a large file takes the kernel many milliseconds if the file is removed meanwhile.
         """
@@ -344,7 +344,7 @@ class Segment:
                 self._files.remove(self._path + suffix + DELETED)
         return True
 
-    # Taking another's place
+    # Replacing another segment
 
     def enter(
         self, file: File, offsets: OffsetIndex, times: TimeIndex, aborted: AbortedTransactions, largest: tuple[int, int]
@@ -376,7 +376,7 @@ class Segment:
         return Lookup(self)
 
     def modified_ms(self) -> int:
-        """Return when the file was written last, which stands in for timestamps where there are none."""
+        """Return when the file was written last, which is used if there are no timestamps."""
         try:
             return self._files.modified_ms(self.path)
         except FileNotFoundError:
@@ -440,7 +440,7 @@ class Segment:
                 self.first_timestamp,
             ),
         )  # fmt: skip
-        sound, next_offset, problem, places = columns.index_batches(
+        sound, next_offset, problem, positions = columns.index_batches(
             data,
             expected=expected,
             is_dense=self.is_dense,
@@ -456,7 +456,7 @@ class Segment:
             self.first_timestamp,
         ) = state  # fmt: skip
         self.index_bytes, self.time_index_bytes = len(offsets.data), len(times.data)
-        return sound, next_offset, batches.damage(problem), places
+        return sound, next_offset, batches.damage(problem), positions
 
     def _read_index(self, suffix: str, entry_bytes: int) -> bytes | None:
         """Return an index file as it is; None if it cannot be one, and both indexes were rebuilt."""

@@ -336,7 +336,7 @@ class _Output:
         self._size = 0
         self._offsets, self._times = OffsetIndex(base_offset), TimeIndex(base_offset)
         self._expected = base_offset
-        # As `index_batches` has it: the last entry's place, the largest timestamp and its offset, the last entry's.
+        # As `index_batches` has it: the last entry's position, the largest timestamp and its offset, the last entry's.
         self._state = array("q", (0, -1, base_offset, -1, -1))
 
     def _path(self, suffix: str) -> str:
@@ -431,7 +431,7 @@ def serve(plans: TextIO, answers: TextIO, *, is_syncing: bool) -> None:
     def listen() -> None:
         for line in plans:
             lines.put(line)
-        # The broker is gone, maybe killed: whatever is half done is of no use to anybody.
+        # The broker is gone, maybe killed: whatever is half done is of no use.
         os._exit(0)
 
     threading.Thread(target=listen, daemon=True).start()

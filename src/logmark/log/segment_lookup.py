@@ -1,4 +1,4 @@
-"""Look-up in a segment: the batch of an offset, the nearest index entry, the place of a timestamp, and the walk there.
+"""Look-up in a segment: the batch of an offset, the nearest index entry, the position of a timestamp.
 
 Nothing here believes an index: every entry is compared with the batch that it names. Damage that a look-up meets is
 noted at the segment, and the look-up continues behind it.

@@ -1,4 +1,4 @@
-"""The swap: a cleaned segment takes the place of others on disk, and a crash at any point loses nothing.
+"""The swap: a cleaned segment replaces others on disk, and a crash at any point loses nothing.
 
 One line after the other, with a sync of the folder after each but the last:
 
@@ -8,7 +8,7 @@ One line after the other, with a sync of the folder after each but the last:
 
 A start that finds X.log.swap finishes: whatever has a final name in the range of that log, but X's own, is removed.
 Other files in `.cleaned` or `.swap` are dropped. An index that gets lost so is made again, and the transaction index of
-a cleaned segment tells readers nothing: the records of aborted transactions are gone. The names are Kafka's.
+a cleaned segment says nothing to readers: the records of aborted transactions are gone. The names are Kafka's.
 """
 
 import logging

@@ -96,7 +96,7 @@ def _first_in(segment: Segment, position: int, timestamp: int, log_start_offset:
         passed += 1
         if not passed % HEADERS_BETWEEN_PAUSES:
             yield None
-        # What cannot be read may be what was looked for: whoever goes on behind it would miss it in silence.
+        # What cannot be read may be what was looked for: a search that continued behind it would miss it in silence.
         _refuse_damage(segment, position, at, log_start_offset)
         if header.last_offset < log_start_offset:
             continue
@@ -119,18 +119,18 @@ def _refuse_damage(segment: Segment, begin: int, end: int, log_start_offset: int
             raise _damaged(f"byte {damage.position} of {segment.path}", damage.problem)
 
 
-def _damaged(place: str, problem: object) -> Refused:
-    return Refused(ErrorCode.CORRUPT_MESSAGE, f"The batch at {place} is damaged: {problem}.")
+def _damaged(position: str, problem: object) -> Refused:
+    return Refused(ErrorCode.CORRUPT_MESSAGE, f"The batch at {position} is damaged: {problem}.")
 
 
-def _first_of(data: bytes, header: BatchHeader, timestamp: int, log_start_offset: int, place: str) -> Found | None:
+def _first_of(data: bytes, header: BatchHeader, timestamp: int, log_start_offset: int, position: str) -> Found | None:
     """Return the first record of a batch that was looked for; markers count, as in Kafka."""
     try:
         if len(data) != header.size or not batches.crc_is_right(data, 0, header.size):
             raise Malformed("its CRC is wrong")
         return _search_records(memoryview(data)[HEADER_BYTES:], header, timestamp, log_start_offset)
     except Malformed as error:
-        raise _damaged(place, error) from None
+        raise _damaged(position, error) from None
 
 
 def _search_records(body: memoryview, header: BatchHeader, timestamp: int, log_start_offset: int) -> Found | None:

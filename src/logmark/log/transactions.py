@@ -1,7 +1,7 @@
 """Transactions as a log sees them: markers, which transactions are undecided, and which were aborted.
 
 A transaction begins in a partition with its first transactional batch there and ends with a marker. The bytes of
-aborted ones stay; readers of committed records are told which to leave out, from the transaction index of the segment
+aborted ones stay; readers of committed records learn which to leave out, from the transaction index of the segment
 that holds the marker. The index has no checksum: its last stable offsets are written for Kafka and not believed here.
 """
 
@@ -99,7 +99,7 @@ class Aborted(NamedTuple):
 
 
 class Undecided:
-    """The transactions without a marker, and those whose marker is not shown: no reader may pass their beginning."""
+    """The transactions without a marker, and those whose marker is not visible: no reader may pass their beginning."""
 
     __slots__ = ("_ending", "_open")
 

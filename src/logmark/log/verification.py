@@ -140,12 +140,12 @@ class Verification:
     def _partition_folders(self) -> list[str]:
         return [name for name in self._folders if _FOLDER.fullmatch(name)]
 
-    def run(self, told: Callable[[int], None] = lambda size: None) -> Verified:
-        """Verify everything; `told` is called with the number of bytes read."""
+    def run(self, on_progress: Callable[[int], None] = lambda size: None) -> Verified:
+        """Verify everything; `on_progress` is called with the number of bytes read."""
         with OverlayFileSystem(self._files) as overlay:
-            return self._run(overlay, told)
+            return self._run(overlay, on_progress)
 
-    def _run(self, overlay: OverlayFileSystem, told: Callable[[int], None]) -> Verified:
+    def _run(self, overlay: OverlayFileSystem, on_progress: Callable[[int], None]) -> Verified:
         self._check_meta()
         self._check_catalogue()
         self._read_checkpoints()
@@ -156,7 +156,7 @@ class Verification:
         for folder in self._folders:
             match = _FOLDER.fullmatch(folder)
             if match is not None:
-                self._check_partition(folder, TopicPartition(match["topic"], int(match["index"])), told)
+                self._check_partition(folder, TopicPartition(match["topic"], int(match["index"])), on_progress)
             elif folder == wal.FOLDER:
                 continue
             elif folder in wal.UNFINISHED:
@@ -251,7 +251,7 @@ class Verification:
     # The write-ahead log
 
     def _check_wal(self, overlay: OverlayFileSystem) -> None:
-        """Check the WAL, and go on with the segments as its recovery will leave them."""
+        """Check the WAL, and continue with the segments as its recovery will leave them."""
         try:
             before = recovery_preview.segment_sizes(self._path, self._files)
             found = self._preview = recovery_preview.replay_on(overlay, self._path)
@@ -280,7 +280,7 @@ class Verification:
     # Additions
 
     def _check_additions(self, overlay: OverlayFileSystem) -> None:
-        """Report what was added since the clean stop, and go on with the folders as the next start will leave them."""
+        """Report what was added since the clean stop; continue with the folders as the next start will leave them."""
         if self._listed is None:
             return
         topics = [entry for entry in self._topics.values() if not entry.is_deleting]
@@ -309,7 +309,7 @@ class Verification:
 
     # Partitions
 
-    def _check_partition(self, folder: str, key: TopicPartition, told: Callable[[int], None]) -> None:
+    def _check_partition(self, folder: str, key: TopicPartition, on_progress: Callable[[int], None]) -> None:
         found = PartitionVerification(
             self._path,
             folder,
@@ -323,7 +323,7 @@ class Verification:
             log_start_offset=self._offsets[checkpoints.LOG_STARTS].get(key),
             listed=(self._listed or {}).get(key, ()),
             is_synced=self._result.is_ours and (self._result.is_clean or self._preview is not None),
-            told=told,
+            on_progress=on_progress,
         ).run()
         self._result.partitions.append(found)
         self._result.found += found.found

@@ -55,7 +55,7 @@ class Waiters:
                 callback(None)
 
     def fail(self, failure: LogFailed) -> None:
-        """Call everybody back with the failure; each gets an exception of its own."""
+        """Call all waiters back with the failure; each gets an exception of its own."""
         waiting, self._waiting = self._waiting, []
         for _, callback in waiting:
             callback(LogFailed(str(failure)))

@@ -195,7 +195,7 @@ class FaultyFileSystem:
         finally:
             file.close()
 
-    # What a file tells
+    # What a file reports
 
     def _check_write(self, path: str) -> None:
         with self._guard:

@@ -1,4 +1,4 @@
-"""Record batches (magic 2): read, checked as Kafka's leader checks them, placed and built.
+"""Record batches (magic 2): read, checked as Kafka's leader checks them, given offsets and built.
 
 A produced batch stays where the socket put it. Only the base offset and the leader epoch change without a new CRC;
 a corrected max timestamp, log append time and another codec cost one.

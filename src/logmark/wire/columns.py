@@ -818,7 +818,7 @@ def _find_time(
         cursor[0] = cython.cast(cython.Py_ssize_t, found[1])
         size = _varint(b, cursor, end, 5)
         if cursor[0] > end:
-            # A length that is cut short goes on in the next piece.
+            # A length that is cut short continues in the next piece.
             return _SOUND if end - found[1] < 5 else _BROKEN_RECORD
         if size < 1:
             return _BROKEN_RECORD
@@ -997,7 +997,7 @@ class Column:
 class Columns:
     """The records of some batches, column by column, in buffers that Arrow takes as they are.
 
-    `next_offset` is where to go on reading: past the last batch that was decoded, also where it held no record.
+    `next_offset` is where to continue reading: past the last batch that was decoded, also where it held no record.
     The header columns are None unless they were asked for.
     """
 
@@ -1240,7 +1240,7 @@ def decode(
 
     Control batches are passed over. Raises Malformed for a wrong CRC, a broken record, and a batch of more than
     `decompressed_bytes_max`. Where keys or values would no longer fit 32-bit offsets it stops early, and
-    `next_offset` says where to go on.
+    `next_offset` says where to continue.
     """
     b: cython.p_const_uchar = _memory(data)
     head: cython.p_const_uchar

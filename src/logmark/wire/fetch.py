@@ -64,7 +64,7 @@ Records = TypeVar("Records", bound=Sized, covariant=True)
 class FetchAnswer(NamedTuple, Generic[Records]):
     """What one partition has; aborted transactions are pairs of producer id and first offset, None is sent as null.
 
-    Records are bytes, or whatever stands for bytes of which the length is known.
+    Records are bytes, or an object instead of bytes of which the length is known.
     """
 
     partition: int

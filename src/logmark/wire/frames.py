@@ -7,7 +7,7 @@ from typing import NamedTuple
 from logmark.errors import Malformed
 from logmark.wire.primitives import BROKEN, Plain, overrun, skip_tags
 
-# No client sends tagged fields in a header; whoever sends many is not a client.
+# No client sends tagged fields in a header; a sender of many is not a client.
 HEADER_TAGS_MAX = 100
 
 _REQUEST = struct.Struct(">hhih")
@@ -17,7 +17,7 @@ _CORRELATION_AND_NO_TAGS = struct.Struct(">ix")
 
 
 class RequestHeader(NamedTuple):
-    """Who asks what, and where the body begins."""
+    """The header of a request, and where the body begins."""
 
     api_key: int
     api_version: int

@@ -43,7 +43,7 @@ RunRow = tuple[bytes, int, int, int, int, int]
 
 
 class Run(NamedTuple):
-    """Batches that lie next to each other in one segment, and the place where they belong."""
+    """Batches that lie next to each other in one segment, and their position there."""
 
     topic_id: bytes
     partition: int

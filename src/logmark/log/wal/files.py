@@ -43,7 +43,7 @@ _CHECKSUM = struct.Struct(">I")
 
 
 class FileHeader(NamedTuple):
-    """Whose file this is, its place among the others, and the salt of its entries."""
+    """Whose file this is, its number among the others, and the salt of its entries."""
 
     directory_id: bytes
     sequence: int

@@ -41,7 +41,7 @@ class Inventory:
         self._lock = threading.Lock()
 
     def begin(self, folder: str, name: str, size: int) -> None:
-        """Write the first inventory, of one file, to a folder whose names somebody else syncs."""
+        """Write the first inventory, of one file, to a folder whose names the caller syncs."""
         self._sizes = {name: size}
         self._files.write(f"{folder}/{FILE_NAME}", encode(self._sizes))
 

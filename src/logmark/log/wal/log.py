@@ -84,7 +84,7 @@ class WriteAheadLog:
         try:
             self._files.sync_directory(self._directory)
         except OSError:
-            # Nothing is in it yet: the next attempt makes it anew.
+            # Nothing is in it yet: the next attempt creates it again.
             first.close()
             self._files.replace(self.folder, new)
             raise

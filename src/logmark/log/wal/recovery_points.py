@@ -23,7 +23,7 @@ _CHECKSUM = struct.Struct(">I")
 
 
 class RecoveryPoint(NamedTuple):
-    """An offset below which all is durable in the partition's own files, and the place where it lies."""
+    """An offset below which all is durable in the partition's own files, and its position."""
 
     offset: int
     segment_base: int

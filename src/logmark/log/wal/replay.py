@@ -1,11 +1,11 @@
-"""Recovery from the WAL: writes every entry to its place and cuts each partition behind its last one.
+"""Recovery from the WAL: writes every entry to its segment and cuts each partition behind its last one.
 
 The WAL says exactly what was acknowledged, so nothing is guessed from the content of a segment:
 
 1. The entries are read in their order. The first one that is not intact, with none behind it, is where the crash came:
-   nobody was told of it. One with intact entries behind it is damage at rest, which is reported; the others count, and
-   nothing is cut: what a damaged entry held may still be in its segment. If it is not, the offset index names what
-   follows, so that the damage costs no other record.
+   no client got an answer for it. One with intact entries behind it is damage at rest, which is reported; the others
+   count, and nothing is cut: what a damaged entry held may still be in its segment. If it is not, the offset index
+   names what follows, so that the damage costs no other record.
 2. For each partition the runs above its recovery point are written to their segments. What a segment holds behind the
    last run, or behind the recovery point of a partition without runs, is cut away: it was never acknowledged. A run
    that goes back replaces what was there: the log was cut back there while the broker ran.
@@ -142,7 +142,7 @@ def rewrite(folder: str, point: RecoveryPoint, runs: list[Run], files: FileSyste
 
 
 def _check_headers(readers: Iterable[FileReader]) -> None:
-    """Refuse a file whose header is damaged: its entries cannot be told from those of the file's former life."""
+    """Refuse a file whose header is damaged: its entries cannot be distinguished from those of an earlier use."""
     for reader in readers:
         if reader.header is None:
             raise UserError(
@@ -297,7 +297,7 @@ class _PartitionReplay:
             self._remove(base)
 
     def run(self, point: RecoveryPoint, runs: list[Run], *, cut_tail: bool) -> int:
-        """Write the runs, cut behind the last one unless told otherwise, sync, and return the end of the log."""
+        """Write the runs, cut behind the last one if `cut_tail` is set, sync, and return the end of the log."""
         end, base, size = point
         for run in runs:
             if (run.segment_base, run.position) < (base, size):
@@ -318,7 +318,7 @@ class _PartitionReplay:
         """Name the first batch of each run in the offset index of its segment.
 
         Where a damaged entry has left a hole, the scan for damage then finds the batch that follows it. Not synced:
-        the load that scans builds the index anew, and a crash before that repeats the recovery.
+        the load that scans rebuilds the index, and a crash before that repeats the recovery.
         """
         indexes: dict[int, OffsetIndex] = {}
         for run in runs:
@@ -354,7 +354,7 @@ class _PartitionReplay:
         self._has_new_names = True
 
     def _cut(self, base: int, size: int) -> None:
-        """Take away what lies behind a place."""
+        """Remove what lies behind a position."""
         for later in [other for other in self._sizes if other > base]:
             self._remove(later)
         if self._sizes.get(base, 0) > size:
@@ -364,7 +364,7 @@ class _PartitionReplay:
             self._changed.add(base)
 
     def _write(self, run: Run) -> None:
-        """Write a run to its place; one without data only says where the log ended."""
+        """Write a run to its segment; one without data only says where the log ended."""
         if not run.data:
             return
         with closing(self._files.open(self._path(run.segment_base), create=True)) as file:

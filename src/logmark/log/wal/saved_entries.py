@@ -41,7 +41,7 @@ def path_of(folder: str, key: bytes) -> str:
 
 
 def write(folder: str, key: bytes, runs: Sequence[Run], directory_id: bytes, files: FileSystem) -> None:
-    """Save runs with data of a partition, durably, in place of those that were saved before."""
+    """Save runs with data of a partition, durably, instead of those that were saved before."""
     sizes = [EntryBuilder.capacity_for(len(run.data), 1) for run in runs]
     saved = WalFile(path_of(folder, key), align(ENTRIES_AT + sum(sizes)), files)
     last = runs[-1]

@@ -1,4 +1,4 @@
-"""ApiVersions tells a client which APIs and versions the broker speaks."""
+"""ApiVersions gives a client which APIs and versions the broker speaks."""
 
 from logmark.wire.messages import Message, array, boolean, int16, int32, int64, string
 

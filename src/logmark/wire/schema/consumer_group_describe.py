@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe tells the state and the members of groups of the newer protocol; only the client speaks it."""
+"""ConsumerGroupDescribe returns the state and the members of groups of the newer protocol; only for the client."""
 
 from logmark.wire.messages import Message, array, boolean, int8, int16, int32, string, struct, uuid
 

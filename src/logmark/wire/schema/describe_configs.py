@@ -1,4 +1,4 @@
-"""DescribeConfigs tells the settings of topics and brokers, and where each comes from."""
+"""DescribeConfigs returns the settings of topics and brokers, and where each comes from."""
 
 from logmark.wire.messages import Message, array, boolean, int8, int16, int32, string
 

@@ -1,4 +1,4 @@
-"""DescribeGroups tells the state and the members of classic groups."""
+"""DescribeGroups returns the state and the members of classic groups."""
 
 from logmark.wire.messages import Message, array, boolean, data, int16, int32, string
 

@@ -1,4 +1,4 @@
-"""DescribeLogDirs tells how large partitions are, and how a broker's log directories are."""
+"""DescribeLogDirs returns how large partitions are, and how a broker's log directories are."""
 
 from logmark.wire.messages import Message, array, boolean, int16, int32, int64, string
 

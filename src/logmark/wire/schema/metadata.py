@@ -1,4 +1,4 @@
-"""Metadata tells a client the brokers, the topics and who leads each partition."""
+"""Metadata gives a client the brokers, the topics and who leads each partition."""
 
 from logmark.wire.messages import Message, array, boolean, int16, int32, string, uuid
 

@@ -1,4 +1,4 @@
-"""OffsetFetch tells the committed offsets of a group; from version 8 of several groups at once."""
+"""OffsetFetch returns the committed offsets of a group; from version 8 of several groups at once."""
 
 from logmark.wire.messages import Message, array, boolean, int16, int32, int64, string, uuid
 

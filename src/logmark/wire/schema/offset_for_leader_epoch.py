@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch tells where a leader epoch ends in the log."""
+"""OffsetForLeaderEpoch returns where a leader epoch ends in the log."""
 
 from logmark.wire.messages import Message, array, int16, int32, int64, string
 
