@@ -84,17 +84,19 @@ def steps_of(address: str, topic: str) -> Steps:
     import pyarrow as pa
 
     from logmark.memory import keep_freed_buffers
-    from logmark.spark.source.arrow import pieces, to_arrow
-    from logmark.spark.source.batch_ranges import ranges_of
-    from logmark.spark.source.options import parse
-    from logmark.spark.source.range_reader import DECOMPRESSED_BYTES_MAX, Expansion, connect, windows
+    from logmark.spark.source.arrow import split_batch, to_arrow
+    from logmark.spark.source.batch_ranges import plan_batch_ranges
+    from logmark.spark.source.options import parse_source_options
+    from logmark.spark.source.range_reader import DECOMPRESSED_BYTES_MAX, Expansion, connect_source, split_windows
     from logmark.wire import columns
 
     keep_freed_buffers()
-    options = parse({"bootstrap.servers": address, "subscribe": topic, "startingOffsets": "earliest"}, is_stream=False)
+    options = parse_source_options(
+        {"bootstrap.servers": address, "subscribe": topic, "startingOffsets": "earliest"}, is_stream=False
+    )
     steps = Steps()
-    with connect(options) as client, open(os.devnull, "wb", buffering=1 << 16) as nothing:
-        for place, (first, stop) in sorted(ranges_of(client, options, now_ms=0).items()):
+    with connect_source(options) as client, open(os.devnull, "wb", buffering=1 << 16) as nothing:
+        for place, (first, stop) in sorted(plan_batch_ranges(client, options, now_ms=0).items()):
             writer = None
             expansion = Expansion()
             with client.fetcher(place, bytes_max=options.fetch_bytes_max) as fetcher:
@@ -105,7 +107,7 @@ def steps_of(address: str, topic: str) -> Steps:
                         answer = next(answers, None)
                     if answer is None:
                         break
-                    for window in windows(answer.records, expansion):
+                    for window in split_windows(answer.records, expansion):
                         with steps.counted("decode"):
                             part = columns.decode(
                                 window, start=at, stop=stop, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX
@@ -117,6 +119,6 @@ def steps_of(address: str, topic: str) -> Steps:
                             rows = to_arrow(part, place)
                         with steps.counted("write as Arrow's stream"):
                             writer = writer or pa.RecordBatchStreamWriter(nothing, rows.schema)
-                            for piece in pieces(rows):
+                            for piece in split_batch(rows):
                                 writer.write_batch(piece)
     return steps

@@ -42,9 +42,7 @@ def by_keytool(folder: Path, *more: str) -> Path:
 
 @pytest.mark.parametrize("kind", [{}, {"ssl.keystore.type": "PKCS12"}, {"ssl.keystore.type": "JKS"}])
 @pytest.mark.parametrize("more", [(), ("-legacy",)])
-def test_a_client_certificate_is_read_from_a_store(
-    tmp_path: Path, kind: dict[str, str], more: tuple[str, ...]
-) -> None:
+def test_a_client_certificate_is_read_from_a_store(tmp_path: Path, kind: dict[str, str], more: tuple[str, ...]) -> None:
     store = by_openssl(tmp_path, *more)
     given = {"ssl.keystore.location": str(store), "ssl.keystore.password": PASSWORD, **kind}
 

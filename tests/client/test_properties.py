@@ -1,4 +1,3 @@
-
 import ssl
 from pathlib import Path
 

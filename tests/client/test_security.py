@@ -146,7 +146,7 @@ def test_tls_is_spoken_with_a_trusted_certificate(secure: SecureNode) -> None:
 
 @pytest.mark.kafka
 def test_a_pkcs12_truststore_is_trusted_by_the_source_of_spark(secure: SecureNode, tmp_path: Path) -> None:
-    from logmark.spark.source.options import parse
+    from logmark.spark.source.options import parse_source_options
     from logmark.spark.source.range_reader import read_range
     from logmark.spark.source.ranges import Range
     from tests.client.test_key_stores import PASSWORD, by_keytool
@@ -163,7 +163,7 @@ def test_a_pkcs12_truststore_is_trusted_by_the_source_of_spark(secure: SecureNod
         (secure.sasl, sasl("PLAIN", "alice", "s3")),
     ):
         named = {f"kafka.{name}": value for name, value in ({"bootstrap.servers": server} | given).items()}
-        options = parse({"subscribe": topic, **named}, is_stream=False)
+        options = parse_source_options({"subscribe": topic, **named}, is_stream=False)
         read = list(read_range(options, Range(TopicPartition(topic, 0), 0, 2)))
         assert [b"a", b"b"] == [value for batch in read for value in batch.column("value").to_pylist()]
     broker.close()

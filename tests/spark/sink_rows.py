@@ -7,9 +7,9 @@ import pyarrow as pa
 
 from logmark.client.client import Client
 from logmark.names import TopicPartition
-from logmark.spark.sink.delivery import Content, Plan, finish, group_of, plan
-from logmark.spark.sink.options import SinkOptions, parse
-from logmark.spark.sink.outbox import Attempt, connect
+from logmark.spark.sink.delivery import Content, DeliveryPlan, commit_batch, read_delivery_plan, sink_group
+from logmark.spark.sink.options import SinkOptions, parse_sink_options
+from logmark.spark.sink.outbox import Attempt, connect_sink
 from logmark.spark.sink.writer import Sent, send
 from tests.harness.brokers import BrokerUnderTest, at
 from tests.harness.brokers import read as read_messages
@@ -35,25 +35,27 @@ class Query:
 
     def __init__(self, servers: str, topic: str | None, *, id: str = "alerts", query: str = "q", **given: str) -> None:
         named = {"bootstrap.servers": servers, "id": id, **({"topic": topic} if topic else {}), **given}
-        self.options: SinkOptions = parse(named, is_stream=True)
-        self.group = group_of(id, is_stream=True)
+        self.options: SinkOptions = parse_sink_options(named, is_stream=True)
+        self.group = sink_group(id, is_stream=True)
         self.query = query
 
-    def plan(self) -> Plan:
-        with connect(self.options) as client:
-            return plan(client, topic=self.options.topic, group=self.group)
+    def plan(self) -> DeliveryPlan:
+        with connect_sink(self.options) as client:
+            return read_delivery_plan(client, topic=self.options.topic, group=self.group)
 
     def attempt(self, batch: int, task: int = 0, *, is_first: bool = True) -> Attempt:
         return Attempt(query=self.query, batch=batch, task=task, is_first=is_first)
 
-    def task(self, planned: Plan, batch: int, rows: Sequence[Row], *, task: int = 0, is_first: bool = True) -> Sent:
+    def task(
+        self, planned: DeliveryPlan, batch: int, rows: Sequence[Row], *, task: int = 0, is_first: bool = True
+    ) -> Sent:
         return send(self.options, planned, self.attempt(batch, task, is_first=is_first), arrow(rows))
 
     def commit(self, batch: int, *sent: Sent) -> None:
         topics = {topic for one in sent for topic in one.topics} | ({self.options.topic} - {None})  # type: ignore[arg-type]
-        with connect(self.options) as client:
+        with connect_sink(self.options) as client:
             content = sum((one.content for one in sent), Content())
-            finish(client, topics=topics, group=self.group, query=self.query, batch=batch, content=content)
+            commit_batch(client, topics=topics, group=self.group, query=self.query, batch=batch, content=content)
 
     def run(self, batch: int, *tasks: Sequence[Row]) -> None:
         planned = self.plan()
@@ -87,9 +89,9 @@ def values(broker: BrokerUnderTest, topic: str, partitions: int = 1) -> list[lis
 
 def rows(broker: BrokerUnderTest, topic: str, partition: int = 0) -> list[dict[str, Any]]:
     """The records of a partition as librdkafka reads them."""
-    place = TopicPartition(topic, partition)
+    log = TopicPartition(topic, partition)
     with Client(broker.bootstrap_servers) as client:
-        start, end = client.earliest([place])[place], client.latest([place])[place]
+        start, end = client.earliest([log])[log], client.latest([log])[log]
     if start == end:
         return []
     consumer = broker.consumer()

@@ -11,7 +11,7 @@ import pyarrow.parquet as parquet
 from logmark.names import TopicPartition
 from logmark.spark import read_table
 from logmark.spark.source.position import Offsets, Position
-from logmark.spark.tables.commits import put
+from logmark.spark.tables.commits import write_batch
 from logmark.spark.tables.ledger import Batch
 from logmark.spark.tables.modes import Rules
 
@@ -77,7 +77,7 @@ def batch(
 
 def write(table: Path, one: Batch, rules: Rules, columns: Columns, *files: Sequence[Row]) -> bool:
     """Puts the rows into the table; False if they were not even computed."""
-    return put(table, one, spark_schema(columns), staging(columns, *files), rules)
+    return write_batch(table, one, spark_schema(columns), staging(columns, *files), rules)
 
 
 def rows(table: Path, *columns: str) -> list[tuple[Any, ...]]:

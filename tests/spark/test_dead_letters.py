@@ -12,7 +12,7 @@ from logmark.offsets.dead_letters.dead_letter import DeadLetter, parse_dead_lett
 from logmark.spark.dead_letters import check_dead_letter_topic
 from logmark.spark.source import range_reader
 from logmark.spark.source.data_source import DefaultSource
-from logmark.spark.source.options import parse
+from logmark.spark.source.options import parse_source_options
 from logmark.spark.source.range_reader import read_range
 from logmark.spark.source.ranges import Range
 from tests.harness.brokers import BrokerUnderTest
@@ -29,7 +29,7 @@ def given(broker: BrokerUnderTest, topic: str, dead: str, **more: str) -> dict[s
 
 
 def read(broker: BrokerUnderTest, topic: str, dead: str, stop: int, **more: str) -> list[int]:
-    options = parse(given(broker, topic, dead, **more), is_stream=True)
+    options = parse_source_options(given(broker, topic, dead, **more), is_stream=True)
     found = list(read_range(options, Range(TopicPartition(topic, 0), 0, stop)))
     last = "headers" if "includeHeaders" in more else "timestampType"
     assert all(batch.schema.names[-1] == last and batch.num_rows for batch in found)
@@ -86,7 +86,7 @@ def test_a_part_whose_letters_cannot_be_sent_is_read_again_and_no_row_is_skipped
 
     monkeypatch.setattr(Client, "produce", fail_once)
     monkeypatch.setattr(range_reader, "PAUSE_S", 0)
-    monkeypatch.setattr("logmark.spark.sink.outbox.patiently", lambda call, *_: call())
+    monkeypatch.setattr("logmark.spark.sink.outbox.retry_call", lambda call, *_: call())
 
     assert list(range(0, 20, 2)) == read(our_broker, topic, dead, 20)
 

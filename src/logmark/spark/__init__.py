@@ -16,9 +16,9 @@ ReplayRequest, ReplayOptions        how to replay; `replay` returns a ReplayResu
 write_table, write_topic            write any stream of `format("logmark")`, each batch once
 read_table, load_table              read a table with Arrow, or with Spark
 optimize_table, vacuum_table        keep the files of a table few
-version_path, swap_in, take_back,   build a table again beside the old one, swap it in by one commit, and roll it back
-next_version, list_versions,
-drop_version
+version_path, swap_in_version,       build a table again beside the old one, swap it in by one commit, and roll it back
+roll_back_version, next_version,
+list_versions, drop_version
 """
 
 from importlib import import_module
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
         drop_version,
         list_versions,
         next_version,
-        swap_in,
-        take_back,
+        roll_back_version,
+        swap_in_version,
         version_path,
     )
 
@@ -57,9 +57,9 @@ __all__ = [
     "next_version",
     "optimize_table",
     "read_table",
+    "roll_back_version",
     "session",
-    "swap_in",
-    "take_back",
+    "swap_in_version",
     "vacuum_table",
     "version_path",
     "write_table",
@@ -76,7 +76,14 @@ _MODULES = {
     "sink.topics": ("write_topic",),
     "tables.compaction": ("optimize_table", "vacuum_table"),
     "tables.table": ("load_table", "read_table", "write_table"),
-    "tables.versions": ("drop_version", "list_versions", "next_version", "swap_in", "take_back", "version_path"),
+    "tables.versions": (
+        "drop_version",
+        "list_versions",
+        "next_version",
+        "swap_in_version",
+        "roll_back_version",
+        "version_path",
+    ),
 }
 
 

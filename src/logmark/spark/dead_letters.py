@@ -17,9 +17,9 @@ from logmark.offsets.dead_letters.dead_letter import (
     dead_letter_for_record,
     dead_letter_headers,
 )
-from logmark.spark.sink.delivery import Plan
+from logmark.spark.sink.delivery import DeliveryPlan
 from logmark.spark.sink.options import STREAM_PATIENCE_S, SinkOptions
-from logmark.spark.sink.outbox import Attempt, Outbox, connect
+from logmark.spark.sink.outbox import Attempt, Outbox, connect_sink
 from logmark.wire.columns import Columns
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ class DeadLetterSender(AbstractContextManager["DeadLetterSender"]):
 
     def _open(self) -> Outbox:
         options = self.target.sink_options()
-        client = self._client = connect(options)
-        self._outbox = Outbox(client, options, Plan(), Attempt(query="dead letters", batch=0, task=0))
+        client = self._client = connect_sink(options)
+        self._outbox = Outbox(client, options, DeliveryPlan(), Attempt(query="dead letters", batch=0, task=0))
         return self._outbox
 
 

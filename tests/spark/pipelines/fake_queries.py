@@ -16,7 +16,15 @@ from logmark.spark.pipelines.declaration import Table, Version
 from logmark.spark.pipelines.job import Job
 from logmark.spark.pipelines.replay.build import measure_progress
 from logmark.spark.pipelines.replay.fence import commit_marked
-from logmark.spark.source.position import Found, Moved, Offsets, Position, TakenOver, begin, judge
+from logmark.spark.source.position import (
+    GroupCommit,
+    GroupMoved,
+    GroupTakenOver,
+    Offsets,
+    Position,
+    compare_with_group,
+    start_position,
+)
 from logmark.spark.tables.modes import REPLACE, Rules
 from logmark.spark.tables.table import read_batch
 from logmark.wire import batches
@@ -62,7 +70,8 @@ class FakeQueries:
         position = self._position(job, version, client)
         ends = client.latest(position.next)
         wanted = {
-            place: max(min(end, (stops or ends).get(place, end)), position.next[place]) for place, end in ends.items()
+            partition: max(min(end, (stops or ends).get(partition, end)), position.next[partition])
+            for partition, end in ends.items()
         }
         last = planned_batch(version.checkpoint)
         number = 0 if last is None else last + 1
@@ -76,9 +85,9 @@ class FakeQueries:
 
     def _finish(self, job: Job, version: Version, client: Client, number: int, following: Position) -> None:
         records = [
-            (place, record.offset, (record.value or b"").decode())
-            for place, (first, stop) in sorted(following.ranges.items())
-            for record in read_records(client, place, first, stop)
+            (partition, record.offset, (record.value or b"").decode())
+            for partition, (first, stop) in sorted(following.ranges.items())
+            for record in read_records(client, partition, first, stop)
         ]
         values = [value for _, _, value in records]
         if isinstance(version.sink, Table) and version.sink.mode == REPLACE:
@@ -101,22 +110,22 @@ class FakeQueries:
         """Where the version goes on, as the source finds it out."""
         now_ms = time.time_ns() // 1_000_000
         found = {
-            place: Found(offset=one.offset, mark=CommitMetadata.parse(one.metadata))
-            for place, one in client.committed(version.group).items()
+            partition: GroupCommit(offset=one.offset, mark=CommitMetadata.parse(one.metadata))
+            for partition, one in client.committed(version.group).items()
         }
         position = resume_position(version.checkpoint)
         if position is None:
-            places = [TopicPartition(self._numbers.topic, number) for number in (0, 1)]
-            starts = {place: found[place].offset if place in found else 0 for place in places}
+            partitions = [TopicPartition(self._numbers.topic, number) for number in (0, 1)]
+            starts = {partition: found[partition].offset if partition in found else 0 for partition in partitions}
             query = f"{version.group}-{now_ms}-{version.number}"
-            return begin(group=version.group, query=query, now_ms=now_ms, found=found, starts=starts)
+            return start_position(group=version.group, query=query, now_ms=now_ms, found=found, starts=starts)
         if position.group != version.group:
             assert position.group == version.group_before, "a checkpoint of a third group"
-            return position.adopted(version.group, found, now_ms=now_ms)
-        verdict = judge(position, found, held=position.committed_before())
-        if isinstance(verdict, TakenOver):
+            return position.adopt_into(version.group, found, now_ms=now_ms)
+        verdict = compare_with_group(position, found, held=position.possible_commits())
+        if isinstance(verdict, GroupTakenOver):
             raise Superseded(str(verdict.owner))
-        if isinstance(verdict, Moved):
+        if isinstance(verdict, GroupMoved):
             assert not (version.checkpoint / "state").is_dir(), "a query with state was moved"
             return position.seek(verdict.to, now_ms=now_ms)
         return position

@@ -158,9 +158,11 @@ class NumberPipelines(DeclaredPipelines):
     def alerted(self) -> Counter[str | None]:
         """The ids in the topic of alerts."""
         with Client(self.broker.bootstrap_servers) as client:
-            places = [TopicPartition(self.alerts, number) for number in (0, 1)]
-            ends = client.latest(places)
-            return Counter(record_id(record) for one in places for record in read_records(client, one, 0, ends[one]))
+            partitions = [TopicPartition(self.alerts, number) for number in (0, 1)]
+            ends = client.latest(partitions)
+            return Counter(
+                record_id(record) for one in partitions for record in read_records(client, one, 0, ends[one])
+            )
 
     def due(self, *divisors: int) -> Counter[str | None]:
         """The ids of all alerts that these divisors make of what was sent, each once."""

@@ -12,11 +12,11 @@ from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.commit_metadata import CommitMetadata
 from logmark.spark import read_table, write_table
-from logmark.spark.source.options import parse
+from logmark.spark.source.options import parse_source_options
 from logmark.spark.source.position import Position
-from logmark.spark.tables.ledger import Batch, Ledger, entries, handed_over, read_ledger, takes
+from logmark.spark.tables.ledger import Batch, Ledger, entries, read_ledger, takes, transfer_ledger
 from logmark.spark.tables.modes import Rules
-from logmark.spark.tables.versions import swap_in, version_path
+from logmark.spark.tables.versions import swap_in_version, version_path
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
 from tests.spark.source.test_group_follower import EARLY, P0, P1, FakeCluster, follow, step
@@ -36,7 +36,7 @@ def a_group_of_another_query(clock: ManualClock) -> tuple[FakeCluster, Position]
     """The group of a query that runs, and where that one stands."""
     cluster = FakeCluster(p0=(0, 100), p1=(0, 50))
     other = follow(cluster, clock, **EARLY)
-    here = step(other, other.begin(), 30)
+    here = step(other, other.start(), 30)
     step(other, here)
     clock.advance(seconds=1)
     return cluster, here
@@ -50,7 +50,7 @@ def test_the_query_takes_the_group_over_where_its_checkpoint_stands() -> None:
 
     assert ("billing", "built", BUILT.next, {}) == (there.group, there.query, there.next, there.ranges)
     assert there.generation > max(BUILT.generation, here.generation)
-    assert BUILT.next == {place: one.offset for place, one in cluster.offsets.items()}
+    assert BUILT.next == {partition: one.offset for partition, one in cluster.offsets.items()}
     assert there.mark(P0) == CommitMetadata.parse(cluster.offsets[P0].metadata)
 
 
@@ -58,7 +58,7 @@ def test_the_query_that_had_the_group_ends() -> None:
     clock = ManualClock()
     cluster = FakeCluster(p0=(0, 100), p1=(0, 50))
     other = follow(cluster, clock, **EARLY)
-    here = step(other, other.begin(), 30)
+    here = step(other, other.start(), 30)
     clock.advance(seconds=1)
     step(follow(cluster, clock, **ADOPTING), BUILT)
 
@@ -142,7 +142,7 @@ def test_a_checkpoint_of_a_third_group_is_still_a_sentence() -> None:
 
 def test_the_group_before_needs_a_group_after_it() -> None:
     with pytest.raises(UserError, match=r"group\.id\.before needs group\.id"):
-        parse({"bootstrap.servers": "b:1", "subscribe": "clicks", **ADOPTING}, is_stream=True)
+        parse_source_options({"bootstrap.servers": "b:1", "subscribe": "clicks", **ADOPTING}, is_stream=True)
 
 
 def test_a_batch_that_was_planned_before_the_swap_is_taken_after_it_and_leaves_the_table_its_group() -> None:
@@ -153,7 +153,7 @@ def test_a_batch_that_was_planned_before_the_swap_is_taken_after_it_and_leaves_t
         return batch(*ends, rules, number=number, query="built", group=group, is_stateful=True)
 
     nothing = Ledger(group_number=None, generation=None, ends={})
-    numbers = handed_over(entries(counted(0, "billing.v2"), nothing), {}, group="billing")
+    numbers = transfer_ledger(entries(counted(0, "billing.v2"), nothing), {}, group="billing")
 
     for number, group in ((1, "billing.v2"), (2, "billing")):
         one = counted(number, group)
@@ -216,7 +216,7 @@ def test_a_query_with_state_built_beside_goes_on_as_the_group_itself(
     beside = version_path(case.table, 2)
     case.start(f"{case.group}.v2", beside, 2, is_once=True).awaitTermination()
 
-    swap_in(case.table, 2, group=case.group)
+    swap_in_version(case.table, 2, group=case.group)
     new = case.start(case.group, case.table, 2, **{"group.id.before": f"{case.group}.v2"})
     wait_until(lambda: not old.isActive, "the old query has ended", deadline_s=60.0)
     case.send(30)

@@ -161,7 +161,7 @@ def test_after_a_killed_worker_and_a_batch_that_was_not_committed_letters_are_th
             raise RuntimeError("the driver is gone")
         return put(path, batch, schema, stage, rules)
 
-    monkeypatch.setattr(tables, "put", fail_once)
+    monkeypatch.setattr(tables, "write_batch", fail_once)
     pipeline = of(our_broker, topic, Table(tmp_path / "table"), dead_letters=dead, transform=deadly)
 
     with pytest.raises(StreamingQueryException, match="Python worker exited"):

@@ -27,7 +27,9 @@ WHOLE: Ranges = {P0: (100, 164), P1: (0, 1), P2: (7, 1000)}
 
 def on(*bad: tuple[TopicPartition, int]) -> Callable[[Ranges], bool]:
     """Fails on a part that holds one of these records."""
-    return lambda part: any(place in part and part[place][0] <= offset < part[place][1] for place, offset in bad)
+    return lambda part: any(
+        partition in part and part[partition][0] <= offset < part[partition][1] for partition, offset in bad
+    )
 
 
 def never() -> bool:
@@ -106,7 +108,7 @@ def test_halves_are_disjoint_and_whole() -> None:
         left, right = split_in_half(ranges)
 
         def records(part: Ranges) -> list[tuple[TopicPartition, int]]:
-            return [(place, offset) for place, (first, stop) in part.items() for offset in range(first, stop)]
+            return [(partition, offset) for partition, (first, stop) in part.items() for offset in range(first, stop)]
 
         assert sorted(records(ranges)) == sorted(records(left) + records(right))
         assert abs(count_offsets(left) - count_offsets(right)) <= 1

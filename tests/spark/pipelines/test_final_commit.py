@@ -14,8 +14,8 @@ from logmark.spark.checkpoint import finished_position
 from logmark.spark.pipelines.final_commit import commit_position
 from logmark.spark.source.position import Position
 
-PLACE = TopicPartition("clicks", 0)
-POSITION = Position(group="billing", query="q", generation=7, first={PLACE: 10}, next={PLACE: 20})
+PARTITION = TopicPartition("clicks", 0)
+POSITION = Position(group="billing", query="q", generation=7, first={PARTITION: 10}, next={PARTITION: 20})
 
 
 class Group:
@@ -28,11 +28,11 @@ class Group:
     def committed(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> dict[Any, Committed]:
         if self.offset is None:
             return {}
-        return {PLACE: Committed(offset=self.offset, metadata=self.mark.to_text() if self.mark else "")}
+        return {PARTITION: Committed(offset=self.offset, metadata=self.mark.to_text() if self.mark else "")}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, Any]) -> None:
         assert "billing" == group
-        one = offsets[PLACE]
+        one = offsets[PARTITION]
         self.offset, self.mark = one.offset, CommitMetadata.parse(one.metadata)
 
 
@@ -58,7 +58,7 @@ def test_a_finished_batch_is_committed_unless_somebody_else_has_moved_the_group(
 
     assert is_committed == commit_position(group, POSITION)  # type: ignore[arg-type]
 
-    expected = (20, POSITION.mark(PLACE)) if is_committed else before
+    expected = (20, POSITION.mark(PARTITION)) if is_committed else before
     assert expected == (group.offset, group.mark)
 
 

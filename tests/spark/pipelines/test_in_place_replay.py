@@ -158,7 +158,7 @@ def test_what_was_not_sent_before_is_released_beside_a_pipeline_that_runs_on(
     )
     kind = choose_kind(job, is_stateful=False, rebuild=False, has_stop=True)
     plan = plan_version(job, client, start, stop, kind=kind, is_stateful=False)
-    assert {0: 20, 1: 10} == {place.partition: offset for place, offset in plan.stops.items()}
+    assert {0: 20, 1: 10} == {partition.partition: offset for partition, offset in plan.stops.items()}
     with job.home.replaying():
         state = start_replay(job, client, plan, ReplayOptions())
         queries.run_live(job, client)

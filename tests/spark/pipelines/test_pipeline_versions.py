@@ -10,7 +10,7 @@ from logmark.spark.pipelines.pipeline import Pipeline
 from logmark.spark.pipelines.query import Brokers
 from logmark.spark.pipelines.versions import is_complete, list_versions
 from logmark.spark.tables.modes import Rules
-from logmark.spark.tables.versions import swap_in, version_path
+from logmark.spark.tables.versions import swap_in_version, version_path
 from tests.spark.table_batches import P0, batch, write
 
 TOTALS = {"campaign": "string", "total": "long"}
@@ -36,8 +36,8 @@ def test_a_version_whose_rows_were_not_kept_cannot_be_taken_back_though_its_chec
         (offsets / "0").write_text(f"v1\n{{}}\n{json.dumps(position.to_json())}")
         count(table if number == 1 else version_path(table, number), query=f"q{number}")
 
-    swap_in(table, 2)
-    swap_in(table, 3, keep=False)
+    swap_in_version(table, 2)
+    swap_in_version(table, 3, keep=False)
 
     assert [True, False] == [is_complete(job, number) for number in (1, 2)]
     assert {1: 1, 2: None, 3: 1} == {one.number: one.rows for one in list_versions(job)}

@@ -48,9 +48,11 @@ class Alerts:
 
     def records(self, topic: str | None = None) -> list[tuple[int, batches.Record]]:
         """What the topic has, with the partitions."""
-        places = [TopicPartition(topic or self.topic, number) for number in (0, 1)]
-        ends = self._client.latest(places)
-        return [(one.partition, record) for one in places for record in read_records(self._client, one, 0, ends[one])]
+        partitions = [TopicPartition(topic or self.topic, number) for number in (0, 1)]
+        ends = self._client.latest(partitions)
+        return [
+            (one.partition, record) for one in partitions for record in read_records(self._client, one, 0, ends[one])
+        ]
 
     def ids(self) -> Counter[str | None]:
         return Counter(record_id(record) for _, record in self.records())
@@ -94,13 +96,13 @@ def test_a_release_that_was_stopped_is_made_again(
     monkeypatch.setattr(publication, "_BATCH_BYTES_MAX", 200)
     produce, calls = client.produce, []
 
-    def failing(place: TopicPartition, batch: bytearray) -> int:
-        calls.append(place)
+    def failing(partition: TopicPartition, batch: bytearray) -> int:
+        calls.append(partition)
         if len(calls) > written:
             if arrives:
-                produce(place, batch)
+                produce(partition, batch)
             raise BrokerUnreachable("The broker went away.")
-        return produce(place, batch)
+        return produce(partition, batch)
 
     monkeypatch.setattr(client, "produce", failing)
     with pytest.raises(BrokerUnreachable):

@@ -13,9 +13,9 @@ from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.dead_letters.dead_letter import origin_key, parse_origin_key
 from logmark.spark.sink import outbox as outbox_module
-from logmark.spark.sink.delivery import EPOCHS, FIRST_ID, Plan, sender_of
+from logmark.spark.sink.delivery import EPOCHS, FIRST_ID, DeliveryPlan, make_sender
 from logmark.spark.sink.options import CODECS
-from logmark.spark.sink.outbox import Outbox, connect
+from logmark.spark.sink.outbox import Outbox, connect_sink
 from logmark.spark.sink.topics import ids_in_topic
 from logmark.testing import Broker
 from tests.harness.brokers import BrokerUnderTest
@@ -235,7 +235,7 @@ def test_two_attempts_of_a_task_at_the_same_time_write_each_row_once(broker: Bro
 
     now_ms = time.time_ns() // 1_000_000
 
-    with connect(slow.options) as client:
+    with connect_sink(slow.options) as client:
         outbox = Outbox(client, slow.options, planned, slow.attempt(0))
         for number, row in enumerate(given):
             if number == 20:
@@ -344,7 +344,7 @@ def test_at_least_once_repeats_what_was_written_and_keeps_no_group(broker: Broke
     topic = broker.create_topic("often")
     query = small(broker, topic, delivery="at-least-once")
     for _ in range(2):
-        query.task(Plan(), 0, numbered(5))
+        query.task(DeliveryPlan(), 0, numbered(5))
 
     assert [[row["value"] for row in numbered(5)] * 2] == values(broker, topic)
     assert {} == broker.committed(query.group)
@@ -352,15 +352,15 @@ def test_at_least_once_repeats_what_was_written_and_keeps_no_group(broker: Broke
 
 def test_the_ids_that_a_topic_holds_are_found_in_a_bounded_range(broker: BrokerUnderTest) -> None:
     topic = broker.create_topic("alerts")
-    place = TopicPartition(topic, 0)
+    partition = TopicPartition(topic, 0)
     query = small(broker, topic, **{"compression.type": "zstd"})
     query.run(0, [{"value": "v", "id": f"id-{number}"} for number in range(30)])
 
     with Client(broker.bootstrap_servers) as client:
         wanted = ["id-3", "id-12", "id-29", "id-77"]
-        assert {"id-3", "id-12", "id-29"} == ids_in_topic(client, wanted, starts={place: 0})
-        assert {"id-12"} == ids_in_topic(client, wanted, starts={place: 4}, ends={place: 29})
-        assert set() == ids_in_topic(client, wanted, starts={place: 30})
+        assert {"id-3", "id-12", "id-29"} == ids_in_topic(client, wanted, starts={partition: 0})
+        assert {"id-12"} == ids_in_topic(client, wanted, starts={partition: 4}, ends={partition: 29})
+        assert set() == ids_in_topic(client, wanted, starts={partition: 30})
 
 
 def test_a_dead_letters_key_names_the_record_that_it_came_from() -> None:
@@ -430,11 +430,11 @@ def test_a_broker_that_stays_away_is_a_sentence(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_every_batch_has_a_sender_of_its_own_and_a_later_one_outranks_it() -> None:
-    first, second = sender_of("q", 0, 3), sender_of("q", 1, 3)
+    first, second = make_sender("q", 0, 3), make_sender("q", 1, 3)
 
     assert first.producer_id == second.producer_id
     assert first.producer_epoch < second.producer_epoch
     assert FIRST_ID <= first.producer_id < 2**63
-    assert 32_767 == sender_of("q", EPOCHS - 1, 3).producer_epoch
-    assert sender_of("q", EPOCHS, 3).producer_id != first.producer_id
-    assert 4 == len({sender_of(query, 0, task).producer_id for query in "qr" for task in (0, 1)})
+    assert 32_767 == make_sender("q", EPOCHS - 1, 3).producer_epoch
+    assert make_sender("q", EPOCHS, 3).producer_id != first.producer_id
+    assert 4 == len({make_sender(query, 0, task).producer_id for query in "qr" for task in (0, 1)})

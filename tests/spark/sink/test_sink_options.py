@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 from logmark.client.client import Client
 from logmark.errors import UserError
 from logmark.spark.sink import writer as sink
-from logmark.spark.sink.options import parse
+from logmark.spark.sink.options import parse_sink_options
 from logmark.spark.sink.outbox import Attempt
 from logmark.spark.sink.writer import BatchWriter, StreamWriter, check_columns
 from logmark.spark.source.data_source import DefaultSource
@@ -47,7 +47,7 @@ def test_code_for_sparks_connector_moves_by_one_word() -> None:
         "kafka.compression.type": "zstd", "kafka.linger.ms": "5", "kafka.security.protocol": "SSL",
     }  # fmt: skip
 
-    options = parse({name.lower(): value for name, value in given.items()}, is_stream=True)
+    options = parse_sink_options({name.lower(): value for name, value in given.items()}, is_stream=True)
 
     assert ("b:1", "alerts", codecs.ZSTD) == (options.bootstrap_servers, options.topic, options.codec)
     assert {"security.protocol": "SSL"} == options.client
@@ -73,16 +73,16 @@ def test_code_for_sparks_connector_moves_by_one_word() -> None:
 )
 def test_a_mistaken_option_is_a_sentence(more: dict[str, str], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        parse(GIVEN | more, is_stream=True)
+        parse_sink_options(GIVEN | more, is_stream=True)
 
 
 def test_a_checkpoint_names_its_query_however_it_is_spelt() -> None:
-    def id_of(place: str) -> str | None:
-        return parse(GIVEN | {"checkpointLocation": place}, is_stream=True).id
+    def id_of(partition: str) -> str | None:
+        return parse_sink_options(GIVEN | {"checkpointLocation": partition}, is_stream=True).id
 
     assert id_of("/c/alerts") == id_of("file:///c/alerts/") == id_of("file:/c/alerts") == id_of("/c/../c/alerts")
-    assert 4 == len({id_of(place) for place in ("/c/alerts", "/d/alerts", "s3a://c/alerts", "s3a://d/alerts")})
-    assert "mine" == parse(GIVEN | {"id": "mine"}, is_stream=True).id
+    assert 4 == len({id_of(partition) for partition in ("/c/alerts", "/d/alerts", "s3a://c/alerts", "s3a://d/alerts")})
+    assert "mine" == parse_sink_options(GIVEN | {"id": "mine"}, is_stream=True).id
 
 
 @pytest.mark.parametrize(

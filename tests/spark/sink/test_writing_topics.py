@@ -73,9 +73,9 @@ def test_a_dataframe_and_a_stream_become_records(
 
 def ends(broker: BrokerUnderTest, topic: str) -> int:
     """How many records the topic has."""
-    place = TopicPartition(topic, 0)
+    partition = TopicPartition(topic, 0)
     with Client(broker.bootstrap_servers) as client:
-        return client.latest([place])[place]
+        return client.latest([partition])[partition]
 
 
 def expected(count: int) -> Counter[str]:

@@ -7,11 +7,11 @@ import pytest
 
 from logmark.names import TopicPartition
 from logmark.spark.source import arrow
-from logmark.spark.source.arrow import Times, pieces, to_arrow
+from logmark.spark.source.arrow import Times, split_batch, to_arrow
 from logmark.wire import columns
 from logmark.wire.batches import build
 
-PLACE = TopicPartition("clicks", 3)
+PARTITION = TopicPartition("clicks", 3)
 FIRST = 259_000_000_000
 
 
@@ -19,7 +19,7 @@ def decoded(records: list[tuple[bytes | None, bytes | None]], *, with_headers: b
     headers = [[("a", b"1"), ("b", None)] if number % 2 else [] for number in range(len(records))]
     data = build(records, timestamp_ms=1_700_000_000_123, base_offset=FIRST, headers=headers)
     part = columns.decode(data, start=0, stop=2**62, with_headers=with_headers, decompressed_bytes_max=1 << 20)
-    return to_arrow(part, PLACE)
+    return to_arrow(part, PARTITION)
 
 
 def test_the_types_are_those_of_sparks_kafka_source() -> None:
@@ -61,7 +61,7 @@ def test_a_time_that_spark_cannot_hold_becomes_the_nearest_that_it_can_and_is_to
     part.timestamps_ms[:] = array("q", given)
     times = Times()
 
-    found = [to_arrow(part, PLACE, times).column("timestamp").cast(pa.int64()).to_pylist() for _ in range(2)]
+    found = [to_arrow(part, PARTITION, times).column("timestamp").cast(pa.int64()).to_pylist() for _ in range(2)]
 
     assert [[time * 1000 for time in (5, last_ms, last_ms, last_ms, -last_ms, -last_ms, -last_ms)]] * 2 == found
     (said,) = caplog.messages
@@ -71,9 +71,9 @@ def test_a_time_that_spark_cannot_hold_becomes_the_nearest_that_it_can_and_is_to
 def test_a_large_batch_goes_to_the_jvm_in_slices() -> None:
     batch = decoded([(None, b"x" * 1000)] * 100)
 
-    parts = list(pieces(batch, bytes_max=20_000))
+    parts = list(split_batch(batch, bytes_max=20_000))
 
     assert len(parts) > 4
     assert batch.to_pydict() == pa.Table.from_batches(parts).to_pydict()
     assert all(part.num_rows <= 20 for part in parts)
-    assert [batch] == list(pieces(batch, bytes_max=arrow.BYTES_PER_BATCH))
+    assert [batch] == list(split_batch(batch, bytes_max=arrow.BYTES_PER_BATCH))

@@ -7,8 +7,8 @@ import pytest
 
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.spark.source.batch_ranges import ranges_of
-from logmark.spark.source.options import parse
+from logmark.spark.source.batch_ranges import plan_batch_ranges
+from logmark.spark.source.options import parse_source_options
 from tests.spark.source.test_group_follower import FakeCluster
 
 P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
@@ -19,7 +19,7 @@ def ranges(cluster: FakeCluster, **given: str) -> Ranges:
     named = {"bootstrap.servers": "b:1", "subscribe": "clicks"} | given
     if "subscribePattern" in given:
         del named["subscribe"]
-    return ranges_of(cluster, parse(named, is_stream=False), now_ms=200_000)
+    return plan_batch_ranges(cluster, parse_source_options(named, is_stream=False), now_ms=200_000)
 
 
 def logs() -> FakeCluster:

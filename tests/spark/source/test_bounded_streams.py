@@ -10,7 +10,7 @@ from logmark.clock import ManualClock
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.spark.source.group_follower import GroupFollower
-from logmark.spark.source.options import parse
+from logmark.spark.source.options import parse_source_options
 from logmark.spark.source.position import Position
 from tests.spark.source.test_group_follower import EARLY, FakeCluster, follow, step
 
@@ -43,7 +43,7 @@ def test_a_group_without_commits_starts_where_it_is_told(
 ) -> None:
     cluster = FakeCluster(p0=(10, 100), p1=(0, 50))
 
-    assert starts == follow(cluster, at_second(200), **given).begin().next
+    assert starts == follow(cluster, at_second(200), **given).start().next
     assert [starts] == cluster.commits
 
 
@@ -65,7 +65,7 @@ def test_a_start_that_cannot_be_is_a_sentence_and_nothing_is_committed(given: di
     cluster = FakeCluster(p0=(10, 100), p1=(0, 50))
 
     with pytest.raises(UserError, match=sentence):
-        follow(cluster, **given).begin()
+        follow(cluster, **given).start()
     assert [] == cluster.commits
 
 
@@ -74,7 +74,7 @@ def test_the_group_wins_over_a_start_and_that_is_said(caplog: pytest.LogCaptureF
     cluster.reset(p0=42)
 
     with caplog.at_level(logging.WARNING):
-        position = follow(cluster, startingOffsets="earliest").begin()
+        position = follow(cluster, startingOffsets="earliest").start()
 
     assert {P0: 42, P1: 0} == position.next
     assert "group billing has committed offsets and goes on there; startingOffsets counts only for" in caplog.text
@@ -85,14 +85,16 @@ def test_a_partition_that_is_younger_than_its_group_loses_nothing_where_no_start
         cluster = FakeCluster(p0=(0, 100), p1=(5, 50))
         cluster.reset(p0=42)
 
-        assert {P0: 42, P1: start} == follow(cluster, **given).begin().next
+        assert {P0: 42, P1: start} == follow(cluster, **given).start().next
 
 
 def test_without_a_name_a_group_is_made_whose_name_the_checkpoint_keeps() -> None:
     cluster = FakeCluster(p0=(0, 100))
-    options = parse({"bootstrap.servers": "b:1", "subscribe": "clicks", "groupIdPrefix": "etl"}, is_stream=True)
+    options = parse_source_options(
+        {"bootstrap.servers": "b:1", "subscribe": "clicks", "groupIdPrefix": "etl"}, is_stream=True
+    )
 
-    begun = GroupFollower(options, cluster, ManualClock()).begin()
+    begun = GroupFollower(options, cluster, ManualClock()).start()
     cluster.logs[P0] = (0, 130)
     after_restart = step(GroupFollower(options, cluster, ManualClock()), begun)
 
@@ -126,19 +128,19 @@ def test_a_bounded_stream_reads_to_its_end_and_idles_there(
 ) -> None:
     cluster, clock = FakeCluster(p0=(10, 100), p1=(0, 50)), at_second(200)
     follower = follow(cluster, clock, startingOffsets="earliest", **given)
-    end = step(follower, follower.begin())
+    end = step(follower, follower.start())
     assert ranges == end.ranges
     cluster.logs |= {P0: (10, 1000), P1: (0, 1000)}
 
     assert end is step(follower, end)
-    stops = {place: stop for place, (_, stop) in ranges.items()}
-    assert {P0: 10, P1: 0} | stops == {place: one.offset for place, one in cluster.offsets.items()}
+    stops = {partition: stop for partition, (_, stop) in ranges.items()}
+    assert {P0: 10, P1: 0} | stops == {partition: one.offset for partition, one in cluster.offsets.items()}
 
 
 def test_an_end_in_the_future_is_reached_when_it_comes() -> None:
     cluster = FakeCluster(p0=(0, 10))
     follower = follow(cluster, startingOffsets="earliest", endingTimestamp="25000")
-    first = step(follower, follower.begin())
+    first = step(follower, follower.start())
     cluster.logs[P0] = (0, 20)
     second = step(follower, first)
     cluster.logs[P0] = (0, 40)
@@ -152,7 +154,7 @@ def test_a_bounded_replay_ends_with_available_now_and_again_after_a_restart() ->
     given = {"startingTimestamp": "20000", "endingTimestamp": "60000"}
     follower = follow(cluster, **given)
     follower.fix_end()
-    half = step(follower, follower.begin(), 25)
+    half = step(follower, follower.start(), 25)
     again = follow(cluster, **given)
     again.fix_end()
 
@@ -164,7 +166,7 @@ def test_a_bounded_replay_ends_with_available_now_and_again_after_a_restart() ->
 def test_a_partition_that_the_end_does_not_name_is_not_read() -> None:
     cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
     follower = follow(cluster, clock, startingOffsets="earliest", endingOffsets='{"clicks": {"0": 30}}')
-    end = step(follower, follower.begin())
+    end = step(follower, follower.start())
     cluster.logs[P1] = (0, 9)
     clock.advance(seconds=60)
 
@@ -175,8 +177,8 @@ def test_topics_that_a_pattern_fits_are_followed_as_they_come() -> None:
     cluster, clock = FakeCluster(), ManualClock()
     cluster.logs[TopicPartition("__clicks", 0)] = (0, 9)
     given = {"bootstrap.servers": "b:1", "group.id": "billing", "subscribePattern": ".*clicks.*"}
-    follower = GroupFollower(parse(given, is_stream=True), cluster, clock)
-    begun = follower.begin()
+    follower = GroupFollower(parse_source_options(given, is_stream=True), cluster, clock)
+    begun = follower.start()
     assert ({}, begun) == (begun.next, step(follower, begun))
     cluster.logs[P0] = (5, 20)
     clock.advance(seconds=10)
@@ -188,13 +190,13 @@ def test_topics_that_a_pattern_fits_are_followed_as_they_come() -> None:
 
     assert [{P0: (5, 20)}, {Q0: (0, 7)}] == [first.ranges, second.ranges]
     assert second is step(follower, second)
-    assert {P0: 20, Q0: 7} == {place: one.offset for place, one in cluster.offsets.items()}
+    assert {P0: 20, Q0: 7} == {partition: one.offset for partition, one in cluster.offsets.items()}
 
 
 def test_a_new_partition_is_not_read_before_it_is_known_where_the_group_stands_in_it() -> None:
     cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
     follower = follow(cluster, clock)
-    end = step(follower, follower.begin())
+    end = step(follower, follower.start())
     cluster.logs[P1] = (0, 9)
     cluster.reset(p1=6)
     clock.advance(seconds=60)
@@ -208,7 +210,7 @@ def test_a_new_partition_is_not_read_before_it_is_known_where_the_group_stands_i
 def test_how_soon_a_new_partition_is_seen_can_be_set() -> None:
     cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
     follower = follow(cluster, clock, **{"partition.metadata.cache.ttl.ms": "60000"})
-    end = step(follower, follower.begin())
+    end = step(follower, follower.start())
     cluster.logs[P1] = (0, 9)
     clock.advance(seconds=59)
     assert end is step(follower, end)
@@ -220,7 +222,7 @@ def test_how_soon_a_new_partition_is_seen_can_be_set() -> None:
 def test_a_small_backlog_waits_for_more_or_for_long_enough() -> None:
     cluster, clock = FakeCluster(p0=(0, 10)), ManualClock()
     follower = follow(cluster, clock, **EARLY, minOffsetsPerTrigger="50", maxTriggerDelay="5m")
-    first = step(follower, follower.begin())
+    first = step(follower, follower.start())
     assert {P0: (0, 10)} == first.ranges, "the first batch of a run does not wait"
     cluster.logs[P0] = (0, 40)
     assert first is step(follower, first)
@@ -240,13 +242,13 @@ def test_available_now_reads_a_small_backlog_too() -> None:
     follower = follow(cluster, **EARLY, minOffsetsPerTrigger="50")
     follower.fix_end()
 
-    assert [{P0: (0, 90)}, {P0: (90, 100)}] == read_out(follower, follower.begin(), 90)
+    assert [{P0: (0, 90)}, {P0: (90, 100)}] == read_out(follower, follower.start(), 90)
 
 
 def test_a_batch_is_limited_in_bytes_by_the_size_of_the_records_where_it_begins() -> None:
     cluster = FakeCluster(p0=(0, 1000))
     follower = follow(cluster, **EARLY, maxBytesPerTrigger="20000")
-    first = step(follower, follower.begin())
+    first = step(follower, follower.start())
     cluster.value_bytes = 1000
     second = step(follower, first)
 
@@ -260,7 +262,7 @@ def test_open_transactions_are_not_read_and_a_commit_behind_them_is_no_loss() ->
     cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
     cluster.stable[P0] = 60
     read = {"isolation.level": "read_committed"}
-    end = step(follower := follow(cluster, clock, **EARLY, **read), follower.begin())
+    end = step(follower := follow(cluster, clock, **EARLY, **read), follower.start())
     assert {P0: (0, 60)} == end.ranges
     step(follower, end)
     cluster.reset(p0=80)
@@ -288,7 +290,7 @@ def test_what_was_deleted_unread_is_counted_and_never_skipped_in_silence(
     cluster, clock = FakeCluster(p0=(0, 100)), at_second(200)
     cluster.reset(p0=0)
     follower = follow(cluster, clock, **given)
-    end = step(follower, follower.begin(), 10)
+    end = step(follower, follower.start(), 10)
     cluster.logs[P0] = (40, 100)
 
     with caplog.at_level(logging.WARNING):
@@ -309,7 +311,7 @@ def test_available_now_waits_for_the_coordinator_and_does_not_end_without_it() -
     cluster = FakeCluster(p0=(0, 100))
     follower = follow(cluster, **EARLY)
     follower.fix_end()
-    begun = follower.begin()
+    begun = follower.start()
     cluster.failure = BrokerUnreachable("The coordinator is away.")
 
     with pytest.raises(BrokerUnreachable):
@@ -320,7 +322,7 @@ def test_available_now_waits_for_the_coordinator_and_does_not_end_without_it() -
 
 def test_a_loss_is_judged_only_when_it_is_known_where_the_group_stands() -> None:
     cluster = FakeCluster(p0=(0, 100))
-    end = step(follower := follow(cluster, **EARLY), follower.begin(), 10)
+    end = step(follower := follow(cluster, **EARLY), follower.start(), 10)
     cluster.logs[P0] = (40, 100)
     again = follow(cluster)
     cluster.failure = BrokerUnreachable("The coordinator is away.")
@@ -338,14 +340,14 @@ def test_a_commit_below_the_log_start_ends_a_query_that_was_not_told_to_go_on(gi
     cluster.reset(p0=15)
 
     with pytest.raises(UserError, match=r"At most 25 records were deleted .* group billing stays where it is"):
-        follow(cluster, **given).begin()
+        follow(cluster, **given).start()
     assert {P0: Committed(offset=15)} == cluster.offsets
 
 
 def test_a_new_partition_whose_commit_lies_below_the_log_start_is_not_skipped_in_silence() -> None:
     cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
     follower = follow(cluster, clock)
-    end = step(follower, follower.begin())
+    end = step(follower, follower.start())
     cluster.logs[P1] = (40, 50)
     cluster.reset(p1=3)
     clock.advance(seconds=60)
@@ -358,7 +360,7 @@ def test_a_new_partition_whose_commit_lies_below_the_log_start_is_not_skipped_in
 def test_a_topic_that_was_deleted_and_made_again_is_not_taken_for_the_old_one(restarted: bool) -> None:
     cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
     follower = follow(cluster, clock, startingOffsets="earliest")
-    end = step(follower, follower.begin(), 60)
+    end = step(follower, follower.start(), 60)
     cluster.logs[P0], cluster.topic_id = (0, 500), b"\2" * 16
     cluster.offsets.clear()
     clock.advance(seconds=10)
@@ -380,7 +382,7 @@ def test_brokers_that_give_no_ids_are_believed() -> None:
     cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
     cluster.topic_id = bytes(16)
     follower = follow(cluster, clock, **EARLY)
-    end = step(follower, follower.begin(), 60)
+    end = step(follower, follower.start(), 60)
 
     assert "i" not in end.to_json()
     assert {P0: (60, 100)} == step(follower, end).ranges
@@ -390,9 +392,9 @@ def test_a_deleted_topic_is_left_out_where_losses_are_allowed(caplog: pytest.Log
     cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
     cluster.logs[Q0] = (0, 5)
     given = {"bootstrap.servers": "b:1", "group.id": "billing", "subscribe": "clicks,clicks-eu"}
-    options = parse(given | {"failOnDataLoss": "false", **EARLY}, is_stream=True)
+    options = parse_source_options(given | {"failOnDataLoss": "false", **EARLY}, is_stream=True)
     follower = GroupFollower(options, cluster, clock)
-    end = step(follower, follower.begin())
+    end = step(follower, follower.start())
     del cluster.logs[Q0]
     for _ in range(2):
         clock.advance(seconds=30)
@@ -407,7 +409,7 @@ def test_a_weekly_run_whose_commits_expired_goes_on_from_its_checkpoint_and_comm
     cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
     first = follow(cluster, clock, **EARLY)
     first.fix_end()
-    end = step(first, first.begin())
+    end = step(first, first.start())
     step(first, end)
     cluster.offsets.clear()
     cluster.logs[P0] = (0, 150)

@@ -3,7 +3,7 @@
 from logmark.clock import ManualClock
 from logmark.spark.source.data_source import StreamReader
 from logmark.spark.source.group_follower import GroupFollower
-from logmark.spark.source.options import parse
+from logmark.spark.source.options import parse_source_options
 from logmark.spark.source.position import Position
 from tests.spark.source.test_group_follower import P0, FakeCluster
 
@@ -12,8 +12,8 @@ OPTIONS = {"bootstrap.servers": "h:1", "subscribe": "clicks", "group.id": "billi
 
 def planned_first_batch(cluster: FakeCluster, clock: ManualClock) -> Position:
     """The first batch, as the driver has planned it that dies now."""
-    follower = GroupFollower(parse(OPTIONS, is_stream=True), cluster, clock)
-    planned = follower.advance(follower.begin(), records_max=100)
+    follower = GroupFollower(parse_source_options(OPTIONS, is_stream=True), cluster, clock)
+    planned = follower.advance(follower.start(), records_max=100)
     clock.advance(seconds=5)
     return planned
 
@@ -21,8 +21,8 @@ def planned_first_batch(cluster: FakeCluster, clock: ManualClock) -> Position:
 def test_the_query_goes_on_under_its_first_token() -> None:
     cluster, clock = FakeCluster(p0=(0, 150)), ManualClock()
     planned = planned_first_batch(cluster, clock)
-    follower = GroupFollower(parse(OPTIONS, is_stream=True), cluster, clock)
-    follower.begin()
+    follower = GroupFollower(parse_source_options(OPTIONS, is_stream=True), cluster, clock)
+    follower.start()
 
     following = follower.advance(planned, records_max=100)
 
@@ -35,9 +35,11 @@ def test_the_query_goes_on_under_its_first_token() -> None:
 def test_a_query_that_died_twice_in_its_first_batch_is_not_taken_for_another() -> None:
     cluster, clock = FakeCluster(p0=(0, 150)), ManualClock()
     planned = planned_first_batch(cluster, clock)
-    GroupFollower(parse(OPTIONS, is_stream=True), cluster, clock).begin()  # repeats the batch, and dies at its end
+    GroupFollower(
+        parse_source_options(OPTIONS, is_stream=True), cluster, clock
+    ).start()  # repeats the batch, and dies at its end
     clock.advance(seconds=5)
-    third = GroupFollower(parse(OPTIONS, is_stream=True), cluster, clock)
+    third = GroupFollower(parse_source_options(OPTIONS, is_stream=True), cluster, clock)
 
     following = third.advance(planned, records_max=100)
 
@@ -48,8 +50,8 @@ def test_a_reset_before_the_second_beginning_is_honoured() -> None:
     cluster, clock = FakeCluster(p0=(0, 150)), ManualClock()
     planned = planned_first_batch(cluster, clock)
     cluster.reset(p0=40)
-    follower = GroupFollower(parse(OPTIONS, is_stream=True), cluster, clock)
-    follower.begin()
+    follower = GroupFollower(parse_source_options(OPTIONS, is_stream=True), cluster, clock)
+    follower.start()
 
     moved = follower.advance(planned, records_max=100)
 
@@ -60,10 +62,10 @@ def test_a_reset_before_the_second_beginning_is_honoured() -> None:
 def test_the_repeated_batch_reads_what_was_planned() -> None:
     cluster, clock = FakeCluster(p0=(0, 150)), ManualClock()
     planned = planned_first_batch(cluster, clock)
-    options = parse(OPTIONS, is_stream=True)
-    anew = GroupFollower(options, cluster, clock).begin()
+    options = parse_source_options(OPTIONS, is_stream=True)
+    recreated = GroupFollower(options, cluster, clock).start()
 
-    tasks = StreamReader(options).partitions(anew.to_json(), planned.to_json())
+    tasks = StreamReader(options).partitions(recreated.to_json(), planned.to_json())
 
     assert [(0, 100)] == [(task.value.first, task.value.stop) for task in tasks]
     assert [] == StreamReader(options).partitions(planned.to_json(), planned.seek({P0: 3}, now_ms=9).to_json())

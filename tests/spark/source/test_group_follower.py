@@ -13,9 +13,9 @@ from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.offsets.commit_metadata import CommitMetadata
 from logmark.spark.source.group_follower import GroupFollower
-from logmark.spark.source.options import parse
+from logmark.spark.source.options import parse_source_options
 from logmark.spark.source.position import Position
-from logmark.spark.source.range_reader import is_passing
+from logmark.spark.source.range_reader import is_transient
 from logmark.wire.batches import build
 
 RECORD_EVERY_MS = 1000  # the record of offset 7 was written in second 7
@@ -40,9 +40,9 @@ class FakeCluster:
     def metadata(self, topics: list[str] | None = None) -> ClusterMetadata:
         one = PartitionMetadata(leader=1, leader_epoch=0, replicas=(1,), in_sync=(1,), error=ErrorCode.NONE)
         numbers: dict[str, dict[int, PartitionMetadata]] = {}
-        for place in self.logs:
-            if topics is None or place.topic in topics:
-                numbers.setdefault(place.topic, {})[place.partition] = one
+        for partition in self.logs:
+            if topics is None or partition.topic in topics:
+                numbers.setdefault(partition.topic, {})[partition.partition] = one
         return ClusterMetadata(
             cluster_id="",
             controller=1,
@@ -62,16 +62,16 @@ class FakeCluster:
         if self.failure is not None and self.is_away:
             raise self.failure
         return {
-            place: OffsetAndTimestamp(offset=self._offset(place, at, read_committed=read_committed))
-            for place, at in wanted.items()
+            partition: OffsetAndTimestamp(offset=self._offset(partition, at, read_committed=read_committed))
+            for partition, at in wanted.items()
         }
 
-    def _offset(self, place: TopicPartition, at: int, *, read_committed: bool) -> int:
-        start, end = self.logs[place]
+    def _offset(self, partition: TopicPartition, at: int, *, read_committed: bool) -> int:
+        start, end = self.logs[partition]
         if at == EARLIEST:
             return start
         if at == LATEST:
-            return min(end, self.stable.get(place, end)) if read_committed else end
+            return min(end, self.stable.get(partition, end)) if read_committed else end
         return next((offset for offset in range(start, end) if offset * RECORD_EVERY_MS >= at), -1)
 
     def fetch(
@@ -95,12 +95,15 @@ class FakeCluster:
         return dict(self.offsets)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, Committed | int]) -> None:
-        marked = {place: one if isinstance(one, Committed) else Committed(offset=one) for place, one in offsets.items()}
+        marked = {
+            partition: one if isinstance(one, Committed) else Committed(offset=one)
+            for partition, one in offsets.items()
+        }
         if self.failure is None or self.arrives_all_the_same:
             self.offsets |= marked
         if self.failure is not None:
             raise self.failure
-        self.commits.append({place: one.offset for place, one in marked.items()})
+        self.commits.append({partition: one.offset for partition, one in marked.items()})
 
     def reset(self, **offsets: int) -> None:
         """What Apache's tool does: another offset, no metadata."""
@@ -109,7 +112,7 @@ class FakeCluster:
 
 def follow(cluster: FakeCluster, clock: ManualClock | None = None, **given: str) -> GroupFollower:
     options = {"bootstrap.servers": "b:1", "subscribe": "clicks", "group.id": "billing", **given}
-    return GroupFollower(parse(options, is_stream=True), cluster, clock or ManualClock())
+    return GroupFollower(parse_source_options(options, is_stream=True), cluster, clock or ManualClock())
 
 
 EARLY = {"auto.offset.reset": "earliest"}
@@ -124,13 +127,13 @@ def test_a_new_query_starts_at_the_committed_offsets_and_owns_them_when_it_plans
     cluster.reset(p0=42)
     follower = follow(cluster, **EARLY)
 
-    position = follower.begin()
+    position = follower.start()
     anchored = list(cluster.commits)
     step(follower, position)
 
     assert {P0: 42, P1: 0} == position.next
     assert [{P1: 0}] == anchored, "where the group had none, the start is its own at once"
-    assert {P0: 42, P1: 0} == {place: one.offset for place, one in cluster.offsets.items()}
+    assert {P0: 42, P1: 0} == {partition: one.offset for partition, one in cluster.offsets.items()}
     assert position.mark(P0) == CommitMetadata.parse(cluster.offsets[P0].metadata)
 
 
@@ -138,21 +141,21 @@ def test_a_new_query_starts_at_the_committed_offsets_and_owns_them_when_it_plans
 def test_a_group_without_commits_starts_where_the_reset_rule_says(reset: str | None, offset: int) -> None:
     cluster = FakeCluster(p0=(10, 100))
 
-    position = follow(cluster, **({"auto.offset.reset": reset} if reset else {})).begin()
+    position = follow(cluster, **({"auto.offset.reset": reset} if reset else {})).start()
 
     assert {P0: offset} == position.next
 
 
 def test_a_group_without_commits_and_without_a_rule_is_a_sentence() -> None:
     with pytest.raises(UserError, match=r"has no committed offset for clicks-0, and auto\.offset\.reset is none"):
-        follow(FakeCluster(p0=(0, 9)), **{"auto.offset.reset": "none"}).begin()
+        follow(FakeCluster(p0=(0, 9)), **{"auto.offset.reset": "none"}).start()
 
 
 def test_each_trigger_commits_where_the_last_finished_batch_ended() -> None:
     cluster = FakeCluster(p0=(0, 100))
     follower = follow(cluster, **EARLY)
 
-    first = step(follower, follower.begin(), 60)
+    first = step(follower, follower.start(), 60)
     second = step(follower, first)
     assert second is step(follower, second)
 
@@ -163,7 +166,7 @@ def test_each_trigger_commits_where_the_last_finished_batch_ended() -> None:
 def test_a_foreign_move_is_followed_and_then_owned() -> None:
     cluster = FakeCluster(p0=(0, 100))
     follower = follow(cluster, **EARLY)
-    end = step(follower, follower.begin())
+    end = step(follower, follower.start())
     step(follower, end)
     cluster.reset(p0=30)
 
@@ -178,7 +181,7 @@ def test_a_foreign_move_is_followed_and_then_owned() -> None:
 
 def test_a_stopped_query_follows_a_move_when_it_comes_back() -> None:
     cluster = FakeCluster(p0=(0, 100))
-    end = step(follower := follow(cluster, **EARLY), follower.begin())
+    end = step(follower := follow(cluster, **EARLY), follower.start())
     cluster.reset(p0=30)
 
     assert {P0: 30} == step(follow(cluster), end).next
@@ -187,7 +190,7 @@ def test_a_stopped_query_follows_a_move_when_it_comes_back() -> None:
 def test_a_query_that_died_before_its_commit_does_not_read_the_batch_again() -> None:
     cluster = FakeCluster(p0=(0, 100))
     follower = follow(cluster, **EARLY)
-    end = step(follower, follower.begin())
+    end = step(follower, follower.start())
     assert 0 == cluster.offsets[P0].offset
 
     assert end is step(follow(cluster), end)
@@ -197,9 +200,9 @@ def test_a_query_that_died_before_its_commit_does_not_read_the_batch_again() -> 
 def test_the_query_that_lost_its_group_stops_names_the_owner_and_commits_nothing() -> None:
     cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
     old = follow(cluster, clock, **EARLY)
-    end = step(old, old.begin(), 50)
+    end = step(old, old.start(), 50)
     clock.advance(seconds=1)
-    owner = step(heir := follow(cluster, clock), heir.begin())
+    owner = step(heir := follow(cluster, clock), heir.start())
     commits = len(cluster.commits)
 
     with pytest.raises(UserError, match=f"taken over by the query {owner.query}"):
@@ -210,10 +213,10 @@ def test_the_query_that_lost_its_group_stops_names_the_owner_and_commits_nothing
 def test_a_reset_gives_the_group_back_to_the_query_that_had_lost_it() -> None:
     cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
     old = follow(cluster, clock, **EARLY)
-    end = step(old, old.begin(), 50)
+    end = step(old, old.start(), 50)
     clock.advance(seconds=1)
     heir = follow(cluster, clock)
-    lost = step(heir, heir.begin(), 20)
+    lost = step(heir, heir.start(), 20)
     clock.advance(seconds=1)
     # As our own tool resets: another offset, what stood beside it stays.
     cluster.offsets[P0] = Committed(offset=30, metadata=cluster.offsets[P0].metadata)
@@ -229,7 +232,7 @@ def test_a_reset_gives_the_group_back_to_the_query_that_had_lost_it() -> None:
 def test_a_lost_commit_is_no_move_and_is_made_again() -> None:
     cluster = FakeCluster(p0=(0, 100))
     follower = follow(cluster, **EARLY)
-    end = step(follower, follower.begin())
+    end = step(follower, follower.start())
     cluster.offsets.clear()
 
     assert end is step(follower, end)
@@ -239,7 +242,7 @@ def test_a_lost_commit_is_no_move_and_is_made_again() -> None:
 def test_a_failing_commit_never_stops_the_query() -> None:
     cluster = FakeCluster(p0=(0, 100))
     follower = follow(cluster, **EARLY)
-    end = step(follower, follower.begin(), 50)
+    end = step(follower, follower.start(), 50)
     for failure in (BrokerUnreachable("gone."), CommitRefused("billing", {P0: ErrorCode.UNKNOWN_MEMBER_ID})):
         cluster.failure = failure
         end = step(follower, end, 10)
@@ -253,7 +256,7 @@ def test_a_failing_commit_never_stops_the_query() -> None:
 def test_a_commit_without_an_answer_is_ours_whether_it_arrived_or_not(arrives: bool) -> None:
     cluster = FakeCluster(p0=(0, 100))
     follower = follow(cluster, **EARLY)
-    end = step(follower, follower.begin(), 50)
+    end = step(follower, follower.start(), 50)
     original = cluster.committed
     cluster.failure, cluster.arrives_all_the_same = BrokerUnreachable("gone."), arrives
     cluster.committed = lambda group, partitions=None: dict(cluster.offsets)  # type: ignore[method-assign]
@@ -267,7 +270,7 @@ def test_a_commit_without_an_answer_is_ours_whether_it_arrived_or_not(arrives: b
 def test_a_restart_after_failed_commits_does_not_go_back() -> None:
     cluster = FakeCluster(p0=(0, 100))
     follower = follow(cluster, **EARLY)
-    end = step(follower, follower.begin(), 50)
+    end = step(follower, follower.start(), 50)
     cluster.failure = CommitRefused("billing", {P0: ErrorCode.UNKNOWN_MEMBER_ID})
     cluster.committed = lambda group, partitions=None: dict(cluster.offsets)  # type: ignore[method-assign]
     end = step(follower, step(follower, end, 10), 10)
@@ -299,7 +302,7 @@ def read(follower: GroupFollower, position: Position, triggers: int, records_max
     for _ in range(triggers):
         before, position = position, step(follower, position, records_max)
         if position.ranges and position is not before:
-            seen.append({place.partition: ends for place, ends in position.ranges.items()})
+            seen.append({partition.partition: ends for partition, ends in position.ranges.items()})
     return seen
 
 
@@ -308,13 +311,13 @@ def test_where_no_commit_is_allowed_a_query_reads_each_record_once() -> None:
     cluster.reset(p0=10)
     follower = follow(cluster, **EARLY)
 
-    assert [{0: (10, 20)}, {0: (20, 30)}, {0: (30, 40)}] == read(follower, follower.begin(), 6)
+    assert [{0: (10, 20)}, {0: (20, 30)}, {0: (30, 40)}] == read(follower, follower.start(), 6)
 
 
 def test_where_no_commit_is_allowed_a_restarted_query_goes_on() -> None:
     cluster = Refusing(p0=(0, 40))
     cluster.reset(p0=10)
-    end = step(follower := follow(cluster, **EARLY), follower.begin(), 10)
+    end = step(follower := follow(cluster, **EARLY), follower.start(), 10)
 
     assert [{0: (20, 30)}, {0: (30, 40)}] == read(follow(cluster, **EARLY), Position.from_json(end.to_json()), 4)
 
@@ -323,7 +326,7 @@ def test_a_reset_is_followed_once_though_the_commit_after_it_is_refused() -> Non
     cluster = Refusing(p0=(0, 40))
     cluster.refuses = 0
     follower = follow(cluster, **EARLY)
-    end = step(follower, follower.begin(), 30)
+    end = step(follower, follower.start(), 30)
     step(follower, end, 1)
     cluster.reset(p0=5)
     cluster.refuses = 2
@@ -336,7 +339,7 @@ def test_a_refused_commit_beside_a_reset_rewinds_no_other_partition() -> None:
     cluster = Refusing(p0=(0, 50), p1=(0, 50))
     cluster.refuses = 0
     follower = follow(cluster, **EARLY)
-    end = step(follower, follower.begin(), 100)
+    end = step(follower, follower.start(), 100)
     cluster.reset(p0=5)
     cluster.refuses = 1
 
@@ -346,7 +349,7 @@ def test_a_refused_commit_beside_a_reset_rewinds_no_other_partition() -> None:
 def test_a_query_that_was_restarted_without_its_coordinator_does_not_go_back() -> None:
     cluster = FakeCluster(p0=(0, 100))
     follower = follow(cluster, **EARLY)
-    end = step(follower, step(follower, follower.begin(), 50), 50)
+    end = step(follower, step(follower, follower.start(), 50), 50)
     assert end is step(follower, end)
     cluster.logs[P0] = (0, 300)
     cluster.failure = NoCoordinator("billing", ErrorCode.COORDINATOR_NOT_AVAILABLE, "It is being elected.")
@@ -364,7 +367,7 @@ def test_a_query_that_was_restarted_without_its_coordinator_does_not_go_back() -
 def test_a_commit_that_arrived_without_an_answer_is_known_after_a_restart() -> None:
     cluster = FakeCluster(p0=(0, 300))
     follower = follow(cluster, **EARLY)
-    end = step(follower, follower.begin(), 50)
+    end = step(follower, follower.start(), 50)
     original = cluster.committed
     cluster.failure, cluster.arrives_all_the_same = BrokerUnreachable("gone."), True
     cluster.committed = lambda group, partitions=None: dict(cluster.offsets)  # type: ignore[method-assign]
@@ -380,7 +383,7 @@ def test_a_commit_that_arrived_without_an_answer_is_known_after_a_restart() -> N
 def test_an_idle_query_renews_its_commit_every_day() -> None:
     cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
     follower = follow(cluster, clock, **EARLY)
-    end = step(follower, follower.begin())
+    end = step(follower, follower.start())
     for hours in (1, 22, 2, 1, 23):
         clock.advance(seconds=hours * 3600)
         assert end is step(follower, end)
@@ -391,7 +394,7 @@ def test_an_idle_query_renews_its_commit_every_day() -> None:
 def test_a_restarted_query_renews_its_commit_at_once() -> None:
     cluster = FakeCluster(p0=(0, 100))
     follower = follow(cluster, **EARLY)
-    end = step(follower, step(follower, follower.begin()))
+    end = step(follower, step(follower, follower.start()))
     commits = len(cluster.commits)
 
     assert end is step(follow(cluster), end)
@@ -403,7 +406,7 @@ def test_records_that_expired_unread_are_skipped_as_the_reset_rule_says(reset: s
     cluster = FakeCluster(p0=(0, 100))
     follower = follow(cluster, **{"auto.offset.reset": reset})
     cluster.reset(p0=0)
-    end = step(follower, follower.begin(), 10)
+    end = step(follower, follower.start(), 10)
     cluster.logs[P0] = (40, 100)
 
     seek = step(follower, end)
@@ -417,7 +420,7 @@ def test_records_that_expired_unread_stop_a_query_without_a_rule(given: dict[str
     cluster = FakeCluster(p0=(0, 100))
     cluster.reset(p0=0)
     follower = follow(cluster, **given)
-    end = step(follower, follower.begin(), 10)
+    end = step(follower, follower.start(), 10)
     cluster.logs[P0] = (40, 100)
 
     with pytest.raises(UserError, match=r"30 records of clicks-0 \(offsets 10 to 39; the log holds 40 to 100\)"):
@@ -428,7 +431,7 @@ def test_records_that_expired_unread_stop_a_query_without_a_rule(given: dict[str
 def test_a_log_that_was_made_anew_is_noticed() -> None:
     cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
     follower = follow(cluster, clock, **EARLY)
-    end = step(follower, follower.begin())
+    end = step(follower, follower.start())
     cluster.logs[P0] = (0, 7)
     assert end is step(follower, end), "an end that went back may come forward again"
     clock.advance(seconds=30)
@@ -439,7 +442,7 @@ def test_a_log_that_was_made_anew_is_noticed() -> None:
 def test_the_offset_of_a_topic_that_was_deleted_is_not_committed_in_the_one_that_has_its_name_now() -> None:
     cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
     cluster.reset(p0=0)
-    end = step(follower := follow(cluster, clock), follower.begin())
+    end = step(follower := follow(cluster, clock), follower.start())
     cluster.topic_id, cluster.logs[P0] = b"\2" * 16, (0, 150)
     cluster.offsets.clear()
 
@@ -451,7 +454,7 @@ def test_the_offset_of_a_topic_that_was_deleted_is_not_committed_in_the_one_that
 def test_a_run_that_ends_waits_until_it_is_known_that_a_log_has_become_shorter() -> None:
     cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
     cluster.reset(p0=0)
-    end = step(follower := follow(cluster, clock), follower.begin())
+    end = step(follower := follow(cluster, clock), follower.start())
     cluster.logs[P0] = (0, 60)
     weekly = follow(cluster, clock)
     weekly.fix_end()
@@ -461,14 +464,14 @@ def test_a_run_that_ends_waits_until_it_is_known_that_a_log_has_become_shorter()
     clock.advance(seconds=30)
     with pytest.raises(UserError, match="offset 100 of clicks-0 lies beyond the log, which holds 0 to 60"):
         step(weekly, end)
-    assert is_passing(waits.value)
+    assert is_transient(waits.value)
 
 
 def test_a_run_that_ends_waits_until_it_is_known_that_a_topic_is_gone() -> None:
     cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
     cluster.reset(p0=0)
     pattern = {"subscribe": "", "subscribePattern": "cl.*"}
-    end = step(follower := follow(cluster, clock, **pattern), follower.begin())
+    end = step(follower := follow(cluster, clock, **pattern), follower.start())
     cluster.logs.clear()
     weekly = follow(cluster, clock, **pattern)
     weekly.fix_end()
@@ -484,7 +487,7 @@ def test_a_take_over_while_a_new_leader_knows_less_does_not_begin_elsewhere() ->
     cluster, clock = FakeCluster(p0=(0, 90)), ManualClock()
     cluster.reset(p0=100)
     follower = follow(cluster, clock, **EARLY)
-    position = follower.begin()
+    position = follower.start()
     assert position is step(follower, position)
     cluster.logs[P0] = (0, 120)
 
@@ -493,13 +496,13 @@ def test_a_take_over_while_a_new_leader_knows_less_does_not_begin_elsewhere() ->
 
 def test_a_topic_that_never_was_is_a_sentence_whatever_may_be_lost() -> None:
     with pytest.raises(UserError, match="There is no topic clicks"):
-        follow(FakeCluster(), failOnDataLoss="false").begin()
+        follow(FakeCluster(), failOnDataLoss="false").start()
 
 
 def test_a_new_partition_is_read_from_its_first_record() -> None:
     cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
     follower = follow(cluster, clock)
-    end = step(follower, follower.begin())
+    end = step(follower, follower.start())
     cluster.logs[P1] = (3, 9)
     clock.advance(seconds=60)
 
@@ -509,7 +512,7 @@ def test_a_new_partition_is_read_from_its_first_record() -> None:
 def test_a_partition_that_is_gone_is_a_sentence() -> None:
     cluster, clock = FakeCluster(p0=(0, 100), p1=(0, 5)), ManualClock()
     follower = follow(cluster, clock, **EARLY)
-    end = step(follower, follower.begin())
+    end = step(follower, follower.start())
     del cluster.logs[P1]
     clock.advance(seconds=60)
     assert end is step(follower, end), "one answer may miss a partition"
@@ -521,14 +524,14 @@ def test_a_partition_that_is_gone_is_a_sentence() -> None:
 
 def test_a_topic_that_does_not_exist_is_a_sentence() -> None:
     with pytest.raises(UserError, match="There is no topic clicks at b:1"):
-        follow(FakeCluster()).begin()
+        follow(FakeCluster()).start()
 
 
 def test_available_now_ends_where_the_logs_ended_when_it_began() -> None:
     cluster = FakeCluster(p0=(0, 100))
     follower = follow(cluster, **EARLY)
     follower.fix_end()
-    start = follower.begin()
+    start = follower.start()
     cluster.logs[P0] = (0, 500)
 
     end = step(follower, start)
@@ -541,7 +544,7 @@ def test_available_now_follows_a_reset_beyond_the_end_that_it_began_with() -> No
     cluster = FakeCluster(p0=(0, 100))
     follower = follow(cluster, **EARLY)
     follower.fix_end()
-    end = step(follower, follower.begin())
+    end = step(follower, follower.start())
     cluster.logs[P0] = (0, 500)
     cluster.reset(p0=400)
 
@@ -553,7 +556,7 @@ def test_available_now_follows_a_reset_beyond_the_end_that_it_began_with() -> No
 
 def test_a_checkpoint_of_another_group_is_a_sentence() -> None:
     cluster = FakeCluster(p0=(0, 100))
-    end = step(follower := follow(cluster, **EARLY), follower.begin())
+    end = step(follower := follow(cluster, **EARLY), follower.start())
 
     with pytest.raises(UserError, match=r"belongs to group billing, but group\.id is fraud"):
         step(follow(cluster, **{"group.id": "fraud"}), end)

@@ -17,7 +17,7 @@ from logmark.errors import ErrorCode
 from logmark.names import TopicPartition
 from logmark.offsets.commit_metadata import CommitMetadata
 from logmark.spark.source.group_follower import GroupFollower
-from logmark.spark.source.position import Found, Position
+from logmark.spark.source.position import GroupCommit, Position
 from tests.harness.searches import examples
 from tests.spark.source.test_group_follower import EARLY, P0, P1, FakeCluster, follow
 
@@ -57,7 +57,7 @@ class Query(RuleBasedStateMachine):
             self.cluster.reset(p0=foreign)
         self.cluster.fate = fate
         self.follower = self.new_follower()
-        self.done = self.follower.begin()
+        self.done = self.follower.start()
         self.cluster.fate = SEEN
         self.has_batch = False  # before its first batch is planned a query that dies begins anew
         self.moved: dict[TopicPartition, int] = {}
@@ -68,9 +68,9 @@ class Query(RuleBasedStateMachine):
 
     @rule(records=st.integers(1, 50))
     def produce(self, records: int) -> None:
-        for place in PLACES:
-            start, end = self.cluster.logs[place]
-            self.cluster.logs[place] = (start, end + records)
+        for partition in PLACES:
+            start, end = self.cluster.logs[partition]
+            self.cluster.logs[partition] = (start, end + records)
 
     @rule(fate=st.sampled_from([SEEN, SEEN, LOST, UNSURE, REFUSED]), is_blind=st.booleans(), records=st.integers(1, 40))
     def trigger(self, fate: str, is_blind: bool, records: int) -> None:
@@ -79,13 +79,19 @@ class Query(RuleBasedStateMachine):
         planned = self.follower.advance(self.done, records_max=records)
         self.cluster.fate, self.cluster.is_without_coordinator = SEEN, False
         self.clock.advance(seconds=1)
-        moved = {} if is_blind else {place: to for place, to in self.moved.items() if to != self.done.next[place]}
+        moved = (
+            {}
+            if is_blind
+            else {partition: to for partition, to in self.moved.items() if to != self.done.next[partition]}
+        )
         if moved:
             assert ({**self.done.next, **moved}, {}) == (planned.next, planned.ranges), "a move is followed at once"
             assert planned.generation > self.done.generation
         else:
-            firsts = {place: first for place, (first, _) in planned.ranges.items() if planned is not self.done}
-            assert {place: self.done.next[place] for place in firsts} == firsts, "a batch begins where the last ended"
+            firsts = {partition: first for partition, (first, _) in planned.ranges.items() if planned is not self.done}
+            assert {partition: self.done.next[partition] for partition in firsts} == firsts, (
+                "a batch begins where the last ended"
+            )
             assert planned.generation == self.done.generation
             self.has_batch = self.has_batch or bool(firsts)
         if not is_blind:
@@ -97,42 +103,44 @@ class Query(RuleBasedStateMachine):
     def restart(self) -> None:
         self.follower = self.new_follower()
         # A commit of its own that was restored before the query stopped is all that its checkpoint knows of.
-        known = self.done.committed_before()
-        self.moved = {place: to for place, to in self.moved.items() if self.found(place) not in known[place]}
+        known = self.done.possible_commits()
+        self.moved = {
+            partition: to for partition, to in self.moved.items() if self.found(partition) not in known[partition]
+        }
 
-    def found(self, place: TopicPartition) -> Found:
-        one = self.cluster.offsets[place]
-        return Found(offset=one.offset, mark=CommitMetadata.parse(one.metadata))
+    def found(self, partition: TopicPartition) -> GroupCommit:
+        one = self.cluster.offsets[partition]
+        return GroupCommit(offset=one.offset, mark=CommitMetadata.parse(one.metadata))
 
-    @rule(place=st.sampled_from(PLACES), offset=st.integers(0, 30), keeps_metadata=st.booleans())
-    def reset(self, place: TopicPartition, offset: int, keeps_metadata: bool) -> None:
+    @rule(partition=st.sampled_from(PLACES), offset=st.integers(0, 30), keeps_metadata=st.booleans())
+    def reset(self, partition: TopicPartition, offset: int, keeps_metadata: bool) -> None:
         self.trigger(SEEN, is_blind=False, records=1)  # only what the query has seen can be told from what it has not
-        there = self.cluster.offsets[place]
-        self.put(place, Committed(offset=offset, metadata=there.metadata if keeps_metadata else ""))
+        there = self.cluster.offsets[partition]
+        self.put(partition, Committed(offset=offset, metadata=there.metadata if keeps_metadata else ""))
 
     @precondition(lambda self: bool(self.old))
     @rule(data=st.data())
     def undo(self, data: st.DataObject) -> None:
         before = data.draw(st.sampled_from(self.old))
         self.trigger(SEEN, is_blind=False, records=1)
-        for place, one in before.items():
-            self.put(place, one)
+        for partition, one in before.items():
+            self.put(partition, one)
 
-    def put(self, place: TopicPartition, one: Committed) -> None:
-        if one != self.cluster.offsets.get(place):
-            self.cluster.offsets[place] = one
-            self.moved[place] = one.offset
+    def put(self, partition: TopicPartition, one: Committed) -> None:
+        if one != self.cluster.offsets.get(partition):
+            self.cluster.offsets[partition] = one
+            self.moved[partition] = one.offset
 
-    @rule(place=st.sampled_from(PLACES))
-    def expire(self, place: TopicPartition) -> None:
-        self.cluster.offsets.pop(place, None)
-        self.moved.pop(place, None)
+    @rule(partition=st.sampled_from(PLACES))
+    def expire(self, partition: TopicPartition) -> None:
+        self.cluster.offsets.pop(partition, None)
+        self.moved.pop(partition, None)
 
     @invariant()
     def the_group_never_leads(self) -> None:
         """What the query commits, its sink has."""
-        for place, one in self.cluster.offsets.items():
-            assert place in self.moved or one.offset <= self.done.next[place]
+        for partition, one in self.cluster.offsets.items():
+            assert partition in self.moved or one.offset <= self.done.next[partition]
 
 
 TestEachRecordIsReadOnceWhateverHappens = Query.TestCase

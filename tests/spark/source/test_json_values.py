@@ -17,7 +17,7 @@ from logmark.spark.source.json_values import JsonValues, typed_schema
 from logmark.wire import columns
 from logmark.wire.batches import build
 
-PLACE = TopicPartition("clicks", 3)
+PARTITION = TopicPartition("clicks", 3)
 SOURCE = {"bootstrap.servers": "b:1", "subscribe": "clicks", "value.format": "json"}
 ALL = (
     "s STRING, y BOOLEAN, t TINYINT, h SMALLINT, i INT, l BIGINT, f FLOAT, d DOUBLE, m DECIMAL(10,2), a DATE, "
@@ -32,7 +32,7 @@ def fields(text: str) -> spark.StructType:
 def decoded(schema: str, *values: bytes | None, with_headers: bool = False) -> pa.RecordBatch:
     data = build([(b"k", value) for value in values], timestamp_ms=1_700_000_000_123, base_offset=7)
     part = columns.decode(data, start=0, stop=2**62, with_headers=with_headers, decompressed_bytes_max=1 << 20)
-    batch = JsonValues(schema).to_arrow(part, PLACE)
+    batch = JsonValues(schema).to_arrow(part, PARTITION)
     batch.validate(full=True)
     return batch
 
@@ -180,7 +180,7 @@ def test_a_record_with_a_time_that_spark_cannot_hold_is_read_all_the_same(caplog
     part = columns.decode(data, start=0, stop=2**62, decompressed_bytes_max=1 << 20)
     values = JsonValues("n INT")
 
-    batches = [values.to_arrow(part, PLACE), values.split(part, PLACE)[0]]
+    batches = [values.to_arrow(part, PARTITION), values.split(part, PARTITION)[0]]
 
     times = [batch.column("timestamp").cast(pa.int64()).to_pylist() for batch in batches]
     assert [[1_700_000_000_123_000, (2**63 - 1) // 1000 * 1000]] * 2 == times
@@ -189,11 +189,11 @@ def test_a_record_with_a_time_that_spark_cannot_hold_is_read_all_the_same(caplog
 
 
 def test_slices_of_typed_columns_hold_what_the_whole_held() -> None:
-    from logmark.spark.source.arrow import pieces
+    from logmark.spark.source.arrow import split_batch
 
     batch = decoded(ALL, *[json.dumps({"s": "x" * n, "r": [{"x": n}] * (n % 3)}).encode() for n in range(200)])
 
-    parts = list(pieces(batch, bytes_max=4000))
+    parts = list(split_batch(batch, bytes_max=4000))
 
     assert len(parts) > 3
     assert batch.to_pydict() == pa.Table.from_batches(parts).to_pydict()

@@ -8,28 +8,30 @@ import pytest
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.spark.source.limits import Limits
-from logmark.spark.source.offset_specs import EARLIEST, LATEST, Ago, AtOffsets, AtTime, Back, Edge
+from logmark.spark.source.offset_specs import EARLIEST, LATEST, AtOffsets, AtTime, OffsetSpec, RecordsBack, TimeAgo
 from logmark.spark.source.option_names import NAMES, REFUSED, WITHOUT_EFFECT
-from logmark.spark.source.options import Options, parse
+from logmark.spark.source.options import SourceOptions, parse_source_options
 
 BATCH = {"bootstrap.servers": "b:1", "subscribe": "clicks"}
 STREAM = BATCH | {"group.id": "billing"}
 P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 
 
-def stream(**given: str) -> Options:
-    return parse(STREAM | given, is_stream=True)
+def stream(**given: str) -> SourceOptions:
+    return parse_source_options(STREAM | given, is_stream=True)
 
 
-def batch(**given: str) -> Options:
-    return parse(BATCH | given, is_stream=False)
+def batch(**given: str) -> SourceOptions:
+    return parse_source_options(BATCH | given, is_stream=False)
 
 
 def test_kafkas_names_and_the_bare_ones_mean_the_same() -> None:
     bare = {"auto.offset.reset": "earliest", "isolation.level": "read_committed", "ssl.ca.location": "/ca.pem"}
     kafkas = {f"kafka.{name}": value for name, value in ({"group.id": "billing"} | bare).items()}
 
-    assert stream(**bare) == parse({"kafka.bootstrap.servers": "b:1", "subscribe": "clicks", **kafkas}, is_stream=True)
+    assert stream(**bare) == parse_source_options(
+        {"kafka.bootstrap.servers": "b:1", "subscribe": "clicks", **kafkas}, is_stream=True
+    )
 
 
 def test_names_are_read_as_spark_gives_them_in_small_letters() -> None:
@@ -40,12 +42,12 @@ def test_names_are_read_as_spark_gives_them_in_small_letters() -> None:
 
 def test_several_topics_or_single_partitions_or_a_pattern_can_be_named() -> None:
     both = batch(subscribe="clicks, orders,clicks")
-    one = parse({"bootstrap.servers": "b:1", "assign": '{"clicks": [1]}'}, is_stream=False)
-    some = parse({"bootstrap.servers": "b:1", "subscribePattern": "cli.*"}, is_stream=False)
+    one = parse_source_options({"bootstrap.servers": "b:1", "assign": '{"clicks": [1]}'}, is_stream=False)
+    some = parse_source_options({"bootstrap.servers": "b:1", "subscribePattern": "cli.*"}, is_stream=False)
 
     assert ("clicks", "orders") == both.topics
-    assert [False, True] == [one.wants(place) for place in (P0, P1)]
-    assert [True, False] == [some.wants(place) for place in (P0, TopicPartition("old-clicks", 0))]
+    assert [False, True] == [one.wants(partition) for partition in (P0, P1)]
+    assert [True, False] == [some.wants(partition) for partition in (P0, TopicPartition("old-clicks", 0))]
 
 
 def test_security_settings_are_passed_to_the_client_under_both_libraries_names() -> None:
@@ -56,19 +58,19 @@ def test_security_settings_are_passed_to_the_client_under_both_libraries_names()
     assert librdkafka == batch(**librdkafka).client
 
 
-EDGES: list[tuple[dict[str, str], Edge]] = [
+EDGES: list[tuple[dict[str, str], OffsetSpec]] = [
     ({"startingOffsets": "earliest"}, EARLIEST),
     ({"startingOffsets": "LATEST"}, LATEST),
     ({"startingOffsets": '{"clicks": {"0": 5, "1": -2}}'}, AtOffsets({P0: 5, P1: -2})),
-    ({"startingOffsets": "-2h"}, Ago(7_200_000)),
-    ({"startingOffsets": "-1000"}, Back(1000)),
-    ({"startingOffsets": "-1 records"}, Back(1)),
+    ({"startingOffsets": "-2h"}, TimeAgo(7_200_000)),
+    ({"startingOffsets": "-1000"}, RecordsBack(1000)),
+    ({"startingOffsets": "-1 records"}, RecordsBack(1)),
     ({"startingTimestamp": "1700000000"}, AtTime(1_700_000_000)),
     ({"startingTimestamp": "2023-11-14T22:13:20Z"}, AtTime(1_700_000_000_000)),
-    ({"startingTimestamp": "3d ago"}, Ago(3 * 86_400_000)),
+    ({"startingTimestamp": "3d ago"}, TimeAgo(3 * 86_400_000)),
     ({"startingTimestamp": "5", "startingOffsetsByTimestampStrategy": "latest"}, AtTime(5, is_strict=False)),
     ({"startingOffsetsByTimestamp": '{"clicks": {"0": 7}}'}, AtTime({P0: 7})),
-    ({"auto.offset.reset": "by_duration:PT2H"}, Ago(7_200_000)),
+    ({"auto.offset.reset": "by_duration:PT2H"}, TimeAgo(7_200_000)),
     ({"auto.offset.reset": "earliest", "startingOffsets": "latest"}, LATEST),
     ({"startingTimestamp": "5", "startingOffsetsByTimestamp": '{"clicks": {"0": 7}}'}, AtTime(5)),
     ({"startingOffsetsByTimestamp": '{"clicks": {"0": 7}}', "startingOffsets": "earliest"}, AtTime({P0: 7})),
@@ -77,27 +79,27 @@ EDGES: list[tuple[dict[str, str], Edge]] = [
 
 
 @pytest.mark.parametrize(("given", "edge"), EDGES)
-def test_a_stream_can_start_at(given: dict[str, str], edge: Edge) -> None:
+def test_a_stream_can_start_at(given: dict[str, str], edge: OffsetSpec) -> None:
     assert edge == stream(**given).starting
 
 
-ENDS: list[tuple[dict[str, str], Edge | None]] = [
+ENDS: list[tuple[dict[str, str], OffsetSpec | None]] = [
     ({}, None),
     ({"endingOffsets": "latest"}, LATEST),
     ({"endingOffsets": '{"clicks": {"0": 5, "1": -1}}'}, AtOffsets({P0: 5, P1: -1})),
-    ({"endingTimestamp": "-1d"}, Ago(86_400_000)),
+    ({"endingTimestamp": "-1d"}, TimeAgo(86_400_000)),
     ({"endingTimestamp": "9", "startingOffsetsByTimestampStrategy": "error"}, AtTime(9, is_strict=False)),
     ({"endingOffsetsByTimestamp": '{"clicks": {"0": 7}}'}, AtTime({P0: 7}, is_strict=False)),
 ]
 
 
 @pytest.mark.parametrize(("given", "edge"), ENDS)
-def test_a_stream_and_a_batch_read_can_end_at(given: dict[str, str], edge: Edge | None) -> None:
+def test_a_stream_and_a_batch_read_can_end_at(given: dict[str, str], edge: OffsetSpec | None) -> None:
     assert edge == stream(**given).ending
     assert (edge or LATEST) == batch(**given).ending
 
 
-LOSSES: list[tuple[dict[str, str], Edge | None]] = [
+LOSSES: list[tuple[dict[str, str], OffsetSpec | None]] = [
     ({}, None),
     ({"failOnDataLoss": "true", "auto.offset.reset": "earliest"}, None),
     ({"failOnDataLoss": "false"}, EARLIEST),
@@ -111,7 +113,9 @@ LOSSES: list[tuple[dict[str, str], Edge | None]] = [
 
 
 @pytest.mark.parametrize(("given", "edge"), LOSSES)
-def test_where_reading_goes_on_after_a_loss_is_said_by_two_options(given: dict[str, str], edge: Edge | None) -> None:
+def test_where_reading_goes_on_after_a_loss_is_said_by_two_options(
+    given: dict[str, str], edge: OffsetSpec | None
+) -> None:
     assert edge == stream(**given).lost
 
 
@@ -157,7 +161,7 @@ def test_what_tunes_only_javas_client_is_accepted_and_changes_nothing() -> None:
 
 
 def test_options_travel_to_the_executors() -> None:
-    options = parse(
+    options = parse_source_options(
         {"bootstrap.servers": "b:1", "subscribePattern": "c.*", "startingOffsets": '{"clicks": {"0": 5}}'},
         is_stream=False,
     )
@@ -234,7 +238,7 @@ MISTAKES = [
 @pytest.mark.parametrize(("given", "sentence"), MISTAKES)
 def test_a_mistake_in_a_batch_read_is_a_sentence(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(UserError, match=re.escape(sentence)):
-        parse(given, is_stream=False)
+        parse_source_options(given, is_stream=False)
 
 
 STREAM_MISTAKES = [
@@ -257,4 +261,4 @@ STREAM_MISTAKES = [
 @pytest.mark.parametrize(("given", "sentence"), STREAM_MISTAKES)
 def test_a_mistake_in_a_stream_is_a_sentence(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(UserError, match=re.escape(sentence)):
-        parse(given, is_stream=True)
+        parse_source_options(given, is_stream=True)

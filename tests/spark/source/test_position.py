@@ -8,18 +8,26 @@ import pytest
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.commit_metadata import CommitMetadata
-from logmark.spark.source.position import Found, Moved, Position, TakenOver, Unmoved, begin, judge
+from logmark.spark.source.position import (
+    GroupCommit,
+    GroupMoved,
+    GroupTakenOver,
+    GroupUnmoved,
+    Position,
+    compare_with_group,
+    start_position,
+)
 
 P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 START = Position(group="billing", query="me", generation=7, first={P0: 100}, next={P0: 200})
 
 
-def found(offset: int, *, query: str | None = None, generation: int = 7, says: int | None = None) -> Found:
+def found(offset: int, *, query: str | None = None, generation: int = 7, says: int | None = None) -> GroupCommit:
     """A commit of this offset: without metadata, or with the mark of a query that says it committed `says`."""
     mark = None
     if query is not None:
         mark = CommitMetadata(query=query, generation=generation, offset=offset if says is None else says)
-    return Found(offset=offset, mark=mark)
+    return GroupCommit(offset=offset, mark=mark)
 
 
 KEEP, COMMIT, SEEK, STOP = "go on", "go on and commit", "seek there", "stop: taken over"
@@ -50,8 +58,8 @@ RESTARTED = [
 
 
 @pytest.mark.parametrize(("group", "verdict"), RESTARTED)
-def test_a_restarted_query_knows_whose_move_it_was(group: Found | None, verdict: str) -> None:
-    assert verdict == name(judge(START, {P0: group} if group else {}, held=START.committed_before()))
+def test_a_restarted_query_knows_whose_move_it_was(group: GroupCommit | None, verdict: str) -> None:
+    assert verdict == name(compare_with_group(START, {P0: group} if group else {}, held=START.possible_commits()))
 
 
 RUNNING = [
@@ -68,19 +76,19 @@ RUNNING = [
 
 
 @pytest.mark.parametrize(("group", "ours", "verdict"), RUNNING)
-def test_a_running_query_knows_what_it_committed_last(group: Found | None, ours: set[int], verdict: str) -> None:
-    held = {P0: {START.own(offset) for offset in ours}}
+def test_a_running_query_knows_what_it_committed_last(group: GroupCommit | None, ours: set[int], verdict: str) -> None:
+    held = {P0: {START.own_commit(offset) for offset in ours}}
 
-    assert verdict == name(judge(START, {P0: group} if group else {}, held=held))
+    assert verdict == name(compare_with_group(START, {P0: group} if group else {}, held=held))
 
 
-def name(verdict: Unmoved | Moved | TakenOver) -> str:
+def name(verdict: GroupUnmoved | GroupMoved | GroupTakenOver) -> str:
     match verdict:
-        case Unmoved():
+        case GroupUnmoved():
             return COMMIT if verdict.commit else KEEP
-        case Moved():
+        case GroupMoved():
             return SEEK
-        case TakenOver():
+        case GroupTakenOver():
             return STOP
 
 
@@ -89,15 +97,18 @@ def test_only_a_commit_with_all_three_of_token_generation_and_offset_is_ours() -
         commit = found(100, query=query, generation=generation, says=says)
         is_ours = (query, generation, says) == ("me", 7, 100)
 
-        assert is_ours == (Unmoved(commit={P0: 200}) == judge(START, {P0: commit}, held={P0: {START.own(100)}}))
+        assert is_ours == (
+            GroupUnmoved(commit={P0: 200})
+            == compare_with_group(START, {P0: commit}, held={P0: {START.own_commit(100)}})
+        )
 
 
 def test_a_reset_of_one_partition_leaves_the_others_where_they_are() -> None:
     start = Position(group="g", query="me", generation=7, first={P0: 0, P1: 0}, next={P0: 200, P1: 90})
 
-    verdict = judge(start, {P0: found(50), P1: found(0, query="me")}, held=start.committed_before())
+    verdict = compare_with_group(start, {P0: found(50), P1: found(0, query="me")}, held=start.possible_commits())
 
-    assert Moved(to={P0: 50}, commit={P1: 90}) == verdict
+    assert GroupMoved(to={P0: 50}, commit={P1: 90}) == verdict
     assert {P0: 50, P1: 90} == start.seek({P0: 50}, now_ms=5).next
 
 
@@ -111,30 +122,34 @@ def test_a_seek_reads_nothing_and_starts_a_new_generation() -> None:
 def test_a_foreign_commit_is_taken_over_after_the_seek() -> None:
     after = START.seek({P0: 50}, now_ms=5)
 
-    assert Unmoved(commit={P0: 50}) == judge(after, {P0: found(50)}, held=after.committed_before())
+    assert GroupUnmoved(commit={P0: 50}) == compare_with_group(after, {P0: found(50)}, held=after.possible_commits())
 
 
 def test_after_a_failed_commit_a_restarted_query_still_knows_its_own_older_one() -> None:
-    position = START.batch(first={P0: 200}, next={P0: 300}, held={P0: {START.own(100)}})
+    position = START.batch(first={P0: 200}, next={P0: 300}, held={P0: {START.own_commit(100)}})
 
-    assert Unmoved(commit={P0: 300}) == judge(position, {P0: found(100, query="me")}, held=position.committed_before())
+    assert GroupUnmoved(commit={P0: 300}) == compare_with_group(
+        position, {P0: found(100, query="me")}, held=position.possible_commits()
+    )
 
 
 @pytest.mark.parametrize(
     "left_there", [found(40), found(40, query="older", generation=6), found(40, query="me", generation=6), found(0)]
 )
-def test_what_could_not_be_committed_over_is_no_move_after_a_restart_either(left_there: Found) -> None:
+def test_what_could_not_be_committed_over_is_no_move_after_a_restart_either(left_there: GroupCommit) -> None:
     position = START.batch(first={P0: 200}, next={P0: 300}, held={P0: {left_there}})
     after = START.seek({P0: 250}, now_ms=5, held={P0: {left_there}})
 
     for one in (position, after):
         assert one == Position.from_json(json.loads(json.dumps(one.to_json())))
-        assert Unmoved(commit=one.next) == judge(one, {P0: left_there}, held=one.committed_before())
-        assert Moved(to={P0: 41}, commit={}) == judge(one, {P0: found(41)}, held=one.committed_before())
+        assert GroupUnmoved(commit=one.next) == compare_with_group(one, {P0: left_there}, held=one.possible_commits())
+        assert GroupMoved(to={P0: 41}, commit={}) == compare_with_group(
+            one, {P0: found(41)}, held=one.possible_commits()
+        )
 
 
 def test_what_follows_from_the_position_is_not_written_twice() -> None:
-    position = START.batch(first={P0: 200}, next={P0: 300}, held={P0: {START.own(200)}})
+    position = START.batch(first={P0: 200}, next={P0: 300}, held={P0: {START.own_commit(200)}})
 
     assert "c" not in position.to_json()
 
@@ -142,26 +157,26 @@ def test_what_follows_from_the_position_is_not_written_twice() -> None:
 def test_a_checkpoint_of_an_earlier_version_says_what_the_group_had_as_a_number() -> None:
     fields = {**START.to_json(), "c": {"clicks": {"0": 40}}}
 
-    assert {P0: {START.own(40)}} == Position.from_json(fields).held
+    assert {P0: {START.own_commit(40)}} == Position.from_json(fields).held
 
 
 def test_a_partition_that_was_never_read_does_not_tell_of_a_newer_query() -> None:
     of_another_beginning = {P0: found(200, query="me"), P1: found(0, query="newer", generation=8)}
 
-    assert Unmoved(commit={}) == judge(START, of_another_beginning, held=START.committed_before())
+    assert GroupUnmoved(commit={}) == compare_with_group(START, of_another_beginning, held=START.possible_commits())
 
 
 def test_a_new_query_is_above_every_generation_that_the_group_shows() -> None:
     marked = {P0: found(5, query="other", generation=5000), P1: found(5)}
 
-    assert 5001 == begin(group="g", query="me", now_ms=10, found=marked, starts={P0: 5, P1: 5}).generation
-    assert 9000 == begin(group="g", query="me", now_ms=9000, found=marked, starts={P0: 5, P1: 5}).generation
+    assert 5001 == start_position(group="g", query="me", now_ms=10, found=marked, starts={P0: 5, P1: 5}).generation
+    assert 9000 == start_position(group="g", query="me", now_ms=9000, found=marked, starts={P0: 5, P1: 5}).generation
 
 
 def test_the_json_is_the_same_text_whatever_the_order_of_the_partitions() -> None:
-    places = [TopicPartition(topic, number) for topic in ("b", "a") for number in (11, 2, 0)]
-    offsets = dict.fromkeys(places, 1)
-    backwards = dict.fromkeys(reversed(places), 1)
+    partitions = [TopicPartition(topic, number) for topic in ("b", "a") for number in (11, 2, 0)]
+    offsets = dict.fromkeys(partitions, 1)
+    backwards = dict.fromkeys(reversed(partitions), 1)
 
     one, other = (
         json.dumps(Position(group="g", query="q", generation=1, first=order, next=order).to_json())

@@ -14,15 +14,15 @@ from logmark.client.fetcher import EMPTY_ANSWERS
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.spark.errors import PermanentlyRefused
-from logmark.spark.source.options import Options, parse
-from logmark.spark.source.parallel_fetch import read_stripes
+from logmark.spark.source.options import SourceOptions, parse_source_options
+from logmark.spark.source.parallel_fetch import fetch_in_parallel
 from logmark.spark.source.range_reader import (
     COMPRESSED_BYTES_FIRST,
     COMPRESSED_BYTES_MIN,
     WINDOW_BYTES,
     Expansion,
     read_range,
-    windows,
+    split_windows,
 )
 from logmark.spark.source.ranges import Range
 from logmark.testing import Broker
@@ -32,12 +32,12 @@ from tests.harness.brokers import BrokerUnderTest
 from tests.harness.clocks import read_clock, turn_clock
 
 
-def options(broker: BrokerUnderTest, topic: str, reset: str | None = None) -> Options:
+def options(broker: BrokerUnderTest, topic: str, reset: str | None = None) -> SourceOptions:
     given = {"bootstrap.servers": broker.bootstrap_servers, "subscribe": topic, "group.id": "g"}
-    return parse(given | ({"auto.offset.reset": reset} if reset else {}), is_stream=True)
+    return parse_source_options(given | ({"auto.offset.reset": reset} if reset else {}), is_stream=True)
 
 
-def offsets(wanted: Options, topic: str, first: int, stop: int) -> list[int]:
+def offsets(wanted: SourceOptions, topic: str, first: int, stop: int) -> list[int]:
     return [
         offset
         for batch in read_range(wanted, Range(TopicPartition(topic, 0), first, stop))
@@ -92,7 +92,7 @@ def test_a_broker_that_goes_away_in_the_middle_of_a_range_is_waited_for(monkeypa
             "subscribe": topic,
             "max.partition.fetch.bytes": "20000",
         }
-        reading = read_range(parse(given, is_stream=False), Range(TopicPartition(topic, 0), 0, 200))
+        reading = read_range(parse_source_options(given, is_stream=False), Range(TopicPartition(topic, 0), 0, 200))
         found = next(reading).column("offset").to_pylist()
         broker.stop()
         monkeypatch.setattr("logmark.spark.source.range_reader.TIMEOUT_S", 0.5)
@@ -126,11 +126,11 @@ def test_what_may_pass_is_waited_for_and_what_may_not_is_said_at_once(
 ) -> None:
     now = turn_clock(monkeypatch)
 
-    def fail(options: Options) -> Client:
+    def fail(options: SourceOptions) -> Client:
         raise failure
 
-    monkeypatch.setattr("logmark.spark.source.range_reader.connect", fail)
-    wanted = parse({"bootstrap.servers": "b:1", "subscribe": "clicks"}, is_stream=False)
+    monkeypatch.setattr("logmark.spark.source.range_reader.connect_source", fail)
+    wanted = parse_source_options({"bootstrap.servers": "b:1", "subscribe": "clicks"}, is_stream=False)
 
     with pytest.raises(raised, match=str(failure)):
         list(read_range(wanted, Range(TopicPartition("clicks", 0), 0, 10)))
@@ -151,7 +151,7 @@ def test_a_read_that_moves_on_is_not_given_up_however_often_its_broker_goes_away
         raise BrokerUnreachable("away")
 
     monkeypatch.setattr("logmark.spark.source.range_reader._read", one_more)
-    wanted = parse({"bootstrap.servers": "b:1", "subscribe": "clicks"}, is_stream=False)
+    wanted = parse_source_options({"bootstrap.servers": "b:1", "subscribe": "clicks"}, is_stream=False)
 
     assert [1, 2, 3, 4] == list(read_range(wanted, Range(TopicPartition("clicks", 0), 0, 4)))
 
@@ -166,9 +166,9 @@ def test_transactions_are_read_as_the_isolation_level_says(apache_kafka: BrokerU
     for turn in range(4):
         for producer in producers:
             producer.begin_transaction()
-        places: list[list[int]] = [[], []]
+        partitions: list[list[int]] = [[], []]
         for _ in range(5):
-            for producer, told in zip(producers, places, strict=True):
+            for producer, told in zip(producers, partitions, strict=True):
                 producer.produce(topic, "v", partition=0, on_delivery=lambda _, at, to=told: to.append(at.offset()))
                 producer.flush(60)
         for index, producer in enumerate(producers):
@@ -176,12 +176,12 @@ def test_transactions_are_read_as_the_isolation_level_says(apache_kafka: BrokerU
                 producer.abort_transaction(120)
             else:
                 producer.commit_transaction(120)
-                kept += places[index]
+                kept += partitions[index]
     end = apache_kafka.end_offset(topic)
     given = {"bootstrap.servers": apache_kafka.bootstrap_servers, "subscribe": topic}
-    committed = parse(given | {"isolation.level": "read_committed"}, is_stream=False)
+    committed = parse_source_options(given | {"isolation.level": "read_committed"}, is_stream=False)
 
-    assert 40 == len(offsets(parse(given, is_stream=False), topic, 0, end))
+    assert 40 == len(offsets(parse_source_options(given, is_stream=False), topic, 0, end))
     assert sorted(kept) == offsets(committed, topic, 0, end)
     # A range may begin and end in the middle of a transaction.
     for first, stop in ((3, 9), (7, 8), (12, end - 1)):
@@ -201,8 +201,8 @@ def test_compressed_answers_are_unpacked_in_small_parts_and_others_at_once() -> 
 
     plain, packed = answer(codecs.NONE), answer(codecs.GZIP)
 
-    assert [plain] == list(windows(plain, Expansion()))
-    parts = list(windows(packed, Expansion()))
+    assert [plain] == list(split_windows(plain, Expansion()))
+    parts = list(split_windows(packed, Expansion()))
     assert list(range(24)) == [offset for part in parts for offset in decoded(part)]
     assert bytes(packed) == b"".join(parts)
     assert all(len(part) <= COMPRESSED_BYTES_FIRST for part in parts) and len(parts) > 3
@@ -231,7 +231,7 @@ def test_several_fetches_in_flight_read_the_same_in_the_same_order(broker: Broke
     for _ in range(12):
         broker.produce(topic, ["x" * sizes.randrange(2000)] * 50, linger_ms=50)
     given = {"bootstrap.servers": broker.bootstrap_servers, "subscribe": topic, "fetchesInFlight": str(in_flight)}
-    wanted = parse(given | {"max.partition.fetch.bytes": "20000"}, is_stream=False)
+    wanted = parse_source_options(given | {"max.partition.fetch.bytes": "20000"}, is_stream=False)
 
     for first, stop in ((0, 600), (17, 583), (300, 301)):
         assert list(range(first, stop)) == offsets(wanted, topic, first, stop)
@@ -277,7 +277,7 @@ def test_stripes_are_cut_by_what_answers_hold_and_sent_ahead(gap: int) -> None:
     fetchers: list[Any] = [ScriptedFetcher(batches, asked, per_answer=5) for _ in range(3)]
     read: list[int] = []
     sent_before_answer: list[int] = []
-    for answer, stop in read_stripes(fetchers, 0, 1000, timeout_s=1):
+    for answer, stop in fetch_in_parallel(fetchers, 0, 1000, timeout_s=1):
         part = columns.decode(answer.records, start=read[-1] + 1 if read else 0, stop=stop, decompressed_bytes_max=999)
         read += part.offsets
         sent_before_answer.append(len(asked))
@@ -292,7 +292,7 @@ def test_a_range_beyond_the_log_is_not_waited_for_without_end(monkeypatch: pytes
     fetcher: Any = ScriptedFetcher([0, 10], [], per_answer=5, end=20)
 
     with pytest.raises(OffsetOutOfRange):
-        list(read_stripes([fetcher], 0, 100, timeout_s=5))
+        list(fetch_in_parallel([fetcher], 0, 100, timeout_s=5))
 
 
 @pytest.mark.parametrize("in_flight", [1, 3])
@@ -313,9 +313,9 @@ def test_a_range_ends_where_the_cleaner_took_the_last_batches_of_the_log_away(
         def fetcher(self, *_: object, **__: object) -> ScriptedFetcher:
             return next(fetchers)
 
-    monkeypatch.setattr("logmark.spark.source.range_reader.connect", lambda options: OneClient())
+    monkeypatch.setattr("logmark.spark.source.range_reader.connect_source", lambda options: OneClient())
     given = {"bootstrap.servers": "b:1", "subscribe": "clicks", "fetchesInFlight": str(in_flight)}
-    wanted = parse(given, is_stream=False)
+    wanted = parse_source_options(given, is_stream=False)
 
     assert [*range(5, 20), *range(30, 40)] == offsets(wanted, "clicks", 5, 90)
     assert EMPTY_ANSWERS == asked.count(40)
@@ -331,9 +331,9 @@ def test_empty_answers_of_tiered_or_unknown_storage_are_not_taken_for_the_end_at
     fetcher.local = local
 
     if local is None:
-        assert 1 == len(list(read_stripes([fetcher], 0, 90, timeout_s=30)))
+        assert 1 == len(list(fetch_in_parallel([fetcher], 0, 90, timeout_s=30)))
     else:
         with pytest.raises(RefusedByBroker, match="has records up to offset 90, but its leader has sent none") as error:
-            list(read_stripes([fetcher], 0, 90, timeout_s=30))
+            list(fetch_in_parallel([fetcher], 0, 90, timeout_s=30))
         assert error.value.code.is_retriable, "tiered storage that is away is waited for"
     assert asked.count(40) > 20

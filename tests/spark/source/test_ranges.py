@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logmark.names import TopicPartition
-from logmark.spark.source.data_loss import Loss, losses, told
-from logmark.spark.source.limits import Limits, share
+from logmark.spark.source.data_loss import Loss, describe_losses, find_losses
+from logmark.spark.source.limits import Limits, share_records
 from logmark.spark.source.ranges import RECORDS_PER_TASK_MAX, Bounds, Range, split
 
 P0, P1, P2 = (TopicPartition("clicks", number) for number in range(3))
@@ -17,31 +17,31 @@ ranges = st.dictionaries(
 
 
 def test_without_a_limit_a_batch_reads_everything() -> None:
-    assert {P0: 10, P1: 30} == share({P0: 0, P1: 20}, {P0: 10, P1: 30}, records_max=None)
+    assert {P0: 10, P1: 30} == share_records({P0: 0, P1: 20}, {P0: 10, P1: 30}, records_max=None)
 
 
 def test_a_limit_is_shared_in_proportion_to_what_waits() -> None:
-    assert {P0: 75, P1: 25} == share({P0: 0, P1: 0}, {P0: 300, P1: 100}, records_max=100)
+    assert {P0: 75, P1: 25} == share_records({P0: 0, P1: 0}, {P0: 300, P1: 100}, records_max=100)
 
 
 def test_a_small_partition_is_never_starved() -> None:
-    assert {P0: 9, P1: 1} == share({P0: 0, P1: 0}, {P0: 10**6, P1: 1}, records_max=10)
+    assert {P0: 9, P1: 1} == share_records({P0: 0, P1: 0}, {P0: 10**6, P1: 1}, records_max=10)
 
 
 def test_a_partition_that_stands_at_its_end_stays() -> None:
-    assert {P0: 10, P1: 7} == share({P0: 0, P1: 7}, {P0: 100, P1: 7}, records_max=10)
+    assert {P0: 10, P1: 7} == share_records({P0: 0, P1: 7}, {P0: 100, P1: 7}, records_max=10)
 
 
 @given(ranges, st.integers(1, 10_000))
 def test_a_limited_batch_moves_on_and_never_beyond_the_ends(
     whole: dict[TopicPartition, tuple[int, int]], most: int
 ) -> None:
-    first = {place: one for place, (one, _) in whole.items()}
-    ends = {place: end for place, (_, end) in whole.items()}
+    first = {partition: one for partition, (one, _) in whole.items()}
+    ends = {partition: end for partition, (_, end) in whole.items()}
 
-    stops = share(first, ends, records_max=most)
+    stops = share_records(first, ends, records_max=most)
 
-    assert all(first[place] <= stops[place] <= ends[place] for place in whole)
+    assert all(first[partition] <= stops[partition] <= ends[partition] for partition in whole)
     assert (first == ends) == (first == stops)
     assert sum(stops.values()) - sum(first.values()) <= most + len(whole)
 
@@ -52,8 +52,8 @@ def test_tasks_cover_the_ranges_exactly_once(
 ) -> None:
     pieces = split(whole, records_max=most, pieces_min=pieces_min)
 
-    for place, (first, stop) in whole.items():
-        mine = [piece for piece in pieces if piece.place == place]
+    for partition, (first, stop) in whole.items():
+        mine = [piece for piece in pieces if piece.partition == partition]
         edges = [first, *(piece.stop for piece in mine)]
         assert (stop if mine else first) == edges[-1]
         assert edges[:-1] == [piece.first for piece in mine]
@@ -70,32 +70,35 @@ def test_a_large_range_is_split_without_being_asked() -> None:
 
 @pytest.mark.parametrize(("offset", "is_lost"), [(9, True), (10, False), (20, False), (21, True)])
 def test_a_position_outside_of_the_log_is_noticed(offset: int, is_lost: bool) -> None:
-    assert ([offset] if is_lost else []) == [one.offset for one in losses({P0: offset}, {P0: Bounds(10, 20)})]
+    assert ([offset] if is_lost else []) == [one.offset for one in find_losses({P0: offset}, {P0: Bounds(10, 20)})]
 
 
 def test_what_is_lost_is_counted_partition_by_partition() -> None:
-    lost = losses({P0: 3, P1: 0, P2: 50}, {P0: Bounds(10, 20), P1: Bounds(2_000, 9_000), P2: Bounds(0, 30)})
+    lost = find_losses({P0: 3, P1: 0, P2: 50}, {P0: Bounds(10, 20), P1: Bounds(2_000, 9_000), P2: Bounds(0, 30)})
 
     assert (
         "At most 2,007 records were deleted before this query read them: 7 records of clicks-0 (offsets 3 to 9; the "
         "log holds 10 to 20); 2,000 records of clicks-1 (offsets 0 to 1999; the log holds 2000 to 9000); offset 50 of "
-        "clicks-2 lies beyond the log, which holds 0 to 30 (made anew?)" == told(lost)
+        "clicks-2 lies beyond the log, which holds 0 to 30 (was the topic deleted and created again?)"
+        == describe_losses(lost)
     )
 
 
 def test_records_of_a_topic_that_was_deleted_are_not_counted_by_the_offsets_of_the_new_one() -> None:
-    lost = [Loss(place=P0, offset=5, bounds=Bounds(20, 30), is_anew=True)]
+    lost = [Loss(partition=P0, offset=5, bounds=Bounds(20, 30), is_recreated=True)]
 
-    assert told(lost).startswith("Positions are not in their logs: offset 5 of clicks-0 belongs to a topic of that")
+    assert describe_losses(lost).startswith(
+        "Positions are not in their logs: offset 5 of clicks-0 belongs to a topic of that"
+    )
 
 
 def test_bytes_are_shared_in_proportion_to_what_waits_there_in_bytes() -> None:
     large = {P0: 1000.0, P1: 10.0}
 
-    assert {P0: 50, P1: 50} == share(
+    assert {P0: 50, P1: 50} == share_records(
         {P0: 0, P1: 0}, {P0: 100, P1: 100}, records_max=None, bytes_max=50_500, record_bytes=large
     )
-    assert {P0: 100, P1: 100} == share(
+    assert {P0: 100, P1: 100} == share_records(
         {P0: 0, P1: 0}, {P0: 100, P1: 100}, records_max=None, bytes_max=101_000, record_bytes=large
     )
 
@@ -103,8 +106,8 @@ def test_bytes_are_shared_in_proportion_to_what_waits_there_in_bytes() -> None:
 def test_of_two_limits_the_tighter_one_counts() -> None:
     first, ends, sizes = {P0: 0}, {P0: 1000}, {P0: 10.0}
 
-    assert {P0: 30} == share(first, ends, records_max=30, bytes_max=5000, record_bytes=sizes)
-    assert {P0: 20} == share(first, ends, records_max=30, bytes_max=200, record_bytes=sizes)
+    assert {P0: 30} == share_records(first, ends, records_max=30, bytes_max=5000, record_bytes=sizes)
+    assert {P0: 20} == share_records(first, ends, records_max=30, bytes_max=200, record_bytes=sizes)
 
 
 @pytest.mark.parametrize(

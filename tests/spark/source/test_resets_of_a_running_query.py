@@ -44,7 +44,7 @@ class BusyQuery:
     def __init__(self, broker: BrokerUnderTest, spark: "SparkSession", folder: Path, *, per_batch: int) -> None:
         self.topic = broker.create_topic("clicks", config={"retention.ms": "-1"})
         self.group = broker.group("busy")
-        self.place = TopicPartition(self.topic, 0)
+        self.partition = TopicPartition(self.topic, 0)
         self._checkpoint = folder / "checkpoint"
         broker.produce(self.topic, ["x"] * RECORDS)
         self.query: StreamingQuery = (
@@ -76,7 +76,9 @@ class BusyQuery:
     def went_to(self, offset: int, *, after: int) -> bool:
         """Whether the query has made a seek to this offset, in a generation above `after`."""
         self.check()
-        return any(one.generation > after and one.first == one.next == {self.place: offset} for one in self.positions())
+        return any(
+            one.generation > after and one.first == one.next == {self.partition: offset} for one in self.positions()
+        )
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         def holds() -> bool:
@@ -106,8 +108,8 @@ def test_a_running_query_honours_a_reset_and_its_undo(
     journal = FileJournal(tmp_path / "journal.jsonl")
     busy = BusyQuery(broker, spark, tmp_path, per_batch=10)
     try:
-        busy.wait(lambda: busy.place in client.committed(busy.group), "the query has committed")
-        busy.wait(lambda: client.committed(busy.group)[busy.place].offset >= 30, "the query reads")
+        busy.wait(lambda: busy.partition in client.committed(busy.group), "the query has committed")
+        busy.wait(lambda: client.committed(busy.group)[busy.partition].offset >= 30, "the query reads")
         first = busy.generation()
 
         applied = reset_to(client, busy, 10_000, journal)
@@ -115,19 +117,19 @@ def test_a_running_query_honours_a_reset_and_its_undo(
         busy.wait(lambda: busy.went_to(10_000, after=first), "the query has gone to where it was set")
         (position, *_) = busy.positions()
         assert applied.picked_up_by in (f"the query {position.query}", ""), "a slow machine may take longer than 5 s"
-        before = applied.change.before[busy.place]
-        assert before is not None and before.metadata == applied.change.after[busy.place].metadata  # type: ignore[union-attr]
+        before = applied.change.before[busy.partition]
+        assert before is not None and before.metadata == applied.change.after[busy.partition].metadata  # type: ignore[union-attr]
         assert CommitMetadata.parse(before.metadata) is not None
 
         second = busy.generation()
-        busy.wait(lambda: client.committed(busy.group)[busy.place].offset > 10_000, "the query goes on from there")
+        busy.wait(lambda: client.committed(busy.group)[busy.partition].offset > 10_000, "the query goes on from there")
         with pytest.raises(ChangeConflict, match=r"would not be right any more: group .* has moved on"):
             undo_change(client, applied.change.id, journal=journal)
         undone = undo_change(client, applied.change.id, journal=journal, force=True)
 
         assert undone is not None and applied.change.before == undone.change.after
         busy.wait(lambda: busy.went_to(before.offset, after=second), "the query has gone back")
-        busy.wait(lambda: before.offset < client.committed(busy.group)[busy.place].offset < 10_000, "it goes on")
+        busy.wait(lambda: before.offset < client.committed(busy.group)[busy.partition].offset < 10_000, "it goes on")
         assert ["undone", "done"] == [one.state for one in list_changes(client, journal=journal)]
     finally:
         busy.query.stop()
@@ -194,7 +196,7 @@ def _was_honoured(client: Client, busy: BusyQuery, target: int, generation_befor
     while time.monotonic() < deadline:
         if busy.went_to(target, after=generation_before):
             return True
-        committed = client.committed(busy.group)[busy.place]
+        committed = client.committed(busy.group)[busy.partition]
         mark = CommitMetadata.parse(committed.metadata)
         if mark is not None and mark.generation == generation_before and committed.offset != target:
             time.sleep(0.5)  # the checkpoint is written after the commit

@@ -23,7 +23,7 @@ from logmark.names import TopicPartition
 from logmark.spark.errors import PermanentlyRefused
 from logmark.spark.source import data_source as source
 from logmark.spark.source.data_source import DefaultSource, StreamReader
-from logmark.spark.source.options import Options, parse
+from logmark.spark.source.options import SourceOptions, parse_source_options
 from logmark.spark.source.position import Position
 from logmark.spark.source.ranges import Range
 from logmark.testing import Broker
@@ -39,12 +39,12 @@ STREAM = {"bootstrap.servers": "b:1", "subscribe": "clicks", "group.id": "billin
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     cluster = FakeCluster(p0=(0, 100))
-    monkeypatch.setattr(source, "connect", lambda options, timeout_s: cluster)
+    monkeypatch.setattr(source, "connect_source", lambda options, timeout_s: cluster)
     return cluster
 
 
 def reader(**more: str) -> StreamReader:
-    return StreamReader(parse(STREAM | more, is_stream=True))
+    return StreamReader(parse_source_options(STREAM | more, is_stream=True))
 
 
 def test_a_process_of_spark_loads_no_more_than_the_source_needs() -> None:
@@ -118,7 +118,9 @@ def test_a_reader_travels_to_the_executors_without_its_connection(cluster: FakeC
 def test_a_stream_survives_a_broker_that_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
     with Broker() as broker:
         broker.create_topic("clicks")
-        stream = StreamReader(parse(STREAM | {"bootstrap.servers": broker.bootstrap_servers}, is_stream=True))
+        stream = StreamReader(
+            parse_source_options(STREAM | {"bootstrap.servers": broker.bootstrap_servers}, is_stream=True)
+        )
         start = stream.initialOffset()
         broker.stop()
         # It comes back when somebody waits for it, who has failed to reach it.
@@ -229,11 +231,11 @@ def away_at_first(monkeypatch: pytest.MonkeyPatch) -> AwayAtFirst:
     cluster.logs[TopicPartition("dead", 0)] = (0, 0)
     away(cluster)
 
-    def connect(options: Options, timeout_s: float) -> AwayAtFirst:
+    def connect(options: SourceOptions, timeout_s: float) -> AwayAtFirst:
         cluster.connections += 1
         return cluster
 
-    monkeypatch.setattr(source, "connect", connect)
+    monkeypatch.setattr(source, "connect_source", connect)
     return cluster
 
 
@@ -288,12 +290,12 @@ def test_a_log_start_that_moves_while_a_batch_is_measured_does_not_end_the_query
 ) -> None:
     found = cluster.fetch
 
-    def fetch(place: TopicPartition, offset: int, **more: int) -> FetchedPartition:
+    def fetch(partition: TopicPartition, offset: int, **more: int) -> FetchedPartition:
         start = 20 * moves
         if offset >= start:
-            return found(place, offset, **more)
-        cluster.logs[place] = (min(start, offset + 20), 100)
-        raise OffsetOutOfRange(place, offset, log_start=cluster.logs[place][0], log_end=100)
+            return found(partition, offset, **more)
+        cluster.logs[partition] = (min(start, offset + 20), 100)
+        raise OffsetOutOfRange(partition, offset, log_start=cluster.logs[partition][0], log_end=100)
 
     stream = reader(**{"auto.offset.reset": "earliest", "failOnDataLoss": "false", "maxBytesPerTrigger": "1000"})
     start = stream.initialOffset()
@@ -349,7 +351,7 @@ def said(broker: BrokerUnderTest, topic: str, **given: str) -> str:
     """What ends a stream before it has begun."""
     named = {"bootstrap.servers": broker.bootstrap_servers, "subscribe": topic, "group.id": broker.group("g"), **given}
     with pytest.raises(UserError) as failure:
-        StreamReader(parse(named, is_stream=True)).initialOffset()
+        StreamReader(parse_source_options(named, is_stream=True)).initialOffset()
     return str(failure.value)
 
 
@@ -380,7 +382,7 @@ def test_a_topic_that_was_made_anew_behind_a_running_stream_is_noticed(broker: B
     topic = broker.create_topic("clicks")
     broker.produce(topic, ["old"] * 5)
     named = {"bootstrap.servers": broker.bootstrap_servers, "subscribe": topic, "group.id": broker.group("g")}
-    stream = StreamReader(parse(named | {"partition.metadata.cache.ttl.ms": "1"}, is_stream=True))
+    stream = StreamReader(parse_source_options(named | {"partition.metadata.cache.ttl.ms": "1"}, is_stream=True))
     start = stream.initialOffset()
     broker.admin.delete_topics([topic])[topic].result(60)
     wait_until(lambda: topic not in broker.admin.list_topics(timeout=60).topics, "the topic is gone")
@@ -397,4 +399,6 @@ def test_a_broker_that_was_never_there_is_a_sentence_at_once(monkeypatch: pytest
     monkeypatch.setattr(source, "FIRST_CONTACT_S", 0.2)
 
     with pytest.raises(BrokerUnreachable, match=r"The broker at 127\.0\.0\.1:1 refused the connection"):
-        StreamReader(parse(STREAM | {"bootstrap.servers": "127.0.0.1:1"}, is_stream=True)).initialOffset()
+        StreamReader(
+            parse_source_options(STREAM | {"bootstrap.servers": "127.0.0.1:1"}, is_stream=True)
+        ).initialOffset()

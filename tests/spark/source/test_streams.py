@@ -36,17 +36,17 @@ def consumed(broker: BrokerUnderTest, *topics: str, isolation: str = "read_uncom
     """Every record of the topics as librdkafka reads them."""
     consumer = broker.consumer(isolation_level=isolation, enable_partition_eof=True)
     known = consumer.list_topics(timeout=60).topics
-    places = [
+    partitions = [
         Place(topic, number, broker.start_offset(topic, number))
         for topic in topics
         for number in known[topic].partitions
     ]
-    consumer.assign(places)
+    consumer.assign(partitions)
     found: Counter[Row] = Counter()
     ended: set[tuple[str, int]] = set()
-    while len(ended) < len(places):
+    while len(ended) < len(partitions):
         message = consumer.poll(60)
-        assert message is not None, f"{len(places) - len(ended)} partitions did not end"
+        assert message is not None, f"{len(partitions) - len(ended)} partitions did not end"
         if message.error():
             ended.add((message.topic(), message.partition()))
             continue
@@ -164,9 +164,9 @@ def _has_read(broker: BrokerUnderTest, group: str, topics: list[str]) -> Callabl
     def stands_at_the_ends() -> bool:
         committed = broker.committed(group)
         known = reader.list_topics(timeout=60).topics
-        places = [(topic, number) for topic in topics for number in known[topic].partitions]
-        ends = {place: reader.get_watermark_offsets(Place(*place), timeout=60)[1] for place in places}
-        return ends == {place: committed.get(place) for place in places}
+        partitions = [(topic, number) for topic in topics for number in known[topic].partitions]
+        ends = {partition: reader.get_watermark_offsets(Place(*partition), timeout=60)[1] for partition in partitions}
+        return ends == {partition: committed.get(partition) for partition in partitions}
 
     return stands_at_the_ends
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from logmark.errors import UserError
-from logmark.spark.source.topic_patterns import topic_pattern
+from logmark.spark.source.topic_patterns import parse_topic_pattern
 
 FITS = [
     ("clicks.*", ["clicks", "clicks-eu"], ["old-clicks"]),
@@ -29,7 +29,7 @@ FITS = [
 
 @pytest.mark.parametrize(("pattern", "fitting", "others"), FITS)
 def test_a_pattern_fits_whole_names_as_it_does_in_java(pattern: str, fitting: list[str], others: list[str]) -> None:
-    made = topic_pattern(pattern)
+    made = parse_topic_pattern(pattern)
 
     assert fitting == [name for name in [*fitting, *others] if made.fullmatch(name)]
 
@@ -48,4 +48,4 @@ def test_a_pattern_fits_whole_names_as_it_does_in_java(pattern: str, fitting: li
 )
 def test_what_python_would_read_otherwise_is_refused(pattern: str, reason: str) -> None:
     with pytest.raises(UserError, match=re.escape(f"cannot be used: {reason}")):
-        topic_pattern(pattern)
+        parse_topic_pattern(pattern)

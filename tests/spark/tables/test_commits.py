@@ -18,7 +18,7 @@ from logmark.spark import read_table
 from logmark.spark.checkpoint import read_position
 from logmark.spark.source.position import Offsets, Position
 from logmark.spark.tables import commits
-from logmark.spark.tables.commits import put
+from logmark.spark.tables.commits import write_batch
 from logmark.spark.tables.ledger import Batch
 from logmark.spark.tables.modes import Rules
 from logmark.spark.tables.table import read_batch
@@ -63,7 +63,7 @@ def staging(*files: list[Row]) -> Callable[[Path], None]:
 
 
 def write(table: Path, batch: Batch, *files: list[Row]) -> None:
-    put(table, batch, SPARK_SCHEMA, staging(*files))
+    write_batch(table, batch, SPARK_SCHEMA, staging(*files))
 
 
 def rows(table: Path) -> list[Row]:
@@ -85,13 +85,13 @@ def test_a_repeated_batch_changes_nothing_and_is_not_even_computed(tmp_path: Pat
     write(tmp_path, batch({P0: 0}, {P0: 3}), clicks(0, 3))
     before = version(tmp_path)
 
-    put(tmp_path, batch({P0: 0}, {P0: 3}), SPARK_SCHEMA, lambda folder: pytest.fail("was computed again"))
+    write_batch(tmp_path, batch({P0: 0}, {P0: 3}), SPARK_SCHEMA, lambda folder: pytest.fail("was computed again"))
 
     assert (before, clicks(0, 3)) == (version(tmp_path), rows(tmp_path))
 
 
 def test_a_seek_writes_nothing(tmp_path: Path) -> None:
-    put(tmp_path, batch({P0: 3}, {P0: 3}), SPARK_SCHEMA, lambda folder: pytest.fail("was computed"))
+    write_batch(tmp_path, batch({P0: 3}, {P0: 3}), SPARK_SCHEMA, lambda folder: pytest.fail("was computed"))
 
     with pytest.raises(UserError, match="There is no table"):
         rows(tmp_path)
@@ -149,7 +149,9 @@ def test_other_columns_are_a_sentence(tmp_path: Path) -> None:
     write(tmp_path, batch({P0: 0}, {P0: 1}), clicks(0, 1))
 
     with pytest.raises(UserError, match=r"but the table .* has topic, partition, offset, value"):
-        put(tmp_path, batch({P0: 1}, {P0: 2}), SPARK_SCHEMA.replace('"value"', '"amount"'), staging(clicks(1, 2)))
+        write_batch(
+            tmp_path, batch({P0: 1}, {P0: 2}), SPARK_SCHEMA.replace('"value"', '"amount"'), staging(clicks(1, 2))
+        )
 
 
 def test_a_failed_task_leaves_no_file(tmp_path: Path) -> None:
@@ -158,7 +160,7 @@ def test_a_failed_task_leaves_no_file(tmp_path: Path) -> None:
         raise RuntimeError("a task failed")
 
     with pytest.raises(RuntimeError):
-        put(tmp_path, batch({P0: 0}, {P0: 3}), SPARK_SCHEMA, fail)
+        write_batch(tmp_path, batch({P0: 0}, {P0: 3}), SPARK_SCHEMA, fail)
     assert [] == [path for path in tmp_path.rglob("*") if path.is_file()]
 
 

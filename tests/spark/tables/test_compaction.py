@@ -11,8 +11,8 @@ from deltalake import DeltaTable
 
 from logmark.errors import UserError
 from logmark.spark.tables import compaction
-from logmark.spark.tables.commits import files_of, open_table
-from logmark.spark.tables.compaction import bunches, optimize_table, optimize_when_due, vacuum_table
+from logmark.spark.tables.commits import list_files, open_table
+from logmark.spark.tables.compaction import group_files, optimize_table, optimize_when_due, vacuum_table
 from logmark.spark.tables.files import DataFile
 from logmark.spark.tables.modes import Rules
 from tests.spark.table_batches import P0, P1, WHERE, Row, batch, rows, write
@@ -44,7 +44,7 @@ def table(tmp_path: Path) -> Path:
 def files(table: Path) -> list[DataFile]:
     delta = open_table(table)
     assert delta is not None
-    return sorted(files_of(delta), key=lambda file: file.low or ())
+    return sorted(list_files(delta), key=lambda file: file.low or ())
 
 
 def expected(*spans: tuple[int, int, str]) -> list[tuple[Any, ...]]:
@@ -183,7 +183,7 @@ def test_files_go_together_up_to_the_target_and_large_ones_are_left_alone() -> N
         return DataFile(path=f"{number}", size_bytes=size, records=1, low=where, high=where)
 
     small = [file(number, 30) for number in (3, 1, 2, 0)]
-    found = list(bunches([*small, file(4, 76), file(5, 10, partition=1)], target_bytes=100))
+    found = list(group_files([*small, file(4, 76), file(5, 10, partition=1)], target_bytes=100))
 
     assert [["0", "1", "2"]] == [[one.path for one in bunch] for bunch in found]
 

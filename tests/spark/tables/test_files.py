@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.spark.tables.files import DataFile, Ranges, describe, listed, replace
+from logmark.spark.tables.files import DataFile, Ranges, describe, parse_files, replace
 from tests.harness.searches import examples
 
 P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
@@ -91,19 +91,19 @@ ACTION = {"path": "a.parquet", "size_bytes": 9, "num_records": 2, "min.user": "a
 def test_bounds_count_only_where_it_is_known_that_there_are_no_nulls(
     nulls: int | None, bounds: dict[str, tuple[str, str]]
 ) -> None:
-    [one] = listed([{**ACTION, "null_count.user": nulls}])
+    [one] = parse_files([{**ACTION, "null_count.user": nulls}])
 
     assert bounds == one.bounds
     assert ("user" in bounds) == ("user" in one.stats())
 
 
 def test_a_file_whose_records_nobody_counted_is_not_said_to_have_none() -> None:
-    [one] = listed([{**ACTION, "num_records": None, "null_count.user": 0}])
+    [one] = parse_files([{**ACTION, "num_records": None, "null_count.user": 0}])
 
     assert "numRecords" not in one.stats()
 
 
-places = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 2), st.integers(0, 12))
+partitions = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 2), st.integers(0, 12))
 spans = st.tuples(st.integers(0, 12), st.integers(0, 12))
 wanted = st.dictionaries(
     st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 2)), spans, min_size=1, max_size=3
@@ -111,7 +111,7 @@ wanted = st.dictionaries(
 
 
 @settings(max_examples=examples(60, soak=1000))
-@given(st.lists(st.lists(places, min_size=1, max_size=8), max_size=3), wanted)
+@given(st.lists(st.lists(partitions, min_size=1, max_size=8), max_size=3), wanted)
 def test_exactly_the_rows_of_the_ranges_go(
     tmp_path_factory: pytest.TempPathFactory, contents: list[list[Row]], ranges: Ranges
 ) -> None:

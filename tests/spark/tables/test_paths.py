@@ -15,8 +15,8 @@ from logmark.spark.tables.versions import (
     has_version,
     list_versions,
     next_version,
-    swap_in,
-    take_back,
+    roll_back_version,
+    swap_in_version,
     version_path,
 )
 from tests.spark.table_batches import P0, batch, write
@@ -65,9 +65,9 @@ def test_whoever_is_told_of_a_table_means_the_same_directory(
 
     assert [1, 2] == [one.number for one in list_versions(told)]
     assert (1, 3, True) == (current_version(told), next_version(told), has_version(told, 2))
-    swap_in(told, 2)
+    swap_in_version(told, 2)
     assert [2] == read_table(root)["total"].to_pylist()
-    assert 1 == take_back(told)
+    assert 1 == roll_back_version(told)
     drop_version(told, 2)
     assert [] == vacuum_table(told)
     assert 0 == optimize_table(told).removed

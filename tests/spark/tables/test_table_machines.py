@@ -22,11 +22,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.spark.tables import commits
-from logmark.spark.tables.commits import put
+from logmark.spark.tables.commits import write_batch
 from logmark.spark.tables.compaction import optimize_table, vacuum_table
 from logmark.spark.tables.ledger import Batch
 from logmark.spark.tables.modes import Rules
-from logmark.spark.tables.versions import next_version, swap_in, version_path
+from logmark.spark.tables.versions import next_version, swap_in_version, version_path
 from tests.spark.table_batches import P0, P1, WHERE, Columns, Row, batch, rows, spark_schema, staging
 
 PLACES = (P0, P1)
@@ -74,9 +74,9 @@ class QueryMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         shutil.rmtree(self.table)
 
-    @rule(place=st.sampled_from(PLACES), count=st.integers(1, 6))
-    def produce(self, place: TopicPartition, count: int) -> None:
-        self.ends[place] += count
+    @rule(partition=st.sampled_from(PLACES), count=st.integers(1, 6))
+    def produce(self, partition: TopicPartition, count: int) -> None:
+        self.ends[partition] += count
 
     @rule()
     def optimize(self) -> None:
@@ -96,7 +96,10 @@ class QueryMachine(RuleBasedStateMachine):
     def plan(self, limit: int) -> Batch:
         """The batch that was planned and not finished, or the next one."""
         if self.planned is None:
-            end = {place: max(first, min(self.ends[place], first + limit)) for place, first in self.next.items()}
+            end = {
+                partition: max(first, min(self.ends[partition], first + limit))
+                for partition, first in self.next.items()
+            }
             self.planned = self.batch(self.next, end)
         return self.planned
 
@@ -110,7 +113,7 @@ class QueryMachine(RuleBasedStateMachine):
 
         with crashing(crash):
             try:
-                put(self.table, one, spark_schema(self.columns), stage, self.how)
+                write_batch(self.table, one, spark_schema(self.columns), stage, self.how)
             except Crash:
                 return crash == "after commit"
         if crash != "before checkpoint":
@@ -144,19 +147,19 @@ class StatelessMachine(QueryMachine):
             self.planned = None
             return
         self.committed = dict(one.position.first)
-        found = [row for place, span in one.position.ranges.items() for row in self.made(place, span)]
+        found = [row for partition, span in one.position.ranges.items() for row in self.made(partition, span)]
         if self.run(one, found, crash) and one != self.held:
             self.take(one, found)
             self.held = one
 
-    def made(self, place: TopicPartition, span: tuple[int, int]) -> list[Row]:
+    def made(self, partition: TopicPartition, span: tuple[int, int]) -> list[Row]:
         """The rows that the code makes of a range: none for some offsets, and a null now and then."""
         return [
             {
-                "topic": place.topic,
-                "partition": place.partition,
+                "topic": partition.topic,
+                "partition": partition.partition,
                 "offset": offset,
-                "key": offset % 3 + 10 * place.partition,
+                "key": offset % 3 + 10 * partition.partition,
                 "value": None if (offset + self.code) % 7 == 0 else f"{self.code}",
             }
             for offset in range(*span)
@@ -165,7 +168,7 @@ class StatelessMachine(QueryMachine):
 
     def take(self, one: Batch, found: list[Row]) -> None:
         rows_of = {(TopicPartition(row["topic"], row["partition"]), row["offset"]): row for row in found}
-        read = {(place, offset) for place, span in one.position.ranges.items() for offset in range(*span)}
+        read = {(partition, offset) for partition, span in one.position.ranges.items() for offset in range(*span)}
         if self.how.mode == "replace":
             self.model = {at: row for at, row in self.model.items() if at not in read}
             self.model |= {at: (*at, row["value"]) for at, row in rows_of.items()}
@@ -182,11 +185,11 @@ class StatelessMachine(QueryMachine):
         self.read |= read
 
     @precondition(lambda self: self.planned is None)
-    @rule(place=st.sampled_from(PLACES), share=st.floats(0, 1))
-    def seek(self, place: TopicPartition, share: float) -> None:
+    @rule(partition=st.sampled_from(PLACES), share=st.floats(0, 1))
+    def seek(self, partition: TopicPartition, share: float) -> None:
         self.generation += 1
-        self.next[place] = round(self.ends[place] * share)
-        put(self.table, self.batch(self.next, self.next), spark_schema(self.columns), pytest.fail, self.how)
+        self.next[partition] = round(self.ends[partition] * share)
+        write_batch(self.table, self.batch(self.next, self.next), spark_schema(self.columns), pytest.fail, self.how)
         self.number += 1
 
     @rule()
@@ -203,7 +206,7 @@ class StatelessMachine(QueryMachine):
         one = self.plan(5)
         if one.is_continued and one.position.ranges:
             with pytest.raises(UserError, match="take the query's checkpoint away"):
-                put(self.table, one, spark_schema(self.columns), pytest.fail, self.how)
+                write_batch(self.table, one, spark_schema(self.columns), pytest.fail, self.how)
             self.lose_checkpoint()
         else:
             self.generation, self.number, self.planned = self.generation + 1, self.number + 1, None
@@ -216,7 +219,7 @@ class StatelessMachine(QueryMachine):
             assert not self.model
             return
         held = rows(self.table, "partition", "offset", "value")
-        expected = [(place.partition, offset, value) for place, offset, value in self.model.values()]
+        expected = [(partition.partition, offset, value) for partition, offset, value in self.model.values()]
         assert sorted(expected, key=str) == sorted(held, key=str)
 
 
@@ -259,9 +262,9 @@ class CountingMachine(QueryMachine):
     def counted(self, one: Batch, *, is_idle: bool) -> tuple[Counter[str], list[Row]]:
         """The state after the batch, and the rows that it yields."""
         after, found = Counter(self.state), []
-        for place, span in () if is_idle else one.position.ranges.items():
+        for partition, span in () if is_idle else one.position.ranges.items():
             for offset in range(*span):
-                key = f"{place.partition}-{offset % 3}"
+                key = f"{partition.partition}-{offset % 3}"
                 after[key] += 1
                 found.append({"key": key, "count": after[key]})
         if self.how.mode == "complete":
@@ -292,7 +295,7 @@ class CountingMachine(QueryMachine):
         self.refuse("its checkpoint is new")
 
     def refuse(self, sentence: str) -> None:
-        end = {place: max(1, end) for place, end in self.ends.items()}
+        end = {partition: max(1, end) for partition, end in self.ends.items()}
         with pytest.raises(UserError, match=sentence):
             self.run(self.batch(self.next, end), [{"key": "wrong", "count": 1}], "none")
         self.is_dead, self.planned = True, None
@@ -308,7 +311,7 @@ class CountingMachine(QueryMachine):
         self.is_dead = False
         self.execute(self.plan(3), crash)
         self.execute(self.plan(1000), crash)
-        swap_in(table, number)
+        swap_in_version(table, number)
         self.table = table
 
     @invariant()

@@ -7,7 +7,7 @@ import pytest
 from deltalake import DeltaTable
 
 from logmark.errors import UserError
-from logmark.spark.tables.commits import put
+from logmark.spark.tables.commits import write_batch
 from logmark.spark.tables.modes import Rules
 from tests.spark.table_batches import P0, P1, WHERE, Row, batch, rows, spark_schema, write
 
@@ -105,9 +105,9 @@ def test_records_of_a_topic_that_was_made_anew_are_others_also_at_old_offsets(tm
 def test_rows_of_a_topic_that_was_made_anew_do_not_replace_those_of_the_old_one(tmp_path: Path, rules: Rules) -> None:
     write(tmp_path, batch({P0: 0}, {P0: 4}, rules), rules, CLICKS, clicks(0, 4))
 
-    with pytest.raises(UserError, match=r"The topic clicks was deleted and made again .* Nothing was written"):
-        anew = batch({P0: 0}, {P0: 4}, rules, generation=2, topic_id="the second")
-        write(tmp_path, anew, rules, CLICKS, clicks(0, 4, "b"))
+    with pytest.raises(UserError, match=r"The topic clicks was deleted and created again .* Nothing was written"):
+        recreated = batch({P0: 0}, {P0: 4}, rules, generation=2, topic_id="the second")
+        write(tmp_path, recreated, rules, CLICKS, clicks(0, 4, "b"))
     assert len(rows(tmp_path)) == (4 if rules.mode == "replace" else 1)
 
 
@@ -343,7 +343,7 @@ def test_a_column_of_another_type_is_a_sentence_that_names_both(tmp_path: Path) 
 def test_a_type_that_delta_does_not_have_is_a_sentence_before_anything_is_computed(tmp_path: Path, kind: str) -> None:
     one = batch({P0: 0}, {P0: 1}, APPEND)
     with pytest.raises(UserError, match=f"The column price has the type {kind}, which Delta tables do not have"):
-        put(tmp_path, one, spark_schema({**CLICKS, "price": kind}), pytest.fail, APPEND)
+        write_batch(tmp_path, one, spark_schema({**CLICKS, "price": kind}), pytest.fail, APPEND)
 
 
 def test_rows_that_do_not_say_where_they_came_from_are_not_appended(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from logmark.spark.tables.compaction import optimize_table
 from logmark.spark.tables.modes import Rules
-from logmark.spark.tables.versions import swap_in, take_back, version_path
+from logmark.spark.tables.versions import roll_back_version, swap_in_version, version_path
 from tests.spark.table_batches import P0, WHERE, Row, batch, rows, write
 
 NARROW = {**WHERE, "user": "string"}
@@ -35,8 +35,8 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     optimize_table(root)
     write(root, batch({P0: 5}, {P0: 25}, RULES, generation=2), RULES, WIDE, clicks(5, 25, price=1.5))
     write(version_path(root, 2), batch({P0: 0}, {P0: 1}, RULES, generation=3), RULES, WIDE, clicks(0, 1, price=2.0))
-    swap_in(root, 2)
-    take_back(root)
+    swap_in_version(root, 2)
+    roll_back_version(root)
     return root
 
 

@@ -16,7 +16,7 @@ from logmark.errors import UserError
 from logmark.spark import read_table
 from logmark.spark.errors import find_message
 from logmark.spark.tables.table import load_table, write_table
-from logmark.spark.tables.versions import swap_in, version_path
+from logmark.spark.tables.versions import swap_in_version, version_path
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
 from tests.spark.table_batches import rows
@@ -116,7 +116,7 @@ def test_complete_totals_are_exact_through_repeated_batches_a_lost_checkpoint_an
     beside = version_path(table, 2)
     finish(write_table(owed(stream(spark, our_broker, topic, group)), beside, **how))
     assert truth(range(120)) == rows(table)
-    swap_in(table, 2)
+    swap_in_version(table, 2)
     assert truth(range(130)) == rows(table)
     our_broker.produce(topic, clicks(130, 140))
     run(checkpoint=beside / "_checkpoint")

@@ -26,8 +26,8 @@ from logmark.spark.tables.versions import (
     has_version,
     list_versions,
     next_version,
-    swap_in,
-    take_back,
+    roll_back_version,
+    swap_in_version,
     version_path,
 )
 from tests.spark.table_batches import P0, P1, WHERE, batch, rows, write
@@ -70,7 +70,7 @@ def test_a_version_is_swapped_in_by_one_commit_with_its_ledger(table: Path) -> N
     before = DeltaTable(str(table)).version()
     assert (1, 3) == (current_version(table), next_version(table))
 
-    swap_in(table, 2, group="billing")
+    swap_in_version(table, 2, group="billing")
 
     assert (NEW, before + 1, 2) == (rows(table), DeltaTable(str(table)).version(), current_version(table))
     assert {
@@ -84,7 +84,7 @@ def test_a_version_is_swapped_in_by_one_commit_with_its_ledger(table: Path) -> N
 
 
 def test_after_the_swap_the_new_query_goes_on_in_the_table_and_the_old_one_is_refused(table: Path) -> None:
-    swap_in(table, 2, group="billing")
+    swap_in_version(table, 2, group="billing")
 
     assert not count(table, 2, total=999, query="new", generation=7)
     assert count(table, 3, total=103, query="new", generation=7)
@@ -96,17 +96,17 @@ def test_after_the_swap_the_new_query_goes_on_in_the_table_and_the_old_one_is_re
 
 
 def test_the_old_version_can_be_taken_back_with_its_ledger_and_given_up_again(table: Path) -> None:
-    swap_in(table, 2, group="billing")
+    swap_in_version(table, 2, group="billing")
     count(table, 3, total=103, query="new", generation=7)
 
-    assert 1 == take_back(table)
+    assert 1 == roll_back_version(table)
     assert OLD == rows(table)
     assert not count(table, 2, total=999)
     count(table, 3, total=3)
-    assert 2 == take_back(table)
+    assert 2 == roll_back_version(table)
     assert [("a", 103), ("b", 103)] == rows(table)
     count(table, 4, total=104, query="new", generation=7)
-    take_back(table, 1)
+    roll_back_version(table, 1)
     assert [("a", 3), ("b", 3)] == rows(table)
     assert [1, 2, 1, 2] == [entry["swapped in"] for entry in history(table) if "swapped in" in entry]
 
@@ -115,7 +115,7 @@ def test_the_ledger_of_a_version_leaves_nothing_of_the_other_behind(tmp_path: Pa
     write(tmp_path, batch({P0: 0, P1: 0}, {P0: 5, P1: 9}, UPSERT), UPSERT, TOTALS, [])
     write(version_path(tmp_path, 2), batch({P0: 0}, {P0: 3}, UPSERT, generation=2), UPSERT, TOTALS, [])
 
-    swap_in(tmp_path, 2)
+    swap_in_version(tmp_path, 2)
 
     # Partition 1 is new to this version: it may begin anywhere.
     write(tmp_path, batch({P0: 3, P1: 4}, {P0: 4, P1: 6}, UPSERT, generation=2), UPSERT, TOTALS, [])
@@ -127,9 +127,9 @@ def test_a_version_may_have_other_columns(table: Path) -> None:
     one = batch({P0: 0}, {P0: 30}, UPSERT, is_stateful=True, query="wide", number=0, generation=9)
     write(version_path(table, 3), one, UPSERT, wide, [{"campaign": "a", "total": 1, "currency": "EUR"}])
 
-    swap_in(table, 3)
+    swap_in_version(table, 3)
     assert [("a", 1, "EUR")] == rows(table)
-    take_back(table)
+    roll_back_version(table)
     assert OLD == rows(table)
 
 
@@ -139,50 +139,50 @@ def test_a_version_may_have_a_type_that_the_tables_protocol_does_not_know(table:
     one = batch({P0: 0}, {P0: 30}, UPSERT, is_stateful=True, query="wide", number=0, generation=9)
     write(version_path(table, 3), one, UPSERT, wide, [{"campaign": "a", "total": 1, "at": noon}])
 
-    swap_in(table, 3)
+    swap_in_version(table, 3)
     assert [("a", 1, noon)] == rows(table)
     assert ["timestampNtz"] == DeltaTable(str(table)).protocol().reader_features
-    take_back(table)
+    roll_back_version(table)
     assert OLD == rows(table)
 
 
 def test_versions_are_listed_with_what_they_hold(table: Path) -> None:
     assert [(1, True, 2), (2, False, 2)] == [(one.number, one.is_current, one.records) for one in list_versions(table)]
-    swap_in(table, 2)
+    swap_in_version(table, 2)
     listed = list_versions(table)
     assert [(1, False, 2), (2, True, 2)] == [(one.number, one.is_current, one.records) for one in listed]
     assert [table / "_versions" / "v1", table] == [one.path for one in listed]
-    assert [{"clicks": {"0": 30}}] * 2 == [one.standing["end"] for one in listed]
+    assert [{"clicks": {"0": 30}}] * 2 == [one.ledger["end"] for one in listed]
 
 
 def test_a_kept_version_survives_vacuum_and_one_that_is_dropped_takes_nothing_with_it(table: Path) -> None:
-    swap_in(table, 2, group="billing")
+    swap_in_version(table, 2, group="billing")
     optimize_table(table)
     DeltaTable(str(table)).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     assert NEW == rows(table)
-    take_back(table)
+    roll_back_version(table)
     assert OLD == rows(table)
 
     drop_version(table, 2)
 
     assert OLD == rows(table)
     with pytest.raises(UserError, match=r"Version 2 of the table .* was not kept"):
-        take_back(table)
+        roll_back_version(table)
 
 
 def test_a_version_that_was_not_kept_cannot_be_taken_back_and_is_not_listed(table: Path) -> None:
     count(version_path(table, 3), 0, total=1000, query="newer", generation=9, group="billing.v3")
-    swap_in(table, 2, group="billing")
-    swap_in(table, 3, group="billing", keep=False)
+    swap_in_version(table, 2, group="billing")
+    swap_in_version(table, 3, group="billing", keep=False)
 
     with pytest.raises(UserError, match=r"Version 2 of the table .* was not kept\. The table was left as it is"):
-        take_back(table)
+        roll_back_version(table)
     with pytest.raises(UserError, match=r"Version 2 .* its rows are gone\. The table was left as it is"):
-        swap_in(table, 2)
+        swap_in_version(table, 2)
     assert [("a", 1000), ("b", 1000)] == rows(table)
     assert [1, 3] == [one.number for one in list_versions(table)]
     assert (True, False, 4) == (has_version(table, 1), has_version(table, 2), next_version(table))
-    assert 1 == take_back(table, 1)
+    assert 1 == roll_back_version(table, 1)
     assert OLD == rows(table)
 
 
@@ -190,9 +190,9 @@ def test_a_version_without_rows_is_kept_and_taken_back_like_any_other(tmp_path: 
     write(tmp_path, batch({P0: 0}, {P0: 5}, UPSERT), UPSERT, TOTALS, [])
     write(version_path(tmp_path, 2), batch({P0: 0}, {P0: 5}, UPSERT, generation=2), UPSERT, TOTALS, [])
 
-    swap_in(tmp_path, 2)
-    assert 1 == take_back(tmp_path)
-    assert 2 == take_back(tmp_path)
+    swap_in_version(tmp_path, 2)
+    assert 1 == roll_back_version(tmp_path)
+    assert 2 == roll_back_version(tmp_path)
 
     assert [1, 2] == [one.number for one in list_versions(tmp_path)]
 
@@ -203,21 +203,21 @@ def test_a_version_whose_swap_was_stopped_before_it_was_emptied_is_not_kept_by_a
     count(version_path(table, 3), 0, total=1000, query="newer", generation=9, group="billing.v3")
     with monkeypatch.context() as patched:
         patched.setattr(module, "_empty", lambda path: None)
-        swap_in(table, 2, group="billing")
+        swap_in_version(table, 2, group="billing")
     count(table, 3, total=103, query="new", generation=7)
 
-    swap_in(table, 3, group="billing", keep=False)
+    swap_in_version(table, 3, group="billing", keep=False)
 
     with pytest.raises(UserError, match=r"Version 2 of the table .* was not kept"):
-        take_back(table)
+        roll_back_version(table)
 
 
 def test_the_checkpoint_beside_a_version_outlives_every_swap(table: Path) -> None:
     checkpoint = version_path(table, 2) / "_checkpoint"
     checkpoint.mkdir()
 
-    swap_in(table, 2)
-    take_back(table)
+    swap_in_version(table, 2)
+    roll_back_version(table)
 
     assert checkpoint.is_dir()
 
@@ -233,8 +233,8 @@ def test_readers_find_the_nulls_of_files_that_another_writer_joined_also_after_s
     write(version_path(tmp_path, 2), batch({P0: 0}, {P0: 1}, rules, generation=2), rules, columns, [])
     DeltaTable(str(tmp_path)).optimize.compact()
 
-    swap_in(tmp_path, 2)
-    take_back(tmp_path)
+    swap_in_version(tmp_path, 2)
+    roll_back_version(tmp_path)
 
     nulls = polars.scan_delta(str(tmp_path)).filter(polars.col("user").is_null())
     assert [(1,)] == nulls.select("offset").collect().rows()
@@ -256,7 +256,7 @@ def test_a_vacuum_in_the_middle_of_a_swap_takes_none_of_its_files_however_old_th
         return commit(path, *arguments, **named)
 
     monkeypatch.setattr(module, "commit", vacuumed)
-    swap_in(table, 2)
+    swap_in_version(table, 2)
 
     assert [] == planned
     assert NEW == rows(table)
@@ -267,9 +267,9 @@ def test_without_links_files_are_copied(table: Path, monkeypatch: pytest.MonkeyP
         raise OSError("this file system knows no links")
 
     monkeypatch.setattr(os, "link", refuse)
-    swap_in(table, 2)
+    swap_in_version(table, 2)
     assert NEW == rows(table)
-    take_back(table)
+    roll_back_version(table)
     assert OLD == rows(table)
 
 
@@ -295,12 +295,12 @@ def test_a_swap_that_is_stopped_anywhere_can_be_made_again(
             patched.setattr(module, name, stopping(getattr(module, name)))
         patched.setattr(shutil, "rmtree", stopping(shutil.rmtree))
         with pytest.raises(KeyboardInterrupt):
-            swap_in(table, 2)
+            swap_in_version(table, 2)
         assert rows(table) == (OLD if current_version(table) == 1 else NEW)
 
-    swap_in(table, 2)
+    swap_in_version(table, 2)
     assert NEW == rows(table)
-    take_back(table)
+    roll_back_version(table)
     assert OLD == rows(table)
 
 
@@ -316,9 +316,9 @@ def test_a_swap_that_a_batch_overtook_keeps_that_batch_in_the_old_version(
             count(table, 3, total=3)
 
     monkeypatch.setattr(module, "_keep", overtaken)
-    swap_in(table, 2)
+    swap_in_version(table, 2)
     assert NEW == rows(table)
-    take_back(table)
+    roll_back_version(table)
     assert [("a", 3), ("b", 3)] == rows(table)
 
 
@@ -334,17 +334,17 @@ def test_a_swap_that_another_writer_overtook_leaves_nothing_of_it_in_the_new_ver
             write_deltalake(str(table), pa.table({"campaign": ["c"], "total": [7]}), mode="append")
 
     monkeypatch.setattr(module, "_keep", overtaken)
-    swap_in(table, 2)
+    swap_in_version(table, 2)
     assert NEW == rows(table)
-    take_back(table)
+    roll_back_version(table)
     assert [*OLD, ("c", 7)] == rows(table)
 
 
 def test_what_cannot_be_swapped_is_a_sentence(table: Path) -> None:
     with pytest.raises(UserError, match=r"There is no version 5 .* left as it is"):
-        swap_in(table, 5)
+        swap_in_version(table, 5)
     with pytest.raises(UserError, match="Nothing was ever swapped into"):
-        take_back(table)
+        roll_back_version(table)
     with pytest.raises(UserError, match="holds version 1"):
         drop_version(table, 1)
     with pytest.raises(UserError, match="There is no version 9 beside"):
@@ -354,7 +354,7 @@ def test_what_cannot_be_swapped_is_a_sentence(table: Path) -> None:
 def test_a_table_may_begin_with_a_version_that_is_swapped_in(tmp_path: Path) -> None:
     count(version_path(tmp_path, 2), 0, total=5)
 
-    swap_in(tmp_path, 2)
+    swap_in_version(tmp_path, 2)
 
     assert [("a", 5), ("b", 5)] == rows(tmp_path)
 
@@ -402,9 +402,9 @@ def test_readers_that_poll_during_swaps_see_the_old_or_the_new(table: Path) -> N
         polls = {name: threads.submit(poll, read) for name, read in readers.items()}
         try:
             begun.wait(60)
-            swap_in(table, 2)
+            swap_in_version(table, 2)
             for _ in range(5):
-                take_back(table)
+                roll_back_version(table)
         finally:
             done.set()
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from logmark.client.client import Client
     from logmark.spark.pipelines.job import Job
-    from logmark.spark.source.options import Options
+    from logmark.spark.source.options import SourceOptions
 
 
 @app.command("run", epilog=example("logmark pipelines run billing.py fraud.py --available-now"))
@@ -124,7 +124,7 @@ def check_pipelines(jobs: "Sequence[Job]", clients: "dict[str, Client]") -> None
 def _find_failure(job: "Job", clients: "dict[str, Client]") -> str | None:
     """Return why the pipeline cannot run, None if no reason is known."""
     from logmark.spark.pipelines.replay.state import check_live_may_run
-    from logmark.spark.source.cluster import partitions_of
+    from logmark.spark.source.cluster import find_partitions
 
     try:
         if job.home.is_live():
@@ -134,18 +134,18 @@ def _find_failure(job: "Job", clients: "dict[str, Client]") -> str | None:
             check_live_may_run(job.home)
         options = _options(job)
         if job.brokers.bootstrap_servers in clients:
-            partitions_of(clients[job.brokers.bootstrap_servers], options)
+            find_partitions(clients[job.brokers.bootstrap_servers], options)
     except LogmarkError as error:
         return f"{job.pipeline.name}: {error}"
     return None
 
 
-def _options(job: "Job") -> "Options":
+def _options(job: "Job") -> "SourceOptions":
     from logmark.spark.pipelines.query import read_options
-    from logmark.spark.source.options import parse
+    from logmark.spark.source.options import parse_source_options
 
     version = job.home.live_version(job.pipeline)
-    return parse(read_options(job.pipeline, version, job.brokers, job.options), is_stream=True)
+    return parse_source_options(read_options(job.pipeline, version, job.brokers, job.options), is_stream=True)
 
 
 def _client(job: "Job") -> "Client":

@@ -16,7 +16,7 @@ from logmark.names import TopicPartition
 from logmark.offsets.dead_letters.dead_letter import DeadLetter, dead_letter_for_lost_record, dead_letter_for_record
 from logmark.spark.dead_letters import DeadLetterSender, DeadLetterTarget
 from logmark.spark.record_lookup import read_by_offset
-from logmark.spark.sink.outbox import connect, patiently
+from logmark.spark.sink.outbox import connect_sink, retry_call
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -110,12 +110,12 @@ def _collect_errors(rows: "pa.RecordBatch") -> dict[TopicPartition, dict[int, st
 
 def _send(errors: dict[TopicPartition, dict[int, str]], sender: DeadLetterSender) -> None:
     options = sender.target.sink_options()
-    with connect(options) as client:
+    with connect_sink(options) as client:
         for partition, reasons in errors.items():
             offsets = sorted(reasons)
             for at in range(0, len(offsets), DEAD_LETTERS_AT_ONCE):
                 some = {offset: reasons[offset] for offset in offsets[at : at + DEAD_LETTERS_AT_ONCE]}
-                patiently(
+                retry_call(
                     lambda: sender.send(_make_dead_letters(client, partition, some, sender.target.pipeline)),  # noqa: B023
                     options,
                     f"Sending the dead letters of {partition}",

@@ -14,7 +14,7 @@ import logmark
 from logmark.client.errors import ClientError
 from logmark.errors import UserError
 from logmark.spark.errors import FailureKind, failure_kind, find_exception
-from logmark.spark.source.range_reader import is_passing
+from logmark.spark.source.range_reader import is_transient
 
 _FRAME = re.compile(r'^ *File "([^"]+)", line (\d+), in (\S+)', re.MULTILINE)
 _RAISED = re.compile(r"^(?:[\w.]+\.)?(\w+): (.*)$", re.MULTILINE)
@@ -92,7 +92,7 @@ def classify_failure(failure: str, *, folder: str | None = None) -> Failure:
 
 def classify_exception(error: BaseException, *, folder: str | None = None) -> Failure:
     """Return what an exception means that came before there was a query, from the user's function or from Spark."""
-    if isinstance(error, ClientError) and not is_passing(error):
+    if isinstance(error, ClientError) and not is_transient(error):
         return Failure(kind=FailureKind.PERMANENT, message=str(error))
     if isinstance(error, UserError):
         return Failure(kind=failure_kind(type(error)), message=str(error))

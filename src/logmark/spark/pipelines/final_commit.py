@@ -12,9 +12,9 @@ from logmark.spark.checkpoint import finished_position
 from logmark.spark.pipelines.declaration import PipelineDeclaration, Version
 from logmark.spark.pipelines.query import Brokers, read_options
 from logmark.spark.source.cluster import Cluster
-from logmark.spark.source.options import parse
-from logmark.spark.source.position import Found, Position, Unmoved, judge
-from logmark.spark.source.range_reader import connect
+from logmark.spark.source.options import parse_source_options
+from logmark.spark.source.position import GroupCommit, GroupUnmoved, Position, compare_with_group
+from logmark.spark.source.range_reader import connect_source
 
 _TIMEOUT_S = 5.0
 
@@ -24,17 +24,19 @@ def commit_stopped_query(pipeline: PipelineDeclaration, version: Version, broker
     with contextlib.suppress(LogmarkError, OSError):
         position = finished_position(version.checkpoint)
         if position is not None and position.group == version.group:
-            options = parse(read_options(pipeline, version, brokers, {}), is_stream=True)
-            with connect(options, timeout_s=_TIMEOUT_S) as client:
+            options = parse_source_options(read_options(pipeline, version, brokers, {}), is_stream=True)
+            with connect_source(options, timeout_s=_TIMEOUT_S) as client:
                 commit_position(client, position)
 
 
 def commit_position(cluster: Cluster, position: Position) -> bool:
     """Commit the position as its query would; return False if there is nothing to commit or the group was moved."""
     committed = cluster.committed(position.group, list(position.next))
-    found = {one: Found(offset=at.offset, mark=CommitMetadata.parse(at.metadata)) for one, at in committed.items()}
-    verdict = judge(position, found, held=position.committed_before())
-    if not isinstance(verdict, Unmoved) or not verdict.commit:
+    found = {
+        one: GroupCommit(offset=at.offset, mark=CommitMetadata.parse(at.metadata)) for one, at in committed.items()
+    }
+    verdict = compare_with_group(position, found, held=position.possible_commits())
+    if not isinstance(verdict, GroupUnmoved) or not verdict.commit:
         return False
     cluster.commit(position.group, position.commits(verdict.commit))
     return True

@@ -9,7 +9,7 @@ from logmark.spark.pipelines.declaration import PipelineDeclaration, Table, Topi
 from logmark.spark.pipelines.error_column import split_marked_rows
 from logmark.spark.pipelines.stateful_operators import keeps_state
 from logmark.spark.sessions import register_format
-from logmark.spark.sink.outbox import connect
+from logmark.spark.sink.outbox import connect_sink
 from logmark.spark.sink.topics import write_topic
 from logmark.spark.tables.table import write_table
 
@@ -93,7 +93,7 @@ def check_dead_letters(pipeline: PipelineDeclaration, brokers: Brokers) -> None:
     """Raise UserError unless the dead-letter topic that the pipeline declares is there."""
     target = dead_letter_target(pipeline, brokers)
     if target is not None:
-        with connect(target.sink_options(), timeout_s=FIRST_CONTACT_S) as client:
+        with connect_sink(target.sink_options(), timeout_s=FIRST_CONTACT_S) as client:
             topics = [pipeline.topics] if isinstance(pipeline.topics, str) else pipeline.topics
             check_dead_letter_topic(client, target.topic, reads=topics)
 

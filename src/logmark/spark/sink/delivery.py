@@ -52,7 +52,7 @@ class Sender(NamedTuple):
     producer_epoch: int
 
 
-def sender_of(query: str, batch: int, task: int) -> Sender:
+def make_sender(query: str, batch: int, task: int) -> Sender:
     """The same for every attempt; a later batch has a higher epoch, or another id when the epochs are used up."""
     text = f"{query}\n{task}\n{batch // EPOCHS}"
     number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
@@ -80,7 +80,7 @@ class Content:
         return cls(len(values), sum(map(crc32, [value or b"" for value in values], seeds)) & _PRINTS_MAX)
 
 
-class Done(NamedTuple):
+class DeliveredBatch(NamedTuple):
     """The batch of a query that was committed last; what it holds is not known where an older Logmark wrote it."""
 
     batch: int
@@ -88,7 +88,7 @@ class Done(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class DeliveryPlan:
     """What tasks are told before they write.
 
     counts  how many partitions keys are spread over, by topic
@@ -116,12 +116,12 @@ class Plan:
             )
 
 
-def group_of(id: str, *, is_stream: bool) -> str:
+def sink_group(id: str, *, is_stream: bool) -> str:
     """The group whose committed offsets say where the next batch begins."""
     return f"logmark-{'sink' if is_stream else 'write'}-{id}"
 
 
-def partitions_of(client: Client, topic: str) -> list[TopicPartition]:
+def list_partitions(client: Client, topic: str) -> list[TopicPartition]:
     """The topic's partitions; one that is not there is a sentence."""
     metadata = client.metadata([topic])
     found = metadata.partitions(topic)
@@ -137,46 +137,48 @@ def partitions_of(client: Client, topic: str) -> list[TopicPartition]:
     )
 
 
-def plan(client: Client, *, topic: str | None, group: str | None) -> Plan:
+def read_delivery_plan(client: Client, *, topic: str | None, group: str | None) -> DeliveryPlan:
     """Where the batch begins in its topics, and what of it is there; the first batch begins at the present ends."""
     kept = client.committed(group) if group is not None else {}
     if topic is not None:
-        kept = {place: one for place, one in kept.items() if place.topic == topic}
+        kept = {partition: one for partition, one in kept.items() if partition.topic == topic}
         if not kept:
-            ends = client.latest(partitions_of(client, topic))
-            kept = {place: Committed(offset=end) for place, end in ends.items()}
+            ends = client.latest(list_partitions(client, topic))
+            kept = {partition: Committed(offset=end) for partition, end in ends.items()}
             if group is not None:
                 client.commit(group, kept)
-    starts = {place: one.offset for place, one in kept.items()}
-    return Plan(
+    starts = {partition: one.offset for partition, one in kept.items()}
+    return DeliveryPlan(
         counts=_counts(starts),
         starts=starts,
-        written=look(client, starts) if group is not None else {},
+        written=find_written(client, starts) if group is not None else {},
         done={query: last.batch for query, last in _done(one.metadata for one in kept.values()).items()},
     )
 
 
-def _counts(places: Iterable[TopicPartition]) -> dict[str, int]:
+def _counts(partitions: Iterable[TopicPartition]) -> dict[str, int]:
     # A topic that has got more partitions uses them from the next batch on: a repeated batch must spread its keys as
     # it did before.
     counts: dict[str, int] = {}
-    for place in places:
-        counts[place.topic] = max(counts.get(place.topic, 0), place.partition + 1)
+    for partition in partitions:
+        counts[partition.topic] = max(counts.get(partition.topic, 0), partition.partition + 1)
     return counts
 
 
-def _done(notes: Iterable[str]) -> dict[str, Done]:
-    done: dict[str, Done] = {}
+def _done(notes: Iterable[str]) -> dict[str, DeliveredBatch]:
+    done: dict[str, DeliveredBatch] = {}
     for note in notes:
         found = _NOTE.fullmatch(note)
         if found is not None:
             query, batch, rows, prints = found.groups()
-            one = Done(int(batch), None if rows is None else Content(int(rows), int(prints, 16)))
+            one = DeliveredBatch(int(batch), None if rows is None else Content(int(rows), int(prints, 16)))
             done[query] = max(done.get(query, one), one, key=lambda known: known.batch)
     return done
 
 
-def finish(client: Client, *, topics: Iterable[str], group: str, query: str, batch: int, content: Content) -> None:
+def commit_batch(
+    client: Client, *, topics: Iterable[str], group: str, query: str, batch: int, content: Content
+) -> None:
     """The group says that this batch is written, and that the next one begins at the present ends.
 
     Of a batch that it says this of already, nothing was written now: raises a sentence if it has other rows.
@@ -192,51 +194,53 @@ def finish(client: Client, *, topics: Iterable[str], group: str, query: str, bat
                 f"Nothing was written. {_REMEDY}"
             )
         return
-    metadata = client.metadata(sorted({place.topic for place in kept} | set(topics)))
-    places = [place for topic in metadata.topics for place in metadata.partitions(topic)]
-    if not places:
+    metadata = client.metadata(sorted({partition.topic for partition in kept} | set(topics)))
+    partitions = [partition for topic in metadata.topics for partition in metadata.partitions(topic)]
+    if not partitions:
         return
     note = f"{query} {batch} {content.rows} {content.prints:x}"
     # One request, which brokers keep as a whole or not at all.
-    client.commit(group, {place: Committed(offset=end, metadata=note) for place, end in client.latest(places).items()})
+    client.commit(
+        group, {partition: Committed(offset=end, metadata=note) for partition, end in client.latest(partitions).items()}
+    )
 
 
-def look(client: Client, starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, Written]:
+def find_written(client: Client, starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, Written]:
     """What sinks have written since these offsets: the next row by partition and sender."""
     found: dict[TopicPartition, Written] = {}
-    for place, records in _since(client, starts):
+    for partition, records in _since(client, starts):
         for header, _ in _sinks(records):
             sender = Sender(header.producer_id, header.producer_epoch)
-            rows = found.setdefault(place, {})
+            rows = found.setdefault(partition, {})
             rows[sender] = max(rows.get(sender, 0), header.last_sequence + 1)
     return found
 
 
-def print_of(key: bytes | None, value: bytes | None) -> int:
+def fingerprint(key: bytes | None, value: bytes | None) -> int:
     """By what rows are compared."""
     return zlib.crc32(value or b"", zlib.crc32(key or b""))
 
 
-def prints_of(client: Client, place: TopicPartition, start: int, sender: Sender) -> dict[int, int]:
+def read_fingerprints(client: Client, partition: TopicPartition, start: int, sender: Sender) -> dict[int, int]:
     """The rows that this sender has written since this offset, as far as the log still has them, by their numbers."""
     found: dict[int, int] = {}
-    for _, records in _since(client, {place: start}):
+    for _, records in _since(client, {partition: start}):
         for header, batch in _sinks(records):
             if (header.producer_id, header.producer_epoch) == sender and len(batch) == header.size:
                 for one in batches.unpack(batch):
-                    found[header.base_sequence + one.offset - header.base_offset] = print_of(one.key, one.value)
+                    found[header.base_sequence + one.offset - header.base_offset] = fingerprint(one.key, one.value)
     return found
 
 
 def _since(client: Client, starts: Mapping[TopicPartition, int]) -> Iterator[tuple[TopicPartition, memoryview]]:
     """What the partitions hold from these offsets to their present ends."""
     ends = client.latest(starts) if starts else {}
-    behind = {place: offset for place, offset in starts.items() if offset < ends[place]}
+    behind = {partition: offset for partition, offset in starts.items() if offset < ends[partition]}
     firsts = client.earliest(behind) if behind else {}
-    for place, offset in behind.items():
-        with client.fetcher(place) as fetcher:
-            for answer in fetcher.read(max(offset, firsts[place]), ends[place]):
-                yield place, answer.records
+    for partition, offset in behind.items():
+        with client.fetcher(partition) as fetcher:
+            for answer in fetcher.read(max(offset, firsts[partition]), ends[partition]):
+                yield partition, answer.records
 
 
 def _sinks(records: memoryview) -> Iterator[tuple[batches.BatchHeader, memoryview]]:

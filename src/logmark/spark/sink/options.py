@@ -59,9 +59,9 @@ class SinkOptions:
     client: Mapping[str, str] = field(default_factory=dict)
 
 
-def parse(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
+def parse_sink_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
     """The options as values; raises a sentence for one that is unknown, missing or malformed."""
-    ours, client = _sorted_out(given)
+    ours, client = _split_options(given)
     servers = ours.get("bootstrap.servers")
     if not servers:
         raise UserError(
@@ -83,7 +83,7 @@ def parse(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
     )
 
 
-def _sorted_out(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+def _split_options(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     ours: dict[str, str] = {}
     client: dict[str, str] = {}
     for name, value in given.items():
@@ -135,7 +135,7 @@ def _duration(ours: Mapping[str, str], name: str, default_s: float) -> float:
 
 
 def _id(ours: Mapping[str, str], *, is_stream: bool, is_once: bool) -> str | None:
-    """The name that the user gave, else one made from the checkpoint's place; a batch write needs none."""
+    """The name that the user gave, else one made from the checkpoint's location; a batch write needs none."""
     name = ours.get("id")
     if name:
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,200}", name):
@@ -144,23 +144,23 @@ def _id(ours: Mapping[str, str], *, is_stream: bool, is_once: bool) -> str | Non
                 "written."
             )
         return name
-    place = ours.get("checkpointlocation")
+    location = ours.get("checkpointlocation")
     if not is_stream or not is_once:
         return None
-    if not place:
+    if not location:
         raise UserError(
             "A stream that is written exactly once needs the option checkpointLocation or the option id: by it a batch "
             "that is repeated after a restart is recognised. Nothing was written. With delivery=at-least-once it needs "
             "neither."
         )
-    return f"{_last_part(place)}-{hashlib.sha256(_plain(place).encode()).hexdigest()[:12]}"
+    return f"{_last_part(location)}-{hashlib.sha256(_plain(location).encode()).hexdigest()[:12]}"
 
 
-def _plain(place: str) -> str:
-    """One spelling for the ways to write a directory of this machine; any other place as it is."""
-    text = re.sub(r"^file:/+", "/", place)
-    return place.rstrip("/") if "://" in text else os.path.abspath(text)
+def _plain(location: str) -> str:
+    """One spelling for the ways to write a directory of this machine; any other location as it is."""
+    text = re.sub(r"^file:/+", "/", location)
+    return location.rstrip("/") if "://" in text else os.path.abspath(text)
 
 
-def _last_part(place: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]", "-", place.rstrip("/").rpartition("/")[2])[:100] or "query"
+def _last_part(location: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "-", location.rstrip("/").rpartition("/")[2])[:100] or "query"

@@ -13,16 +13,16 @@ from logmark.names import TopicPartition
 from logmark.offsets.partitioner import partition_for_key
 from logmark.spark.sink.delivery import (
     SEQUENCE_MAX,
-    Plan,
+    DeliveryPlan,
     Sender,
-    look,
-    partitions_of,
-    print_of,
-    prints_of,
-    sender_of,
+    find_written,
+    fingerprint,
+    list_partitions,
+    make_sender,
+    read_fingerprints,
 )
 from logmark.spark.sink.options import SinkOptions
-from logmark.spark.source.range_reader import is_passing
+from logmark.spark.source.range_reader import is_transient
 from logmark.wire import batches
 
 log = logging.getLogger(__name__)
@@ -52,12 +52,12 @@ class Attempt:
         return f"Spark partition {self.task} of batch {self.batch}"
 
 
-def connect(options: SinkOptions, *, timeout_s: float = TIMEOUT_S) -> Client:
+def connect_sink(options: SinkOptions, *, timeout_s: float = TIMEOUT_S) -> Client:
     """A client for the cluster that the options name."""
     return Client(options.bootstrap_servers, config=options.client, client_id=options.client_id, timeout_s=timeout_s)
 
 
-def patiently(call: Callable[[], T], options: SinkOptions, what: str) -> T:
+def retry_call(call: Callable[[], T], options: SinkOptions, what: str) -> T:
     """What the call returns, made again while a broker is away for less than the patience."""
     began = time.monotonic()
     while True:
@@ -66,7 +66,7 @@ def patiently(call: Callable[[], T], options: SinkOptions, what: str) -> T:
         except ClientError as error:
             waited_s = time.monotonic() - began
             # The client has asked for half a minute already before it says that there is no such topic.
-            if not is_passing(error) or isinstance(error, UnknownTopic) or waited_s >= options.patience_s:
+            if not is_transient(error) or isinstance(error, UnknownTopic) or waited_s >= options.patience_s:
                 raise
             log.warning("%s %s is tried again for up to %.0f s.", error, what, options.patience_s - waited_s)
             time.sleep(PAUSE_S)
@@ -75,14 +75,14 @@ def patiently(call: Callable[[], T], options: SinkOptions, what: str) -> T:
 class Outbox:
     """What one task writes; `close` sends what is left, and without it nothing more is sent."""
 
-    def __init__(self, client: Client, options: SinkOptions, plan: Plan, attempt: Attempt) -> None:
+    def __init__(self, client: Client, options: SinkOptions, plan: DeliveryPlan, attempt: Attempt) -> None:
         self._client = client
         self._options = options
         self._plan = plan
         self._attempt = attempt
         self._sender: Sender | None = None
         self._counts = dict(plan.counts)
-        self._boxes: dict[TopicPartition, _Box] = {}
+        self._boxes: dict[TopicPartition, _PendingBatch] = {}
         self._without_key: dict[str, int] = {}
         self._size_max: dict[str, int] = {}
         self.rows = 0
@@ -98,8 +98,8 @@ class Outbox:
     ) -> None:  # fmt: skip
         """Takes one row, and sends the batch that is full with it."""
         self.rows += 1
-        place = self._place(topic, partition, key)
-        box = self._boxes.get(place) or self._open(place)
+        topic_partition = self._choose_partition(topic, partition, key)
+        box = self._boxes.get(topic_partition) or self._open(topic_partition)
         self._fill(box, [(key, value)], [headers], [timestamp_ms])
 
     def put_all(
@@ -121,13 +121,13 @@ class Outbox:
             else:
                 by_partition[number] = [row]
         for number, rows in by_partition.items():
-            place = TopicPartition(topic, number)
-            box = self._boxes.get(place) or self._open(place)
+            topic_partition = TopicPartition(topic, number)
+            box = self._boxes.get(topic_partition) or self._open(topic_partition)
             records: list[Record] = [(keys[row] if keys else None, values[row]) for row in rows]
             self._fill(box, records, [headers[row] for row in rows], [timestamps[row] for row in rows])
         self.rows += len(values) - 1
 
-    def _fill(self, box: "_Box", records: list[Record], headers: list[Headers], timestamps: list[int]) -> None:
+    def _fill(self, box: "_PendingBatch", records: list[Record], headers: list[Headers], timestamps: list[int]) -> None:
         """Adds the rows that are not in the log, in order; a batch goes out when no other row fits into it."""
         done = min(len(records), max(0, box.written - box.row))
         for number, (key, value) in enumerate(records[:done], box.row):
@@ -159,7 +159,7 @@ class Outbox:
             if box.records:
                 self._send(box)
 
-    def _place(self, topic: str | None, partition: int | None, key: bytes | None) -> TopicPartition:
+    def _choose_partition(self, topic: str | None, partition: int | None, key: bytes | None) -> TopicPartition:
         topic = self._options.topic or topic
         if not topic:
             raise UserError(
@@ -186,23 +186,23 @@ class Outbox:
 
     def _count(self, topic: str) -> int:
         """How many partitions the topic has now; those that keys are spread over stay as they were planned."""
-        there = len(patiently(lambda: partitions_of(self._client, topic), self._options, f"Topic {topic}"))
+        there = len(retry_call(lambda: list_partitions(self._client, topic), self._options, f"Topic {topic}"))
         self._counts.setdefault(topic, there)
         return there
 
-    def _open(self, place: TopicPartition) -> "_Box":
+    def _open(self, topic_partition: TopicPartition) -> "_PendingBatch":
         if self._sender is None:
             self._sender = (
-                sender_of(self._attempt.query, self._attempt.batch, self._attempt.task)
+                make_sender(self._attempt.query, self._attempt.batch, self._attempt.task)
                 if self._options.is_once
-                else Sender(*patiently(self._client.init_producer_id, self._options, "Asking for a producer id"))
+                else Sender(*retry_call(self._client.init_producer_id, self._options, "Asking for a producer id"))
             )
-        written = self._plan.written.get(place, {}).get(self._sender, 0)
+        written = self._plan.written.get(topic_partition, {}).get(self._sender, 0)
         if self._options.is_once and not self._attempt.is_first:
-            written = self._written(place)
-        size_max = self.message_bytes_max(place.topic)
-        box = self._boxes[place] = _Box(
-            place,
+            written = self._written(topic_partition)
+        size_max = self.message_bytes_max(topic_partition.topic)
+        box = self._boxes[topic_partition] = _PendingBatch(
+            topic_partition,
             written=written,
             # Less than the broker takes: the sizes are estimates.
             size_max=min(self._options.batch_bytes_max, size_max * 15 // 16),
@@ -211,27 +211,31 @@ class Outbox:
             self._read_back(box)
         return box
 
-    def _written(self, place: TopicPartition) -> int:
+    def _written(self, topic_partition: TopicPartition) -> int:
         """How many rows of this task the log holds by now."""
         assert self._sender is not None
-        start = self._plan.starts.get(place, 0)
-        found = patiently(lambda: look(self._client, {place: start}), self._options, f"Looking at {place}")
-        return found.get(place, {}).get(self._sender, 0)
+        start = self._plan.starts.get(topic_partition, 0)
+        found = retry_call(
+            lambda: find_written(self._client, {topic_partition: start}), self._options, f"Looking at {topic_partition}"
+        )
+        return found.get(topic_partition, {}).get(self._sender, 0)
 
-    def _read_back(self, box: "_Box") -> None:
+    def _read_back(self, box: "_PendingBatch") -> None:
         assert self._sender is not None
-        start, sender = self._plan.starts.get(box.place, 0), self._sender
-        box.there = patiently(
-            lambda: prints_of(self._client, box.place, start, sender), self._options, f"Reading {box.place}"
+        start, sender = self._plan.starts.get(box.topic_partition, 0), self._sender
+        box.there = retry_call(
+            lambda: read_fingerprints(self._client, box.topic_partition, start, sender),
+            self._options,
+            f"Reading {box.topic_partition}",
         )
 
-    def _compare(self, box: "_Box", number: int, key: bytes | None, value: bytes | None) -> None:
+    def _compare(self, box: "_PendingBatch", number: int, key: bytes | None, value: bytes | None) -> None:
         """Rows are told apart by their numbers, so one that is another now would be lost without a word."""
-        if box.there.pop(number, print_of(key, value)) != print_of(key, value):
+        if box.there.pop(number, fingerprint(key, value)) != fingerprint(key, value):
             raise UserError(
-                f"{self._attempt} is repeated with other rows than before: row {number} of those for {box.place} is "
-                "not the one that was written. Nothing more was written. Make the query deterministic, or finish this "
-                "batch with delivery=at-least-once."
+                f"{self._attempt} is repeated with other rows than before: row {number} of those for "
+                f"{box.topic_partition} is not the one that was written. Nothing more was written. Make the query "
+                "deterministic, or finish this batch with delivery=at-least-once."
             )
 
     def message_bytes_max(self, topic: str) -> int:
@@ -242,17 +246,21 @@ class Outbox:
             def ask() -> str | None:
                 return self._client.topic_settings([topic], [name]).get(topic, {}).get(name)
 
-            found = patiently(ask, self._options, f"Topic {topic}")
+            found = retry_call(ask, self._options, f"Topic {topic}")
             self._size_max[topic] = int(found) if found and found.isdecimal() else DEFAULT_MESSAGE_BYTES_MAX
         return self._size_max[topic]
 
-    def _send(self, box: "_Box") -> None:
+    def _send(self, box: "_PendingBatch") -> None:
         """The batch is in the log, written now or by another attempt."""
         looks = 0
         while box.records:
             batch = self._sealed(box)
             try:
-                patiently(lambda: self._client.produce(box.place, batch), self._options, f"Writing to {box.place}")  # noqa: B023
+                retry_call(
+                    lambda: self._client.produce(box.topic_partition, batch),  # noqa: B023
+                    self._options,
+                    f"Writing to {box.topic_partition}",
+                )
             except RefusedByBroker as error:
                 if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._options.is_once and looks < LOOKS_MAX:
                     # Another attempt of this task has written rows since the batch was planned, or writes them now.
@@ -262,10 +270,12 @@ class Outbox:
                 raise self._refusal(error, box, batch) from None
             box.clear()
 
-    def _sealed(self, box: "_Box") -> bytearray:
+    def _sealed(self, box: "_PendingBatch") -> bytearray:
         assert self._sender is not None
         if box.row > SEQUENCE_MAX:
-            raise UserError(f"{self._attempt} has more rows for {box.place} than can be told apart. Use more tasks.")
+            raise UserError(
+                f"{self._attempt} has more rows for {box.topic_partition} than can be told apart. Use more tasks."
+            )
         batch = batches.build(
             box.records,
             timestamp_ms=box.timestamps,
@@ -275,65 +285,68 @@ class Outbox:
             producer_epoch=self._sender.producer_epoch,
             base_sequence=box.first,
         )
-        if len(batch) > self._size_max[box.place.topic]:
+        if len(batch) > self._size_max[box.topic_partition.topic]:
             raise self._too_large(box, len(batch))
         return batch
 
-    def _skip(self, box: "_Box", *, is_patient: bool) -> None:
+    def _skip(self, box: "_PendingBatch", *, is_patient: bool) -> None:
         """Leaves out the rows that the log holds by now."""
         if is_patient:
             time.sleep(PAUSE_S)  # what was written may not be visible yet
-        written = self._written(box.place)
+        written = self._written(box.topic_partition)
         if written > box.first:
             self._read_back(box)
             for number, (key, value) in enumerate(box.records[: written - box.first], box.first):
                 self._compare(box, number, key, value)
             box.leave_out(written)
 
-    def _too_large(self, box: "_Box", size: int) -> UserError:
+    def _too_large(self, box: "_PendingBatch", size: int) -> UserError:
         return UserError(
-            f"A row of {self._attempt} makes a record of {size} bytes (row {box.first} of those for {box.place}), more "
-            f"than max.message.bytes of topic {box.place.topic}, {self._size_max[box.place.topic]}. It was not "
-            "written. Make the row smaller, compress with compression.type, or raise the topic's setting."
+            f"A row of {self._attempt} makes a record of {size} bytes (row {box.first} of those for "
+            f"{box.topic_partition}), more than max.message.bytes of topic {box.topic_partition.topic}, "
+            f"{self._size_max[box.topic_partition.topic]}. It was not written. Make the row smaller, compress with "
+            "compression.type, or raise the topic's setting."
         )
 
-    def _refusal(self, error: RefusedByBroker, box: "_Box", batch: bytearray) -> ClientError | UserError:
+    def _refusal(self, error: RefusedByBroker, box: "_PendingBatch", batch: bytearray) -> ClientError | UserError:
         match error.code:
             case ErrorCode.MESSAGE_TOO_LARGE:
                 return self._too_large(box, len(batch))
             case ErrorCode.INVALID_PRODUCER_EPOCH:
                 return UserError(
-                    f"A later batch of this query has written to {box.place} already, so this late attempt of "
-                    f"{self._attempt} ends. It wrote nothing more."
+                    f"A later batch of this query has written to {box.topic_partition} already, so this late attempt "
+                    f"of {self._attempt} ends. It wrote nothing more."
                 )
             case ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 return UserError(
-                    f"{box.place} refuses row {box.first} of {self._attempt} as out of order, and the rows before it "
-                    "are not in the log: records were deleted there while the batch was written. Nothing more was "
-                    "written. Start the query again with delivery=at-least-once for this one batch."
+                    f"{box.topic_partition} refuses row {box.first} of {self._attempt} as out of order, and the rows "
+                    "before it are not in the log: records were deleted there while the batch was written. Nothing "
+                    "more was written. Start the query again with delivery=at-least-once for this one batch."
                 )
             case ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                return UserError(f"You are not allowed to write to topic {box.place.topic}. Nothing was written.")
+                return UserError(
+                    f"You are not allowed to write to topic {box.topic_partition.topic}. Nothing was written."
+                )
             case ErrorCode.INVALID_RECORD:
                 return UserError(f"{error} A compacted topic takes no row without a key. The rows were not written.")
             case ErrorCode.INVALID_TIMESTAMP:
                 return UserError(
-                    f"Topic {box.place.topic} refuses the timestamp of a row of {self._attempt}: it is too old or too "
-                    "far in the future (message.timestamp.before.max.ms and message.timestamp.after.max.ms of the "
-                    "topic). The rows were not written."
+                    f"Topic {box.topic_partition.topic} refuses the timestamp of a row of {self._attempt}: it is too "
+                    "old or too far in the future (message.timestamp.before.max.ms and message.timestamp.after.max.ms "
+                    "of the topic). The rows were not written."
                 )
         return error
 
 
-class _Box:
+class _PendingBatch:
     """The rows for one partition of a topic that are not sent yet."""
 
     __slots__ = (
-        "headers", "place", "records", "row", "size", "size_max", "there", "timestamps", "written"
+        "headers", "records", "row", "size", "size_max", "there", "timestamps", "topic_partition", "written"
     )  # fmt: skip
 
-    def __init__(self, place: TopicPartition, *, written: int, size_max: int) -> None:
-        self.place = place
+    def __init__(self, topic_partition: TopicPartition, *, written: int, size_max: int) -> None:
+        self.topic_partition = topic_partition
         self.written = written  # rows below this one are in the log
         self.row = 0  # the row that comes next
         self.there: dict[int, int] = {}  # the rows that the log holds, to be compared

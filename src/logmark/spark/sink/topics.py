@@ -68,12 +68,12 @@ def ids_in_topic(
     lasts = client.latest(starts) if starts else {}
     wanted = {one.encode() for one in ids}
     found: set[bytes] = set()
-    for place, start in starts.items():
-        end = min(lasts[place], (ends or {}).get(place, lasts[place]))
-        begin = max(start, firsts[place])
+    for partition, start in starts.items():
+        end = min(lasts[partition], (ends or {}).get(partition, lasts[partition]))
+        begin = max(start, firsts[partition])
         if begin >= end or not wanted - found:
             continue
-        with client.fetcher(place) as fetcher:
+        with client.fetcher(partition) as fetcher:
             for answer in fetcher.read(begin, end):
                 found |= _ids(answer.records, begin, end) & wanted
     return {one.decode() for one in found}

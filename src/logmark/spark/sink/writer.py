@@ -22,11 +22,11 @@ from pyspark.sql.types import (
 from logmark.client.errors import ClientError
 from logmark.errors import UserError
 from logmark.offsets.partitioner import partition_for_key
-from logmark.spark.sink.delivery import Content, Plan, finish, group_of, plan
-from logmark.spark.sink.options import SinkOptions, parse
-from logmark.spark.sink.outbox import Attempt, Headers, Outbox, connect, patiently
+from logmark.spark.sink.delivery import Content, DeliveryPlan, commit_batch, read_delivery_plan, sink_group
+from logmark.spark.sink.options import SinkOptions, parse_sink_options
+from logmark.spark.sink.outbox import Attempt, Headers, Outbox, connect_sink, retry_call
 from logmark.spark.sink.topics import ID_HEADER
-from logmark.spark.source.range_reader import for_spark
+from logmark.spark.source.range_reader import to_spark_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,7 +93,7 @@ class Sent(WriterCommitMessage):
     content: Content = field(default_factory=Content)
 
 
-def send(options: SinkOptions, planned: Plan, attempt: Attempt, rows: "Iterator[pa.RecordBatch]") -> Sent:
+def send(options: SinkOptions, planned: DeliveryPlan, attempt: Attempt, rows: "Iterator[pa.RecordBatch]") -> Sent:
     """Writes the rows of a task, without those that were written before."""
     content = Content()
     if options.is_once and planned.is_done(attempt.query, attempt.batch):
@@ -118,10 +118,10 @@ def send(options: SinkOptions, planned: Plan, attempt: Attempt, rows: "Iterator[
 def _connected(options: SinkOptions) -> Iterator["Client"]:
     """A client whose errors have names that tell Spark's user what passes."""
     try:
-        with connect(options) as client:
+        with connect_sink(options) as client:
             yield client
     except ClientError as error:
-        raise for_spark(error) from None
+        raise to_spark_error(error) from None
 
 
 def _content(rows: "pa.RecordBatch") -> Content:
@@ -196,7 +196,7 @@ class BatchWriter(DataSourceArrowWriter):
         check_columns(schema, options.topic)
         self._options = options
         self._query = f"batch {options.id or uuid.uuid4().hex}"
-        group = group_of(options.id, is_stream=False) if options.id is not None and options.is_once else None
+        group = sink_group(options.id, is_stream=False) if options.id is not None and options.is_once else None
         self._plan = _planned(options, group)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Sent:
@@ -216,7 +216,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check_columns(schema, options.topic)
         self._options = options
-        self._plan: Plan | None = None
+        self._plan: DeliveryPlan | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark sends a writer to the tasks of a batch right after it was made, and makes another one for the commit:
@@ -228,7 +228,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     @property
     def _group(self) -> str | None:
         id = self._options.id
-        return group_of(id, is_stream=True) if id is not None and self._options.is_once else None
+        return sink_group(id, is_stream=True) if id is not None and self._options.is_once else None
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Sent:
         """Runs in a task."""
@@ -244,8 +244,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         topics = {topic for message in sent for topic in message.topics} | {self._options.topic or ""} - {""}
         with _connected(self._options) as client:
             query, content = sent[0].query, sum((message.content for message in sent), Content())
-            patiently(
-                lambda: finish(client, topics=topics, group=group, query=query, batch=batchId, content=content),
+            retry_call(
+                lambda: commit_batch(client, topics=topics, group=group, query=query, batch=batchId, content=content),
                 self._options,
                 f"Committing to group {group}",
             )
@@ -254,11 +254,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Nothing: what was written stays, and the repeated batch finds it there."""
 
 
-def _planned(options: SinkOptions, group: str | None) -> Plan:
+def _planned(options: SinkOptions, group: str | None) -> DeliveryPlan:
     if not options.is_once:
-        return Plan()
+        return DeliveryPlan()
     with _connected(options) as client:
-        return patiently(lambda: plan(client, topic=options.topic, group=group), options, "Planning the batch")
+        return retry_call(
+            lambda: read_delivery_plan(client, topic=options.topic, group=group), options, "Planning the batch"
+        )
 
 
 def _attempt(query: str | None = None, batch: int | None = None) -> Attempt:
@@ -279,9 +281,9 @@ def batch_writer(options: Any, schema: StructType, *, overwrite: bool) -> BatchW
     """The writer of a DataFrame."""
     if overwrite:
         raise UserError('A topic cannot be overwritten. Nothing was written. Append to it with .mode("append").')
-    return BatchWriter(parse(options, is_stream=False), schema)
+    return BatchWriter(parse_sink_options(options, is_stream=False), schema)
 
 
 def stream_writer(options: Any, schema: StructType) -> StreamWriter:
     """The writer of a stream."""
-    return StreamWriter(parse(options, is_stream=True), schema)
+    return StreamWriter(parse_sink_options(options, is_stream=True), schema)

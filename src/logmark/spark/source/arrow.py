@@ -38,14 +38,14 @@ class Times:
     def __init__(self) -> None:
         self._is_told = False
 
-    def of(self, columns: Columns, place: TopicPartition) -> pa.Array:
+    def of(self, columns: Columns, partition: TopicPartition) -> pa.Array:
         """The time of each record, or the nearest that Spark can hold, which the log tells once."""
         try:
             return _plain(_MILLISECONDS, columns.count, columns.timestamps_ms).cast(_TIMESTAMP)
         except pa.ArrowInvalid:
-            return self._nearest(columns, place)
+            return self._nearest(columns, partition)
 
-    def _nearest(self, columns: Columns, place: TopicPartition) -> pa.Array:
+    def _nearest(self, columns: Columns, partition: TopicPartition) -> pa.Array:
         import pyarrow.compute as compute
 
         given = _plain(pa.int64(), columns.count, columns.timestamps_ms)
@@ -57,20 +57,20 @@ class Times:
                 "The record at offset %d of %s says that it was written %d milliseconds after 1970, which is more than "
                 "Spark's timestamps hold (did its producer mean nanoseconds?). It is read with the nearest time that "
                 "they do, and so are others like it.",
-                columns.offsets[first], place, given[first].as_py(),
+                columns.offsets[first], partition, given[first].as_py(),
             )  # fmt: skip
         return held.cast(_MILLISECONDS).cast(_TIMESTAMP)
 
 
-def to_arrow(columns: Columns, place: TopicPartition, times: Times | None = None) -> pa.RecordBatch:
+def to_arrow(columns: Columns, partition: TopicPartition, times: Times | None = None) -> pa.RecordBatch:
     """One batch of all the records, which shares the memory of the columns."""
     count = columns.count
     arrays = [
         _binary(pa.binary(), count, columns.key_validity, columns.key_offsets, columns.key_bytes),
         _binary(pa.binary(), count, columns.value_validity, columns.value_offsets, columns.value_bytes),
-        *(column.slice(0, count) for column in _constants(place, _rounded_up(count))),
+        *(column.slice(0, count) for column in _constants(partition, _rounded_up(count))),
         _plain(pa.int64(), count, columns.offsets),
-        (times or Times()).of(columns, place),
+        (times or Times()).of(columns, partition),
         _plain(pa.int32(), count, columns.timestamp_types),
     ]
     if columns.header_key_offsets is None:
@@ -83,13 +83,13 @@ def _rounded_up(count: int) -> int:
 
 
 @lru_cache(maxsize=2)
-def _constants(place: TopicPartition, count: int) -> tuple[pa.Array, pa.Array]:
+def _constants(partition: TopicPartition, count: int) -> tuple[pa.Array, pa.Array]:
     """The columns that say the same in every row, which all batches of a task share."""
-    topic, partition = pa.scalar(place.topic, pa.string()), pa.scalar(place.partition, pa.int32())
-    return pa.repeat(topic, count), pa.repeat(partition, count)
+    topic, number = pa.scalar(partition.topic, pa.string()), pa.scalar(partition.partition, pa.int32())
+    return pa.repeat(topic, count), pa.repeat(number, count)
 
 
-def pieces(batch: pa.RecordBatch, *, bytes_max: int = BYTES_PER_BATCH) -> Iterator[pa.RecordBatch]:
+def split_batch(batch: pa.RecordBatch, *, bytes_max: int = BYTES_PER_BATCH) -> Iterator[pa.RecordBatch]:
     """The batch in slices of a size that the JVM can hold at ease."""
     rows = batch.num_rows
     slices = max(1, -(-batch.nbytes // bytes_max))

@@ -8,7 +8,7 @@ from logmark.client.errors import RefusedByBroker
 from logmark.client.metadata import ClusterMetadata
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
-from logmark.spark.source.options import Options
+from logmark.spark.source.options import SourceOptions
 from logmark.spark.source.ranges import Bounds
 
 
@@ -28,14 +28,14 @@ class Cluster(Protocol):
     def commit(self, group: str, offsets: Mapping[TopicPartition, Committed | int]) -> None: ...
 
 
-class Known(NamedTuple):
+class KnownPartitions(NamedTuple):
     """The partitions to read, and the ids of their topics where brokers give them."""
 
-    places: list[TopicPartition]
+    partitions: list[TopicPartition]
     ids: dict[str, str]
 
 
-def partitions_of(cluster: Cluster, options: Options, *, is_strict: bool = True) -> Known:
+def find_partitions(cluster: Cluster, options: SourceOptions, *, is_strict: bool = True) -> KnownPartitions:
     """The partitions that the options ask for; if it is strict, one that they name and is not there is a sentence."""
     if options.pattern is not None:
         metadata = cluster.metadata()
@@ -53,39 +53,39 @@ def partitions_of(cluster: Cluster, options: Options, *, is_strict: bool = True)
             "it. Nothing was read. `logmark topics list` shows the topics that are there."
         )
     known = _known(metadata, options.topics, options)
-    absent = sorted(options.assigned - set(known.places))
+    absent = sorted(options.assigned - set(known.partitions))
     if absent and is_strict:
-        raise UserError(f"There is no partition {names(absent)}. Nothing was read.")
+        raise UserError(f"There is no partition {format_partitions(absent)}. Nothing was read.")
     return known
 
 
-def _known(metadata: ClusterMetadata, topics: Iterable[str], options: Options) -> Known:
-    places = [place for topic in topics for place in metadata.partitions(topic) if options.wants(place)]
-    ids = {place.topic: metadata.topics[place.topic].topic_id for place in places}
-    return Known(places, {topic: number.hex() for topic, number in ids.items() if any(number)})
+def _known(metadata: ClusterMetadata, topics: Iterable[str], options: SourceOptions) -> KnownPartitions:
+    partitions = [partition for topic in topics for partition in metadata.partitions(topic) if options.wants(partition)]
+    ids = {partition.topic: metadata.topics[partition.topic].topic_id for partition in partitions}
+    return KnownPartitions(partitions, {topic: number.hex() for topic, number in ids.items() if any(number)})
 
 
-def bounds_of(
-    cluster: Cluster, places: Iterable[TopicPartition], *, read_committed: bool
+def read_bounds(
+    cluster: Cluster, partitions: Iterable[TopicPartition], *, read_committed: bool
 ) -> dict[TopicPartition, Bounds]:
     """What each partition has to read: up to the oldest open transaction if only committed ones count."""
-    wanted = list(places)
+    wanted = list(partitions)
     # The end is asked last: a log start that moves in between then never lies beyond it.
     starts = cluster.list_offsets(dict.fromkeys(wanted, EARLIEST)) if wanted else {}
     ends = cluster.list_offsets(dict.fromkeys(wanted, LATEST), read_committed=read_committed) if wanted else {}
-    return {place: Bounds(starts[place].offset, ends[place].offset) for place in wanted}
+    return {partition: Bounds(starts[partition].offset, ends[partition].offset) for partition in wanted}
 
 
-def look_up(
+def look_up_times(
     cluster: Cluster, times: Mapping[TopicPartition, int], *, read_committed: bool
 ) -> dict[TopicPartition, int]:
     """The first offset at or after each time, -1 where no record is that young."""
     if not times:
         return {}
     found = cluster.list_offsets(times, read_committed=read_committed)
-    return {place: one.offset for place, one in found.items()}
+    return {partition: one.offset for partition, one in found.items()}
 
 
-def names(places: Iterable[TopicPartition]) -> str:
+def format_partitions(partitions: Iterable[TopicPartition]) -> str:
     """Partitions in a sentence."""
-    return ", ".join(str(place) for place in sorted(places))
+    return ", ".join(str(partition) for partition in sorted(partitions))

@@ -30,14 +30,14 @@ from logmark.client.errors import ClientError
 from logmark.clock import SystemClock
 from logmark.errors import UserError
 from logmark.spark.ddl import parse_fields
-from logmark.spark.source.batch_ranges import ranges_of
+from logmark.spark.source.batch_ranges import plan_batch_ranges
 from logmark.spark.source.group_follower import GroupFollower
 from logmark.spark.source.json_values import typed_schema
 from logmark.spark.source.offset_maps import nest_by_topic
-from logmark.spark.source.option_names import is_true, sorted_out
-from logmark.spark.source.options import Options, letter_topic, parse, value_schema
+from logmark.spark.source.option_names import is_true, split_options
+from logmark.spark.source.options import SourceOptions, dead_letter_topic, parse_source_options, value_schema
 from logmark.spark.source.position import Position
-from logmark.spark.source.range_reader import connect, for_spark, is_passing, read_range
+from logmark.spark.source.range_reader import connect_source, is_transient, read_range, to_spark_error
 from logmark.spark.source.ranges import Range, split
 
 if TYPE_CHECKING:
@@ -72,21 +72,21 @@ class DefaultSource(DataSource):
         return "logmark"
 
     def schema(self) -> StructType:
-        ours, _ = sorted_out(self.options)  # at load() already, not when the query runs
+        ours, _ = split_options(self.options)  # at load() already, not when the query runs
         plain = SCHEMA_WITH_HEADERS if is_true(ours, "includeHeaders") else SCHEMA
         fields = value_schema(ours)
-        has_letters = letter_topic(ours) is not None
+        has_letters = dead_letter_topic(ours) is not None
         if fields is None:
             return plain
         return typed_schema(plain, parse_fields(fields, name="value.schema"), with_refused=not has_letters)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         _check_schema(schema, self.schema())
-        return BatchReader(parse(self.options, is_stream=False))
+        return BatchReader(parse_source_options(self.options, is_stream=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         _check_schema(schema, self.schema())
-        return StreamReader(parse(self.options, is_stream=True))
+        return StreamReader(parse_source_options(self.options, is_stream=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from logmark.spark.sink.writer import batch_writer
@@ -109,14 +109,14 @@ class Task(InputPartition):
 class BatchReader(DataSourceReader):
     """Reads from the starting to the ending offsets and leaves no trace in any group."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        with connect(options, timeout_s=FIRST_CONTACT_S) as client:
-            ranges = ranges_of(client, options, now_ms=SystemClock().now_ms())
-            _check_letters(client, options, {place.topic for place in ranges})
+        with connect_source(options, timeout_s=FIRST_CONTACT_S) as client:
+            ranges = plan_batch_ranges(client, options, now_ms=SystemClock().now_ms())
+            _check_letters(client, options, {partition.topic for partition in ranges})
         pieces = split(ranges, records_max=options.records_per_task_max, pieces_min=options.tasks_min)
         return [Task(piece) for piece in pieces]
 
@@ -127,7 +127,7 @@ class BatchReader(DataSourceReader):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads as a consumer group; the process that plans batches holds the connection, executors make their own."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._client: Client | None = None
         self._follower: GroupFollower | None = None
@@ -137,16 +137,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._away_since: float | None = None
         self._is_end_to_be_fixed = False
 
-    def __reduce__(self) -> tuple[type["StreamReader"], tuple[Options]]:
+    def __reduce__(self) -> tuple[type["StreamReader"], tuple[SourceOptions]]:
         return StreamReader, (self._options,)
 
     def initialOffset(self) -> dict[str, Any]:
         # Spark asks twice and writes its log in between: another answer would lose the records between the two.
         if self._begun is None:
             try:
-                self._begun = self._following().begin()
+                self._begun = self._following().start()
             except ClientError as error:
-                raise for_spark(error) from None
+                raise to_spark_error(error) from None
         return self._begun.to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -188,8 +188,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now = time.monotonic()
         is_first = self._away_since is None
         self._away_since = now if self._away_since is None else self._away_since
-        if not is_passing(error) or now - self._away_since >= self._options.patience_s:
-            raise for_spark(error) from None
+        if not is_transient(error) or now - self._away_since >= self._options.patience_s:
+            raise to_spark_error(error) from None
         if is_first:
             log.warning("%s The query waits up to %.0f s for it.", error, self._options.patience_s)
 
@@ -233,25 +233,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _following(self) -> GroupFollower:
         if self._client is None:
-            self._client = connect(self._options, timeout_s=FIRST_CONTACT_S)
+            self._client = connect_source(self._options, timeout_s=FIRST_CONTACT_S)
         if self._follower is None:
             _check_letters(self._client, self._options, self._options.topics)
             self._follower = GroupFollower(self._options, self._client, SystemClock())
         return self._follower
 
 
-def _read(options: Options, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+def _read(options: SourceOptions, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
     # Spark hands a partition without a value to a batch read that has nothing to read.
     return read_range(options, partition.value) if partition.value is not None else iter(())
 
 
-def _check_letters(client: Client, options: Options, reads: Collection[str]) -> None:
-    if options.letters is None:
+def _check_letters(client: Client, options: SourceOptions, reads: Collection[str]) -> None:
+    if options.dead_letters is None:
         return
     from logmark.spark.dead_letters import check_dead_letter_topic
 
-    also = [options.letters] if options.pattern is not None and options.pattern.fullmatch(options.letters) else []
-    check_dead_letter_topic(client, options.letters, reads=[*reads, *also])
+    also = (
+        [options.dead_letters]
+        if options.pattern is not None and options.pattern.fullmatch(options.dead_letters)
+        else []
+    )
+    check_dead_letter_topic(client, options.dead_letters, reads=[*reads, *also])
 
 
 def _check_schema(schema: StructType, wanted: StructType) -> None:

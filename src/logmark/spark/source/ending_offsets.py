@@ -3,22 +3,22 @@
 from collections.abc import Mapping
 
 from logmark.names import TopicPartition
-from logmark.spark.source.offset_specs import Ago, AtTime, Edge, LookUp, named_in, places_of
-from logmark.spark.source.options import Options
+from logmark.spark.source.offset_specs import AtTime, OffsetSpec, TimeAgo, TimeLookup, named_partitions, resolve_spec
+from logmark.spark.source.options import SourceOptions
 from logmark.spark.source.position import Offsets
 from logmark.spark.source.ranges import Bounds
 
 
-class Stops:
+class EndingOffsets:
     """The ends that the options set, each found once; lives as long as the query runs."""
 
-    def __init__(self, options: Options) -> None:
-        self._edge: Edge | None = options.ending
+    def __init__(self, options: SourceOptions) -> None:
+        self._edge: OffsetSpec | None = options.ending
         self._name = options.ending_name
         self._found: dict[TopicPartition, int] = {}
 
-    def bounded(
-        self, ends: Offsets, bounds: Mapping[TopicPartition, Bounds], *, look_up: LookUp, now_ms: int
+    def limit(
+        self, ends: Offsets, bounds: Mapping[TopicPartition, Bounds], *, look_up: TimeLookup, now_ms: int
     ) -> dict[TopicPartition, int]:
         """The ends, none beyond its stop.
 
@@ -27,13 +27,18 @@ class Stops:
         """
         if self._edge is None:
             return dict(ends)
-        if isinstance(self._edge, Ago):
+        if isinstance(self._edge, TimeAgo):
             self._edge = AtTime(max(0, now_ms - self._edge.milliseconds))
-        named = named_in(self._edge)
+        named = named_partitions(self._edge)
         wanted = {
-            place: bounds[place] for place in ends if place not in self._found and (named is None or place in named)
+            partition: bounds[partition]
+            for partition in ends
+            if partition not in self._found and (named is None or partition in named)
         }
-        found = places_of(self._edge, wanted, look_up=look_up, now_ms=now_ms, name=self._name)
-        self._found |= {place: offset for place, offset in found.items() if offset is not None}
+        found = resolve_spec(self._edge, wanted, look_up=look_up, now_ms=now_ms, name=self._name)
+        self._found |= {partition: offset for partition, offset in found.items() if offset is not None}
         unread = set() if named is None else set(ends) - set(named)
-        return {place: 0 if place in unread else min(end, self._found.get(place, end)) for place, end in ends.items()}
+        return {
+            partition: 0 if partition in unread else min(end, self._found.get(partition, end))
+            for partition, end in ends.items()
+        }

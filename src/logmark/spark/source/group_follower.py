@@ -22,17 +22,26 @@ from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.offsets.commit_metadata import CommitMetadata
 from logmark.spark.errors import Superseded
-from logmark.spark.source.cluster import Cluster, bounds_of, look_up, names, partitions_of
-from logmark.spark.source.data_loss import Grace, Loss, losses, refusal, shown_edge, told
-from logmark.spark.source.ending_offsets import Stops
-from logmark.spark.source.limits import share
+from logmark.spark.source.cluster import Cluster, find_partitions, format_partitions, look_up_times, read_bounds
+from logmark.spark.source.data_loss import GracePeriod, Loss, describe_losses, describe_spec, find_losses, refuse_losses
+from logmark.spark.source.ending_offsets import EndingOffsets
+from logmark.spark.source.limits import share_records
 from logmark.spark.source.offset_maps import format_offsets
-from logmark.spark.source.offset_specs import Edge, check_covers, start_offsets
-from logmark.spark.source.options import Options
-from logmark.spark.source.position import Found, Held, Moved, Offsets, Position, TakenOver, begin, judge
-from logmark.spark.source.range_reader import is_passing
+from logmark.spark.source.offset_specs import OffsetSpec, check_spec_covers, resolve_starts
+from logmark.spark.source.options import SourceOptions
+from logmark.spark.source.position import (
+    GroupCommit,
+    GroupMoved,
+    GroupTakenOver,
+    HeldCommits,
+    Offsets,
+    Position,
+    compare_with_group,
+    start_position,
+)
+from logmark.spark.source.range_reader import is_transient
 from logmark.spark.source.ranges import Bounds
-from logmark.spark.source.record_sizes import Sizes
+from logmark.spark.source.record_sizes import RecordSizes
 
 log = logging.getLogger(__name__)
 
@@ -42,27 +51,27 @@ RENEW_AFTER_MS = 24 * 3600 * 1000  # Kafka forgets the offsets of a group withou
 class GroupFollower:
     """One query's hold on its group; lives as long as the query runs."""
 
-    def __init__(self, options: Options, cluster: Cluster, clock: Clock) -> None:
+    def __init__(self, options: SourceOptions, cluster: Cluster, clock: Clock) -> None:
         self._options = options
         self._group = options.group or ""  # empty: made at the beginning, and kept in the checkpoint
         self._cluster = cluster
         self._clock = clock
         # What the group may hold if nobody else has moved it; None: as the checkpoint says.
-        self._held: dict[TopicPartition, set[Found]] | None = None
-        self._begun: Position | None = None
+        self._held: dict[TopicPartition, set[GroupCommit]] | None = None
+        self._started: Position | None = None
         self._is_first_query_known = False
         self._renewed_ms: int | None = None
-        self._places: list[TopicPartition] = []
+        self._known_partitions: list[TopicPartition] = []
         self._ids: dict[str, str] = {}
-        self._looked_ms: int | None = None
+        self._refreshed_ms: int | None = None
         self._planned_ms: int | None = None
         self._until: Offsets | None = None
         self._ends: Offsets = {}
-        self._stops = Stops(options)
-        self._sizes = Sizes(cluster)
-        self._beyond, self._gone = Grace(), Grace()
+        self._ending_offsets = EndingOffsets(options)
+        self._sizes = RecordSizes(cluster)
+        self._beyond_grace, self._missing_grace = GracePeriod(), GracePeriod()
 
-    def begin(self) -> Position:
+    def start(self) -> Position:
         """Where a query with a new checkpoint starts: at the group's offsets; others are the group's at once.
 
         Offsets that are there already become the query's own when it plans its first batch, and not before: Spark asks
@@ -70,34 +79,40 @@ class GroupFollower:
         of this second beginning would be a stranger's to a third.
         """
         options = self._options
-        self._looked_ms = None
-        places = self._partitions(is_new=True)
-        check_covers(options.starting, places, name=options.starting_name)
-        check_covers(options.ending, places, name=options.ending_name)
-        if not places:
+        self._refreshed_ms = None
+        partitions = self._partitions(is_new=True)
+        check_spec_covers(options.starting, partitions, name=options.starting_name)
+        check_spec_covers(options.ending, partitions, name=options.ending_name)
+        if not partitions:
             log.warning("no topic fits the pattern yet; group %s waits for the first one", self._group)
-        bounds = self._bounds(places)
-        found: dict[TopicPartition, Found] = {}
+        bounds = self._bounds(partitions)
+        found: dict[TopicPartition, GroupCommit] = {}
         if self._group:
-            found = self._found(places)
+            found = self._read_commits(partitions)
         else:
             self._group = f"{options.group_prefix}-{uuid.uuid4()}"
-        starts = {place: commit.offset for place, commit in found.items()}
-        starts |= self._first_starts([place for place in places if place not in starts], found, bounds)
-        starts |= self._found_again(starts, bounds)
+        starts = {partition: commit.offset for partition, commit in found.items()}
+        starts |= self._choose_starts([partition for partition in partitions if partition not in starts], found, bounds)
+        starts |= self._replace_lost_starts(starts, bounds)
         query = f"{socket.gethostname().replace(' ', '-')}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         now_ms = self._clock.now_ms()
-        position = begin(group=self._group, query=query, now_ms=now_ms, found=found, starts=starts, ids=self._ids)
-        self._held = {place: {one} for place, one in found.items()}
-        self._begun = position
-        is_there = {place for place, offset in starts.items() if place in found and found[place].offset == offset}
-        self._commit(position, {place: offset for place, offset in starts.items() if place not in is_there})
+        position = start_position(
+            group=self._group, query=query, now_ms=now_ms, found=found, starts=starts, ids=self._ids
+        )
+        self._held = {partition: {one} for partition, one in found.items()}
+        self._started = position
+        is_there = {
+            partition
+            for partition, offset in starts.items()
+            if partition in found and found[partition].offset == offset
+        }
+        self._commit(position, {partition: offset for partition, offset in starts.items() if partition not in is_there})
         return position
 
     def fix_end(self) -> None:
         """From now on nothing beyond the present ends is read."""
-        places = self._partitions()
-        self._until = {place: bound.end for place, bound in self._bounds(places).items()}
+        partitions = self._partitions()
+        self._until = {partition: bound.end for partition, bound in self._bounds(partitions).items()}
 
     @property
     def reads_to_a_fixed_end(self) -> bool:
@@ -107,45 +122,50 @@ class GroupFollower:
     def advance(self, start: Position, *, records_max: int | None) -> Position:
         """Commits `start` to the group and says where the next batch ends: at `start` if there is nothing to read."""
         self._check_group(start)
-        places = self._partitions()
+        partitions = self._partitions()
         if start.group != self._group:
             return self._adopt(start)
-        found = self._try_found(start)
+        found = self._try_read_commits(start)
         if found is not None:
-            found = self._as_begun(start, found)
-            moved = self._settle(start, found)
+            found = self._as_started(start, found)
+            moved = self._commit_or_follow(start, found)
             if moved is not None:
                 return moved
-        kept = self._not_gone_yet(start, places)
-        bounds = self._bounds(places)
-        here = {place: offset for place, offset in start.next.items() if place in bounds}
-        lost = self._made_anew(start, here, bounds) or self._settled_losses(here, bounds)
+        kept = self._missing_for_a_moment(start, partitions)
+        bounds = self._bounds(partitions)
+        here = {partition: offset for partition, offset in start.next.items() if partition in bounds}
+        lost = self._find_recreated(start, here, bounds) or self._lasting_losses(here, bounds)
         if lost and found is None and self._until is None:
             return start  # somebody may have moved the group to where there is something to read
-        if self._until is not None and (kept or self._beyond.places) and not lost:
+        if self._until is not None and (kept or self._beyond_grace.partitions) and not lost:
             # A run that ends has no next time: it waits until it is known what is lost.
             raise RefusedByBroker(
                 ErrorCode.OFFSET_NOT_AVAILABLE,
-                f"{names([*kept, *self._beyond.places])} is missing, or shorter than what was read of it.",
+                f"{format_partitions([*kept, *self._beyond_grace.partitions])} is missing, or shorter than what was "
+                "read of it.",
             )
         if lost:
-            return self._seek(start, self._back_in_range(lost, bounds))
+            return self._seek(start, self._replace_lost(lost, bounds))
         # Where the group stands in a new partition must be known before anything of it is read.
-        first = here if found is None else here | self._new(places, here, bounds, found)
-        ends = {place: bounds[place].end for place in first}
+        first = here if found is None else here | self._start_new_partitions(partitions, here, bounds, found)
+        ends = {partition: bounds[partition].end for partition in first}
         if self._until is not None:
-            ends = {place: min(end, self._until.get(place, first[place])) for place, end in ends.items()}
-        ends = self._stops.bounded(ends, bounds, look_up=self._look_up, now_ms=self._clock.now_ms())
-        ends = {place: max(end, first[place]) for place, end in ends.items()}
-        waiting = {place: ends[place] - first[place] for place in first if ends[place] > first[place]}
-        if waiting and not self._is_worth_it(sum(waiting.values())):
+            ends = {
+                partition: min(end, self._until.get(partition, first[partition])) for partition, end in ends.items()
+            }
+        ends = self._ending_offsets.limit(ends, bounds, look_up=self._look_up, now_ms=self._clock.now_ms())
+        ends = {partition: max(end, first[partition]) for partition, end in ends.items()}
+        waiting = {
+            partition: ends[partition] - first[partition] for partition in first if ends[partition] > first[partition]
+        }
+        if waiting and not self._is_batch_due(sum(waiting.values())):
             return start
-        following = self._shared(first, ends, waiting, records_max)
+        following = self._share(first, ends, waiting, records_max)
         if {**following, **kept} == start.next:
             return start
         self._planned_ms = self._clock.now_ms()
         ids = {**start.ids, **self._ids}
-        held = self._may_hold(start)
+        held = self._held_commits(start)
         return start.batch(first={**first, **kept}, next={**following, **kept}, held=held, ids=ids)
 
     def ends(self) -> Offsets:
@@ -167,75 +187,77 @@ class GroupFollower:
         have been moved there.
         """
         ids = {**start.ids, **self._ids}
-        position = start.adopted(self._group, self._found(start.next), now_ms=self._clock.now_ms(), ids=ids)
+        position = start.adopt_into(self._group, self._read_commits(start.next), now_ms=self._clock.now_ms(), ids=ids)
         self._cluster.commit(self._group, position.commits())
         offsets = format_offsets(position.next)
         log.warning("group %s is taken over from group %s at %s", self._group, start.group, offsets)
-        self._held = {place: {position.own(offset)} for place, offset in position.next.items()}
+        self._held = {partition: {position.own_commit(offset)} for partition, offset in position.next.items()}
         self._renewed_ms = self._clock.now_ms()
         return position
 
-    def _is_worth_it(self, waiting: int) -> bool:
+    def _is_batch_due(self, waiting: int) -> bool:
         if self._until is not None:
             return True  # all there is is read, and then the query ends
         since_ms = None if self._planned_ms is None else self._clock.now_ms() - self._planned_ms
         return self._options.limits.are_met(waiting, since_batch_ms=since_ms)
 
-    def _shared(self, first: Offsets, ends: Offsets, waiting: Offsets, records_max: int | None) -> Offsets:
+    def _share(self, first: Offsets, ends: Offsets, waiting: Offsets, records_max: int | None) -> Offsets:
         bytes_max = self._options.limits.bytes_max
         if bytes_max is None:
-            return share(first, ends, records_max=records_max)
-        sizes = self._sizes.of({place: first[place] for place in waiting}, waiting)
-        return share(first, ends, records_max=records_max, bytes_max=bytes_max, record_bytes=sizes)
+            return share_records(first, ends, records_max=records_max)
+        sizes = self._sizes.measure({partition: first[partition] for partition in waiting}, waiting)
+        return share_records(first, ends, records_max=records_max, bytes_max=bytes_max, record_bytes=sizes)
 
-    def _as_begun(self, start: Position, found: dict[TopicPartition, Found]) -> dict[TopicPartition, Found]:
+    def _as_started(
+        self, start: Position, found: dict[TopicPartition, GroupCommit]
+    ) -> dict[TopicPartition, GroupCommit]:
         """The commits of the query that goes on, where this process has made them under another token.
 
-        A driver that died in the first batch of a query begins anew, because Spark asks where it starts once more; but
-        then Spark repeats the batch as it was planned, under the first token, and the query goes on from there.
+        A driver that died in the first batch of a query begins recreated, because Spark asks where it starts once more;
+        but then Spark repeats the batch as it was planned, under the first token, and the query goes on from there.
         """
-        if self._begun is None or self._begun.query == start.query:
+        if self._started is None or self._started.query == start.query:
             return found
         if not self._is_first_query_known:
             self._is_first_query_known = True
             self._held = None
-        held = self._may_hold(start)
-        for place, one in found.items():
-            if one.mark and one.mark.query == self._begun.query:
-                same = (other for other in held.get(place, ()) if other.offset == one.offset)
+        held = self._held_commits(start)
+        for partition, one in found.items():
+            if one.mark and one.mark.query == self._started.query:
+                same = (other for other in held.get(partition, ()) if other.offset == one.offset)
                 # Begun elsewhere than the first time: somebody has moved the group meanwhile.
-                found[place] = next(same, Found(offset=one.offset, mark=None))
+                found[partition] = next(same, GroupCommit(offset=one.offset, mark=None))
         return found
 
-    def _may_hold(self, start: Position) -> Held:
+    def _held_commits(self, start: Position) -> HeldCommits:
         """What the group may hold if nobody else has moved it."""
-        return start.committed_before() if self._held is None else self._held
+        return start.possible_commits() if self._held is None else self._held
 
-    def _settle(self, start: Position, found: Mapping[TopicPartition, Found]) -> Position | None:
+    def _commit_or_follow(self, start: Position, found: Mapping[TopicPartition, GroupCommit]) -> Position | None:
         """Commits what is to be committed; the position to seek to if somebody moved the group."""
-        verdict = judge(start, found, held=self._may_hold(start))
-        if isinstance(verdict, TakenOver):
-            raise Superseded(_taken_over(self._group, verdict.owner))
-        self._held = {place: {one} for place, one in found.items()}
+        verdict = compare_with_group(start, found, held=self._held_commits(start))
+        if isinstance(verdict, GroupTakenOver):
+            raise Superseded(_describe_takeover(self._group, verdict.owner))
+        self._held = {partition: {one} for partition, one in found.items()}
         is_due = self._renewed_ms is None or self._clock.now_ms() - self._renewed_ms >= RENEW_AFTER_MS
-        offsets = start.next if is_due and not isinstance(verdict, Moved) else verdict.commit
-        anew = self._topics_made_anew(start)
+        offsets = start.next if is_due and not isinstance(verdict, GroupMoved) else verdict.commit
+        recreated = self._recreated_topics(start)
         # An offset of a topic that was deleted says nothing in the one that has its name now.
-        self._commit(start, {place: offset for place, offset in offsets.items() if place.topic not in anew})
-        if isinstance(verdict, Moved):
+        self._commit(start, {one: offset for one, offset in offsets.items() if one.topic not in recreated})
+        if isinstance(verdict, GroupMoved):
             log.warning("group %s was moved to %s: reading goes on there", self._group, format_offsets(verdict.to))
             return self._seek(start, verdict.to)
         return None
 
     def _seek(self, start: Position, to: Offsets) -> Position:
         ids = {**start.ids, **self._ids}
-        return start.seek(to, now_ms=self._clock.now_ms(), held=self._may_hold(start), ids=ids)
+        return start.seek(to, now_ms=self._clock.now_ms(), held=self._held_commits(start), ids=ids)
 
     def _commit(self, position: Position, offsets: Offsets) -> None:
         """Tries to commit; a failure is remembered, and mended at the next trigger."""
         if not offsets:
             return
-        held = self._held = {place: set(commits) for place, commits in self._may_hold(position).items()}
+        held = self._held = {partition: set(commits) for partition, commits in self._held_commits(position).items()}
         refused: set[TopicPartition] = set()
         try:
             self._cluster.commit(self._group, position.commits(offsets))
@@ -245,64 +267,76 @@ class GroupFollower:
         except ClientError as error:
             # Nobody knows whether it was done: the group may hold the old and the new.
             log.warning("%s The query goes on and commits later.", error)
-            for place, offset in offsets.items():
-                held.setdefault(place, set()).add(position.own(offset))
+            for partition, offset in offsets.items():
+                held.setdefault(partition, set()).add(position.own_commit(offset))
             return
-        held |= {place: {position.own(offset)} for place, offset in offsets.items() if place not in refused}
+        held |= {
+            partition: {position.own_commit(offset)}
+            for partition, offset in offsets.items()
+            if partition not in refused
+        }
         if not refused and len(offsets) == len(position.next):
             self._renewed_ms = self._clock.now_ms()
 
-    def _try_found(self, start: Position) -> dict[TopicPartition, Found] | None:
+    def _try_read_commits(self, start: Position) -> dict[TopicPartition, GroupCommit] | None:
         """The committed offsets, or None if nobody can tell at the moment: then nothing is committed either."""
         try:
-            return self._found([*start.next, *(place for place in self._places if place not in start.next)])
+            return self._read_commits(
+                [*start.next, *(partition for partition in self._known_partitions if partition not in start.next)]
+            )
         except ClientError as error:
-            if self._until is not None and is_passing(error):
+            if self._until is not None and is_transient(error):
                 raise  # a run that ends has no next time: it waits
             log.warning("%s The query goes on and looks again.", error)
             return None
 
-    def _found(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, Found]:
-        committed = self._cluster.committed(self._group, list(places))
+    def _read_commits(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, GroupCommit]:
+        committed = self._cluster.committed(self._group, list(partitions))
         return {
-            place: Found(offset=one.offset, mark=CommitMetadata.parse(one.metadata)) for place, one in committed.items()
+            partition: GroupCommit(offset=one.offset, mark=CommitMetadata.parse(one.metadata))
+            for partition, one in committed.items()
         }
 
     def _partitions(self, *, is_new: bool = False) -> list[TopicPartition]:
         """The partitions to read; new ones are noticed within seconds."""
         now_ms = self._clock.now_ms()
-        if self._looked_ms is None or now_ms - self._looked_ms >= self._options.new_partitions_after_ms:
+        if self._refreshed_ms is None or now_ms - self._refreshed_ms >= self._options.new_partitions_after_ms:
             # Once it runs, a query does not end because one answer misses a topic.
-            is_strict = is_new or (self._looked_ms is None and not self._options.skips_deleted_topics)
-            self._places, self._ids = partitions_of(self._cluster, self._options, is_strict=is_strict)
-            self._looked_ms = now_ms
-        return self._places
+            is_strict = is_new or (self._refreshed_ms is None and not self._options.skips_deleted_topics)
+            self._known_partitions, self._ids = find_partitions(self._cluster, self._options, is_strict=is_strict)
+            self._refreshed_ms = now_ms
+        return self._known_partitions
 
-    def _not_gone_yet(self, start: Position, places: list[TopicPartition]) -> dict[TopicPartition, int]:
+    def _missing_for_a_moment(self, start: Position, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         """The positions of partitions that were missed only a moment ago; raises a sentence once they stay away."""
-        missed = {place for place in start.next if place not in places and self._options.wants(place)}
-        gone = self._gone.outlasted(missed, now_ms=self._clock.now_ms())
+        missed = {
+            partition for partition in start.next if partition not in partitions and self._options.wants(partition)
+        }
+        gone = self._missing_grace.select_expired(missed, now_ms=self._clock.now_ms())
         if gone and not self._options.skips_deleted_topics:
             raise UserError(
-                f"{names(gone)} is not there any more, though this query has read from it. Nothing was committed. If "
-                "the topic was deleted on purpose, set failOnDataLoss to false, or start again with a new checkpoint."
+                f"{format_partitions(gone)} is not there any more, though this query has read from it. Nothing was "
+                "committed. If the topic was deleted on purpose, set failOnDataLoss to false, or start again with a "
+                "new checkpoint."
             )
         if gone:
-            log.warning("%s is not there any more and is left out, as failOnDataLoss=false says.", names(gone))
-        return {place: start.next[place] for place in missed - gone}
+            log.warning(
+                "%s is not there any more and is left out, as failOnDataLoss=false says.", format_partitions(gone)
+            )
+        return {partition: start.next[partition] for partition in missed - gone}
 
-    def _bounds(self, places: list[TopicPartition]) -> dict[TopicPartition, Bounds]:
-        bounds = bounds_of(self._cluster, places, read_committed=self._options.read_committed)
-        self._ends = {place: bound.end for place, bound in bounds.items()}
+    def _bounds(self, partitions: list[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        bounds = read_bounds(self._cluster, partitions, read_committed=self._options.read_committed)
+        self._ends = {partition: bound.end for partition, bound in bounds.items()}
         return bounds
 
     def _look_up(self, times: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        return look_up(self._cluster, times, read_committed=self._options.read_committed)
+        return look_up_times(self._cluster, times, read_committed=self._options.read_committed)
 
-    def _first_starts(
+    def _choose_starts(
         self,
         missing: list[TopicPartition],
-        found: Mapping[TopicPartition, Found],
+        found: Mapping[TopicPartition, GroupCommit],
         bounds: Mapping[TopicPartition, Bounds],
     ) -> dict[TopicPartition, int]:
         """Where partitions start that the group has no committed offset for."""
@@ -314,85 +348,94 @@ class GroupFollower:
             )  # fmt: skip
         if missing and options.starting is None:
             raise UserError(
-                f"Group {self._group} has no committed offset for {names(missing)}, and auto.offset.reset is none. "
-                "Nothing was read. Commit one (logmark offsets reset), or set auto.offset.reset to earliest or latest."
+                f"Group {self._group} has no committed offset for {format_partitions(missing)}, and auto.offset.reset "
+                "is none. Nothing was read. Commit one (logmark offsets reset), or set auto.offset.reset to earliest "
+                "or latest."
             )
-        known = {place.topic for place in found}
-        young = [place for place in missing if not options.starting_name and place.topic in known]
-        old = [place for place in missing if place not in young]
-        starts = {place: bounds[place].start for place in young}  # younger than the group: nothing of it was read
+        known = {partition.topic for partition in found}
+        young = [partition for partition in missing if not options.starting_name and partition.topic in known]
+        old = [partition for partition in missing if partition not in young]
+        starts = {
+            partition: bounds[partition].start for partition in young
+        }  # younger than the group: nothing of it was read
         if options.starting is not None:
-            starts |= self._resolved(options.starting, old, bounds)
+            starts |= self._resolve(options.starting, old, bounds)
         return starts
 
-    def _resolved(
-        self, edge: Edge, places: Iterable[TopicPartition], bounds: Mapping[TopicPartition, Bounds]
+    def _resolve(
+        self, edge: OffsetSpec, partitions: Iterable[TopicPartition], bounds: Mapping[TopicPartition, Bounds]
     ) -> dict[TopicPartition, int]:
-        some = {place: bounds[place] for place in places}
+        some = {partition: bounds[partition] for partition in partitions}
         now_ms = self._clock.now_ms()
-        return start_offsets(edge, some, look_up=self._look_up, now_ms=now_ms, name=self._options.starting_name)
+        return resolve_starts(edge, some, look_up=self._look_up, now_ms=now_ms, name=self._options.starting_name)
 
-    def _new(
+    def _start_new_partitions(
         self,
-        places: list[TopicPartition],
+        partitions: list[TopicPartition],
         here: Offsets,
         bounds: Mapping[TopicPartition, Bounds],
-        found: Mapping[TopicPartition, Found],
+        found: Mapping[TopicPartition, GroupCommit],
     ) -> dict[TopicPartition, int]:
         """Where partitions start that are younger than the query: at the group's offset, else at their first record."""
-        new = [place for place in places if place not in here]
-        starts = {place: found[place].offset if place in found else bounds[place].start for place in new}
-        return starts | self._found_again(starts, bounds)
+        new = [partition for partition in partitions if partition not in here]
+        starts = {
+            partition: found[partition].offset if partition in found else bounds[partition].start for partition in new
+        }
+        return starts | self._replace_lost_starts(starts, bounds)
 
-    def _found_again(self, starts: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:
+    def _replace_lost_starts(
+        self, starts: Offsets, bounds: Mapping[TopicPartition, Bounds]
+    ) -> dict[TopicPartition, int]:
         """Where to begin instead of at starts that the logs do not hold.
 
         One beyond the end is a sentence at once where that may be, but is no reason to begin elsewhere: the end may be
         that of a new leader which knows less for a moment.
         """
         lost = self._losses(starts, bounds)
-        return self._back_in_range([one for one in lost if one.count or self._options.lost is None], bounds)
+        return self._replace_lost([one for one in lost if one.count or self._options.lost is None], bounds)
 
     def _losses(self, offsets: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> list[Loss]:
-        lost = losses(offsets, bounds)
-        beyond = [one.place for one in lost if not one.count]
+        lost = find_losses(offsets, bounds)
+        beyond = [one.partition for one in lost if not one.count]
         if not beyond or not self._options.read_committed:
             return lost
         # What lies behind the oldest open transaction is there, though not to be read yet.
         ends = self._cluster.list_offsets(dict.fromkeys(beyond, LATEST))
-        return [one for one in lost if one.count or one.offset > ends[one.place].offset]
+        return [one for one in lost if one.count or one.offset > ends[one.partition].offset]
 
-    def _settled_losses(self, here: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> list[Loss]:
+    def _lasting_losses(self, here: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> list[Loss]:
         """The losses, without positions that lie beyond the end only for a moment."""
         lost = self._losses(here, bounds)
-        beyond = {one.place for one in lost if not one.count}
-        settled = self._beyond.outlasted(beyond, now_ms=self._clock.now_ms())
-        return [one for one in lost if one.count or one.place in settled]
+        beyond = {one.partition for one in lost if not one.count}
+        settled = self._beyond_grace.select_expired(beyond, now_ms=self._clock.now_ms())
+        return [one for one in lost if one.count or one.partition in settled]
 
-    def _made_anew(self, start: Position, here: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> list[Loss]:
-        """The positions in topics that were deleted and made again: the same numbers, other records."""
-        anew = self._topics_made_anew(start)
+    def _find_recreated(self, start: Position, here: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> list[Loss]:
+        """The positions in topics that were deleted and created again: the same numbers, other records."""
+        recreated = self._recreated_topics(start)
         return [
-            Loss(place=place, offset=offset, bounds=bounds[place], is_anew=True)
-            for place, offset in sorted(here.items())
-            if place.topic in anew
+            Loss(partition=partition, offset=offset, bounds=bounds[partition], is_recreated=True)
+            for partition, offset in sorted(here.items())
+            if partition.topic in recreated
         ]
 
-    def _topics_made_anew(self, start: Position) -> set[str]:
+    def _recreated_topics(self, start: Position) -> set[str]:
         return {topic for topic, known in start.ids.items() if self._ids.get(topic, known) != known}
 
-    def _back_in_range(self, lost: list[Loss], bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:
+    def _replace_lost(self, lost: list[Loss], bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:
         """Where to go on from positions that the logs no longer have, as the options say; never without a word."""
         edge = self._options.lost
         if not lost:
             return {}
         if edge is None:
-            raise UserError(refusal(lost, self._group))
-        log.warning("%s. Group %s goes on at %s, as the options say.", told(lost), self._group, shown_edge(edge))
-        return self._resolved(edge, [one.place for one in lost], bounds)
+            raise UserError(refuse_losses(lost, self._group))
+        log.warning(
+            "%s. Group %s goes on at %s, as the options say.", describe_losses(lost), self._group, describe_spec(edge)
+        )
+        return self._resolve(edge, [one.partition for one in lost], bounds)
 
 
-def _taken_over(group: str, owner: CommitMetadata) -> str:
+def _describe_takeover(group: str, owner: CommitMetadata) -> str:
     since = datetime.fromtimestamp(owner.generation / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return (
         f"Group {group} was taken over by the query {owner.query} (since {since}), which has a checkpoint of its own. "

@@ -58,31 +58,31 @@ class JsonValues:
         whole: pa.Schema = to_arrow_schema(spark.StructType([spark.StructField("value", fields)]), timezone="UTC")
         self._field = whole.field("value")
 
-    def to_arrow(self, columns: Columns, place: TopicPartition) -> "pa.RecordBatch":
+    def to_arrow(self, columns: Columns, partition: TopicPartition) -> "pa.RecordBatch":
         """All the records as one batch."""
         import pyarrow as pa
 
-        rows, values, refused = self._decoded(columns, place)
+        rows, values, refused = self._decoded(columns, partition)
         error, raw = _apart(values, refused)
         wrong = [pa.field("error", pa.string()), pa.field("raw", pa.binary())]
         return pa.RecordBatch.from_arrays([*rows.columns, error, raw], schema=pa.schema([*rows.schema, *wrong]))
 
-    def split(self, columns: Columns, place: TopicPartition) -> "tuple[pa.RecordBatch, list[tuple[int, str]]]":
+    def split(self, columns: Columns, partition: TopicPartition) -> "tuple[pa.RecordBatch, list[tuple[int, str]]]":
         """The records that fit as one batch, and the index of each one that does not, with the reason."""
         import pyarrow.compute as compute
 
-        rows, _, refused = self._decoded(columns, place)
+        rows, _, refused = self._decoded(columns, partition)
         return (rows.filter(compute.invert(_mask(len(rows), refused))) if refused else rows), refused
 
     def _decoded(
-        self, columns: Columns, place: TopicPartition
+        self, columns: Columns, partition: TopicPartition
     ) -> "tuple[pa.RecordBatch, pa.Array, list[tuple[int, str]]]":
         """The rows with typed values, the values as they came, and which of them were refused."""
         import pyarrow as pa
 
         from logmark.spark.source.arrow import to_arrow
 
-        plain = to_arrow(columns, place, self._times)
+        plain = to_arrow(columns, partition, self._times)
         refused = self._root.decode(columns.value_bytes, columns.value_offsets, columns.value_validity)
         typed = _array(self._root, self._field.type)
         arrays = [typed if name == "value" else plain.column(name) for name in plain.schema.names]

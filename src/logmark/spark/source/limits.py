@@ -25,7 +25,7 @@ class Limits:
         return since_batch_ms >= self.delay_max_ms
 
 
-def share(
+def share_records(
     first: Offsets,
     ends: Offsets,
     *,
@@ -37,14 +37,16 @@ def share(
 
     `record_bytes` says how large a record is, partition by partition, when bytes are to be limited.
     """
-    waiting = {place: max(0, end - first[place]) for place, end in ends.items()}
+    waiting = {partition: max(0, end - first[partition]) for partition, end in ends.items()}
     part, whole = 1, 1
     if records_max is not None and sum(waiting.values()) > records_max:
         part, whole = records_max, sum(waiting.values())
     if bytes_max is not None:
-        total = round(sum(count * (record_bytes or {}).get(place, 0.0) for place, count in waiting.items()))
+        total = round(sum(count * (record_bytes or {}).get(partition, 0.0) for partition, count in waiting.items()))
         if total * part > bytes_max * whole:
             part, whole = bytes_max, total
     if part == whole:
-        return {place: first[place] + count for place, count in waiting.items()}
-    return {place: first[place] + min(count, max(1, count * part // whole)) for place, count in waiting.items()}
+        return {partition: first[partition] + count for partition, count in waiting.items()}
+    return {
+        partition: first[partition] + min(count, max(1, count * part // whole)) for partition, count in waiting.items()
+    }

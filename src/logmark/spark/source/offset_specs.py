@@ -9,7 +9,7 @@ from typing import Any, Literal
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.offsets.times import format_time, parse_datetime
-from logmark.spark.source.option_names import INT32_MAX, INT64_MAX, length_ms, shown, whole
+from logmark.spark.source.option_names import INT32_MAX, INT64_MAX, parse_duration_ms, parse_whole, quote_value
 from logmark.spark.source.ranges import Bounds
 
 NO_RECORD = -1  # what a look-up by time answers where no record is that young
@@ -19,7 +19,7 @@ _AGO = re.compile(r"-\s*(?P<short>[\dP]\S*)|(?P<length>\S+)\s+ago", re.IGNORECAS
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class LogEdge:
     """One of the two ends of each log."""
 
     word: Literal["earliest", "latest"]
@@ -41,34 +41,34 @@ class AtTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Ago:
+class TimeAgo:
     """The first record that is no older than this; the end where there is none."""
 
     milliseconds: int
 
 
 @dataclass(frozen=True, slots=True)
-class Back:
+class RecordsBack:
     """So many offsets before the end, or the beginning of a log that is shorter."""
 
     records: int
 
 
-Edge = Word | AtOffsets | AtTime | Ago | Back
-LookUp = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]]
-EARLIEST, LATEST = Word("earliest"), Word("latest")
+OffsetSpec = LogEdge | AtOffsets | AtTime | TimeAgo | RecordsBack
+TimeLookup = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]]
+EARLIEST, LATEST = LogEdge("earliest"), LogEdge("latest")
 
 
-def places_of(
-    edge: Edge, bounds: Mapping[TopicPartition, Bounds], *, look_up: LookUp, now_ms: int, name: str
+def resolve_spec(
+    edge: OffsetSpec, bounds: Mapping[TopicPartition, Bounds], *, look_up: TimeLookup, now_ms: int, name: str
 ) -> dict[TopicPartition, int | None]:
     """The offset in each partition, None where no record is that young; raises a sentence for one left out."""
     match edge:
-        case Word(word):
-            return {place: bound.start if word == "earliest" else bound.end for place, bound in bounds.items()}
-        case Back(records):
-            return {place: max(bound.start, bound.end - records) for place, bound in bounds.items()}
-        case Ago(milliseconds):
+        case LogEdge(word):
+            return {partition: bound.start if word == "earliest" else bound.end for partition, bound in bounds.items()}
+        case RecordsBack(records):
+            return {partition: max(bound.start, bound.end - records) for partition, bound in bounds.items()}
+        case TimeAgo(milliseconds):
             return _found(look_up, dict.fromkeys(bounds, max(0, now_ms - milliseconds)))
         case AtTime(times):
             wanted = dict.fromkeys(bounds, times) if isinstance(times, int) else _each(times, bounds, name)
@@ -76,10 +76,10 @@ def places_of(
         case AtOffsets(offsets):
             ends = {_JSON_LATEST: lambda bound: bound.end, _JSON_EARLIEST: lambda bound: bound.start}
             named = _each(offsets, bounds, name)
-            return {place: ends[to](bounds[place]) if to in ends else to for place, to in named.items()}
+            return {partition: ends[to](bounds[partition]) if to in ends else to for partition, to in named.items()}
 
 
-def named_in(edge: Edge | None) -> Collection[TopicPartition] | None:
+def named_partitions(edge: OffsetSpec | None) -> Collection[TopicPartition] | None:
     """The partitions that the edge names, None if it is for all of them."""
     match edge:
         case AtOffsets(named) | AtTime(Mapping() as named):
@@ -87,30 +87,30 @@ def named_in(edge: Edge | None) -> Collection[TopicPartition] | None:
     return None
 
 
-def check_covers(edge: Edge | None, places: Iterable[TopicPartition], *, name: str) -> None:
+def check_spec_covers(edge: OffsetSpec | None, partitions: Iterable[TopicPartition], *, name: str) -> None:
     """Raises a sentence if the edge names partitions, and not exactly these."""
-    named = named_in(edge)
-    if named is not None and set(named) != set(places):
-        raise _uncovered(name, places)
+    named = named_partitions(edge)
+    if named is not None and set(named) != set(partitions):
+        raise _not_covered(name, partitions)
 
 
-def start_offsets(
-    edge: Edge, bounds: Mapping[TopicPartition, Bounds], *, look_up: LookUp, now_ms: int, name: str
+def resolve_starts(
+    edge: OffsetSpec, bounds: Mapping[TopicPartition, Bounds], *, look_up: TimeLookup, now_ms: int, name: str
 ) -> dict[TopicPartition, int]:
     """Where to begin; raises a sentence where a time was asked for, no record is that young, and that is a mistake."""
-    found = places_of(edge, bounds, look_up=look_up, now_ms=now_ms, name=name)
-    missing = sorted(place for place, offset in found.items() if offset is None)
+    found = resolve_spec(edge, bounds, look_up=look_up, now_ms=now_ms, name=name)
+    missing = sorted(partition for partition, offset in found.items() if offset is None)
     if missing and isinstance(edge, AtTime) and edge.is_strict:
         time = edge.times if isinstance(edge.times, int) else edge.times[missing[0]]
         raise UserError(
-            f"{name} asks for {format_time(time)}, but {', '.join(str(place) for place in missing)} has no record of "
-            "that time or later. Nothing was read. To begin at the end of such a partition, set "
+            f"{name} asks for {format_time(time)}, but {', '.join(str(partition) for partition in missing)} has no "
+            "record of that time or later. Nothing was read. To begin at the end of such a partition, set "
             "startingOffsetsByTimestampStrategy to latest."
         )
-    return {place: bounds[place].end if offset is None else offset for place, offset in found.items()}
+    return {partition: bounds[partition].end if offset is None else offset for partition, offset in found.items()}
 
 
-def parse_edge(text: str, *, name: str) -> Edge:
+def parse_offset_spec(text: str, *, name: str) -> OffsetSpec:
     """What `startingOffsets` or `endingOffsets` says."""
     is_start = name.startswith("starting")
     words = {"latest": LATEST} | ({"earliest": EARLIEST} if is_start else {})
@@ -121,36 +121,37 @@ def parse_edge(text: str, *, name: str) -> Edge:
         offsets = _by_partition(text, name, lambda value: value if _is_number(value, lowest) else None)
         return AtOffsets(offsets)
     back, ago = _BACK.fullmatch(text), _AGO.fullmatch(text)
-    records = whole(back[1]) if back else None
+    records = parse_whole(back[1]) if back else None
     if back and records is None:
         raise UserError(
-            f"The option {name} is {shown(text)}. No log has so many records: at most {INT64_MAX}. Nothing was read."
+            f"The option {name} is {quote_value(text)}. No log has so many records: at most {INT64_MAX}. Nothing was "
+            "read."
         )
     if back and records is not None and (back[2] or records > 2):
-        return Back(records)
+        return RecordsBack(records)
     if back:
         raise UserError(
             f"The option {name} is {text}, which could mean {'earliest' if back[1] == '2' else 'latest'} or so many "
             f"records before the end. Write the word, or: {text} records."
         )
     if ago:
-        return Ago(length_ms(ago["short"] or ago["length"], name))
+        return TimeAgo(parse_duration_ms(ago["short"] or ago["length"], name))
     raise UserError(
-        f"The option {name} is {shown(text)}, and must be {' or '.join(words)}, offsets by topic and partition such as "
-        f'{{"clicks": {{"0": 100, "1": -1}}}} (-1 is latest{", -2 earliest" if is_start else ""}), a time before now '
-        "such as -2h, or a number of records before the end such as -1000."
+        f"The option {name} is {quote_value(text)}, and must be {' or '.join(words)}, offsets by topic and partition "
+        f'such as {{"clicks": {{"0": 100, "1": -1}}}} (-1 is latest{", -2 earliest" if is_start else ""}), a '
+        "time before now such as -2h, or a number of records before the end such as -1000."
     )
 
 
-def parse_time_edge(text: str, *, name: str, is_strict: bool) -> Edge:
+def parse_time_spec(text: str, *, name: str, is_strict: bool) -> OffsetSpec:
     """What `startingTimestamp` or `endingTimestamp` says: milliseconds since 1970, a date, or a time before now."""
     ago = _AGO.fullmatch(text)
     if ago:
-        return Ago(length_ms(ago["short"] or ago["length"], name))
+        return TimeAgo(parse_duration_ms(ago["short"] or ago["length"], name))
     return AtTime(_time(text, name), is_strict)
 
 
-def parse_times_edge(text: str, *, name: str, is_strict: bool) -> Edge:
+def parse_times_spec(text: str, *, name: str, is_strict: bool) -> OffsetSpec:
     """What `startingOffsetsByTimestamp` or `endingOffsetsByTimestamp` says: times by topic and partition, as JSON."""
 
     def time(value: Any) -> int | None:
@@ -176,13 +177,13 @@ def _by_partition(text: str, name: str, read: Callable[[Any], int | None]) -> di
     found: dict[TopicPartition, int] = {}
     for topic, partitions in parse_json(text, name).items():
         for number, value in partitions.items() if isinstance(partitions, dict) else [("", None)]:
-            partition, read_value = whole(number, INT32_MAX), read(value)
+            partition, read_value = parse_whole(number, INT32_MAX), read(value)
             if partition is None or read_value is None:
                 what = '{"clicks": {"0": 1700000000000}}' if "Timestamp" in name else '{"clicks": {"0": 100, "1": -1}}'
                 raise UserError(
                     f"The option {name} must hold a number for each partition of each topic, such as {what}, of at "
-                    f"most 64 bits, and not {shown(json.dumps({topic: {number: value} if number else partitions}))}. "
-                    "Nothing was read."
+                    "most 64 bits, and not "
+                    f"{quote_value(json.dumps({topic: {number: value} if number else partitions}))}. Nothing was read."
                 )
             found[TopicPartition(topic, partition)] = read_value
     return found
@@ -195,11 +196,11 @@ def _is_number(value: Any, lowest: int) -> bool:
 def _time(given: str, name: str) -> int:
     text = given.strip()
     if text.isdecimal():
-        time = whole(text)  # Spark's meaning: always milliseconds
+        time = parse_whole(text)  # Spark's meaning: always milliseconds
         if time is None:
             raise UserError(
-                f"The option {name} asks for {shown(text)} milliseconds since 1970. The last time that Kafka knows is "
-                f"{INT64_MAX}. Nothing was read."
+                f"The option {name} asks for {quote_value(text)} milliseconds since 1970. The last time that Kafka "
+                f"knows is {INT64_MAX}. Nothing was read."
             )
         return time
     try:
@@ -212,17 +213,17 @@ def _each(
     given: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, Bounds], name: str
 ) -> dict[TopicPartition, int]:
     if not set(bounds) <= set(given):
-        raise _uncovered(name, bounds)
-    return {place: given[place] for place in bounds}
+        raise _not_covered(name, bounds)
+    return {partition: given[partition] for partition in bounds}
 
 
-def _uncovered(name: str, places: Iterable[TopicPartition]) -> UserError:
+def _not_covered(name: str, partitions: Iterable[TopicPartition]) -> UserError:
     return UserError(
         f"The option {name} must say something for each partition that is read and for no other: "
-        + ", ".join(str(place) for place in sorted(places))
+        + ", ".join(str(partition) for partition in sorted(partitions))
         + ". Nothing was read."
     )
 
 
-def _found(look_up: LookUp, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-    return {place: None if offset == NO_RECORD else offset for place, offset in look_up(times).items()}
+def _found(look_up: TimeLookup, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+    return {partition: None if offset == NO_RECORD else offset for partition, offset in look_up(times).items()}

@@ -79,7 +79,7 @@ _SPARK_ADDS = frozenset({"path"})
 _KNOWN = {name.lower(): name for name in NAMES}
 
 
-def sorted_out(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+def split_options(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Our options in small letters, as Spark hands them over, and the client's; raises a sentence for another."""
     ours: dict[str, str] = {}
     client: dict[str, str] = {}
@@ -116,27 +116,28 @@ def _hint(plain: str) -> str:
     return " It knows: " + ", ".join(NAMES) + ", and kafka.security.*, kafka.sasl.*, kafka.ssl.*."
 
 
-def choice(ours: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str | None:
+def parse_choice(ours: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str | None:
     """The option as one of these words; None if it was not given."""
     value = ours.get(name.lower())
     if value is None or value.lower() in allowed:
         return None if value is None else value.lower()
     raise UserError(
-        f"The option {name} must be {', '.join(allowed[:-1])} or {allowed[-1]}, not {shown(value)}. Nothing was read."
+        f"The option {name} must be {', '.join(allowed[:-1])} or {allowed[-1]}, not {quote_value(value)}. Nothing was "
+        "read."
     )
 
 
 def is_true(ours: Mapping[str, str], name: str) -> bool:
     """Whether the option was given and is true."""
-    return choice(ours, name, ("true", "false")) == "true"
+    return parse_choice(ours, name, ("true", "false")) == "true"
 
 
-def shown(value: str) -> str:
+def quote_value(value: str) -> str:
     """The value in quotes, cut off where it is too long for a sentence."""
     return repr(value if len(value) <= _SHOWN_MAX else f"{value[:_SHOWN_MAX]}…")
 
 
-def whole(text: str, most: int = INT64_MAX) -> int | None:
+def parse_whole(text: str, most: int = INT64_MAX) -> int | None:
     """The number that these digits are; None if they are none, or more than that."""
     digits = text.lstrip("0")
     if not text.isdecimal() or len(digits) > len(str(most)):  # Python reads no number of 5,000 digits
@@ -145,29 +146,29 @@ def whole(text: str, most: int = INT64_MAX) -> int | None:
     return number if number <= most else None
 
 
-def count(ours: Mapping[str, str], name: str, most: int = INT64_MAX) -> int | None:
+def parse_count(ours: Mapping[str, str], name: str, most: int = INT64_MAX) -> int | None:
     """The option as a whole number above 0; None if it was not given."""
     value = ours.get(name.lower())
     if value is None:
         return None
-    number = whole(value, most)
+    number = parse_whole(value, most)
     if not number:
         limit = f" and at most {most}" if value.isdecimal() else ""
         raise UserError(
-            f"The option {name} must be a whole number above 0{limit}, not {shown(value)}. Nothing was read."
+            f"The option {name} must be a whole number above 0{limit}, not {quote_value(value)}. Nothing was read."
         )
     return number
 
 
-def duration(ours: Mapping[str, str], name: str, default_s: float) -> float:
+def parse_seconds(ours: Mapping[str, str], name: str, default_s: float) -> float:
     """The option as seconds, such as 15m, 1h30m or PT15M; a bare number is milliseconds, as in Spark's options."""
     value = ours.get(name.lower())
     if value is None:
         return default_s
-    return length_ms(f"{value}ms" if value.isdecimal() else _spelt(value), name) / 1000
+    return parse_duration_ms(f"{value}ms" if value.isdecimal() else _spelt(value), name) / 1000
 
 
-def length_ms(text: str, name: str) -> int:
+def parse_duration_ms(text: str, name: str) -> int:
     """A length of time that an option gives, in milliseconds."""
     try:
         length = parse_duration(text)
@@ -177,19 +178,20 @@ def length_ms(text: str, name: str) -> int:
         length = None
     if length is None or length > _DAYS_MAX * 86_400_000:
         raise UserError(
-            f"The option {name} gives a length of time of {shown(text)}. The longest is {_DAYS_MAX}d. Nothing was read."
+            f"The option {name} gives a length of time of {quote_value(text)}. The longest is {_DAYS_MAX}d. Nothing "
+            "was read."
         )
     return length
 
 
-def text_of(ours: Mapping[str, str], name: str, *, room: int = 0) -> str | None:
+def parse_text(ours: Mapping[str, str], name: str, *, room: int = 0) -> str | None:
     """The option as a text that Kafka can carry, with so many bytes more; None if it was not given or is empty."""
     value = ours.get(name.lower()) or None
     most = STRING_BYTES_MAX - room
     if value is not None and len(value.encode(errors="replace")) > most:
         raise UserError(
-            f"The option {name} is {shown(value)}, of {len(value):,} characters. Kafka carries {most:,} bytes there. "
-            "Nothing was read."
+            f"The option {name} is {quote_value(value)}, of {len(value):,} characters. Kafka carries {most:,} bytes "
+            "there. Nothing was read."
         )
     return value
 
@@ -198,8 +200,8 @@ def check_topic(topic: str, name: str) -> None:
     """Raises a sentence if the option names a topic that cannot be."""
     if not _TOPIC.fullmatch(topic):
         raise UserError(
-            f"The option {name} names the topic {shown(topic)}, and no topic can be called that: a name has 1 to 249 "
-            "letters, digits, dots, underscores and hyphens, and is not . or .. alone. Nothing was read."
+            f"The option {name} names the topic {quote_value(topic)}, and no topic can be called that: a name has 1 to "
+            "249 letters, digits, dots, underscores and hyphens, and is not . or .. alone. Nothing was read."
         )
 
 

@@ -18,28 +18,28 @@ from logmark.spark.source.limits import DELAY_MAX_MS, Limits
 from logmark.spark.source.offset_specs import (
     EARLIEST,
     LATEST,
-    Ago,
-    Edge,
-    Word,
-    parse_edge,
+    LogEdge,
+    OffsetSpec,
+    TimeAgo,
     parse_json,
-    parse_time_edge,
-    parse_times_edge,
+    parse_offset_spec,
+    parse_time_spec,
+    parse_times_spec,
 )
 from logmark.spark.source.option_names import (
     INT32_MAX,
     REFUSED,
     check_topic,
-    choice,
-    count,
-    duration,
     is_true,
-    length_ms,
-    shown,
-    sorted_out,
-    text_of,
+    parse_choice,
+    parse_count,
+    parse_duration_ms,
+    parse_seconds,
+    parse_text,
+    quote_value,
+    split_options,
 )
-from logmark.spark.source.topic_patterns import topic_pattern
+from logmark.spark.source.topic_patterns import parse_topic_pattern
 
 NEW_PARTITIONS_AFTER_MS = 10_000
 STREAM_PATIENCE_S, BATCH_PATIENCE_S = 15 * 60.0, 2 * 60.0
@@ -55,7 +55,7 @@ _STREAM_ONLY = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class SourceOptions:
     """What the user asked for.
 
     `starting` is where partitions begin that the group has no committed offset for, None where that is a mistake;
@@ -70,19 +70,19 @@ class Options:
     group_before: str | None = None  # the group that the checkpoint was made in, where that was another
     group_prefix: str = "spark-logmark-source"
     from_group: bool = False
-    starting: Edge | None = EARLIEST
+    starting: OffsetSpec | None = EARLIEST
     starting_name: str = ""  # the option that says so; empty if none does
-    ending: Edge | None = None
+    ending: OffsetSpec | None = None
     ending_name: str = "endingOffsets"
-    lost: Edge | None = None
+    lost: OffsetSpec | None = None
     skips_deleted_topics: bool = False
     limits: Limits = field(default_factory=Limits)
     records_per_task_max: int | None = None
     tasks_min: int | None = None
     with_headers: bool = False
     value_schema: str | None = None  # of values that are JSON; None for bytes
-    letters: str | None = None  # the topic of records that do not fit the schema; None where they are rows too
-    letters_by: str = ""
+    dead_letters: str | None = None  # the topic of records that do not fit the schema; None where they are rows too
+    dead_letters_pipeline: str = ""
     read_committed: bool = False
     patience_s: float = STREAM_PATIENCE_S
     new_partitions_after_ms: int = NEW_PARTITIONS_AFTER_MS
@@ -91,17 +91,17 @@ class Options:
     client_id: str = "logmark-spark"
     client: Mapping[str, str] = field(default_factory=dict)
 
-    def wants(self, place: TopicPartition) -> bool:
+    def wants(self, partition: TopicPartition) -> bool:
         """Is this partition one that the user named?"""
         if self.pattern is not None:
-            return self.pattern.fullmatch(place.topic) is not None
-        return place in self.assigned if self.assigned else place.topic in self.topics
+            return self.pattern.fullmatch(partition.topic) is not None
+        return partition in self.assigned if self.assigned else partition.topic in self.topics
 
 
-def parse(given: Mapping[str, str], *, is_stream: bool) -> Options:
+def parse_source_options(given: Mapping[str, str], *, is_stream: bool) -> SourceOptions:
     """The options as values; raises a sentence for one that is unknown, missing, malformed or out of place."""
-    ours, client = sorted_out(given)
-    _check_place(ours, is_stream=is_stream)
+    ours, client = split_options(given)
+    _check_checkpoint_location(ours, is_stream=is_stream)
     servers = ours.get("bootstrap.servers")
     if not servers:
         raise UserError(
@@ -109,38 +109,39 @@ def parse(given: Mapping[str, str], *, is_stream: bool) -> Options:
             '.option("bootstrap.servers", "127.0.0.1:9092").'
         )
     Security.of(client)
-    topics, pattern, assigned = _places(ours)
+    topics, pattern, assigned = _parse_subscription(ours)
     reset = _reset(ours)
     from_group, starting, starting_name = _starting(ours, reset, is_stream=is_stream)
     ending, ending_name = _edge(ours, _END_NAMES)
-    return Options(
+    return SourceOptions(
         bootstrap_servers=servers,
         topics=topics,
         pattern=pattern,
         assigned=assigned,
-        group=text_of(ours, "group.id"),
+        group=parse_text(ours, "group.id"),
         group_before=_group_before(ours),
-        group_prefix=text_of(ours, "groupIdPrefix", room=_UUID_BYTES) or "spark-logmark-source",
+        group_prefix=parse_text(ours, "groupIdPrefix", room=_UUID_BYTES) or "spark-logmark-source",
         from_group=from_group,
         starting=starting,
         starting_name=starting_name,
         ending=ending if ending is not None or is_stream else LATEST,
         ending_name=ending_name,
         lost=_lost(ours, reset),
-        skips_deleted_topics=choice(ours, "failOnDataLoss", ("true", "false")) == "false",
+        skips_deleted_topics=parse_choice(ours, "failOnDataLoss", ("true", "false")) == "false",
         limits=_limits(ours),
-        records_per_task_max=count(ours, "maxRecordsPerPartition"),
-        tasks_min=count(ours, "minPartitions", INT32_MAX),
+        records_per_task_max=parse_count(ours, "maxRecordsPerPartition"),
+        tasks_min=parse_count(ours, "minPartitions", INT32_MAX),
         with_headers=is_true(ours, "includeHeaders"),
         value_schema=value_schema(ours),
-        letters=letter_topic(ours),
-        letters_by=ours.get("deadletters.pipeline") or ours.get("group.id") or "",
-        read_committed=choice(ours, "isolation.level", ("read_uncommitted", "read_committed")) == "read_committed",
-        patience_s=duration(ours, "waitForBroker", STREAM_PATIENCE_S if is_stream else BATCH_PATIENCE_S),
+        dead_letters=dead_letter_topic(ours),
+        dead_letters_pipeline=ours.get("deadletters.pipeline") or ours.get("group.id") or "",
+        read_committed=parse_choice(ours, "isolation.level", ("read_uncommitted", "read_committed"))
+        == "read_committed",
+        patience_s=parse_seconds(ours, "waitForBroker", STREAM_PATIENCE_S if is_stream else BATCH_PATIENCE_S),
         new_partitions_after_ms=_refresh_ms(ours),
         fetch_bytes_max=_fetch_bytes(ours),
-        fetches_in_flight=count(ours, "fetchesInFlight", _FETCHES_MOST) or 1,
-        client_id=text_of(ours, "client.id") or "logmark-spark",
+        fetches_in_flight=parse_count(ours, "fetchesInFlight", _FETCHES_MOST) or 1,
+        client_id=parse_text(ours, "client.id") or "logmark-spark",
         client=client,
     )
 
@@ -148,7 +149,7 @@ def parse(given: Mapping[str, str], *, is_stream: bool) -> Options:
 def value_schema(ours: Mapping[str, str]) -> str | None:
     """The schema that values are decoded by, None if they stay bytes."""
     schema = ours.get("value.schema")
-    if choice(ours, "value.format", ("binary", "json")) != "json":
+    if parse_choice(ours, "value.format", ("binary", "json")) != "json":
         if schema is not None:
             raise UserError(
                 "The option value.schema needs value.format=json beside it. Without it value is a binary column. "
@@ -164,7 +165,7 @@ def value_schema(ours: Mapping[str, str]) -> str | None:
 
 
 def _group_before(ours: Mapping[str, str]) -> str | None:
-    before = text_of(ours, "group.id.before")
+    before = parse_text(ours, "group.id.before")
     if before and not ours.get("group.id"):
         raise UserError(
             "The option group.id.before needs group.id beside it: the group that takes over from it. Nothing was read."
@@ -172,7 +173,7 @@ def _group_before(ours: Mapping[str, str]) -> str | None:
     return before
 
 
-def letter_topic(ours: Mapping[str, str]) -> str | None:
+def dead_letter_topic(ours: Mapping[str, str]) -> str | None:
     """The topic that takes the records that do not fit the schema, None if they are rows with an error."""
     topic = ours.get("deadletters.topic") or None
     if topic is not None and ours.get("value.format", "").lower() != "json":
@@ -185,7 +186,7 @@ def letter_topic(ours: Mapping[str, str]) -> str | None:
     return topic
 
 
-def _check_place(ours: Mapping[str, str], *, is_stream: bool) -> None:
+def _check_checkpoint_location(ours: Mapping[str, str], *, is_stream: bool) -> None:
     for name in _STREAM_ONLY:
         if name.lower() in ours and not is_stream:
             raise UserError(
@@ -202,7 +203,9 @@ def _check_place(ours: Mapping[str, str], *, is_stream: bool) -> None:
             raise UserError(f"{reason} Nothing was read.")
 
 
-def _places(ours: Mapping[str, str]) -> tuple[tuple[str, ...], re.Pattern[str] | None, frozenset[TopicPartition]]:
+def _parse_subscription(
+    ours: Mapping[str, str],
+) -> tuple[tuple[str, ...], re.Pattern[str] | None, frozenset[TopicPartition]]:
     subscribe, pattern, assign = (ours.get(name) for name in ("subscribe", "subscribepattern", "assign"))
     if sum(bool(one) for one in (subscribe, pattern, assign)) != 1:
         raise UserError(
@@ -210,43 +213,43 @@ def _places(ours: Mapping[str, str]) -> tuple[tuple[str, ...], re.Pattern[str] |
             '(such as "clicks-.*") and assign (such as {"clicks": [0, 1]}).'
         )
     if pattern:
-        return (), topic_pattern(pattern), frozenset()
+        return (), parse_topic_pattern(pattern), frozenset()
     if subscribe:
         names = dict.fromkeys(name.strip() for name in subscribe.split(",") if name.strip())
         for name in names:
             check_topic(name, "subscribe")
         if not names:
             raise UserError(
-                f'The option subscribe is {shown(subscribe)} and names no topic. Give one, such as "clicks". Nothing '
-                "was read."
+                f'The option subscribe is {quote_value(subscribe)} and names no topic. Give one, such as "clicks". '
+                "Nothing was read."
             )
         return tuple(names), None, frozenset()
-    places = []
+    assigned = []
     for topic, partitions in parse_json(ours["assign"], "assign").items():
         check_topic(topic, "assign")
         if not isinstance(partitions, list) or not all(type(number) is int and number >= 0 for number in partitions):
             raise UserError('The option assign must list partitions by topic, such as {"clicks": [0, 1]}.')
-        places += [TopicPartition(topic, number) for number in partitions]
-    if not places:
+        assigned += [TopicPartition(topic, number) for number in partitions]
+    if not assigned:
         raise UserError("The option assign names no partition, so there is nothing to read.")
-    return tuple(dict.fromkeys(place.topic for place in places)), None, frozenset(places)
+    return tuple(dict.fromkeys(one.topic for one in assigned)), None, frozenset(assigned)
 
 
-def _reset(ours: Mapping[str, str]) -> Edge | Literal["none"] | None:
+def _reset(ours: Mapping[str, str]) -> OffsetSpec | Literal["none"] | None:
     """What auto.offset.reset says, None if it says nothing."""
     text = ours.get("auto.offset.reset", "").lower()
     kind, colon, length = text.partition(":")
     if kind == "by_duration" and colon:
-        return Ago(length_ms(length, "auto.offset.reset"))
-    choice(ours, "auto.offset.reset", ("earliest", "latest", "none", "by_duration:PT2H"))
+        return TimeAgo(parse_duration_ms(length, "auto.offset.reset"))
+    parse_choice(ours, "auto.offset.reset", ("earliest", "latest", "none", "by_duration:PT2H"))
     if text == "none":
         return "none"
-    return Word(text) if text in ("earliest", "latest") else None  # type: ignore[arg-type]
+    return LogEdge(text) if text in ("earliest", "latest") else None  # type: ignore[arg-type]
 
 
 def _starting(
-    ours: Mapping[str, str], reset: Edge | Literal["none"] | None, *, is_stream: bool
-) -> tuple[bool, Edge | None, str]:
+    ours: Mapping[str, str], reset: OffsetSpec | Literal["none"] | None, *, is_stream: bool
+) -> tuple[bool, OffsetSpec | None, str]:
     """Whether the group's committed offsets come first, where others begin, and which option says so."""
     is_committed = ours.get("startingoffsets", "").lower() == "committed"
     if is_committed and not ours.get("group.id"):
@@ -265,22 +268,22 @@ def _starting(
     return is_stream or is_committed, edge, name
 
 
-def _edge(ours: Mapping[str, str], names: tuple[str, str, str]) -> tuple[Edge | None, str]:
+def _edge(ours: Mapping[str, str], names: tuple[str, str, str]) -> tuple[OffsetSpec | None, str]:
     """What the three names for one end say; the first that is given wins, as in Spark's connector."""
-    strategy = choice(ours, "startingOffsetsByTimestampStrategy", ("error", "latest"))
+    strategy = parse_choice(ours, "startingOffsetsByTimestampStrategy", ("error", "latest"))
     is_strict = strategy != "latest" and names is _START_NAMES
     time, times, offsets = names
     if text := ours.get(time.lower()):
-        return parse_time_edge(text, name=time, is_strict=is_strict), time
+        return parse_time_spec(text, name=time, is_strict=is_strict), time
     if text := ours.get(times.lower()):
-        return parse_times_edge(text, name=times, is_strict=is_strict), times
+        return parse_times_spec(text, name=times, is_strict=is_strict), times
     if text := ours.get(offsets.lower()):
-        return parse_edge(text, name=offsets), offsets
+        return parse_offset_spec(text, name=offsets), offsets
     return None, offsets
 
 
-def _lost(ours: Mapping[str, str], reset: Edge | Literal["none"] | None) -> Edge | None:
-    fails = choice(ours, "failOnDataLoss", ("true", "false"))
+def _lost(ours: Mapping[str, str], reset: OffsetSpec | Literal["none"] | None) -> OffsetSpec | None:
+    fails = parse_choice(ours, "failOnDataLoss", ("true", "false"))
     if fails == "true" or (fails is None and reset in (None, "none")):
         return None
     return EARLIEST if reset is None or reset == "none" else reset
@@ -288,10 +291,10 @@ def _lost(ours: Mapping[str, str], reset: Edge | Literal["none"] | None) -> Edge
 
 def _limits(ours: Mapping[str, str]) -> Limits:
     limits = Limits(
-        records_max=count(ours, "maxOffsetsPerTrigger"),
-        bytes_max=count(ours, "maxBytesPerTrigger"),
-        records_min=count(ours, "minOffsetsPerTrigger"),
-        delay_max_ms=round(duration(ours, "maxTriggerDelay", DELAY_MAX_MS / 1000) * 1000),
+        records_max=parse_count(ours, "maxOffsetsPerTrigger"),
+        bytes_max=parse_count(ours, "maxBytesPerTrigger"),
+        records_min=parse_count(ours, "minOffsetsPerTrigger"),
+        delay_max_ms=round(parse_seconds(ours, "maxTriggerDelay", DELAY_MAX_MS / 1000) * 1000),
     )
     if limits.records_min and limits.records_max and limits.records_min > limits.records_max:
         raise UserError(
@@ -305,10 +308,10 @@ def _refresh_ms(ours: Mapping[str, str]) -> int:
     for name in ("partition.metadata.cache.ttl.ms", "metadata.max.age.ms"):
         text = ours.get(name)
         if text is not None and text != "-1":
-            return count(ours, name) or NEW_PARTITIONS_AFTER_MS
+            return parse_count(ours, name) or NEW_PARTITIONS_AFTER_MS
     return NEW_PARTITIONS_AFTER_MS
 
 
 def _fetch_bytes(ours: Mapping[str, str]) -> int:
-    given = [count(ours, name, _FETCH_BYTES_MOST) for name in ("max.partition.fetch.bytes", "fetch.max.bytes")]
+    given = [parse_count(ours, name, _FETCH_BYTES_MOST) for name in ("max.partition.fetch.bytes", "fetch.max.bytes")]
     return min((size for size in given if size), default=FETCH_BYTES_MAX)

@@ -16,18 +16,18 @@ _OF_AN_ANSWER = 0.9  # so that a stripe mostly fits into one answer
 
 
 @dataclass(slots=True)
-class _Stripe:
+class _RangePart:
     fetcher: Fetcher
     at: int
     stop: int
 
 
-def read_stripes(
+def fetch_in_parallel(
     fetchers: Sequence[Fetcher], first: int, stop: int, *, timeout_s: float
 ) -> Iterator[tuple[FetchedPartition, int]]:
     """The answers in order, each with the offset at which to stop reading it; a view is valid until the next one."""
     free = deque(fetchers)
-    under_way: deque[_Stripe] = deque()
+    under_way: deque[_RangePart] = deque()
     # Nothing is known of the answers yet: the first stripe is the whole range, and is cut when its first one is there.
     ahead = _send(free, under_way, first, stop, stop - first)
     length = stop - first
@@ -43,7 +43,7 @@ def read_stripes(
             return
         now.at = after
         if len(under_way) == 1 and now.stop == stop and len(fetchers) > 1:
-            ahead = now.stop = min(after, stop)  # what is left is cut anew, for all connections
+            ahead = now.stop = min(after, stop)  # what is left is cut recreated, for all connections
         if now.at < now.stop:
             now.fetcher.send(now.at)
         else:
@@ -53,10 +53,10 @@ def read_stripes(
             yield answer, now.stop
 
 
-def _send(free: deque[Fetcher], under_way: deque[_Stripe], ahead: int, stop: int, length: int) -> int:
+def _send(free: deque[Fetcher], under_way: deque[_RangePart], ahead: int, stop: int, length: int) -> int:
     """Sends a stripe over every connection that is free, and returns where the next one will begin."""
     while free and ahead < stop:
-        stripe = _Stripe(free.popleft(), ahead, min(stop, ahead + length))
+        stripe = _RangePart(free.popleft(), ahead, min(stop, ahead + length))
         stripe.fetcher.send(stripe.at)
         under_way.append(stripe)
         ahead = stripe.stop

@@ -12,7 +12,7 @@ query must know:
     t           the next offset after the batch, per partition
     c           what else the group may hold though nobody has moved it: commits of this query that failed have left
                 there what it had before, or are not known to have arrived
-    i           the ids of the topics, where brokers give them: one that was made anew has another
+    i           the ids of the topics, where brokers give them: a topic that was deleted and created again has another
 
 and the metadata of each committed offset carries token, generation and the offset itself.
 
@@ -44,7 +44,7 @@ Offsets = Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class GroupCommit:
     """A committed offset as the group has it now."""
 
     offset: int
@@ -60,14 +60,14 @@ class Position:
     generation: int
     first: Offsets
     next: Offsets
-    held: Mapping[TopicPartition, frozenset[Found]] = field(default_factory=dict)
+    held: Mapping[TopicPartition, frozenset[GroupCommit]] = field(default_factory=dict)
     ids: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """What Spark keeps; the keys are sorted, because Spark compares offsets as text."""
         fields: dict[str, Any] = {}
         if self.held:
-            fields["c"] = nest_by_topic({place: self._packed(commits) for place, commits in self.held.items()})
+            fields["c"] = nest_by_topic({partition: self._packed(commits) for partition, commits in self.held.items()})
         fields |= {"f": nest_by_topic(self.first), "g": self.generation, "group": self.group}
         if self.ids:
             fields["i"] = dict(sorted(self.ids.items()))
@@ -86,7 +86,9 @@ class Position:
                 ids=dict(fields.get("i", {})),
             )
             packed = flatten_by_partition(fields.get("c", {}))
-            return replace(position, held={place: position._unpacked(commits) for place, commits in packed.items()})
+            return replace(
+                position, held={partition: position._unpacked(commits) for partition, commits in packed.items()}
+            )
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):
             raise UserError(
                 'The checkpoint was not written by format("logmark"), so it does not say where this query stands. '
@@ -96,99 +98,118 @@ class Position:
     @property
     def ranges(self) -> dict[TopicPartition, tuple[int, int]]:
         """The offsets that the batch reads, [first, next), without partitions where it reads none."""
-        both = ((place, (first, self.next[place])) for place, first in self.first.items() if place in self.next)
-        return {place: (first, end) for place, (first, end) in both if first < end}
+        both = (
+            (partition, (first, self.next[partition]))
+            for partition, first in self.first.items()
+            if partition in self.next
+        )
+        return {partition: (first, end) for partition, (first, end) in both if first < end}
 
-    def mark(self, place: TopicPartition) -> CommitMetadata:
+    def mark(self, partition: TopicPartition) -> CommitMetadata:
         """What the commit of this position carries."""
-        return CommitMetadata(query=self.query, generation=self.generation, offset=self.next[place])
+        return CommitMetadata(query=self.query, generation=self.generation, offset=self.next[partition])
 
     def commits(self, offsets: Offsets | None = None) -> dict[TopicPartition, Committed]:
         """Return the commits of these offsets of the position, or of all, with the marks of its query."""
         return {
-            place: Committed(offset=offset, metadata=self.mark(place).to_text())
-            for place, offset in (self.next if offsets is None else offsets).items()
+            partition: Committed(offset=offset, metadata=self.mark(partition).to_text())
+            for partition, offset in (self.next if offsets is None else offsets).items()
         }
 
-    def own(self, offset: int) -> Found:
+    def own_commit(self, offset: int) -> GroupCommit:
         """How the group shows a commit of this offset by this query in this generation."""
-        return Found(offset=offset, mark=CommitMetadata(query=self.query, generation=self.generation, offset=offset))
+        return GroupCommit(
+            offset=offset, mark=CommitMetadata(query=self.query, generation=self.generation, offset=offset)
+        )
 
     def seek(
-        self, to: Offsets, *, now_ms: int, held: "Held | None" = None, ids: Mapping[str, str] | None = None
+        self, to: Offsets, *, now_ms: int, held: "HeldCommits | None" = None, ids: Mapping[str, str] | None = None
     ) -> "Position":
         """The position after a seek, while the group held this: other offsets, a new generation, nothing read."""
-        places = {**self.next, **to}
+        partitions = {**self.next, **to}
         generation = max(self.generation + 1, now_ms)
         known = self.ids if ids is None else ids
-        sought = replace(self, generation=generation, first=places, next=places, held={}, ids=known)
+        sought = replace(self, generation=generation, first=partitions, next=partitions, held={}, ids=known)
         return replace(sought, held=sought._besides(held or {}))
 
-    def adopted(
-        self, group: str, found: Mapping[TopicPartition, Found], *, now_ms: int, ids: Mapping[str, str] | None = None
+    def adopt_into(
+        self,
+        group: str,
+        found: Mapping[TopicPartition, GroupCommit],
+        *,
+        now_ms: int,
+        ids: Mapping[str, str] | None = None,
     ) -> "Position":
         """The position of the same query in another group, above every generation found there.
 
         It stays where it stands, whoever has committed there, but for partitions that somebody has reset: a commit that
         is not the one its mark tells of is no query's.
         """
-        reset = {place: one.offset for place, one in found.items() if not one.mark or one.mark.offset != one.offset}
+        reset = {
+            partition: one.offset for partition, one in found.items() if not one.mark or one.mark.offset != one.offset
+        }
         above = max([now_ms, *(one.mark.generation + 1 for one in found.values() if one.mark)])
-        there = {place: reset.get(place, offset) for place, offset in self.next.items()}
+        there = {partition: reset.get(partition, offset) for partition, offset in self.next.items()}
         return replace(self.seek(there, now_ms=above, ids=ids), group=group)
 
-    def batch(self, *, first: Offsets, next: Offsets, held: "Held", ids: Mapping[str, str] | None = None) -> "Position":
+    def batch(
+        self, *, first: Offsets, next: Offsets, held: "HeldCommits", ids: Mapping[str, str] | None = None
+    ) -> "Position":
         """The position after a batch that was planned while the group held this."""
         planned = replace(self, first=first, next=next, held={}, ids=self.ids if ids is None else ids)
         return replace(planned, held=planned._besides(held))
 
-    def committed_before(self) -> dict[TopicPartition, frozenset[Found]]:
+    def possible_commits(self) -> dict[TopicPartition, frozenset[GroupCommit]]:
         """What the group may hold if nobody else moved it, as far as a restarted query can know."""
         return {
-            place: self.held.get(place, frozenset()) | {self.own(end), self.own(self.first.get(place, end))}
-            for place, end in self.next.items()
+            partition: self.held.get(partition, frozenset())
+            | {self.own_commit(end), self.own_commit(self.first.get(partition, end))}
+            for partition, end in self.next.items()
         }
 
-    def _besides(self, held: "Held") -> dict[TopicPartition, frozenset[Found]]:
+    def _besides(self, held: "HeldCommits") -> dict[TopicPartition, frozenset[GroupCommit]]:
         """What is held beside that which follows from the position itself."""
-        others = {place: frozenset(held.get(place, ())) - {self.own(at)} for place, at in self.first.items()}
-        return {place: commits for place, commits in others.items() if commits}
+        others = {
+            partition: frozenset(held.get(partition, ())) - {self.own_commit(at)}
+            for partition, at in self.first.items()
+        }
+        return {partition: commits for partition, commits in others.items() if commits}
 
-    def _packed(self, commits: Iterable[Found]) -> list[Any]:
+    def _packed(self, commits: Iterable[GroupCommit]) -> list[Any]:
         """Commits as JSON: an offset of our own; or a list of an offset and who has committed it, if that is known."""
         ordered = sorted(commits, key=lambda one: (one.offset, one.mark.to_text() if one.mark else ""))
-        return [one.offset if one == self.own(one.offset) else [one.offset, *self._who(one)] for one in ordered]
+        return [one.offset if one == self.own_commit(one.offset) else [one.offset, *self._who(one)] for one in ordered]
 
-    def _who(self, one: Found) -> list[int | str]:
+    def _who(self, one: GroupCommit) -> list[int | str]:
         """The generation where it was this query, else the whole mark."""
         if one.mark is None:
             return []
-        earlier = replace(self, generation=one.mark.generation).own(one.offset)
+        earlier = replace(self, generation=one.mark.generation).own_commit(one.offset)
         return [one.mark.generation if one == earlier else one.mark.to_text()]
 
-    def _unpacked(self, packed: Any) -> frozenset[Found]:
+    def _unpacked(self, packed: Any) -> frozenset[GroupCommit]:
         """The commits that `_packed` wrote; a bare number is what earlier versions wrote."""
         commits = packed if isinstance(packed, list) else [packed]
-        return frozenset(self.own(one) if isinstance(one, int) else self._of(*one) for one in commits)
+        return frozenset(self.own_commit(one) if isinstance(one, int) else self._of(*one) for one in commits)
 
-    def _of(self, offset: int, who: int | str = "") -> Found:
+    def _of(self, offset: int, who: int | str = "") -> GroupCommit:
         if isinstance(who, int):
-            return replace(self, generation=who).own(offset)
-        return Found(offset=offset, mark=CommitMetadata.parse(who))
+            return replace(self, generation=who).own_commit(offset)
+        return GroupCommit(offset=offset, mark=CommitMetadata.parse(who))
 
 
-Held = Mapping[TopicPartition, Collection[Found]]
+HeldCommits = Mapping[TopicPartition, Collection[GroupCommit]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unmoved:
+class GroupUnmoved:
     """Nobody moved the group; these offsets are to be committed."""
 
     commit: Offsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
+class GroupMoved:
     """Somebody moved the group: seek there; the partitions that nobody moved are to be committed first."""
 
     to: Offsets
@@ -196,13 +217,15 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TakenOver:
+class GroupTakenOver:
     """A newer query owns the group."""
 
     owner: CommitMetadata
 
 
-def judge(start: Position, found: Mapping[TopicPartition, Found], *, held: Held) -> Unmoved | Moved | TakenOver:
+def compare_with_group(
+    start: Position, found: Mapping[TopicPartition, GroupCommit], *, held: HeldCommits
+) -> GroupUnmoved | GroupMoved | GroupTakenOver:
     """Says who moved the group since this query last looked, `held` being what it may hold if nobody did.
 
     A newer query owns the group where it committed last; in partitions that this query has never read there may be a
@@ -211,33 +234,33 @@ def judge(start: Position, found: Mapping[TopicPartition, Found], *, held: Held)
     first then has it, in a generation above the other's. A commit that is missing was expired or deleted, which is no
     move. A foreign commit of the very offset where the query stands is no move either; the query marks it as its own.
     """
-    there_now = {place: found[place] for place in start.next if place in found}
+    there_now = {partition: found[partition] for partition in start.next if partition in found}
     newer = [one.mark for one in there_now.values() if one.mark and _is_newer(one.mark, one.offset, start)]
     if newer:
-        return TakenOver(owner=max(newer, key=lambda mark: mark.generation))
+        return GroupTakenOver(owner=max(newer, key=lambda mark: mark.generation))
     moved: dict[TopicPartition, int] = {}
     commit: dict[TopicPartition, int] = {}
-    for place, end in start.next.items():
-        there = there_now.get(place)
+    for partition, end in start.next.items():
+        there = there_now.get(partition)
         if there is None:
-            commit[place] = end
-        elif there.offset != end and there not in held.get(place, ()):
-            moved[place] = there.offset
-        elif there.offset != end or there.mark != start.mark(place):
-            commit[place] = end
-    return Moved(to=moved, commit=commit) if moved else Unmoved(commit=commit)
+            commit[partition] = end
+        elif there.offset != end and there not in held.get(partition, ()):
+            moved[partition] = there.offset
+        elif there.offset != end or there.mark != start.mark(partition):
+            commit[partition] = end
+    return GroupMoved(to=moved, commit=commit) if moved else GroupUnmoved(commit=commit)
 
 
 def _is_newer(mark: CommitMetadata, offset: int, start: Position) -> bool:
     return mark.query != start.query and mark.generation > start.generation and mark.offset == offset
 
 
-def begin(
+def start_position(
     *,
     group: str,
     query: str,
     now_ms: int,
-    found: Mapping[TopicPartition, Found],
+    found: Mapping[TopicPartition, GroupCommit],
     starts: Offsets,
     ids: Mapping[str, str] | None = None,
 ) -> Position:
@@ -248,4 +271,4 @@ def begin(
 
 
 def _offsets(nested: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
-    return {place: int(offset) for place, offset in flatten_by_partition(nested).items()}
+    return {partition: int(offset) for partition, offset in flatten_by_partition(nested).items()}

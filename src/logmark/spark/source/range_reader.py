@@ -15,9 +15,9 @@ from logmark.errors import ErrorCode, UserError
 from logmark.memory import freeze_gc, keep_freed_buffers
 from logmark.names import TopicPartition
 from logmark.spark.errors import PermanentlyRefused
-from logmark.spark.source.data_loss import Loss, told
-from logmark.spark.source.options import Options
-from logmark.spark.source.parallel_fetch import read_stripes
+from logmark.spark.source.data_loss import Loss, describe_losses
+from logmark.spark.source.options import SourceOptions
+from logmark.spark.source.parallel_fetch import fetch_in_parallel
 from logmark.spark.source.ranges import Bounds, Range
 from logmark.wire import columns
 
@@ -36,24 +36,24 @@ PAUSE_S = 1.0
 UNKNOWN_TOPIC_PATIENCE_S = 30.0
 
 
-def connect(options: Options, *, timeout_s: float = TIMEOUT_S) -> Client:
+def connect_source(options: SourceOptions, *, timeout_s: float = TIMEOUT_S) -> Client:
     """A client for the cluster that the options name."""
     return Client(options.bootstrap_servers, config=options.client, client_id=options.client_id, timeout_s=timeout_s)
 
 
-def is_passing(error: ClientError) -> bool:
+def is_transient(error: ClientError) -> bool:
     """Whether the same call may succeed later: a broker is away, or a partition has no leader yet."""
     if isinstance(error, BrokerUnreachable):
         return True
     return isinstance(error, RefusedByBroker) and error.code.is_retriable and error.code != ErrorCode.CORRUPT_MESSAGE
 
 
-def for_spark(error: ClientError) -> UserError:
+def to_spark_error(error: ClientError) -> UserError:
     """The error by a name that says whether it passes: the name is all that Spark leaves of its class."""
-    return error if is_passing(error) else PermanentlyRefused(str(error), exit_code=error.exit_code)
+    return error if is_transient(error) else PermanentlyRefused(str(error), exit_code=error.exit_code)
 
 
-def read_range(options: Options, wanted: Range) -> Iterator["pa.RecordBatch"]:
+def read_range(options: SourceOptions, wanted: Range) -> Iterator["pa.RecordBatch"]:
     """Every record of the range, in order, however often its broker goes away for less than the patience.
 
     Records can expire after the batch was planned. Spark plans it once and for all, so what is left is read if the
@@ -65,18 +65,18 @@ def read_range(options: Options, wanted: Range) -> Iterator["pa.RecordBatch"]:
     freeze_gc()  # at the end of a task, when all that it needs is imported
 
 
-def _read_patiently(options: Options, wanted: Range, laid_out: "Layout") -> Iterator["pa.RecordBatch"]:
+def _read_patiently(options: SourceOptions, wanted: Range, laid_out: "Layout") -> Iterator["pa.RecordBatch"]:
     progress = _Progress(wanted.first)
-    waits = _Waits(options.patience_s)
+    waits = _RetryWait(options.patience_s)
     while progress.at < wanted.stop:
         before = progress.at
         try:
             with ExitStack() as opened:
-                client = opened.enter_context(connect(options))
+                client = opened.enter_context(connect_source(options))
                 fetchers = [
                     opened.enter_context(
                         client.fetcher(
-                            wanted.place, bytes_max=options.fetch_bytes_max, read_committed=options.read_committed
+                            wanted.partition, bytes_max=options.fetch_bytes_max, read_committed=options.read_committed
                         )
                     )
                     for _ in range(options.fetches_in_flight)
@@ -84,10 +84,10 @@ def _read_patiently(options: Options, wanted: Range, laid_out: "Layout") -> Iter
                 yield from _read(fetchers, wanted, progress, options, laid_out)
             return
         except OffsetOutOfRange as error:
-            progress.at = _skipped(options, wanted, progress.at, error)
+            progress.at = _skip_lost(options, wanted, progress.at, error)
         except ClientError as error:
             if progress.at > before:
-                waits = _Waits(options.patience_s)
+                waits = _RetryWait(options.patience_s)
             waits.wait(wanted, error)
 
 
@@ -98,7 +98,7 @@ class _Progress:
         self.at = at
 
 
-class _Waits:
+class _RetryWait:
     """Waits for a broker that is away, as long as the patience lasts."""
 
     def __init__(self, patience_s: float) -> None:
@@ -109,74 +109,74 @@ class _Waits:
         """Pauses before another try; raises the error if it does not pass, or has lasted too long."""
         patience_s = min(self._patience_s, UNKNOWN_TOPIC_PATIENCE_S if isinstance(error, UnknownTopic) else 1e9)
         waited_s = time.monotonic() - self._began
-        if not is_passing(error) or waited_s >= patience_s:
-            raise for_spark(error) from None
-        log.warning("%s Reading of %s is tried again for up to %.0f s.", error, wanted.place, patience_s - waited_s)
+        if not is_transient(error) or waited_s >= patience_s:
+            raise to_spark_error(error) from None
+        log.warning("%s Reading of %s is tried again for up to %.0f s.", error, wanted.partition, patience_s - waited_s)
         time.sleep(PAUSE_S)
 
 
-def _skipped(options: Options, wanted: Range, at: int, error: OffsetOutOfRange) -> int:
+def _skip_lost(options: SourceOptions, wanted: Range, at: int, error: OffsetOutOfRange) -> int:
     """Where to go on after records that are gone; raises a sentence if none may be skipped."""
     is_beyond = error.offset > error.log_end
     bounds = Bounds(min(error.log_start, wanted.stop), error.log_end)
-    lost = Loss(place=wanted.place, offset=error.offset if is_beyond else at, bounds=bounds)
+    lost = Loss(partition=wanted.partition, offset=error.offset if is_beyond else at, bounds=bounds)
     if options.lost is None or is_beyond or error.log_start <= at:
         raise UserError(
-            f"{told([lost])}. They were planned to be read and have expired since. Nothing was skipped. To skip what "
-            "is gone, set failOnDataLoss to false, or auto.offset.reset to earliest or latest."
+            f"{describe_losses([lost])}. They were planned to be read and have expired since. Nothing was skipped. To "
+            "skip what is gone, set failOnDataLoss to false, or auto.offset.reset to earliest or latest."
         ) from None
-    log.warning("%s. What is gone is skipped, as the options say.", told([lost]))
+    log.warning("%s. What is gone is skipped, as the options say.", describe_losses([lost]))
     return min(error.log_start, wanted.stop)
 
 
 def _read(
-    fetchers: Sequence[Fetcher], wanted: Range, progress: _Progress, options: Options, laid_out: "Layout"
+    fetchers: Sequence[Fetcher], wanted: Range, progress: _Progress, options: SourceOptions, laid_out: "Layout"
 ) -> Iterator["pa.RecordBatch"]:
-    from logmark.spark.source.arrow import pieces
+    from logmark.spark.source.arrow import split_batch
 
     expansion = Expansion()
-    for answer, stop in read_stripes(fetchers, progress.at, wanted.stop, timeout_s=TIMEOUT_S):
+    for answer, stop in fetch_in_parallel(fetchers, progress.at, wanted.stop, timeout_s=TIMEOUT_S):
         end = min(stop, next_offset(answer.records, progress.at))
         records = answer.records
         if options.read_committed and answer.aborted_transactions:
             records = without_aborted(records, answer.aborted_transactions)
-        for window in windows(records, expansion):
+        for window in split_windows(records, expansion):
             # One call may stop early, where the values would no longer fit into one Arrow array.
             while progress.at < end:
                 part = columns.decode(
                     window,
                     start=progress.at,
                     stop=stop,
-                    with_headers=options.with_headers or options.letters is not None,
+                    with_headers=options.with_headers or options.dead_letters is not None,
                     decompressed_bytes_max=DECOMPRESSED_BYTES_MAX,
                 )
                 expansion.saw(len(window), len(part.value_bytes) + len(part.key_bytes))
                 if part.next_offset <= progress.at:
                     break  # what is left is not to be seen: aborted, or beyond the range in a compacted log
                 # Laid out before they count as handed on: where letters cannot be sent the part is read again.
-                rows = laid_out(part, wanted.place) if part.count else None
+                rows = laid_out(part, wanted.partition) if part.count else None
                 progress.at = part.next_offset
                 if rows is not None and rows.num_rows:
-                    yield from pieces(rows)
+                    yield from split_batch(rows)
 
 
 Layout = Callable[[columns.Columns, TopicPartition], "pa.RecordBatch"]
 
 
-def _layout(options: Options, held: ExitStack) -> Layout:
+def _layout(options: SourceOptions, held: ExitStack) -> Layout:
     """What makes records the columns that were asked for; what it holds open is closed with `held`."""
     if options.value_schema is not None:
         from logmark.spark.source.json_values import JsonValues
 
         values = JsonValues(options.value_schema)
-        if options.letters is None:
+        if options.dead_letters is None:
             return values.to_arrow
         from logmark.spark.dead_letters import DeadLetterSender, DeadLetterTarget, ValidRows
 
         target = DeadLetterTarget(
             bootstrap_servers=options.bootstrap_servers,
-            topic=options.letters,
-            pipeline=options.letters_by,
+            topic=options.dead_letters,
+            pipeline=options.dead_letters_pipeline,
             client_id=options.client_id,
             client=options.client,
             patience_s=options.patience_s,
@@ -200,7 +200,7 @@ class Expansion:
         self.compressed_bytes = max(COMPRESSED_BYTES_MIN, min(wanted, 4 * self.compressed_bytes, WINDOW_BYTES))
 
 
-def windows(records: memoryview, expansion: Expansion) -> Iterator[memoryview]:
+def split_windows(records: memoryview, expansion: Expansion) -> Iterator[memoryview]:
     """An answer in parts of whole batches that stay small when they are decompressed; one part if nothing is."""
     size = len(records)
     at = begin = 0

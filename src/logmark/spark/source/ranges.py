@@ -19,7 +19,7 @@ class Bounds(NamedTuple):
 class Range(NamedTuple):
     """What one task reads: [first, stop) of one partition."""
 
-    place: TopicPartition
+    partition: TopicPartition
     first: int
     stop: int
 
@@ -29,7 +29,7 @@ def split(
 ) -> list[Range]:
     """Cuts the ranges into tasks of at most `records_max` offsets, and into at least `pieces_min` where possible."""
     limit = records_max or RECORDS_PER_TASK_MAX
-    whole = [Range(place, first, stop) for place, (first, stop) in sorted(ranges.items()) if first < stop]
+    whole = [Range(partition, first, stop) for partition, (first, stop) in sorted(ranges.items()) if first < stop]
     pieces = [piece for one in whole for piece in _cut(one, -(-(one.stop - one.first) // limit))]
     if not pieces_min or len(pieces) >= pieces_min:
         return pieces
@@ -41,4 +41,4 @@ def split(
 def _cut(one: Range, pieces: int) -> list[Range]:
     length = one.stop - one.first
     edges = [one.first + length * piece // pieces for piece in range(pieces + 1)]
-    return [Range(one.place, first, stop) for first, stop in pairwise(edges)]
+    return [Range(one.partition, first, stop) for first, stop in pairwise(edges)]

@@ -13,33 +13,33 @@ _SAMPLE_BYTES = 64 << 10
 _SAMPLES_MAX = 32  # partitions looked at for one batch; the others count as what they were last, or as the average
 
 
-class Sizes:
+class RecordSizes:
     """Bytes per offset as the broker keeps them, compressed, partition by partition."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._known: dict[TopicPartition, float] = {}
 
-    def of(self, first: Offsets, waiting: Offsets) -> Mapping[TopicPartition, float]:
+    def measure(self, first: Offsets, waiting: Offsets) -> Mapping[TopicPartition, float]:
         """The size of a record at each of these positions, from a small fetch there."""
-        for place in sorted(waiting, key=lambda place: waiting[place], reverse=True)[:_SAMPLES_MAX]:
-            self._sample(place, first[place])
-        known = [self._known[place] for place in waiting if place in self._known]
+        for partition in sorted(waiting, key=lambda partition: waiting[partition], reverse=True)[:_SAMPLES_MAX]:
+            self._sample(partition, first[partition])
+        known = [self._known[partition] for partition in waiting if partition in self._known]
         average = sum(known) / len(known) if known else 0.0
-        return {place: self._known.get(place, average) for place in waiting}
+        return {partition: self._known.get(partition, average) for partition in waiting}
 
-    def _sample(self, place: TopicPartition, offset: int) -> None:
+    def _sample(self, partition: TopicPartition, offset: int) -> None:
         try:
-            self._measure(place, offset)
+            self._measure(partition, offset)
         except OffsetOutOfRange as gone:  # since the bounds were asked; who reads there says so, or the next batch
             with suppress(OffsetOutOfRange):
-                self._measure(place, gone.log_start)
+                self._measure(partition, gone.log_start)
 
-    def _measure(self, place: TopicPartition, offset: int) -> None:
-        answer = self._cluster.fetch(place, offset, bytes_max=_SAMPLE_BYTES, max_wait_ms=0, min_bytes=0)
+    def _measure(self, partition: TopicPartition, offset: int) -> None:
+        answer = self._cluster.fetch(partition, offset, bytes_max=_SAMPLE_BYTES, max_wait_ms=0, min_bytes=0)
         offsets = next_offset(answer.records, offset) - first_offset(answer.records, offset)
         if offsets > 0:
-            self._known[place] = whole_bytes(answer.records) / offsets
+            self._known[partition] = whole_bytes(answer.records) / offsets
 
 
 def first_offset(records: memoryview, otherwise: int) -> int:

@@ -29,7 +29,7 @@ _ESCAPES = {"z": "\\Z", "Z": "\\Z", "h": "[ \\t]", "H": "[^ \\t]", "e": "\\x1b"}
 _UNKNOWN = ("R", "X", "G", "k", "N", "c")
 
 
-def topic_pattern(text: str) -> re.Pattern[str]:
+def parse_topic_pattern(text: str) -> re.Pattern[str]:
     """The pattern, to be matched against whole names; raises a sentence for one that Python would read otherwise."""
     try:
         return re.compile(_translated(text), re.ASCII)

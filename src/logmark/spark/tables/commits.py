@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from logmark.errors import UserError
 from logmark.spark.errors import Contended
-from logmark.spark.tables.files import DataFile, Replacement, describe, listed, replace
-from logmark.spark.tables.intervals import common_of, layers
+from logmark.spark.tables.files import DataFile, Replacement, describe, parse_files, replace
+from logmark.spark.tables.intervals import intersect_by_partition, split_layers
 from logmark.spark.tables.ledger import Batch, Ledger, entries, note, read_ledger, takes
 from logmark.spark.tables.modes import APPEND, COMPLETE, REPLACE, UPSERT, Rules, is_located
 from logmark.spark.tables.schemas import arrow_of, check_fit, check_types, columns_of, grow, schema_of, types_of
@@ -39,7 +39,9 @@ ATTEMPTS_MAX = 20
 BY_RANGES = Rules()
 
 
-def put(table: Path, batch: Batch, schema: str, stage: Callable[[Path], None], rules: Rules = BY_RANGES) -> bool:
+def write_batch(
+    table: Path, batch: Batch, schema: str, stage: Callable[[Path], None], rules: Rules = BY_RANGES
+) -> bool:
     """The table holds the rows of the batch as the rules say; False if it already did and nothing was computed.
 
     `schema` is Spark's, as JSON; `stage` writes the rows as Parquet files into the folder that it is given.
@@ -93,13 +95,13 @@ class _Work:
         if self._rules.mode != APPEND or self._batch.is_stateful:
             return False
         ranges = self._batch.position.ranges
-        known = common_of(ranges, ledger.read)
-        if all(known.get(place) == (span,) for place, span in ranges.items()):
+        known = intersect_by_partition(ranges, ledger.read)
+        if all(known.get(partition) == (span,) for partition, span in ranges.items()):
             return True
         if known and not is_located(types_of(self._columns)):
-            place, spans = min(known.items())
+            partition, spans = min(known.items())
             raise UserError(
-                f"The batch reads offsets of {place} again, of which the table {self._table} has appended "
+                f"The batch reads offsets of {partition} again, of which the table {self._table} has appended "
                 f"{spans[0][0]} to {spans[0][1]}, and its rows do not say which records they came from. Nothing was "
                 "written. Keep the columns topic, partition and offset, or reset the group to where the table stands."
             )
@@ -110,7 +112,7 @@ class _Work:
         for _ in range(ATTEMPTS_MAX):
             if self._commit():
                 return
-        raise too_busy(self._table)
+        raise contention_error(self._table)
 
     def _commit(self) -> bool:
         """True once the table holds the batch; False if somebody else committed meanwhile."""
@@ -143,13 +145,13 @@ class _Work:
         ranges = self._batch.position.ranges
         if self._rules.mode == APPEND and not self._batch.is_stateful:
             left = self.staged
-            for known in layers(common_of(ranges, ledger.read)):
+            for known in split_layers(intersect_by_partition(ranges, ledger.read)):
                 gone = replace(self._table, left, known, schema)
                 left = [file for file in left if file not in gone.removed] + gone.rewritten
             return Replacement(removed=[], rewritten=left)
         if self._rules.mode == APPEND or (self._rules.mode == REPLACE and self._batch.is_stateful):
             return Replacement(removed=[], rewritten=self.staged)
-        files = files_of(delta) if delta is not None else []
+        files = list_files(delta) if delta is not None else []
         if self._rules.mode == COMPLETE:
             return Replacement(removed=files, rewritten=self.staged)
         if self._rules.mode == UPSERT:
@@ -219,7 +221,7 @@ def suppress_lost_race() -> contextlib.AbstractContextManager[None]:
     return contextlib.suppress(CommitFailedError)
 
 
-def too_busy(table: Path) -> UserError:
+def contention_error(table: Path) -> UserError:
     """The sentence for a table that others never leave alone."""
     return Contended(
         f"Others change the table {table} all the time: {ATTEMPTS_MAX} commits failed in a row. Nothing was written. "
@@ -242,11 +244,11 @@ def ledger_of(delta: "DeltaTable | None", batch: Batch) -> Ledger:
     return read_ledger(delta.transaction_version if delta is not None else lambda name: None, batch.position)
 
 
-def files_of(delta: "DeltaTable") -> list[DataFile]:
+def list_files(delta: "DeltaTable") -> list[DataFile]:
     """The Parquet files that make up the table."""
     import pyarrow
 
-    return listed(pyarrow.table(delta.get_add_actions(flatten=True)).to_pylist())
+    return parse_files(pyarrow.table(delta.get_add_actions(flatten=True)).to_pylist())
 
 
 def _staged_files(table: Path, folder: Path, keys: Sequence[str], *, is_located: bool) -> list[DataFile]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logmark.errors import UserError
-from logmark.spark.tables.commits import ATTEMPTS_MAX, commit, files_of, open_table
+from logmark.spark.tables.commits import ATTEMPTS_MAX, commit, list_files, open_table
 from logmark.spark.tables.files import DataFile, Replacement, write
 from logmark.spark.tables.ledger import read_ledger
 from logmark.spark.tables.modes import UPSERT, WHERE
@@ -57,7 +57,7 @@ def optimize_table(
         raise UserError(f"There is no table in {table}. A pipeline makes it with its first batch.")
     check_kind(delta, table)
     removed = added = size_bytes = 0
-    for bunch in bunches(files_of(delta), target_bytes):
+    for bunch in group_files(list_files(delta), target_bytes):
         size = sum(file.size_bytes for file in bunch)
         if size_bytes_max is not None and size_bytes + size > size_bytes_max:
             continue
@@ -125,7 +125,7 @@ def _remove_empty_folders(table: Path, *, before_s: float) -> None:
             shutil.rmtree(folder)
 
 
-def bunches(files: Iterable[DataFile], target_bytes: int) -> Iterator[list[DataFile]]:
+def group_files(files: Iterable[DataFile], target_bytes: int) -> Iterator[list[DataFile]]:
     """The small files that go together: of one partition by offset, else by their least key, each bunch one new file.
 
     A file is small below three quarters of the target, and a bunch is never of one file alone.
@@ -134,9 +134,9 @@ def bunches(files: Iterable[DataFile], target_bytes: int) -> Iterator[list[DataF
     for file in files:
         if file.size_bytes < target_bytes * 3 // 4:
             groups.setdefault(_place(file), []).append(file)
-    for place in sorted(groups, key=str):
+    for partition in sorted(groups, key=str):
         bunch: list[DataFile] = []
-        for file in sorted(groups[place], key=_order):
+        for file in sorted(groups[partition], key=_order):
             if bunch and sum(one.size_bytes for one in bunch) + file.size_bytes > target_bytes:
                 if len(bunch) > 1:
                     yield bunch
@@ -164,7 +164,7 @@ def _join(table: Path, bunch: list[DataFile]) -> bool:
     for _ in range(ATTEMPTS_MAX):
         delta = open_table(table)
         assert delta is not None
-        paths = {file.path for file in files_of(delta)}
+        paths = {file.path for file in list_files(delta)}
         if not all(file.path in paths for file in bunch):
             break
         if joined is None:

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import WriterCommitMessage as Message
 from pyspark.sql.types import StructType
 
 from logmark.errors import UserError
-from logmark.spark.tables.commits import check_rows, put
+from logmark.spark.tables.commits import check_rows, write_batch
 from logmark.spark.tables.compaction import optimize_when_due
 from logmark.spark.tables.modes import COMPLETE, REPLACE, Rules
 from logmark.spark.tables.paths import local_path
@@ -147,7 +147,7 @@ class Writer(DataSourceStreamArrowWriter):
         settings = self._settings
         try:
             batch = read_batch(settings.checkpoint, batchId, settings.rules)
-            put(settings.table, batch, self._schema, stage, settings.rules)
+            write_batch(settings.table, batch, self._schema, stage, settings.rules)
         finally:
             _remove(files)
         if settings.optimize_every is not None:

@@ -58,11 +58,11 @@ class DataFile:
             return bool(ranges)
         (topic_low, partition_low, low), (topic_high, partition_high, high) = self.low, self.high
         return any(
-            topic_low <= place.topic <= topic_high
-            and partition_low <= place.partition <= partition_high
+            topic_low <= topic_partition.topic <= topic_high
+            and partition_low <= topic_partition.partition <= partition_high
             and low < end
             and first <= high
-            for place, (first, end) in ranges.items()
+            for topic_partition, (first, end) in ranges.items()
         )
 
     def is_within(self, ranges: Ranges) -> bool:
@@ -125,7 +125,7 @@ def _is_plain(value: Any) -> bool:
     return type(value) is int or (type(value) is str and len(value) <= _BOUND_LENGTH_MAX)
 
 
-def listed(actions: Iterable[Mapping[str, Any]]) -> list[DataFile]:
+def parse_files(actions: Iterable[Mapping[str, Any]]) -> list[DataFile]:
     """The files of a table, from deltalake's flat list of them."""
 
     def bounds(action: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -179,8 +179,13 @@ def _rest(file: Path, ranges: Ranges, schema: "pa.Schema") -> "pa.Table | None":
     rows = dataset.dataset(str(file), schema=schema, format="parquet").to_table()
     topic, partition, offset = (compute.field(name) for name in WHERE)
     goes = compute.scalar(False)
-    for place, (first, end) in ranges.items():
-        goes |= (topic == place.topic) & (partition == place.partition) & (offset >= first) & (offset < end)
+    for topic_partition, (first, end) in ranges.items():
+        goes |= (
+            (topic == topic_partition.topic)
+            & (partition == topic_partition.partition)
+            & (offset >= first)
+            & (offset < end)
+        )
     rest = rows.filter(~goes)
     return None if rest.num_rows == rows.num_rows else rest
 

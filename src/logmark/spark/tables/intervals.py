@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping
 
 from logmark.names import TopicPartition
 
-Span = tuple[int, int]
-Spans = tuple[Span, ...]
+Interval = tuple[int, int]
+Intervals = tuple[Interval, ...]
 
 
-def joined(spans: Iterable[Span]) -> Spans:
+def merge_intervals(spans: Iterable[Interval]) -> Intervals:
     """The same offsets in as few spans as possible, in order."""
-    found: list[Span] = []
+    found: list[Interval] = []
     for first, end in sorted(span for span in spans if span[0] < span[1]):
         if found and first <= found[-1][1]:
             found[-1] = (found[-1][0], max(end, found[-1][1]))
@@ -19,21 +19,23 @@ def joined(spans: Iterable[Span]) -> Spans:
     return tuple(found)
 
 
-def common(span: Span, spans: Iterable[Span]) -> Spans:
+def intersect(span: Interval, spans: Iterable[Interval]) -> Intervals:
     """The offsets of the span that lie in the spans too."""
     first, end = span
-    return joined((max(first, low), min(end, high)) for low, high in spans)
+    return merge_intervals((max(first, low), min(end, high)) for low, high in spans)
 
 
-def common_of(
-    ranges: Mapping[TopicPartition, Span], read: Mapping[TopicPartition, Spans]
-) -> dict[TopicPartition, Spans]:
+def intersect_by_partition(
+    ranges: Mapping[TopicPartition, Interval], read: Mapping[TopicPartition, Intervals]
+) -> dict[TopicPartition, Intervals]:
     """What of the ranges was read before, without partitions of which nothing was."""
-    shared = {place: common(span, read.get(place, ())) for place, span in ranges.items()}
-    return {place: spans for place, spans in shared.items() if spans}
+    shared = {partition: intersect(span, read.get(partition, ())) for partition, span in ranges.items()}
+    return {partition: spans for partition, spans in shared.items() if spans}
 
 
-def layers(read: Mapping[TopicPartition, Spans]) -> list[dict[TopicPartition, Span]]:
+def split_layers(read: Mapping[TopicPartition, Intervals]) -> list[dict[TopicPartition, Interval]]:
     """The same spans as ranges of one span for each partition, as many as the partition with the most spans needs."""
     depth = max((len(spans) for spans in read.values()), default=0)
-    return [{place: spans[index] for place, spans in read.items() if index < len(spans)} for index in range(depth)]
+    return [
+        {partition: spans[index] for partition, spans in read.items() if index < len(spans)} for index in range(depth)
+    ]

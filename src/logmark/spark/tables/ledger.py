@@ -29,7 +29,7 @@ from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.spark.errors import Superseded
 from logmark.spark.source.position import Offsets, Position
-from logmark.spark.tables.intervals import Spans, joined
+from logmark.spark.tables.intervals import Intervals, merge_intervals
 from logmark.spark.tables.modes import APPEND, MODES, REPLACE, UPSERT
 
 PREFIX = "logmark/"
@@ -70,8 +70,8 @@ class Batch:
 class Ledger:
     """The last batch that a table holds: None everywhere for a table without one.
 
-    Topics in `anew` were deleted and made again since: what the table knows of their offsets is of other records, and
-    stands no longer here.
+    Topics in `recreated` were deleted and created again since: what the table knows of their offsets is of other
+    records, and stands no longer here.
     """
 
     group_number: int | None
@@ -82,8 +82,8 @@ class Ledger:
     mode: str = REPLACE
     keys_number: int | None = None
     is_closed: bool = False
-    read: Mapping[TopicPartition, Spans] = field(default_factory=dict)
-    anew: frozenset[str] = frozenset()
+    read: Mapping[TopicPartition, Intervals] = field(default_factory=dict)
+    recreated: frozenset[str] = frozenset()
     group_before_number: int | None = None
 
     def has_group(self, group: str) -> bool:
@@ -107,20 +107,22 @@ def read_ledger(number_of: Callable[[str], int | None], batch: Position | None =
         return None if found == GONE else found
 
     ids = {topic: number_of_name(name) for topic, name in batch.ids.items()} if batch is not None else {}
-    anew = frozenset(topic for topic, one in ids.items() if number(_id(topic)) not in (None, one))
-    places = [place for place in batch.next if place.topic not in anew] if batch is not None else []
-    ends = {place: number(_next(place)) for place in places}
+    recreated = frozenset(topic for topic, one in ids.items() if number(_id(topic)) not in (None, one))
+    partitions = (
+        [partition for partition in batch.next if partition.topic not in recreated] if batch is not None else []
+    )
+    ends = {partition: number(_next(partition)) for partition in partitions}
     return Ledger(
         group_number=number(_GROUP),
         generation=number(_GENERATION),
-        ends={place: end for place, end in ends.items() if end is not None},
+        ends={partition: end for partition, end in ends.items() if end is not None},
         query_number=number(_QUERY),
         batch=number(_BATCH),
         mode=MODES[number(_MODE) or 0],
         keys_number=number(_KEYS),
         is_closed=bool(number(_CLOSED)),
-        read={place: _read_spans(number, place) for place in places},
-        anew=anew,
+        read={partition: _read_spans(number, partition) for partition in partitions},
+        recreated=recreated,
         group_before_number=number(_GROUP_BEFORE),
     )
 
@@ -141,20 +143,20 @@ def entries(batch: Batch, before: Ledger) -> dict[str, int]:
         # A seek: the rows are those of a timer. Where the state stands is where its last records ended.
         return numbers
     numbers |= {_GENERATION: position.generation}
-    numbers |= {_next(place): end for place, end in position.next.items()}
+    numbers |= {_next(partition): end for partition, end in position.next.items()}
     numbers |= {_id(topic): number_of_name(name) for topic, name in position.ids.items()}
     if batch.mode == APPEND and not batch.is_stateful:
-        for place, span in position.ranges.items():
-            numbers |= _span_entries(place, joined((*before.read.get(place, ()), span)))
+        for partition, span in position.ranges.items():
+            numbers |= _span_entries(partition, merge_intervals((*before.read.get(partition, ()), span)))
     return numbers
 
 
-def closing() -> dict[str, int]:
+def closing_entries() -> dict[str, int]:
     """The entries of a table that takes no more batches, because its rows have become those of another."""
     return {_CLOSED: 1}
 
 
-def handed_over(numbers: Mapping[str, int], before: Mapping[str, int], *, group: str | None) -> dict[str, int]:
+def transfer_ledger(numbers: Mapping[str, int], before: Mapping[str, int], *, group: str | None) -> dict[str, int]:
     """The entries of a table that takes over the ledger of another, `before` being its own until then."""
     taken = {name: GONE for name in before if name.startswith(PREFIX)}
     taken |= {name: number for name, number in numbers.items() if name.startswith(PREFIX)}
@@ -163,13 +165,13 @@ def handed_over(numbers: Mapping[str, int], before: Mapping[str, int], *, group:
     return taken | {_CLOSED: 0}
 
 
-def standing(numbers: Mapping[str, int]) -> dict[str, Any]:
+def summarize_ledger(numbers: Mapping[str, int]) -> dict[str, Any]:
     """Where a ledger stands, for people: generation, last batch and next offsets."""
     ends: dict[str, dict[str, int]] = {}
     for name, number in sorted(numbers.items()):
-        kind, _, place = name.removeprefix(PREFIX).partition("/")
+        kind, _, rest = name.removeprefix(PREFIX).partition("/")
         if kind == "next" and number != GONE:
-            topic, _, partition = place.rpartition("/")
+            topic, _, partition = rest.rpartition("/")
             ends.setdefault(topic, {})[partition] = number
     return {"generation": numbers.get(_GENERATION), "batch": numbers.get(_BATCH), "end": ends}
 
@@ -208,12 +210,12 @@ def takes(ledger: Ledger, batch: Batch, *, table: str) -> bool:
             f"The table {table} has other keys than {', '.join(batch.keys)}, one row for each. Nothing was written. "
             "Keep the keys that the table was made with, or give these a table of their own."
         )
-    anew = sorted({place.topic for place in position.ranges} & ledger.anew)
-    if anew and batch.goes_by_offset:
+    recreated = sorted({partition.topic for partition in position.ranges} & ledger.recreated)
+    if recreated and batch.goes_by_offset:
         raise UserError(
-            f"The topic {anew[0]} was deleted and made again since the table {table} was written: its offsets are of "
-            "other records now, and their rows would replace those of the old ones. Nothing was written. Give the new "
-            "topic a table of its own, or take the old table away."
+            f"The topic {recreated[0]} was deleted and created again since the table {table} was written: its offsets "
+            "are of other records now, and their rows would replace those of the old ones. Nothing was written. Give "
+            "the new topic a table of its own, or take the old table away."
         )
     return _takes_of_state(ledger, batch, table) if batch.is_stateful else _takes_of_records(ledger, batch, table)
 
@@ -277,12 +279,12 @@ def _takes_of_state(ledger: Ledger, batch: Batch, table: str) -> bool:
         return False
     if ledger.has_read(batch):
         return True
-    for place, end in ledger.ends.items():
-        first = position.first.get(place, end)
+    for partition, end in ledger.ends.items():
+        first = position.first.get(partition, end)
         if first < end:
             raise UserError(
-                f"Group {position.group} was moved back: the batch begins at offset {first} of {place}, and the table "
-                f"{table} has counted up to {end}. The query keeps state, which would count those records again. "
+                f"Group {position.group} was moved back: the batch begins at offset {first} of {partition}, and the "
+                f"table {table} has counted up to {end}. The query keeps state, which would count those records again. "
                 "Nothing was written. Replay it as a new version beside the old one (logmark pipelines replay)."
             )
     if ledger.generation == position.generation:
@@ -292,12 +294,12 @@ def _takes_of_state(ledger: Ledger, batch: Batch, table: str) -> bool:
 
 def _check_is_repeated(ledger: Ledger, batch: Batch, table: str) -> None:
     """Raises a sentence if a batch whose number the table knows reads records that it does not know."""
-    for place, (_, end) in sorted(batch.position.ranges.items()):
-        known = ledger.ends.get(place)
+    for partition, (_, end) in sorted(batch.position.ranges.items()):
+        known = ledger.ends.get(partition)
         if known is None or end > known:
             raise UserError(
                 f"The table {table} holds batch {ledger.batch} of this query, and now comes batch {batch.number} once "
-                f"more, with other records: up to offset {end} of {place}, of which the table has counted "
+                f"more, with other records: up to offset {end} of {partition}, of which the table has counted "
                 f"{f'up to {known}' if known is not None else 'nothing'}. The query's checkpoint is older than the "
                 "table: it was restored from a backup, or has lost its last batches, and so has its state. Nothing was "
                 "written. Build the table again as a new version beside the old one (logmark pipelines replay)."
@@ -306,44 +308,48 @@ def _check_is_repeated(ledger: Ledger, batch: Batch, table: str) -> None:
 
 def _check_no_gap(ledger: Ledger, one: Batch, table: str) -> None:
     batch = one.position
-    for place, end in ledger.ends.items():
-        if batch.first.get(place, end) != end:
+    for partition, end in ledger.ends.items():
+        if batch.first.get(partition, end) != end:
             remedy = (
                 "Build it again as a new version beside the old one (logmark pipelines replay)."
                 if one.is_stateful
                 else f"Reset group {batch.group} to {end} there (logmark offsets reset {batch.group} --topic "
-                f"{place.topic}:{place.partition} --to-offset {end}), take the query's checkpoint away"
+                f"{partition.topic}:{partition.partition} --to-offset {end}), take the query's checkpoint away"
                 f"{f' ({one.checkpoint})' if one.checkpoint is not None else ''} and start it again."
             )
             raise UserError(
-                f"The table {table} stands at offset {end} of {place}, but the batch begins at {batch.first[place]}: "
-                f"the table was replaced or restored behind the query's back. Nothing was written. {remedy}"
+                f"The table {table} stands at offset {end} of {partition}, but the batch begins at "
+                f"{batch.first[partition]}: the table was replaced or restored behind the query's back. Nothing was "
+                f"written. {remedy}"
             )
 
 
-def _read_spans(number: Callable[[str], int | None], place: TopicPartition) -> Spans:
-    count = number(_read(place)) or 0
-    edges = [(number(f"{_read(place)}/{index}/first"), number(f"{_read(place)}/{index}/end")) for index in range(count)]
+def _read_spans(number: Callable[[str], int | None], partition: TopicPartition) -> Intervals:
+    count = number(_read(partition)) or 0
+    edges = [
+        (number(f"{_read(partition)}/{index}/first"), number(f"{_read(partition)}/{index}/end"))
+        for index in range(count)
+    ]
     return tuple((first, end) for first, end in edges if first is not None and end is not None)
 
 
-def _span_entries(place: TopicPartition, spans: Spans) -> dict[str, int]:
-    numbers = {_read(place): len(spans)}
+def _span_entries(partition: TopicPartition, spans: Intervals) -> dict[str, int]:
+    numbers = {_read(partition): len(spans)}
     for index, (first, end) in enumerate(spans):
-        numbers |= {f"{_read(place)}/{index}/first": first, f"{_read(place)}/{index}/end": end}
+        numbers |= {f"{_read(partition)}/{index}/first": first, f"{_read(partition)}/{index}/end": end}
     return numbers
 
 
-def _next(place: TopicPartition) -> str:
-    return f"logmark/next/{place.topic}/{place.partition}"
+def _next(partition: TopicPartition) -> str:
+    return f"logmark/next/{partition.topic}/{partition.partition}"
 
 
 def _id(topic: str) -> str:
     return f"logmark/topic/{topic}"
 
 
-def _read(place: TopicPartition) -> str:
-    return f"logmark/read/{place.topic}/{place.partition}"
+def _read(partition: TopicPartition) -> str:
+    return f"logmark/read/{partition.topic}/{partition.partition}"
 
 
 def number_of_name(name: str) -> int:

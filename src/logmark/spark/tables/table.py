@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from logmark.errors import UserError
 from logmark.spark.checkpoint import has_state, read_position
-from logmark.spark.tables.commits import check_rows, files_of, open_table, put
+from logmark.spark.tables.commits import check_rows, list_files, open_table, write_batch
 from logmark.spark.tables.compaction import optimize_when_due
 from logmark.spark.tables.ledger import Batch
 from logmark.spark.tables.modes import COMPLETE, REPLACE, UPSERT, Rules
@@ -73,7 +73,7 @@ def write_table(
 
     def write(rows: "DataFrame", batch_id: int) -> None:
         batch = read_batch(kept, batch_id, rules)
-        is_computed = put(table, batch, rows.schema.json(), lambda folder: _stage(rows, folder), rules)
+        is_computed = write_batch(table, batch, rows.schema.json(), lambda folder: _stage(rows, folder), rules)
         if batch.is_stateful and not is_computed:
             # Spark wants the state of every batch, also of one that the table holds already.
             rows.write.format("noop").mode("overwrite").save()
@@ -121,7 +121,7 @@ def _files(path: str | Path) -> "tuple[DeltaTable, list[str]]":
     if delta is None:
         raise UserError(f"There is no table in {table}. A pipeline makes it with its first batch.")
     check_kind(delta, table)
-    return delta, [str(table / file.path) for file in files_of(delta)]
+    return delta, [str(table / file.path) for file in list_files(delta)]
 
 
 def read_batch(checkpoint: Path, batch_id: int, rules: Rules) -> Batch:

@@ -25,9 +25,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logmark.errors import UserError
-from logmark.spark.tables.commits import ATTEMPTS_MAX, commit, files_of, open_table, suppress_lost_race, too_busy
+from logmark.spark.tables.commits import (
+    ATTEMPTS_MAX,
+    commit,
+    contention_error,
+    list_files,
+    open_table,
+    suppress_lost_race,
+)
 from logmark.spark.tables.files import DataFile, Replacement
-from logmark.spark.tables.ledger import closing, handed_over, standing
+from logmark.spark.tables.ledger import closing_entries, summarize_ledger, transfer_ledger
 from logmark.spark.tables.paths import local_path
 from logmark.spark.tables.schemas import check_kind, table_columns, widen_protocol
 from logmark.spark.tables.transactions import transactions
@@ -42,7 +49,7 @@ _EMPTIED = "logmark.emptied"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Version:
+class TableVersion:
     """One version of a table: where it is, what it holds, and where its ledger stands."""
 
     number: int
@@ -51,7 +58,7 @@ class Version:
     files: int
     records: int
     size_bytes: int
-    standing: dict[str, Any]
+    ledger: dict[str, Any]
 
 
 def version_path(table: str | Path, number: int) -> Path:
@@ -74,31 +81,33 @@ def next_version(table: str | Path) -> int:
     return max([current_version(table), *_numbers(local_path(table, "table"))]) + 1
 
 
-def list_versions(table: str | Path) -> list[Version]:
+def list_versions(table: str | Path) -> list[TableVersion]:
     """The versions that there are, in order: the current one and those that are built or kept beside it."""
     root = local_path(table, "table")
     current = current_version(root)
-    places = {number: version_path(root, number) for number in _numbers(root) if number != current} | {current: root}
+    partitions = {number: version_path(root, number) for number in _numbers(root) if number != current} | {
+        current: root
+    }
     found = []
-    for number, path in sorted(places.items()):
+    for number, path in sorted(partitions.items()):
         delta = open_table(path)
         if delta is not None and (number == current or _is_whole(delta)):
-            files = files_of(delta)
+            files = list_files(delta)
             found.append(
-                Version(
+                TableVersion(
                     number=number,
                     path=path,
                     is_current=number == current,
                     files=len(files),
                     records=sum(file.records or 0 for file in files),
                     size_bytes=sum(file.size_bytes for file in files),
-                    standing=standing(transactions(delta, path)),
+                    ledger=summarize_ledger(transactions(delta, path)),
                 )
             )
     return found
 
 
-def swap_in(table: str | Path, number: int, *, group: str | None = None, keep: bool = True) -> None:
+def swap_in_version(table: str | Path, number: int, *, group: str | None = None, keep: bool = True) -> None:
     """The table holds what the version holds, and stands where it stands, by one commit.
 
     `group` is the group whose batches the table takes from now on, the version's own unless given. With `keep` what the
@@ -122,11 +131,11 @@ def swap_in(table: str | Path, number: int, *, group: str | None = None, keep: b
                 continue
             if keep:
                 _keep(delta, root, current)
-        files = [_linked(path, root, file) for file in files_of(staged)]
+        files = [_linked(path, root, file) for file in list_files(staged)]
         numbers = transactions(staged, path)
         before = transactions(delta, root) if delta is not None else {}
-        taken = handed_over(numbers, before, group=group) | {_CURRENT: number, _PREVIOUS: current}
-        text = {"swapped in": number, "swapped out": current, "kept": keep, **standing(taken)}
+        taken = transfer_ledger(numbers, before, group=group) | {_CURRENT: number, _PREVIOUS: current}
+        text = {"swapped in": number, "swapped out": current, "kept": keep, **summarize_ledger(taken)}
         columns = table_columns(staged)
         changes = Replacement(removed=[], rewritten=files)
         if commit(root, delta, columns, changes, text=text, numbers=taken, is_overwrite=True):
@@ -137,10 +146,10 @@ def swap_in(table: str | Path, number: int, *, group: str | None = None, keep: b
             return
         for file in files:
             (root / file.path).unlink(missing_ok=True)
-    raise too_busy(root)
+    raise contention_error(root)
 
 
-def take_back(table: str | Path, number: int | None = None, *, group: str | None = None) -> int:
+def roll_back_version(table: str | Path, number: int | None = None, *, group: str | None = None) -> int:
     """The table holds again what a kept version holds, the one before the present one unless given; its number."""
     root = local_path(table, "table")
     wanted = number if number is not None else _number(open_table(root), _PREVIOUS)
@@ -151,7 +160,7 @@ def take_back(table: str | Path, number: int | None = None, *, group: str | None
             f"Version {wanted} of the table {root} was not kept. The table was left as it is. Take back one that "
             "list_versions names, or build the rows again as a new version."
         )
-    swap_in(root, wanted, group=group)
+    swap_in_version(root, wanted, group=group)
     return wanted
 
 
@@ -180,20 +189,20 @@ def _closed(path: Path, root: Path, number: int) -> "DeltaTable":
                 "The table was left as it is. Build them again as a new version."
             )
         check_kind(delta, path)
-        if all(delta.transaction_version(name) == value for name, value in closing().items()):
+        if all(delta.transaction_version(name) == value for name, value in closing_entries().items()):
             return delta
         none = Replacement(removed=[], rewritten=[])
-        commit(path, delta, table_columns(delta), none, text={"closed": number}, numbers=closing())
-    raise too_busy(path)
+        commit(path, delta, table_columns(delta), none, text={"closed": number}, numbers=closing_entries())
+    raise contention_error(path)
 
 
 def _keep(delta: "DeltaTable", root: Path, number: int) -> None:
     """What the table holds is a version beside it."""
     building = root / _FOLDER / f".{uuid.uuid4().hex}"
     (building / "data").mkdir(parents=True)
-    files = [_linked(root, building, file) for file in files_of(delta)]
+    files = [_linked(root, building, file) for file in list_files(delta)]
     changes = Replacement(removed=[], rewritten=files)
-    numbers = transactions(delta, root) | closing()
+    numbers = transactions(delta, root) | closing_entries()
     is_done = commit(building, None, table_columns(delta), changes, text={"kept": number}, numbers=numbers)
     assert is_done
     path = version_path(root, number)
@@ -215,9 +224,9 @@ def _empty(path: Path) -> None:
             shutil.rmtree(path / "data", ignore_errors=True)
             return
         none = Replacement(removed=[], rewritten=[])
-        numbers = closing() | {_EMPTIED: 1}
+        numbers = closing_entries() | {_EMPTIED: 1}
         commit(path, delta, table_columns(delta), none, text={"emptied": True}, numbers=numbers, is_overwrite=True)
-    raise too_busy(path)
+    raise contention_error(path)
 
 
 def _is_whole(delta: "DeltaTable | None") -> bool:

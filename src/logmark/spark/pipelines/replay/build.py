@@ -14,9 +14,9 @@ from logmark.spark.pipelines.declaration import Table, Version, side_topic_name,
 from logmark.spark.pipelines.failures import classify_failure
 from logmark.spark.pipelines.job import Job
 from logmark.spark.pipelines.query import start_query
-from logmark.spark.source.cluster import bounds_of, partitions_of
+from logmark.spark.source.cluster import find_partitions, read_bounds
 from logmark.spark.source.offset_maps import nest_by_topic
-from logmark.spark.source.options import parse
+from logmark.spark.source.options import parse_source_options
 from logmark.spark.source.position import Offsets
 from logmark.spark.source.ranges import Bounds
 from logmark.spark.tables.versions import version_path
@@ -59,8 +59,8 @@ def read_log_bounds(job: Job, client: Client) -> dict[TopicPartition, Bounds]:
     """Return the log start and log end offset of each partition that the pipeline reads."""
     topics = job.pipeline.topics if isinstance(job.pipeline.topics, str) else ",".join(job.pipeline.topics)
     given = {**job.brokers.options(), "group.id": job.group, **job.pipeline.options, **job.options}
-    options = parse(given | ({"subscribe": topics} if topics else {}), is_stream=True)
-    return bounds_of(client, partitions_of(client, options).places, read_committed=options.read_committed)
+    options = parse_source_options(given | ({"subscribe": topics} if topics else {}), is_stream=True)
+    return read_bounds(client, find_partitions(client, options).partitions, read_committed=options.read_committed)
 
 
 def run_version(

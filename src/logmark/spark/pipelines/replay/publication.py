@@ -15,7 +15,7 @@ from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.offsets.records import Record, read_records
 from logmark.spark.errors import MissingRecordIds
-from logmark.spark.sink.delivery import partitions_of
+from logmark.spark.sink.delivery import list_partitions
 from logmark.spark.sink.topics import ID_HEADER, ids_in_topic
 from logmark.wire import batches
 
@@ -40,7 +40,7 @@ def create_side_topic(client: Client, topic: str, side_topic: str, *, is_new: bo
 
     Raises UserError if a topic of that name holds records already.
     """
-    count = len(partitions_of(client, topic))
+    count = len(list_partitions(client, topic))
     like = client.topic_settings([topic], _SETTINGS_LIKE_THE_TOPIC).get(topic, {})
     config = {name: value for name, value in like.items() if value is not None}
     # What waits to be published must not expire.
@@ -50,7 +50,7 @@ def create_side_topic(client: Client, topic: str, side_topic: str, *, is_new: bo
     except RefusedByBroker as error:
         if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
             raise
-        partitions = partitions_of(client, side_topic)
+        partitions = list_partitions(client, side_topic)
         if len(partitions) < count:
             client.create_partitions({side_topic: count})
         if is_new and any(client.latest(partitions).values()):
@@ -81,7 +81,7 @@ def check_record_ids(
     """
     if missing_id in MISSING_ID_CHOICES:
         return {}
-    ends = client.latest(partitions_of(client, side_topic))
+    ends = client.latest(list_partitions(client, side_topic))
     starts = client.earliest(ends) | {one: offset for one, offset in (checked or {}).items() if one in ends}
     missing = sum(record_id(record) is None for _, record in _read(client, starts, ends))
     if missing:
@@ -102,7 +102,7 @@ def publish_side_topic(
     A record without an id cannot be recognised: `missing_id` says what becomes of it, "skip" or "send". Unless it is
     given, such a record raises MissingRecordIds, and nothing is sent.
     """
-    ends = client.latest(partitions_of(client, side_topic))
+    ends = client.latest(list_partitions(client, side_topic))
     starts = client.earliest(ends)
     total = sum(ends[partition] - starts[partition] for partition in ends)
     ids: set[str] = set()
@@ -115,7 +115,7 @@ def publish_side_topic(
             ids.add(own_id)
     if missing and missing_id not in MISSING_ID_CHOICES:
         raise _missing_ids(missing, side_topic, topic)
-    known = ids_in_topic(client, ids, starts=dict.fromkeys(partitions_of(client, topic), 0)) if ids else set()
+    known = ids_in_topic(client, ids, starts=dict.fromkeys(list_partitions(client, topic), 0)) if ids else set()
     known_before = len(known)
     producer = _CopyProducer(client, topic)
     for done, (partition, record) in enumerate(_read(client, starts, ends), 1):

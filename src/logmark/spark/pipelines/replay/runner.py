@@ -45,7 +45,7 @@ from logmark.spark.pipelines.versions import (
     remove_version,
 )
 from logmark.spark.source.position import Offsets, Position
-from logmark.spark.tables.versions import current_version, swap_in, take_back
+from logmark.spark.tables.versions import current_version, roll_back_version, swap_in_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -322,9 +322,9 @@ class ReplayRunner:
                 report=self._callbacks.report,
             )
         elif state.kind is ReplayKind.ROLLBACK:
-            take_back(sink.path, state.version, group=job.group)
+            roll_back_version(sink.path, state.version, group=job.group)
         else:
-            swap_in(sink.path, state.version, group=job.group, keep=state.keep_old)
+            swap_in_version(sink.path, state.version, group=job.group, keep=state.keep_old)
 
     def _move_group(self) -> None:
         position = resume_position(self._version.checkpoint)
