@@ -24,7 +24,7 @@ setup(
                 ],
                 **COMPILE,
             ),
-            Extension("logmark.wire.json_columns", ["src/logmark/wire/json_columns.py"], **COMPILE),
+            Extension("logmark.spark.source.json_columns", ["src/logmark/spark/source/json_columns.py"], **COMPILE),
             Extension("logmark.wire.fast_produce", ["src/logmark/wire/fast_produce.py"], **COMPILE),
         ],
         language_level=3,

@@ -16,7 +16,7 @@ ReplayRequest, ReplayOptions        how to replay; `replay` returns a ReplayResu
 write_table, write_topic            write any stream of `format("logmark")`, each batch once
 read_table, load_table              read a table with Arrow, or with Spark
 optimize_table, vacuum_table        keep the files of a table few
-version_path, swap_in_version,       build a table again beside the old one, swap it in by one commit, and roll it back
+version_path, swap_in_version,      build a table again beside the old one, swap it in by one commit, and roll it back
 roll_back_version, next_version,
 list_versions, drop_version
 """

@@ -9,27 +9,20 @@ from typing import TYPE_CHECKING, Protocol
 from logmark.client.client import Client
 from logmark.client.metadata import ClusterMetadata
 from logmark.errors import ErrorCode, UserError
-from logmark.names import TopicPartition
 from logmark.offsets.dead_letters.dead_letter import (
     ERROR_BYTES_MAX,
     DeadLetter,
     Headers,
-    dead_letter_for_record,
     dead_letter_headers,
 )
 from logmark.spark.sink.delivery import DeliveryPlan
 from logmark.spark.sink.options import STREAM_PATIENCE_S, SinkOptions
 from logmark.spark.sink.outbox import Attempt, Outbox, connect_sink
-from logmark.wire.columns import Columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
     from typing import Self
-
-    import pyarrow as pa
-
-    from logmark.spark.source.json_values import JsonValues
 
 _SPARE_BYTES = 2 * ERROR_BYTES_MAX  # for the headers of a dead letter that is about as large as its topic takes
 
@@ -119,50 +112,6 @@ def _fit_content(letter: DeadLetter, room: int) -> "tuple[bytes | None, Headers]
 
 def _size(headers: "Headers") -> int:
     return sum(len(name) + len(content or b"") + 10 for name, content in headers)
-
-
-class ValidRows:
-    """Typed rows of the values that fit; the others become dead letters, in the log before a row is handed on."""
-
-    def __init__(self, values: "JsonValues", sender: DeadLetterSender, *, with_headers: bool) -> None:
-        self._values = values
-        self._sender = sender
-        self._with_headers = with_headers
-
-    def to_arrow(self, columns: Columns, partition: TopicPartition) -> "pa.RecordBatch":
-        """Return the records that fit as one batch; the columns were decoded with headers."""
-        rows, refused_values = self._values.split(columns, partition)
-        if refused_values:
-            self._sender.send(_make_dead_letters(columns, partition, refused_values, self._sender.target.pipeline))
-        return rows if self._with_headers else rows.drop_columns(["headers"])
-
-
-def _make_dead_letters(
-    columns: Columns, partition: TopicPartition, refused_values: Collection[tuple[int, str]], pipeline: str
-) -> Iterable[DeadLetter]:
-    keys, values, headers = columns.keys(), columns.values(), _RecordHeaders(columns)
-    for index, error in refused_values:
-        yield dead_letter_for_record(
-            partition, columns.offsets[index], columns.timestamps_ms[index], keys[index], values[index],
-            headers.at(index), error=error, pipeline=pipeline,
-        )  # fmt: skip
-
-
-class _RecordHeaders:
-    """The headers of single records, decoded when the first one is asked for."""
-
-    def __init__(self, columns: Columns) -> None:
-        self._columns = columns
-        self._all: list[list[tuple[bytes, bytes | None]]] | None = None
-
-    def at(self, index: int) -> Headers:
-        ends = self._columns.header_list_offsets
-        assert ends is not None, "decoded without headers"
-        if ends[index] == ends[index + 1]:
-            return ()
-        if self._all is None:
-            self._all = self._columns.headers()
-        return self._all[index]
 
 
 class MetadataClient(Protocol):

@@ -8,8 +8,8 @@ import importlib
 import re
 from enum import StrEnum
 
-from logmark.client.errors import BrokerUnreachable, CommitRefused, NoCoordinator, RefusedByBroker
-from logmark.errors import UserError
+from logmark.client.errors import BrokerUnreachable, ClientError, CommitRefused, NoCoordinator, RefusedByBroker
+from logmark.errors import ErrorCode, UserError
 
 _NAMED = re.compile(r"^(logmark\.[\w.]*errors)\.(\w+): (.+)$", re.MULTILINE)
 
@@ -77,6 +77,18 @@ def failure_kind(exception: type[BaseException]) -> FailureKind:
     if issubclass(exception, Superseded):
         return FailureKind.SUPERSEDED
     return FailureKind.TRANSIENT if exception in _TRANSIENT else FailureKind.PERMANENT
+
+
+def is_transient(error: ClientError) -> bool:
+    """Return whether the same call may succeed later: a broker is away, or a partition has no leader yet."""
+    if isinstance(error, BrokerUnreachable):
+        return True
+    return isinstance(error, RefusedByBroker) and error.code.is_retriable and error.code != ErrorCode.CORRUPT_MESSAGE
+
+
+def to_spark_error(error: ClientError) -> UserError:
+    """Return the error as a class that says whether it is transient: an error code does not get through Spark."""
+    return error if is_transient(error) else PermanentlyRefused(str(error), exit_code=error.exit_code)
 
 
 def find_exception(failure: str) -> tuple[type[BaseException], str] | None:

@@ -91,7 +91,7 @@ def test_rows_for_a_topic_are_marked_too_and_a_marked_output_without_letters_is_
     assert [["a", "c"]] == values(our_broker, target)
     assert [1, 2] == [letter.offset for _, letter in letters_in(our_broker, dead)]
     refused = {
-        "does not say where bad rows go": of(our_broker, topic, Topic(target)),
+        "declares no dead-letter topic": of(our_broker, topic, Topic(target)),
         "There is no topic none to take dead letters": of(our_broker, topic, Topic(target), dead_letters="none"),
         "must be a string, and is int": of(
             our_broker, topic, Topic(target), dead_letters=dead, transform=lambda rows: rows.selectExpr("1 AS error")
@@ -152,7 +152,7 @@ def test_after_a_killed_worker_and_a_batch_that_was_not_committed_letters_are_th
     def deadly(clicks: "DataFrame") -> "DataFrame":
         return marked(clicks).withColumn("user", udf(kill_once)("user"))
 
-    put, tries = tables.put, [0]
+    put, tries = tables.write_batch, [0]
 
     def fail_once(path: Path, batch: Any, schema: str, stage: Any, rules: Any) -> bool:
         tries[0] += 1

@@ -51,8 +51,8 @@ def test_a_replay_in_mid_stream_loses_nothing_and_counts_and_sends_nothing_twice
         numbers.wait(lambda: numbers.alerted() == numbers.due(3), "the first alerts are sent")
         numbers.label, numbers.divisors = "new", [2, 3]
         with BackgroundProducer(numbers), TableWatcher(numbers) as watching:
-            assert 2 == replay(counts, spark).number
-            outcome = replay(fraud, spark)
+            assert 2 == replay(counts, spark).version
+            result = replay(fraud, spark)
         numbers.send(10)
         numbers.wait(lambda: numbers.counted() == ({"new"}, 2 * numbers.sent), "the new version counts on")
         numbers.wait(lambda: numbers.alerted() == numbers.due(2, 3), "the new version sends on")
@@ -61,5 +61,5 @@ def test_a_replay_in_mid_stream_loses_nothing_and_counts_and_sends_nothing_twice
     labels = [names for names, _ in watching.seen]
     first_new = labels.index({"new"})
     assert [{"old"}] * first_new + [{"new"}] * (len(labels) - first_new) == labels, "a reader saw a mix"
-    assert outcome.released is not None and outcome.released.sent > 0 and outcome.released.known > 0
+    assert result.publication is not None and result.publication.sent > 0 and result.publication.known > 0
     assert (2, None) == (counts.home.record().live, counts.home.record().building)

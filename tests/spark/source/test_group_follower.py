@@ -12,10 +12,10 @@ from logmark.clock import ManualClock
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.offsets.commit_metadata import CommitMetadata
+from logmark.spark.errors import is_transient
 from logmark.spark.source.group_follower import GroupFollower
 from logmark.spark.source.options import parse_source_options
 from logmark.spark.source.position import Position
-from logmark.spark.source.range_reader import is_transient
 from logmark.wire.batches import build
 
 RECORD_EVERY_MS = 1000  # the record of offset 7 was written in second 7

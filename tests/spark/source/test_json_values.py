@@ -12,8 +12,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.spark.ddl import parse_fields
-from logmark.spark.source.data_source import SCHEMA, SCHEMA_WITH_HEADERS, DefaultSource
-from logmark.spark.source.json_values import JsonValues, typed_schema
+from logmark.spark.source.data_source import SCHEMA, SCHEMA_WITH_HEADERS, DefaultSource, typed_schema
+from logmark.spark.source.json_values import JsonValues
 from logmark.wire import columns
 from logmark.wire.batches import build
 

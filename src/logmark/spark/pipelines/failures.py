@@ -13,8 +13,7 @@ from pathlib import Path
 import logmark
 from logmark.client.errors import ClientError
 from logmark.errors import UserError
-from logmark.spark.errors import FailureKind, failure_kind, find_exception
-from logmark.spark.source.range_reader import is_transient
+from logmark.spark.errors import FailureKind, failure_kind, find_exception, is_transient
 
 _FRAME = re.compile(r'^ *File "([^"]+)", line (\d+), in (\S+)', re.MULTILINE)
 _RAISED = re.compile(r"^(?:[\w.]+\.)?(\w+): (.*)$", re.MULTILINE)

@@ -11,6 +11,7 @@ from logmark.client.errors import ClientError, RefusedByBroker, UnknownTopic
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.offsets.partitioner import partition_for_key
+from logmark.spark.errors import is_transient
 from logmark.spark.sink.delivery import (
     SEQUENCE_MAX,
     DeliveryPlan,
@@ -22,7 +23,6 @@ from logmark.spark.sink.delivery import (
     read_fingerprints,
 )
 from logmark.spark.sink.options import SinkOptions
-from logmark.spark.source.range_reader import is_transient
 from logmark.wire import batches
 
 log = logging.getLogger(__name__)

@@ -22,11 +22,11 @@ from pyspark.sql.types import (
 from logmark.client.errors import ClientError
 from logmark.errors import UserError
 from logmark.offsets.partitioner import partition_for_key
+from logmark.spark.errors import to_spark_error
 from logmark.spark.sink.delivery import Content, DeliveryPlan, commit_batch, read_delivery_plan, sink_group
 from logmark.spark.sink.options import SinkOptions, parse_sink_options
 from logmark.spark.sink.outbox import Attempt, Headers, Outbox, connect_sink, retry_call
 from logmark.spark.sink.topics import ID_HEADER
-from logmark.spark.source.range_reader import to_spark_error
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -30,14 +30,14 @@ from logmark.client.errors import ClientError
 from logmark.clock import SystemClock
 from logmark.errors import UserError
 from logmark.spark.ddl import parse_fields
+from logmark.spark.errors import is_transient, to_spark_error
 from logmark.spark.source.batch_ranges import plan_batch_ranges
 from logmark.spark.source.group_follower import GroupFollower
-from logmark.spark.source.json_values import typed_schema
 from logmark.spark.source.offset_maps import nest_by_topic
 from logmark.spark.source.option_names import is_true, split_options
 from logmark.spark.source.options import SourceOptions, dead_letter_topic, parse_source_options, value_schema
 from logmark.spark.source.position import Position
-from logmark.spark.source.range_reader import connect_source, is_transient, read_range, to_spark_error
+from logmark.spark.source.range_reader import connect_source, read_range
 from logmark.spark.source.ranges import Range, split
 
 if TYPE_CHECKING:
@@ -62,6 +62,18 @@ SCHEMA = StructType(
 )
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 SCHEMA_WITH_HEADERS = StructType([*SCHEMA.fields, StructField("headers", ArrayType(_HEADER))])
+
+
+def typed_schema(plain: StructType, fields: StructType, *, with_refused: bool = True) -> StructType:
+    """Return the columns of a source with its value as these fields, and two columns for values that do not fit.
+
+    Without refused values, which are sent as dead letters, there are no such columns.
+    """
+    columns = [StructField("value", fields) if one.name == "value" else one for one in plain.fields]
+    if not with_refused:
+        return StructType(columns)
+    wrong = [StructField("error", StringType()), StructField("raw", BinaryType())]
+    return StructType([*columns, *wrong])
 
 
 class DefaultSource(DataSource):

@@ -21,7 +21,7 @@ from logmark.clock import Clock
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.offsets.commit_metadata import CommitMetadata
-from logmark.spark.errors import Superseded
+from logmark.spark.errors import Superseded, is_transient
 from logmark.spark.source.cluster import Cluster, find_partitions, format_partitions, look_up_times, read_bounds
 from logmark.spark.source.data_loss import GracePeriod, Loss, describe_losses, describe_spec, find_losses, refuse_losses
 from logmark.spark.source.ending_offsets import EndingOffsets
@@ -39,7 +39,6 @@ from logmark.spark.source.position import (
     compare_with_group,
     start_position,
 )
-from logmark.spark.source.range_reader import is_transient
 from logmark.spark.source.ranges import Bounds
 from logmark.spark.source.record_sizes import RecordSizes
 

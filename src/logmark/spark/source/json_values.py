@@ -1,15 +1,15 @@
 """Values as typed columns: `value.format=json`."""
 
+import pyarrow as pa
+import pyarrow.compute as compute
 from pyspark.sql import types as spark
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from logmark.names import TopicPartition
 from logmark.spark.ddl import parse_fields
+from logmark.spark.source.arrow import Times, to_arrow
+from logmark.spark.source.json_columns import Kind, Node
 from logmark.wire.columns import Columns
-from logmark.wire.json_columns import Kind, Node
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _KINDS: dict[type[spark.DataType], Kind] = {
     spark.StringType: Kind.STRING,
@@ -31,26 +31,10 @@ _KINDS: dict[type[spark.DataType], Kind] = {
 _WITH_OFFSETS = (Kind.STRING, Kind.BINARY, Kind.ARRAY, Kind.MAP)
 
 
-def typed_schema(plain: spark.StructType, fields: spark.StructType, *, with_refused: bool = True) -> spark.StructType:
-    """The columns of a source, its value as these fields, and after them what is wrong with a value that has none.
-
-    Without the refused there is nothing wrong with any.
-    """
-    columns = [spark.StructField("value", fields) if one.name == "value" else one for one in plain.fields]
-    if not with_refused:
-        return spark.StructType(columns)
-    wrong = [spark.StructField("error", spark.StringType()), spark.StructField("raw", spark.BinaryType())]
-    return spark.StructType([*columns, *wrong])
-
-
 class JsonValues:
     """Turns the values of a task's records into columns; what does not fit is set apart with the reason."""
 
     def __init__(self, schema: str) -> None:
-        import pyarrow as pa
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        from logmark.spark.source.arrow import Times
 
         self._times = Times()
         fields = parse_fields(schema, name="value.schema")
@@ -58,18 +42,16 @@ class JsonValues:
         whole: pa.Schema = to_arrow_schema(spark.StructType([spark.StructField("value", fields)]), timezone="UTC")
         self._field = whole.field("value")
 
-    def to_arrow(self, columns: Columns, partition: TopicPartition) -> "pa.RecordBatch":
+    def to_arrow(self, columns: Columns, partition: TopicPartition) -> pa.RecordBatch:
         """All the records as one batch."""
-        import pyarrow as pa
 
         rows, values, refused = self._decoded(columns, partition)
         error, raw = _apart(values, refused)
         wrong = [pa.field("error", pa.string()), pa.field("raw", pa.binary())]
         return pa.RecordBatch.from_arrays([*rows.columns, error, raw], schema=pa.schema([*rows.schema, *wrong]))
 
-    def split(self, columns: Columns, partition: TopicPartition) -> "tuple[pa.RecordBatch, list[tuple[int, str]]]":
+    def split(self, columns: Columns, partition: TopicPartition) -> tuple[pa.RecordBatch, list[tuple[int, str]]]:
         """The records that fit as one batch, and the index of each one that does not, with the reason."""
-        import pyarrow.compute as compute
 
         rows, _, refused = self._decoded(columns, partition)
         return (rows.filter(compute.invert(_mask(len(rows), refused))) if refused else rows), refused
@@ -78,9 +60,6 @@ class JsonValues:
         self, columns: Columns, partition: TopicPartition
     ) -> "tuple[pa.RecordBatch, pa.Array, list[tuple[int, str]]]":
         """The rows with typed values, the values as they came, and which of them were refused."""
-        import pyarrow as pa
-
-        from logmark.spark.source.arrow import to_arrow
 
         plain = to_arrow(columns, partition, self._times)
         refused = self._root.decode(columns.value_bytes, columns.value_offsets, columns.value_validity)
@@ -90,10 +69,8 @@ class JsonValues:
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)), plain.column("value"), refused
 
 
-def _apart(values: "pa.Array", refused: list[tuple[int, str]]) -> "tuple[pa.Array, pa.Array]":
+def _apart(values: pa.Array, refused: list[tuple[int, str]]) -> tuple[pa.Array, pa.Array]:
     """Why, and the value as it came, where it was refused; null elsewhere."""
-    import pyarrow as pa
-    import pyarrow.compute as compute
 
     count = len(values)
     error, raw = pa.nulls(count, pa.string()), pa.nulls(count, pa.binary())
@@ -104,9 +81,8 @@ def _apart(values: "pa.Array", refused: list[tuple[int, str]]) -> "tuple[pa.Arra
     return compute.replace_with_mask(error, mask, reasons), compute.replace_with_mask(raw, mask, values.filter(mask))
 
 
-def _mask(count: int, refused: list[tuple[int, str]]) -> "pa.Array":
+def _mask(count: int, refused: list[tuple[int, str]]) -> pa.Array:
     """True where a value was refused."""
-    import pyarrow as pa
 
     bits = bytearray((count + 7) >> 3)
     for index, _ in refused:
@@ -132,9 +108,8 @@ def _node(kind: spark.DataType, name: bytes) -> Node:
     return Node(_KINDS[type(kind)], name=name, wanted=wanted, children=children, precision=precision, scale=scale)
 
 
-def _array(node: Node, kind: "pa.DataType") -> "pa.Array":
+def _array(node: Node, kind: pa.DataType) -> pa.Array:
     """The column as Arrow's, which shares its memory."""
-    import pyarrow as pa
 
     buffers = [None if node.validity is None else pa.py_buffer(node.validity)]
     if node.kind in _WITH_OFFSETS:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from logmark.client.aborted_transactions import without_aborted
 from logmark.client.client import Client
-from logmark.client.errors import BrokerUnreachable, ClientError, OffsetOutOfRange, RefusedByBroker, UnknownTopic
+from logmark.client.errors import ClientError, OffsetOutOfRange, UnknownTopic
 from logmark.client.fetcher import Fetcher, next_offset
-from logmark.errors import ErrorCode, UserError
+from logmark.errors import UserError
 from logmark.memory import freeze_gc, keep_freed_buffers
 from logmark.names import TopicPartition
-from logmark.spark.errors import PermanentlyRefused
+from logmark.spark.errors import is_transient, to_spark_error
 from logmark.spark.source.data_loss import Loss, describe_losses
 from logmark.spark.source.options import SourceOptions
 from logmark.spark.source.parallel_fetch import fetch_in_parallel
@@ -39,18 +39,6 @@ UNKNOWN_TOPIC_PATIENCE_S = 30.0
 def connect_source(options: SourceOptions, *, timeout_s: float = TIMEOUT_S) -> Client:
     """A client for the cluster that the options name."""
     return Client(options.bootstrap_servers, config=options.client, client_id=options.client_id, timeout_s=timeout_s)
-
-
-def is_transient(error: ClientError) -> bool:
-    """Whether the same call may succeed later: a broker is away, or a partition has no leader yet."""
-    if isinstance(error, BrokerUnreachable):
-        return True
-    return isinstance(error, RefusedByBroker) and error.code.is_retriable and error.code != ErrorCode.CORRUPT_MESSAGE
-
-
-def to_spark_error(error: ClientError) -> UserError:
-    """The error by a name that says whether it passes: the name is all that Spark leaves of its class."""
-    return error if is_transient(error) else PermanentlyRefused(str(error), exit_code=error.exit_code)
 
 
 def read_range(options: SourceOptions, wanted: Range) -> Iterator["pa.RecordBatch"]:
@@ -171,7 +159,8 @@ def _layout(options: SourceOptions, held: ExitStack) -> Layout:
         values = JsonValues(options.value_schema)
         if options.dead_letters is None:
             return values.to_arrow
-        from logmark.spark.dead_letters import DeadLetterSender, DeadLetterTarget, ValidRows
+        from logmark.spark.dead_letters import DeadLetterSender, DeadLetterTarget
+        from logmark.spark.source.valid_rows import ValidRows
 
         target = DeadLetterTarget(
             bootstrap_servers=options.bootstrap_servers,

@@ -29,7 +29,6 @@ from logmark.spark.tables.intervals import intersect_by_partition, split_layers
 from logmark.spark.tables.ledger import Batch, Ledger, entries, note, read_ledger, takes
 from logmark.spark.tables.modes import APPEND, COMPLETE, REPLACE, UPSERT, Rules, is_located
 from logmark.spark.tables.schemas import arrow_of, check_fit, check_types, columns_of, grow, schema_of, types_of
-from logmark.spark.tables.upserts import merge
 
 if TYPE_CHECKING:
     import pyarrow
@@ -155,6 +154,9 @@ class _Work:
         if self._rules.mode == COMPLETE:
             return Replacement(removed=files, rewritten=self.staged)
         if self._rules.mode == UPSERT:
+            # Only here: pyarrow's functions take long to import, and most tables are not upserted.
+            from logmark.spark.tables.upserts import merge
+
             return merge(self._table, files, self._staged_rows(schema), self._rules, schema)
         gone = replace(self._table, files, ranges, schema)
         return Replacement(removed=gone.removed, rewritten=[*self.staged, *gone.rewritten])

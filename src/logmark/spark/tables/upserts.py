@@ -11,21 +11,20 @@ file after the other; files whose statistics exclude every key of the batch are 
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as compute
+import pyarrow.dataset as dataset
 
 from logmark.spark.tables.files import Bounds, DataFile, Replacement, write
 from logmark.spark.tables.modes import WHERE, Rules
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _ROW = "logmark row"
 _OTHER = "logmark other row"
 
 
-def merge(table: Path, files: Iterable[DataFile], staged: "pa.Table", rules: Rules, schema: "pa.Schema") -> Replacement:
+def merge(table: Path, files: Iterable[DataFile], staged: pa.Table, rules: Rules, schema: pa.Schema) -> Replacement:
     """Lets the staged rows replace those of the same keys: the files to remove, and those to add in their place."""
-    import pyarrow as pa
 
     newest = newest_of(staged, rules)
     within = _bounds(newest, rules.keys)
@@ -48,10 +47,8 @@ def merge(table: Path, files: Iterable[DataFile], staged: "pa.Table", rules: Rul
     return Replacement(removed=removed, rewritten=rewritten)
 
 
-def newest_of(rows: "pa.Table", rules: Rules) -> "pa.Table":
+def newest_of(rows: pa.Table, rules: Rules) -> pa.Table:
     """The newest row of each key; of equals the last one."""
-    import pyarrow as pa
-    import pyarrow.compute as compute
 
     names = [rules.sequence] if rules.sequence else [name for name in (WHERE[2], *WHERE[:2]) if _is_located(rows)]
     # A null is older than anything.
@@ -65,10 +62,8 @@ def newest_of(rows: "pa.Table", rules: Rules) -> "pa.Table":
     return ordered.drop_columns([_ROW]).take(last.sort())
 
 
-def _matches(rows: "pa.Table", newest: "pa.Table", rules: Rules) -> "tuple[pa.Array, pa.Array]":
+def _matches(rows: pa.Table, newest: pa.Table, rules: Rules) -> "tuple[pa.Array, pa.Array]":
     """The rows of the file that lose against the batch, and the rows of the batch that lose against the file."""
-    import pyarrow as pa
-    import pyarrow.compute as compute
 
     keys = list(rules.keys)
     none = pa.nulls(newest.num_rows, pa.int64()), pa.nulls(rows.num_rows, pa.int64())
@@ -88,10 +83,8 @@ def _matches(rows: "pa.Table", newest: "pa.Table", rules: Rules) -> "tuple[pa.Ar
     return here.filter(compute.invert(is_beaten)), there.filter(is_beaten)
 
 
-def _is_older(ours: "pa.Table", theirs: "pa.Table", rules: Rules) -> "pa.Array":
+def _is_older(ours: pa.Table, theirs: pa.Table, rules: Rules) -> pa.Array:
     """Row by row, whether the batch's row is older than the table's."""
-    import pyarrow as pa
-    import pyarrow.compute as compute
 
     if rules.sequence:
         is_less = compute.fill_null(compute.less(ours[rules.sequence], theirs[rules.sequence]), False)
@@ -107,10 +100,8 @@ def _is_older(ours: "pa.Table", theirs: "pa.Table", rules: Rules) -> "pa.Array":
     return compute.fill_null(is_older, False).combine_chunks()
 
 
-def _stays(rows: "pa.Table", rules: Rules) -> "pa.Array":
+def _stays(rows: pa.Table, rules: Rules) -> pa.Array:
     """Row by row, whether it is kept: `delete_by` deletes where it is true, or null if it is no truth value."""
-    import pyarrow as pa
-    import pyarrow.compute as compute
 
     if rules.delete_by is None:
         return pa.array([True] * rows.num_rows, pa.bool_())
@@ -120,10 +111,8 @@ def _stays(rows: "pa.Table", rules: Rules) -> "pa.Array":
     return compute.is_valid(column)
 
 
-def _bounds(rows: "pa.Table", keys: Sequence[str]) -> Bounds:
+def _bounds(rows: pa.Table, keys: Sequence[str]) -> Bounds:
     """The least and greatest key of the batch, column by column, without columns where one is null."""
-    import pyarrow as pa
-    import pyarrow.compute as compute
 
     found = {}
     for name in keys:
@@ -135,24 +124,20 @@ def _bounds(rows: "pa.Table", keys: Sequence[str]) -> Bounds:
     return found
 
 
-def _read(file: Path, schema: "pa.Schema") -> "pa.Table":
-    import pyarrow.dataset as dataset
+def _read(file: Path, schema: pa.Schema) -> pa.Table:
 
     return dataset.dataset(str(file), schema=schema, format="parquet").to_table()
 
 
-def _without(rows: "pa.Table", numbers: "pa.Array") -> "pa.Table":
-    import pyarrow.compute as compute
+def _without(rows: pa.Table, numbers: pa.Array) -> pa.Table:
 
     return rows.filter(compute.invert(compute.is_in(_numbers(rows), value_set=numbers)))
 
 
-def _numbers(rows: "pa.Table") -> "pa.Array":
-    import pyarrow as pa
-    import pyarrow.compute as compute
+def _numbers(rows: pa.Table) -> pa.Array:
 
     return compute.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows), start=-1)
 
 
-def _is_located(rows: "pa.Table") -> bool:
+def _is_located(rows: pa.Table) -> bool:
     return all(name in rows.column_names for name in WHERE)

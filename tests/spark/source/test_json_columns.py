@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logmark.wire import json_columns
-from logmark.wire.json_columns import Kind, Node
+from logmark.spark.source import json_columns
+from logmark.spark.source.json_columns import Kind, Node
 from tests.harness.searches import examples
 
 some = settings(max_examples=examples(60, soak=3000))
