@@ -43,8 +43,8 @@ def parse_fields(text: str, *, name: str) -> spark.StructType:
             return fields
         return _Ddl(text).whole()
     except (ValueError, TypeError, KeyError, LookupError, AttributeError) as error:
-        told = error.args[0] if type(error) is ValueError else "it is not the JSON of a Spark schema"
-        raise UserError(f"The option {name} is not a schema that can be read: {told}. {_EXAMPLE}") from None
+        reason = error.args[0] if type(error) is ValueError else "it is not the JSON of a Spark schema"
+        raise UserError(f"The option {name} is not a schema that can be read: {reason}. {_EXAMPLE}") from None
 
 
 class _Ddl:

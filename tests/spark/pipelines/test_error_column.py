@@ -92,7 +92,7 @@ def test_rows_for_a_topic_are_marked_too_and_a_marked_output_without_letters_is_
     assert [1, 2] == [letter.offset for _, letter in letters_in(our_broker, dead)]
     refused = {
         "declares no dead-letter topic": of(our_broker, topic, Topic(target)),
-        "There is no topic none to take dead letters": of(our_broker, topic, Topic(target), dead_letters="none"),
+        "There is no dead-letter topic none": of(our_broker, topic, Topic(target), dead_letters="none"),
         "must be a string, and is int": of(
             our_broker, topic, Topic(target), dead_letters=dead, transform=lambda rows: rows.selectExpr("1 AS error")
         ),

@@ -77,7 +77,7 @@ def test_the_group_wins_over_a_start_and_that_is_said(caplog: pytest.LogCaptureF
         position = follow(cluster, startingOffsets="earliest").start()
 
     assert {P0: 42, P1: 0} == position.next
-    assert "group billing has committed offsets and goes on there; startingOffsets counts only for" in caplog.text
+    assert "group billing has committed offsets and resumes there; startingOffsets counts only for" in caplog.text
 
 
 def test_a_partition_that_is_younger_than_its_group_loses_nothing_where_no_start_was_given() -> None:
@@ -304,7 +304,7 @@ def test_what_was_deleted_unread_is_counted_and_never_skipped_in_silence(
     died = follow(cluster, clock, **given)
     assert {P0: (goes_on_at, 130)} == step(died, step(died, end)).ranges, "also if Spark never knew of the seek"
     assert "At most 30 records were deleted before this query read them: 30 records of clicks-0" in caplog.text
-    assert f"Group billing goes on at {words}" in caplog.text
+    assert f"Group billing continues at {words}" in caplog.text
 
 
 def test_available_now_waits_for_the_coordinator_and_does_not_end_without_it() -> None:
@@ -339,7 +339,7 @@ def test_a_commit_below_the_log_start_ends_a_query_that_was_not_told_to_go_on(gi
     cluster.logs[P0] = (40, 100)
     cluster.reset(p0=15)
 
-    with pytest.raises(UserError, match=r"At most 25 records were deleted .* group billing stays where it is"):
+    with pytest.raises(UserError, match=r"At most 25 records were deleted .* group billing was not moved"):
         follow(cluster, **given).start()
     assert {P0: Committed(offset=15)} == cluster.offsets
 

@@ -132,7 +132,7 @@ def test_a_table_is_no_worse_for_a_new_query_that_starts_behind_it(tmp_path: Pat
     ("stale", "sentence"),
     [
         (batch({P0: 10}, {P0: 20}, generation=1), "A newer query has taken over"),
-        (batch({P0: 15}, {P0: 20}, generation=5), "stands at offset 10"),
+        (batch({P0: 15}, {P0: 20}, generation=5), "ends at offset 10"),
         (batch({P0: 10}, {P0: 20}, generation=6, group="fraud"), "another group"),
     ],
 )

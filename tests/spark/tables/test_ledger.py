@@ -78,7 +78,7 @@ def test_after_the_seek_batches_follow_each_other_again() -> None:
     ledger = after(batch(0, 100), batch(20, 30, generation=6))
 
     assert takes(ledger, batch(30, 40, generation=6), table="t")
-    with pytest.raises(UserError, match="stands at offset 30 of clicks-0, but the batch begins at 100"):
+    with pytest.raises(UserError, match="ends at offset 30 of clicks-0, but the batch starts at 100"):
         takes(ledger, batch(100, 110, generation=6), table="t")
 
 
@@ -86,7 +86,7 @@ def test_a_gap_names_the_offset_to_reset_to_and_the_checkpoint_to_take_away() ->
     command = r"logmark offsets reset billing --topic clicks:0 --to-offset 100"
     with pytest.raises(UserError, match=rf"{command}\), take the query's checkpoint away \(c\)"):
         takes(after(batch(0, 100)), batch(200, 300, checkpoint=Path("c")), table="t")
-    with pytest.raises(UserError, match=r"begins at 200.* Build it again as a new version"):
+    with pytest.raises(UserError, match=r"starts at 200.* Build it again as a new version"):
         takes(after(batch(0, 100, is_stateful=True)), batch(200, 300, number=1, is_stateful=True), table="t")
 
 

@@ -278,7 +278,7 @@ def test_the_rows_of_a_seek_are_taken_and_the_state_is_not_moved_by_it(tmp_path:
     [
         ({"number": 1, "generation": 2}, 4, r"was moved back: the batch begins at offset 4 .* counted up to 10"),
         ({"number": 0, "query": "other", "generation": 2}, 10, r"began without it: its checkpoint is new"),
-        ({"number": 1}, 12, r"stands at offset 10 .* but the batch begins at 12"),
+        ({"number": 1}, 12, r"ends at offset 10 .* but the batch starts at 12"),
         ({"number": 1, "group": "fraud"}, 10, r"the rows of another group than fraud"),
     ],
 )

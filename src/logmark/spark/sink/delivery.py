@@ -11,7 +11,7 @@ So before the tasks of a batch write, the tail of the topic is looked at: from w
 committed. That place is the committed offset of a group, `logmark-sink-<id>`, whose metadata names the query and the
 batch, and says how many rows that had and what they add up to.
 
-Of the batch that was committed last nothing is written again, and of those before nothing can be told any more. So a
+Of the batch that was committed last nothing is written again, and of those before nothing is known any more. So a
 batch of such a number is only left out if it is the last one and has the same rows; any other one is a checkpoint that
 is older than the topic, and the rows of its batches may be new ones.
 """
@@ -40,7 +40,7 @@ _PRINTS_MAX = (1 << 64) - 1
 _NOTE = re.compile(r"(.+?) (\d+)(?: (\d+) ([0-9a-f]+))?")
 _HOW = "as one from a backup is, or one that lost its last batches when a machine went down."
 _REMEDY = (
-    "Take the checkpoint away, so that a new query goes on where its group stands, or get past this batch with "
+    "Remove the checkpoint, so that a new query starts at its group's offsets, or skip this batch with "
     "delivery=at-least-once; either may write rows that are there once more."
 )
 
@@ -53,7 +53,7 @@ class Sender(NamedTuple):
 
 
 def make_sender(query: str, batch: int, task: int) -> Sender:
-    """The same for every attempt; a later batch has a higher epoch, or another id when the epochs are used up."""
+    """Return the sender of a task, the same for every attempt; a later batch has a higher epoch, or another id."""
     text = f"{query}\n{task}\n{batch // EPOCHS}"
     number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
     return Sender(FIRST_ID | number & (FIRST_ID - 1), batch % EPOCHS)
@@ -74,7 +74,7 @@ class Content:
 
     @classmethod
     def of(cls, keys: Sequence[bytes | None] | None, values: Sequence[bytes | None]) -> "Content":
-        """These rows; each has the print of `print_of`, which would take twice as long."""
+        """Return the content of these rows, with the same fingerprints as `fingerprint` in half the time."""
         crc32 = zlib.crc32
         seeds = map(crc32, [key or b"" for key in keys]) if keys is not None else repeat(0)
         return cls(len(values), sum(map(crc32, [value or b"" for value in values], seeds)) & _PRINTS_MAX)
@@ -89,7 +89,7 @@ class DeliveredBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryPlan:
-    """What tasks are told before they write.
+    """What tasks know before they write.
 
     counts  how many partitions keys are spread over, by topic
     starts  where the rows of this batch can begin in a partition, at the earliest
@@ -103,11 +103,11 @@ class DeliveryPlan:
     done: Mapping[str, int] = field(default_factory=dict)
 
     def is_done(self, query: str, batch: int) -> bool:
-        """Whether the batch, or one that came after it, was committed as a whole before."""
+        """Return whether the batch, or one that came after it, was committed as a whole before."""
         return self.done.get(query, -1) >= batch
 
     def check_last(self, query: str, batch: int) -> None:
-        """Raises a sentence if a later batch of the query was committed: what this one wrote is not known any more."""
+        """Raise UserError if a later batch of the query was committed: what this one wrote is not known any more."""
         last = self.done.get(query, -1)
         if last > batch:
             raise UserError(
@@ -117,12 +117,12 @@ class DeliveryPlan:
 
 
 def sink_group(id: str, *, is_stream: bool) -> str:
-    """The group whose committed offsets say where the next batch begins."""
+    """Return the group whose committed offsets say where the next batch begins."""
     return f"logmark-{'sink' if is_stream else 'write'}-{id}"
 
 
 def list_partitions(client: Client, topic: str) -> list[TopicPartition]:
-    """The topic's partitions; one that is not there is a sentence."""
+    """Return the topic's partitions; raises UserError if there is no such topic."""
     metadata = client.metadata([topic])
     found = metadata.partitions(topic)
     if found:
@@ -138,7 +138,7 @@ def list_partitions(client: Client, topic: str) -> list[TopicPartition]:
 
 
 def read_delivery_plan(client: Client, *, topic: str | None, group: str | None) -> DeliveryPlan:
-    """Where the batch begins in its topics, and what of it is there; the first batch begins at the present ends."""
+    """Return where the batch starts in its topics, and what of it is written; the first one starts at the log ends."""
     kept = client.committed(group) if group is not None else {}
     if topic is not None:
         kept = {partition: one for partition, one in kept.items() if partition.topic == topic}
@@ -179,9 +179,9 @@ def _done(notes: Iterable[str]) -> dict[str, DeliveredBatch]:
 def commit_batch(
     client: Client, *, topics: Iterable[str], group: str, query: str, batch: int, content: Content
 ) -> None:
-    """The group says that this batch is written, and that the next one begins at the present ends.
+    """Commit to the group that this batch is written, and that the next one starts at the present log ends.
 
-    Of a batch that it says this of already, nothing was written now: raises a sentence if it has other rows.
+    Of a batch that it says this of already, nothing was written now: raises UserError if it has other rows.
     """
     kept = client.committed(group)
     last = _done(one.metadata for one in kept.values()).get(query)
@@ -206,7 +206,7 @@ def commit_batch(
 
 
 def find_written(client: Client, starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, Written]:
-    """What sinks have written since these offsets: the next row by partition and sender."""
+    """Return what sinks have written since these offsets: the next row by partition and sender."""
     found: dict[TopicPartition, Written] = {}
     for partition, records in _since(client, starts):
         for header, _ in _sinks(records):
@@ -217,12 +217,12 @@ def find_written(client: Client, starts: Mapping[TopicPartition, int]) -> dict[T
 
 
 def fingerprint(key: bytes | None, value: bytes | None) -> int:
-    """By what rows are compared."""
+    """Return the fingerprint by which rows are compared."""
     return zlib.crc32(value or b"", zlib.crc32(key or b""))
 
 
 def read_fingerprints(client: Client, partition: TopicPartition, start: int, sender: Sender) -> dict[int, int]:
-    """The rows that this sender has written since this offset, as far as the log still has them, by their numbers."""
+    """Return the fingerprints of the rows that this sender has written since this offset, by their numbers."""
     found: dict[int, int] = {}
     for _, records in _since(client, {partition: start}):
         for header, batch in _sinks(records):
@@ -233,7 +233,7 @@ def read_fingerprints(client: Client, partition: TopicPartition, start: int, sen
 
 
 def _since(client: Client, starts: Mapping[TopicPartition, int]) -> Iterator[tuple[TopicPartition, memoryview]]:
-    """What the partitions hold from these offsets to their present ends."""
+    """Return what the partitions hold from these offsets to their present ends."""
     ends = client.latest(starts) if starts else {}
     behind = {partition: offset for partition, offset in starts.items() if offset < ends[partition]}
     firsts = client.earliest(behind) if behind else {}
@@ -244,7 +244,7 @@ def _since(client: Client, starts: Mapping[TopicPartition, int]) -> Iterator[tup
 
 
 def _sinks(records: memoryview) -> Iterator[tuple[batches.BatchHeader, memoryview]]:
-    """The record batches of sinks."""
+    """Return the record batches of sinks."""
     at = 0
     while len(records) - at >= batches.HEADER_BYTES:
         header = batches.read_header(records, at)

@@ -12,7 +12,7 @@ _LENGTH_MAX = 128
 
 
 def partitions_of_keys(keys: pa.Array, count: int) -> list[int]:
-    """The partition of each key of a binary column among so many; what it says for a null means nothing."""
+    """Return the partition of each key of a binary column among so many; what it says for a null means nothing."""
     _, offsets_buffer, data_buffer = keys.buffers()
     if not len(keys) or data_buffer is None:
         return [(murmur2(b"") & 0x7FFFFFFF) % count] * len(keys)
@@ -45,7 +45,7 @@ def _hashes(
 
 
 def _bytes(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.uint32]:
-    """So many bytes at each place as one number, the lowest first."""
+    """Return so many bytes at each index as one little-endian number."""
     found = data[at].astype(np.uint32)
     for index in range(1, size):
         found |= data[at + index].astype(np.uint32) << np.uint32(8 * index)

@@ -1,4 +1,4 @@
-"""The options of `format("logmark")` as a writer, made from Spark's text into values, each mistake a sentence."""
+"""The options of `format("logmark")` as a writer, parsed from Spark's text into values; a mistake raises UserError."""
 
 import difflib
 import hashlib
@@ -60,7 +60,7 @@ class SinkOptions:
 
 
 def parse_sink_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
-    """The options as values; raises a sentence for one that is unknown, missing or malformed."""
+    """Return the options as values; raises UserError for one that is unknown, missing or malformed."""
     ours, client = _split_options(given)
     servers = ours.get("bootstrap.servers")
     if not servers:
@@ -135,7 +135,7 @@ def _duration(ours: Mapping[str, str], name: str, default_s: float) -> float:
 
 
 def _id(ours: Mapping[str, str], *, is_stream: bool, is_once: bool) -> str | None:
-    """The name that the user gave, else one made from the checkpoint's location; a batch write needs none."""
+    """Return the name that the user gave, else one made from the checkpoint's location; a batch write needs none."""
     name = ours.get("id")
     if name:
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,200}", name):
@@ -157,7 +157,7 @@ def _id(ours: Mapping[str, str], *, is_stream: bool, is_once: bool) -> str | Non
 
 
 def _plain(location: str) -> str:
-    """One spelling for the ways to write a directory of this machine; any other location as it is."""
+    """Return one spelling for the ways to write a directory of this machine; any other location as it is."""
     text = re.sub(r"^file:/+", "/", location)
     return location.rstrip("/") if "://" in text else os.path.abspath(text)
 

@@ -53,12 +53,12 @@ class Attempt:
 
 
 def connect_sink(options: SinkOptions, *, timeout_s: float = TIMEOUT_S) -> Client:
-    """A client for the cluster that the options name."""
+    """Return a client for the cluster that the options name."""
     return Client(options.bootstrap_servers, config=options.client, client_id=options.client_id, timeout_s=timeout_s)
 
 
 def retry_call(call: Callable[[], T], options: SinkOptions, what: str) -> T:
-    """What the call returns, made again while a broker is away for less than the patience."""
+    """Return what the call returns; retry it while a broker is away for less than the patience."""
     began = time.monotonic()
     while True:
         try:
@@ -96,7 +96,7 @@ class Outbox:
         self, topic: str | None, partition: int | None, key: bytes | None, value: bytes | None, headers: Headers,
         timestamp_ms: int,
     ) -> None:  # fmt: skip
-        """Takes one row, and sends the batch that is full with it."""
+        """Take one row, and sends the batch that is full with it."""
         self.rows += 1
         topic_partition = self._choose_partition(topic, partition, key)
         box = self._boxes.get(topic_partition) or self._open(topic_partition)
@@ -106,7 +106,7 @@ class Outbox:
         self, topic: str, keys: Sequence[bytes | None] | None, values: Sequence[bytes | None],
         headers: Sequence[Headers], timestamps: Sequence[int], spread: Callable[[int], Sequence[int]],
     ) -> None:  # fmt: skip
-        """Takes rows for one topic at once; `spread` gives the partitions of the keys among so many.
+        """Take rows for one topic at once; `spread` gives the partitions of the keys among so many.
 
         What a row costs here is what the sink costs.
         """
@@ -128,7 +128,7 @@ class Outbox:
         self.rows += len(values) - 1
 
     def _fill(self, box: "_PendingBatch", records: list[Record], headers: list[Headers], timestamps: list[int]) -> None:
-        """Adds the rows that are not in the log, in order; a batch goes out when no other row fits into it."""
+        """Add the rows that are not in the log, in order; a batch goes out when no other row fits into it."""
         done = min(len(records), max(0, box.written - box.row))
         for number, (key, value) in enumerate(records[:done], box.row):
             self._compare(box, number, key, value)
@@ -154,7 +154,7 @@ class Outbox:
         box.add(records[at:], headers[at:], timestamps[at:], size)
 
     def close(self) -> None:
-        """Sends what is left."""
+        """Send what is left."""
         for box in self._boxes.values():
             if box.records:
                 self._send(box)
@@ -179,13 +179,13 @@ class Outbox:
         return TopicPartition(topic, self._stick(topic, count))
 
     def _stick(self, topic: str, count: int) -> int:
-        """The partition of the next row without a key: by its number alone, so that a repeated batch finds it again."""
+        """Return the partition of the next row without a key: by its number alone, so that it is repeatable."""
         number = self._without_key.get(topic, 0)
         self._without_key[topic] = number + 1
         return (self._attempt.batch + self._attempt.task + number // ROWS_PER_STICK) % count
 
     def _count(self, topic: str) -> int:
-        """How many partitions the topic has now; those that keys are spread over stay as they were planned."""
+        """Return how many partitions the topic has now; those that keys are spread over stay as they were planned."""
         there = len(retry_call(lambda: list_partitions(self._client, topic), self._options, f"Topic {topic}"))
         self._counts.setdefault(topic, there)
         return there
@@ -212,7 +212,7 @@ class Outbox:
         return box
 
     def _written(self, topic_partition: TopicPartition) -> int:
-        """How many rows of this task the log holds by now."""
+        """Return how many rows of this task the log holds by now."""
         assert self._sender is not None
         start = self._plan.starts.get(topic_partition, 0)
         found = retry_call(
@@ -230,7 +230,7 @@ class Outbox:
         )
 
     def _compare(self, box: "_PendingBatch", number: int, key: bytes | None, value: bytes | None) -> None:
-        """Rows are told apart by their numbers, so one that is another now would be lost without a word."""
+        """Raise UserError if a repeated row has changed: rows are recognised by their numbers, and it would be lost."""
         if box.there.pop(number, fingerprint(key, value)) != fingerprint(key, value):
             raise UserError(
                 f"{self._attempt} is repeated with other rows than before: row {number} of those for "
@@ -239,7 +239,7 @@ class Outbox:
             )
 
     def message_bytes_max(self, topic: str) -> int:
-        """How large a record batch the topic takes."""
+        """Return how large a record batch the topic takes."""
         if topic not in self._size_max:
             name = "max.message.bytes"
 
@@ -251,7 +251,7 @@ class Outbox:
         return self._size_max[topic]
 
     def _send(self, box: "_PendingBatch") -> None:
-        """The batch is in the log, written now or by another attempt."""
+        """Write the batch to the log, unless another attempt has written it."""
         looks = 0
         while box.records:
             batch = self._sealed(box)
@@ -290,7 +290,7 @@ class Outbox:
         return batch
 
     def _skip(self, box: "_PendingBatch", *, is_patient: bool) -> None:
-        """Leaves out the rows that the log holds by now."""
+        """Leave out the rows that the log holds by now."""
         if is_patient:
             time.sleep(PAUSE_S)  # what was written may not be visible yet
         written = self._written(box.topic_partition)
@@ -365,7 +365,7 @@ class _PendingBatch:
         self.size = 0
 
     def add(self, records: list[Record], headers: list[Headers], timestamps: list[int], size: int) -> None:
-        """Holds these rows too, which makes all of them so large."""
+        """Add rows, after which the batch has this size."""
         self.records += records
         self.headers += headers
         self.timestamps += timestamps
@@ -373,7 +373,7 @@ class _PendingBatch:
         self.size = size
 
     def leave_out(self, written: int) -> None:
-        """Rows below this one are in the log by now."""
+        """Leave out the rows below this one, which are in the log by now."""
         count = written - self.first
         self.written = max(self.written, written)
         del self.records[:count], self.timestamps[:count], self.headers[:count]

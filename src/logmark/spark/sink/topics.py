@@ -30,7 +30,7 @@ def write_topic(
     output_mode: str = "append",
     options: Mapping[str, str] | None = None,
 ) -> "StreamingQuery | None":
-    """Writes the rows of a DataFrame to a topic and returns, or starts a query that writes those of a stream.
+    """Write the rows of a DataFrame to a topic and returns, or starts a query that writes those of a stream.
 
     Rows have the columns value, and where they are wanted key, headers, topic, partition, timestamp and id; see
     docs/spark-sink.md for them and for the `options`. A stream needs a `checkpoint`.
@@ -41,7 +41,7 @@ def write_topic(
         frame.write.format("logmark").mode("append").options(**given).save()
         return None
     if checkpoint is None:
-        raise UserError("A stream needs a checkpoint, by which it goes on after a restart. Nothing was written.")
+        raise UserError("A stream needs a checkpoint, from which it resumes after a restart. Nothing was written.")
     writer = frame.writeStream.format("logmark").outputMode(output_mode).options(**given)
     writer = writer.option("checkpointLocation", str(checkpoint))
     if name is not None:
@@ -60,7 +60,7 @@ def ids_in_topic(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int] | None = None,
 ) -> set[str]:
-    """Which of these ids the records between these offsets have, as the sink writes them from a column `id`.
+    """Return which of these ids the records between these offsets have, as the sink writes them from a column `id`.
 
     A bound below the log start means the log start, and one that is not given the present end.
     """

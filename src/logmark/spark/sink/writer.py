@@ -52,7 +52,7 @@ _TOLD = {
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
-    """Raises a sentence unless rows of these columns can be written to a topic."""
+    """Raise UserError unless rows of these columns can be written to a topic."""
     extra = [name for name in schema.names if name not in COLUMNS]
     if extra:
         raise UserError(
@@ -94,7 +94,7 @@ class Sent(WriterCommitMessage):
 
 
 def send(options: SinkOptions, planned: DeliveryPlan, attempt: Attempt, rows: "Iterator[pa.RecordBatch]") -> Sent:
-    """Writes the rows of a task, without those that were written before."""
+    """Write the rows of a task, without those that were written before."""
     content = Content()
     if options.is_once and planned.is_done(attempt.query, attempt.batch):
         for some in rows:
@@ -116,7 +116,7 @@ def send(options: SinkOptions, planned: DeliveryPlan, attempt: Attempt, rows: "I
 
 @contextlib.contextmanager
 def _connected(options: SinkOptions) -> Iterator["Client"]:
-    """A client whose errors have names that tell Spark's user what passes."""
+    """Return a client whose errors keep through Spark whether they are transient."""
     try:
         with connect_sink(options) as client:
             yield client
@@ -130,7 +130,7 @@ def _content(rows: "pa.RecordBatch") -> Content:
 
 
 def _put(outbox: Outbox, rows: "pa.RecordBatch", now_ms: int, topic: str | None) -> dict[str, list[Any]]:
-    """Hands the rows to the outbox; returns their columns as lists."""
+    """Hand the rows to the outbox; returns their columns as lists."""
     columns = {name: _listed(name, rows.column(name)) for name in rows.schema.names}
     count = rows.num_rows
     nothing: list[Any] = [None] * count
@@ -200,14 +200,14 @@ class BatchWriter(DataSourceArrowWriter):
         self._plan = _planned(options, group)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Sent:
-        """Runs in a task."""
+        """Run in a task."""
         return send(self._options, self._plan, _attempt(self._query, 0), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing: the rows are there, and the same job would look for them from where the first one began."""
+        """Do nothing: the rows are written, and the same job would find them."""
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing: what was written stays; with the option `id` the next run goes on from there."""
+        """Do nothing: written rows stay; with the option `id` the next run resumes after them."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -231,12 +231,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return sink_group(id, is_stream=True) if id is not None and self._options.is_once else None
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Sent:
-        """Runs in a task."""
+        """Run in a task."""
         assert self._plan is not None, "a writer in a task was sent there"
         return send(self._options, self._plan, _attempt(), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Runs on the driver when all tasks have written: the next batch begins behind this one."""
+        """Commit, on the driver, when all tasks have written: the next batch starts after this one."""
         sent = [message for message in messages if isinstance(message, Sent)]
         group = self._group
         if group is None or not sent:
@@ -251,7 +251,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing: what was written stays, and the repeated batch finds it there."""
+        """Do nothing: written rows stay, and the repeated batch finds them."""
 
 
 def _planned(options: SinkOptions, group: str | None) -> DeliveryPlan:
@@ -268,22 +268,22 @@ def _attempt(query: str | None = None, batch: int | None = None) -> Attempt:
 
     context = TaskContext.get()
     assert context is not None, "rows are written by tasks"
-    told = context.getLocalProperty
+    read_property = context.getLocalProperty
     return Attempt(
-        query=query or told("sql.streaming.queryId") or "",
-        batch=int(told("streaming.sql.batchId") or 0) if batch is None else batch,
+        query=query or read_property("sql.streaming.queryId") or "",
+        batch=int(read_property("streaming.sql.batchId") or 0) if batch is None else batch,
         task=context.partitionId(),
         is_first=context.attemptNumber() == 0,
     )
 
 
 def batch_writer(options: Any, schema: StructType, *, overwrite: bool) -> BatchWriter:
-    """The writer of a DataFrame."""
+    """Return the writer of a DataFrame."""
     if overwrite:
         raise UserError('A topic cannot be overwritten. Nothing was written. Append to it with .mode("append").')
     return BatchWriter(parse_sink_options(options, is_stream=False), schema)
 
 
 def stream_writer(options: Any, schema: StructType) -> StreamWriter:
-    """The writer of a stream."""
+    """Return the writer of a stream."""
     return StreamWriter(parse_sink_options(options, is_stream=True), schema)

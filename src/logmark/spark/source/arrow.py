@@ -39,7 +39,7 @@ class Times:
         self._is_told = False
 
     def of(self, columns: Columns, partition: TopicPartition) -> pa.Array:
-        """The time of each record, or the nearest that Spark can hold, which the log tells once."""
+        """Return the time of each record, or the nearest that Spark can hold, which the log tells once."""
         try:
             return _plain(_MILLISECONDS, columns.count, columns.timestamps_ms).cast(_TIMESTAMP)
         except pa.ArrowInvalid:
@@ -63,7 +63,7 @@ class Times:
 
 
 def to_arrow(columns: Columns, partition: TopicPartition, times: Times | None = None) -> pa.RecordBatch:
-    """One batch of all the records, which shares the memory of the columns."""
+    """Return one batch of all the records, which shares the memory of the columns."""
     count = columns.count
     arrays = [
         _binary(pa.binary(), count, columns.key_validity, columns.key_offsets, columns.key_bytes),
@@ -84,13 +84,13 @@ def _rounded_up(count: int) -> int:
 
 @lru_cache(maxsize=2)
 def _constants(partition: TopicPartition, count: int) -> tuple[pa.Array, pa.Array]:
-    """The columns that say the same in every row, which all batches of a task share."""
+    """Return the columns that say the same in every row, which all batches of a task share."""
     topic, number = pa.scalar(partition.topic, pa.string()), pa.scalar(partition.partition, pa.int32())
     return pa.repeat(topic, count), pa.repeat(number, count)
 
 
 def split_batch(batch: pa.RecordBatch, *, bytes_max: int = BYTES_PER_BATCH) -> Iterator[pa.RecordBatch]:
-    """The batch in slices of a size that the JVM can hold at ease."""
+    """Return the batch in slices of a size that the JVM can hold at ease."""
     rows = batch.num_rows
     slices = max(1, -(-batch.nbytes // bytes_max))
     step = max(1, -(-rows // slices))

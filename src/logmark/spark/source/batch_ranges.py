@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 def plan_batch_ranges(
     cluster: Cluster, options: SourceOptions, *, now_ms: int
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """From the starting to the ending offset of every partition; leaves no trace in any group."""
+    """Return from the starting to the ending offset of every partition; leaves no trace in any group."""
     partitions = find_partitions(cluster, options).partitions
     if options.pattern is not None and not partitions:
         raise UserError(
@@ -65,7 +65,7 @@ def _committed(cluster: Cluster, options: SourceOptions, partitions: list[TopicP
 def _in_range(
     starts: Offsets, bounds: dict[TopicPartition, Bounds], options: SourceOptions
 ) -> dict[TopicPartition, int]:
-    """The starts, each in its log; one that is gone is a sentence, or the first record left if that was said."""
+    """Return the starts inside of their logs; raises UserError for a lost one unless the options allow to skip it."""
     lost = find_losses(starts, bounds)
     gone = [one for one in lost if one.count]
     for one in lost:

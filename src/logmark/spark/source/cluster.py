@@ -36,7 +36,7 @@ class KnownPartitions(NamedTuple):
 
 
 def find_partitions(cluster: Cluster, options: SourceOptions, *, is_strict: bool = True) -> KnownPartitions:
-    """The partitions that the options ask for; if it is strict, one that they name and is not there is a sentence."""
+    """Return the partitions that the options name; if `is_strict`, raises UserError for one that does not exist."""
     if options.pattern is not None:
         metadata = cluster.metadata()
         topics = sorted(name for name, topic in metadata.topics.items() if not topic.is_internal)
@@ -68,7 +68,7 @@ def _known(metadata: ClusterMetadata, topics: Iterable[str], options: SourceOpti
 def read_bounds(
     cluster: Cluster, partitions: Iterable[TopicPartition], *, read_committed: bool
 ) -> dict[TopicPartition, Bounds]:
-    """What each partition has to read: up to the oldest open transaction if only committed ones count."""
+    """Return what each partition has to read: up to the oldest open transaction if only committed ones count."""
     wanted = list(partitions)
     # The end is asked last: a log start that moves in between then never lies beyond it.
     starts = cluster.list_offsets(dict.fromkeys(wanted, EARLIEST)) if wanted else {}
@@ -79,7 +79,7 @@ def read_bounds(
 def look_up_times(
     cluster: Cluster, times: Mapping[TopicPartition, int], *, read_committed: bool
 ) -> dict[TopicPartition, int]:
-    """The first offset at or after each time, -1 where no record is that young."""
+    """Return the first offset at or after each time, -1 where no record is that young."""
     if not times:
         return {}
     found = cluster.list_offsets(times, read_committed=read_committed)
@@ -87,5 +87,5 @@ def look_up_times(
 
 
 def format_partitions(partitions: Iterable[TopicPartition]) -> str:
-    """Partitions in a sentence."""
+    """Return partitions as text for a message."""
     return ", ".join(str(partition) for partition in sorted(partitions))

@@ -45,7 +45,7 @@ class Loss:
 
 
 def find_losses(offsets: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> list[Loss]:
-    """The positions from which nothing can be read: below the log start, or beyond the end."""
+    """Return the positions from which nothing can be read: below the log start, or beyond the end."""
     return [
         Loss(partition=partition, offset=offset, bounds=bounds[partition])
         for partition, offset in sorted(offsets.items())
@@ -54,7 +54,7 @@ def find_losses(offsets: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> li
 
 
 def describe_losses(lost: list[Loss]) -> str:
-    """What is gone, in one sentence without its full stop."""
+    """Return what is lost, as text without a full stop."""
     total = sum(one.count for one in lost)
     shown = "; ".join(str(one) for one in lost[:_SHOWN_MAX])
     more = f"; and {len(lost) - _SHOWN_MAX} more partitions" if len(lost) > _SHOWN_MAX else ""
@@ -65,20 +65,20 @@ def describe_losses(lost: list[Loss]) -> str:
 
 
 def refuse_losses(lost: list[Loss], group: str) -> str:
-    """What ends a query that was not told to go on."""
+    """Return the message that ends a query which may not skip lost records."""
     numbers: dict[str, list[str]] = {}
     for one in lost:
         numbers.setdefault(one.partition.topic, []).append(str(one.partition.partition))
     topics = " ".join(f"--topic {topic}:{','.join(partitions)}" for topic, partitions in numbers.items())
     return (
-        f"{describe_losses(lost)}. Nothing was skipped: group {group} stays where it is. To go on without them, set "
+        f"{describe_losses(lost)}. Nothing was skipped: group {group} was not moved. To continue without them, set "
         "failOnDataLoss to false, or auto.offset.reset to earliest or latest, or move the group: "
         f"logmark offsets reset {group} {topics} --to-earliest."
     )
 
 
 def describe_spec(edge: OffsetSpec) -> str:
-    """Where reading goes on, in words."""
+    """Return where reading continues, in words."""
     match edge:
         case LogEdge(word):
             return f"the {'first record left' if word == 'earliest' else 'end'}"
@@ -99,6 +99,6 @@ class GracePeriod:
         return set(self._since_ms)
 
     def select_expired(self, partitions: set[TopicPartition], *, now_ms: int) -> set[TopicPartition]:
-        """Those of the places that have been named without a break for the whole grace."""
+        """Return the partitions that were named without a break for the whole grace period."""
         self._since_ms = {partition: self._since_ms.get(partition, now_ms) for partition in partitions}
         return {partition for partition, since in self._since_ms.items() if now_ms - since >= BEYOND_GRACE_MS}

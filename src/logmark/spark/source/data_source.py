@@ -174,7 +174,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return there.to_json()
 
     def _advanced(self, here: Position, records_max: int | None) -> Position:
-        """The end of the next batch; while the broker is away there is none, for as long as the patience lasts."""
+        """Return the end of the next batch, None while the broker is away and the patience lasts."""
         while True:
             try:
                 follower = self._following()
@@ -196,7 +196,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._is_end_to_be_fixed or (follower is not None and follower.reads_to_a_fixed_end)
 
     def _endure(self, error: ClientError) -> None:
-        """Raises the error if it does not pass, or has lasted for longer than the patience."""
+        """Raise the error if it is permanent, or has lasted for longer than the patience."""
         now = time.monotonic()
         is_first = self._away_since is None
         self._away_since = now if self._away_since is None else self._away_since
@@ -214,7 +214,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             self._fix_end()
         except ClientError as error:
-            self._endure(error)  # a query that goes on from its checkpoint waits; a new one asks where it starts
+            self._endure(error)  # a query that resumes from its checkpoint waits; a new one asks where it starts
 
     def _fix_end(self) -> None:
         self._following().fix_end()
@@ -237,7 +237,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: it comes one batch late, and not at all when the query is idle or ends; `latestOffset` commits."""
+        """Do nothing: Spark calls it one batch late, and not when the query is idle or ends; `latestOffset` commits."""
 
     def stop(self) -> None:
         if self._client is not None:

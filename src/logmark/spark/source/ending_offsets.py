@@ -20,7 +20,7 @@ class EndingOffsets:
     def limit(
         self, ends: Offsets, bounds: Mapping[TopicPartition, Bounds], *, look_up: TimeLookup, now_ms: int
     ) -> dict[TopicPartition, int]:
-        """The ends, none beyond its stop.
+        """Return the ends, each limited to its ending offset.
 
         `bounds` were asked before: a record that is as young as the stop and came since is then found by the look-up,
         and one that comes later lies beyond the bounds.

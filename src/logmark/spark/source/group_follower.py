@@ -1,11 +1,11 @@
-"""Follows a consumer group: reads where it stands, commits where the query stands, and plans the next batch.
+"""Follows a consumer group: reads its committed offsets, commits the query's position, and plans the next batch.
 
 The query is no member of its group: it commits as a tool does, which brokers allow while a group has no members. That
 is what lets anybody reset the group while the query runs; and it is why `describe` shows no active members.
 
 Kafka has no conditional commit. A reset that lands between our look and our commit, milliseconds once per batch, is
-overwritten: so the two calls stand next to each other, and nothing is committed that stands there already. A tool that
-reads back what it has set notices, and sets it again.
+overwritten: so the two calls come right after each other, and nothing is committed that is committed already. A tool
+that reads back what it has set notices, and sets it again.
 """
 
 import logging
@@ -71,10 +71,10 @@ class GroupFollower:
         self._beyond_grace, self._missing_grace = GracePeriod(), GracePeriod()
 
     def start(self) -> Position:
-        """Where a query with a new checkpoint starts: at the group's offsets; others are the group's at once.
+        """Return where a query with a new checkpoint starts: at the group's offsets; it commits missing ones at once.
 
         Offsets that are there already become the query's own when it plans its first batch, and not before: Spark asks
-        a query that died in its first batch where it begins once more, and then goes on with what was planned. A mark
+        a query that died in its first batch where it starts once more, and then resumes what was planned. Metadata
         of this second beginning would be a stranger's to a third.
         """
         options = self._options
@@ -109,7 +109,7 @@ class GroupFollower:
         return position
 
     def fix_end(self) -> None:
-        """From now on nothing beyond the present ends is read."""
+        """Read nothing beyond the present log ends from now on."""
         partitions = self._partitions()
         self._until = {partition: bound.end for partition, bound in self._bounds(partitions).items()}
 
@@ -119,7 +119,7 @@ class GroupFollower:
         return self._until is not None
 
     def advance(self, start: Position, *, records_max: int | None) -> Position:
-        """Commits `start` to the group and says where the next batch ends: at `start` if there is nothing to read."""
+        """Commit `start` to the group and return where the next batch ends: at `start` if there is nothing to read."""
         self._check_group(start)
         partitions = self._partitions()
         if start.group != self._group:
@@ -135,7 +135,7 @@ class GroupFollower:
         here = {partition: offset for partition, offset in start.next.items() if partition in bounds}
         lost = self._find_recreated(start, here, bounds) or self._lasting_losses(here, bounds)
         if lost and found is None and self._until is None:
-            return start  # somebody may have moved the group to where there is something to read
+            return start  # the group may have been moved to where there is something to read
         if self._until is not None and (kept or self._beyond_grace.partitions) and not lost:
             # A run that ends has no next time: it waits until it is known what is lost.
             raise RefusedByBroker(
@@ -145,7 +145,7 @@ class GroupFollower:
             )
         if lost:
             return self._seek(start, self._replace_lost(lost, bounds))
-        # Where the group stands in a new partition must be known before anything of it is read.
+        # The group's offset in a new partition must be known before anything of it is read.
         first = here if found is None else here | self._start_new_partitions(partitions, here, bounds, found)
         ends = {partition: bounds[partition].end for partition in first}
         if self._until is not None:
@@ -168,7 +168,7 @@ class GroupFollower:
         return start.batch(first={**first, **kept}, next={**following, **kept}, held=held, ids=ids)
 
     def ends(self) -> Offsets:
-        """The ends of the partitions as they were seen last."""
+        """Return the ends of the partitions as they were seen last."""
         return self._ends
 
     def _check_group(self, start: Position) -> None:
@@ -180,7 +180,7 @@ class GroupFollower:
             )
 
     def _adopt(self, start: Position) -> Position:
-        """The query goes on in its new group, which is its own from now on.
+        """Continue the query in its new group, which it owns from now on.
 
         Without a commit there is no such position: the group still has what others committed, and would be taken to
         have been moved there.
@@ -210,10 +210,10 @@ class GroupFollower:
     def _as_started(
         self, start: Position, found: dict[TopicPartition, GroupCommit]
     ) -> dict[TopicPartition, GroupCommit]:
-        """The commits of the query that goes on, where this process has made them under another token.
+        """Return the commits as those of the resumed query, where this process made them under another token.
 
         A driver that died in the first batch of a query begins recreated, because Spark asks where it starts once more;
-        but then Spark repeats the batch as it was planned, under the first token, and the query goes on from there.
+        but then Spark repeats the batch as it was planned, under the first token, and the query resumes from there.
         """
         if self._started is None or self._started.query == start.query:
             return found
@@ -224,16 +224,16 @@ class GroupFollower:
         for partition, one in found.items():
             if one.mark and one.mark.query == self._started.query:
                 same = (other for other in held.get(partition, ()) if other.offset == one.offset)
-                # Begun elsewhere than the first time: somebody has moved the group meanwhile.
+                # Started elsewhere than the first time: the group was moved meanwhile.
                 found[partition] = next(same, GroupCommit(offset=one.offset, mark=None))
         return found
 
     def _held_commits(self, start: Position) -> HeldCommits:
-        """What the group may hold if nobody else has moved it."""
+        """Return the commits that the group may hold if no one else has moved it."""
         return start.possible_commits() if self._held is None else self._held
 
     def _commit_or_follow(self, start: Position, found: Mapping[TopicPartition, GroupCommit]) -> Position | None:
-        """Commits what is to be committed; the position to seek to if somebody moved the group."""
+        """Commit what is due; return the position to seek to if the group was moved."""
         verdict = compare_with_group(start, found, held=self._held_commits(start))
         if isinstance(verdict, GroupTakenOver):
             raise Superseded(_describe_takeover(self._group, verdict.owner))
@@ -244,7 +244,7 @@ class GroupFollower:
         # An offset of a topic that was deleted says nothing in the one that has its name now.
         self._commit(start, {one: offset for one, offset in offsets.items() if one.topic not in recreated})
         if isinstance(verdict, GroupMoved):
-            log.warning("group %s was moved to %s: reading goes on there", self._group, format_offsets(verdict.to))
+            log.warning("group %s was moved to %s: reading continues there", self._group, format_offsets(verdict.to))
             return self._seek(start, verdict.to)
         return None
 
@@ -253,7 +253,7 @@ class GroupFollower:
         return start.seek(to, now_ms=self._clock.now_ms(), held=self._held_commits(start), ids=ids)
 
     def _commit(self, position: Position, offsets: Offsets) -> None:
-        """Tries to commit; a failure is remembered, and mended at the next trigger."""
+        """Try to commit; after a failure the next trigger commits again."""
         if not offsets:
             return
         held = self._held = {partition: set(commits) for partition, commits in self._held_commits(position).items()}
@@ -262,10 +262,10 @@ class GroupFollower:
             self._cluster.commit(self._group, position.commits(offsets))
         except CommitRefused as error:
             refused = set(error.errors)
-            log.warning("%s The query goes on and tries again.", error)
+            log.warning("%s The query continues and tries again.", error)
         except ClientError as error:
             # Nobody knows whether it was done: the group may hold the old and the new.
-            log.warning("%s The query goes on and commits later.", error)
+            log.warning("%s The query continues and commits later.", error)
             for partition, offset in offsets.items():
                 held.setdefault(partition, set()).add(position.own_commit(offset))
             return
@@ -278,7 +278,7 @@ class GroupFollower:
             self._renewed_ms = self._clock.now_ms()
 
     def _try_read_commits(self, start: Position) -> dict[TopicPartition, GroupCommit] | None:
-        """The committed offsets, or None if nobody can tell at the moment: then nothing is committed either."""
+        """Return the committed offsets, or None if they cannot be read now: then nothing is committed either."""
         try:
             return self._read_commits(
                 [*start.next, *(partition for partition in self._known_partitions if partition not in start.next)]
@@ -286,7 +286,7 @@ class GroupFollower:
         except ClientError as error:
             if self._until is not None and is_transient(error):
                 raise  # a run that ends has no next time: it waits
-            log.warning("%s The query goes on and looks again.", error)
+            log.warning("%s The query continues and looks again.", error)
             return None
 
     def _read_commits(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, GroupCommit]:
@@ -297,7 +297,7 @@ class GroupFollower:
         }
 
     def _partitions(self, *, is_new: bool = False) -> list[TopicPartition]:
-        """The partitions to read; new ones are noticed within seconds."""
+        """Return the partitions to read; new ones are noticed within seconds."""
         now_ms = self._clock.now_ms()
         if self._refreshed_ms is None or now_ms - self._refreshed_ms >= self._options.new_partitions_after_ms:
             # Once it runs, a query does not end because one answer misses a topic.
@@ -307,7 +307,7 @@ class GroupFollower:
         return self._known_partitions
 
     def _missing_for_a_moment(self, start: Position, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """The positions of partitions that were missed only a moment ago; raises a sentence once they stay away."""
+        """Return the positions of partitions that are missing only briefly; raises UserError once they stay missing."""
         missed = {
             partition for partition in start.next if partition not in partitions and self._options.wants(partition)
         }
@@ -338,11 +338,11 @@ class GroupFollower:
         found: Mapping[TopicPartition, GroupCommit],
         bounds: Mapping[TopicPartition, Bounds],
     ) -> dict[TopicPartition, int]:
-        """Where partitions start that the group has no committed offset for."""
+        """Return where partitions start that the group has no committed offset for."""
         options = self._options
         if found and options.starting_name.startswith("starting"):
             log.warning(
-                "group %s has committed offsets and goes on there; %s counts only for partitions that it has none for",
+                "group %s has committed offsets and resumes there; %s counts only for partitions that it has none for",
                 self._group, options.starting_name,
             )  # fmt: skip
         if missing and options.starting is None:
@@ -375,7 +375,7 @@ class GroupFollower:
         bounds: Mapping[TopicPartition, Bounds],
         found: Mapping[TopicPartition, GroupCommit],
     ) -> dict[TopicPartition, int]:
-        """Where partitions start that are younger than the query: at the group's offset, else at their first record."""
+        """Return where partitions younger than the query start: at the group's offset, else at the log start."""
         new = [partition for partition in partitions if partition not in here]
         starts = {
             partition: found[partition].offset if partition in found else bounds[partition].start for partition in new
@@ -385,9 +385,9 @@ class GroupFollower:
     def _replace_lost_starts(
         self, starts: Offsets, bounds: Mapping[TopicPartition, Bounds]
     ) -> dict[TopicPartition, int]:
-        """Where to begin instead of at starts that the logs do not hold.
+        """Return where to start instead of at offsets that the logs do not hold.
 
-        One beyond the end is a sentence at once where that may be, but is no reason to begin elsewhere: the end may be
+        An offset beyond the end may raise UserError at once, but is no reason to start elsewhere: the end may be
         that of a new leader which knows less for a moment.
         """
         lost = self._losses(starts, bounds)
@@ -403,14 +403,14 @@ class GroupFollower:
         return [one for one in lost if one.count or one.offset > ends[one.partition].offset]
 
     def _lasting_losses(self, here: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> list[Loss]:
-        """The losses, without positions that lie beyond the end only for a moment."""
+        """Return the losses, without positions that lie beyond the end only for a moment."""
         lost = self._losses(here, bounds)
         beyond = {one.partition for one in lost if not one.count}
         settled = self._beyond_grace.select_expired(beyond, now_ms=self._clock.now_ms())
         return [one for one in lost if one.count or one.partition in settled]
 
     def _find_recreated(self, start: Position, here: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> list[Loss]:
-        """The positions in topics that were deleted and created again: the same numbers, other records."""
+        """Return the positions in topics that were deleted and created again: the same numbers, other records."""
         recreated = self._recreated_topics(start)
         return [
             Loss(partition=partition, offset=offset, bounds=bounds[partition], is_recreated=True)
@@ -422,14 +422,14 @@ class GroupFollower:
         return {topic for topic, known in start.ids.items() if self._ids.get(topic, known) != known}
 
     def _replace_lost(self, lost: list[Loss], bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:
-        """Where to go on from positions that the logs no longer have, as the options say; never without a word."""
+        """Return where to continue from positions that the logs no longer have, as the options say, and log it."""
         edge = self._options.lost
         if not lost:
             return {}
         if edge is None:
             raise UserError(refuse_losses(lost, self._group))
         log.warning(
-            "%s. Group %s goes on at %s, as the options say.", describe_losses(lost), self._group, describe_spec(edge)
+            "%s. Group %s continues at %s, as the options say.", describe_losses(lost), self._group, describe_spec(edge)
         )
         return self._resolve(edge, [one.partition for one in lost], bounds)
 
@@ -439,5 +439,5 @@ def _describe_takeover(group: str, owner: CommitMetadata) -> str:
     return (
         f"Group {group} was taken over by the query {owner.query} (since {since}), which has a checkpoint of its own. "
         "This query stops here and has committed nothing since; what it wrote stays. To let it have the group back, "
-        "stop the other query, reset the group's offsets to where it shall go on, and start it again."
+        "stop the other query, reset the group's offsets to where it shall continue, and start it again."
     )

@@ -43,7 +43,7 @@ class JsonValues:
         self._field = whole.field("value")
 
     def to_arrow(self, columns: Columns, partition: TopicPartition) -> pa.RecordBatch:
-        """All the records as one batch."""
+        """Return all the records as one batch."""
 
         rows, values, refused = self._decoded(columns, partition)
         error, raw = _apart(values, refused)
@@ -51,7 +51,7 @@ class JsonValues:
         return pa.RecordBatch.from_arrays([*rows.columns, error, raw], schema=pa.schema([*rows.schema, *wrong]))
 
     def split(self, columns: Columns, partition: TopicPartition) -> tuple[pa.RecordBatch, list[tuple[int, str]]]:
-        """The records that fit as one batch, and the index of each one that does not, with the reason."""
+        """Return the records that fit as one batch, and the index of each one that does not, with the reason."""
 
         rows, _, refused = self._decoded(columns, partition)
         return (rows.filter(compute.invert(_mask(len(rows), refused))) if refused else rows), refused
@@ -59,7 +59,7 @@ class JsonValues:
     def _decoded(
         self, columns: Columns, partition: TopicPartition
     ) -> "tuple[pa.RecordBatch, pa.Array, list[tuple[int, str]]]":
-        """The rows with typed values, the values as they came, and which of them were refused."""
+        """Return the rows with typed values, the values as they came, and which of them were refused."""
 
         plain = to_arrow(columns, partition, self._times)
         refused = self._root.decode(columns.value_bytes, columns.value_offsets, columns.value_validity)
@@ -82,7 +82,7 @@ def _apart(values: pa.Array, refused: list[tuple[int, str]]) -> tuple[pa.Array, 
 
 
 def _mask(count: int, refused: list[tuple[int, str]]) -> pa.Array:
-    """True where a value was refused."""
+    """Return True where a value was refused."""
 
     bits = bytearray((count + 7) >> 3)
     for index, _ in refused:
@@ -109,7 +109,7 @@ def _node(kind: spark.DataType, name: bytes) -> Node:
 
 
 def _array(node: Node, kind: pa.DataType) -> pa.Array:
-    """The column as Arrow's, which shares its memory."""
+    """Return the column as Arrow's, which shares its memory."""
 
     buffers = [None if node.validity is None else pa.py_buffer(node.validity)]
     if node.kind in _WITH_OFFSETS:

@@ -19,7 +19,7 @@ class Limits:
     delay_max_ms: int = DELAY_MAX_MS
 
     def are_met(self, waiting: int, *, since_batch_ms: int | None) -> bool:
-        """Whether so many waiting records are worth a batch; the first one of a run always is."""
+        """Return whether so many waiting records are worth a batch; the first one of a run always is."""
         if self.records_min is None or waiting >= self.records_min or since_batch_ms is None:
             return True
         return since_batch_ms >= self.delay_max_ms
@@ -33,7 +33,7 @@ def share_records(
     bytes_max: int | None = None,
     record_bytes: Mapping[TopicPartition, float] | None = None,
 ) -> dict[TopicPartition, int]:
-    """Where the batch stops, in each partition in proportion to what waits there, and one record at the very least.
+    """Return where the batch stops: in each partition in proportion to its lag, and after one record at least.
 
     `record_bytes` says how large a record is, partition by partition, when bytes are to be limited.
     """

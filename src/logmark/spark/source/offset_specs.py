@@ -62,7 +62,7 @@ EARLIEST, LATEST = LogEdge("earliest"), LogEdge("latest")
 def resolve_spec(
     edge: OffsetSpec, bounds: Mapping[TopicPartition, Bounds], *, look_up: TimeLookup, now_ms: int, name: str
 ) -> dict[TopicPartition, int | None]:
-    """The offset in each partition, None where no record is that young; raises a sentence for one left out."""
+    """Return the offset in each partition, None where no record is that young; raises UserError for a missing one."""
     match edge:
         case LogEdge(word):
             return {partition: bound.start if word == "earliest" else bound.end for partition, bound in bounds.items()}
@@ -80,7 +80,7 @@ def resolve_spec(
 
 
 def named_partitions(edge: OffsetSpec | None) -> Collection[TopicPartition] | None:
-    """The partitions that the edge names, None if it is for all of them."""
+    """Return the partitions that the spec names, None if it is for all of them."""
     match edge:
         case AtOffsets(named) | AtTime(Mapping() as named):
             return named
@@ -88,7 +88,7 @@ def named_partitions(edge: OffsetSpec | None) -> Collection[TopicPartition] | No
 
 
 def check_spec_covers(edge: OffsetSpec | None, partitions: Iterable[TopicPartition], *, name: str) -> None:
-    """Raises a sentence if the edge names partitions, and not exactly these."""
+    """Raise UserError if the spec names partitions, and not exactly these."""
     named = named_partitions(edge)
     if named is not None and set(named) != set(partitions):
         raise _not_covered(name, partitions)
@@ -97,7 +97,7 @@ def check_spec_covers(edge: OffsetSpec | None, partitions: Iterable[TopicPartiti
 def resolve_starts(
     edge: OffsetSpec, bounds: Mapping[TopicPartition, Bounds], *, look_up: TimeLookup, now_ms: int, name: str
 ) -> dict[TopicPartition, int]:
-    """Where to begin; raises a sentence where a time was asked for, no record is that young, and that is a mistake."""
+    """Return where to start; raises UserError if no record is as young as a strict time."""
     found = resolve_spec(edge, bounds, look_up=look_up, now_ms=now_ms, name=name)
     missing = sorted(partition for partition, offset in found.items() if offset is None)
     if missing and isinstance(edge, AtTime) and edge.is_strict:
@@ -111,7 +111,7 @@ def resolve_starts(
 
 
 def parse_offset_spec(text: str, *, name: str) -> OffsetSpec:
-    """What `startingOffsets` or `endingOffsets` says."""
+    """Return what `startingOffsets` or `endingOffsets` says."""
     is_start = name.startswith("starting")
     words = {"latest": LATEST} | ({"earliest": EARLIEST} if is_start else {})
     if text.lower() in words:
@@ -144,7 +144,7 @@ def parse_offset_spec(text: str, *, name: str) -> OffsetSpec:
 
 
 def parse_time_spec(text: str, *, name: str, is_strict: bool) -> OffsetSpec:
-    """What `startingTimestamp` or `endingTimestamp` says: milliseconds since 1970, a date, or a time before now."""
+    """Parse `startingTimestamp` or `endingTimestamp`: milliseconds since 1970, a date, or a time before now."""
     ago = _AGO.fullmatch(text)
     if ago:
         return TimeAgo(parse_duration_ms(ago["short"] or ago["length"], name))
@@ -152,7 +152,7 @@ def parse_time_spec(text: str, *, name: str, is_strict: bool) -> OffsetSpec:
 
 
 def parse_times_spec(text: str, *, name: str, is_strict: bool) -> OffsetSpec:
-    """What `startingOffsetsByTimestamp` or `endingOffsetsByTimestamp` says: times by topic and partition, as JSON."""
+    """Parse `startingOffsetsByTimestamp` or `endingOffsetsByTimestamp`: times by topic and partition, as JSON."""
 
     def time(value: Any) -> int | None:
         if isinstance(value, str):
@@ -163,7 +163,7 @@ def parse_times_spec(text: str, *, name: str, is_strict: bool) -> OffsetSpec:
 
 
 def parse_json(text: str, name: str) -> dict[str, Any]:
-    """The JSON object of an option, keyed by topic."""
+    """Return the JSON object of an option, keyed by topic."""
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:

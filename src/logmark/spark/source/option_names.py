@@ -80,7 +80,7 @@ _KNOWN = {name.lower(): name for name in NAMES}
 
 
 def split_options(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Our options in small letters, as Spark hands them over, and the client's; raises a sentence for another."""
+    """Return our options in lower case, and the client's properties; raises UserError for an unknown option."""
     ours: dict[str, str] = {}
     client: dict[str, str] = {}
     for name, value in given.items():
@@ -117,7 +117,7 @@ def _hint(plain: str) -> str:
 
 
 def parse_choice(ours: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str | None:
-    """The option as one of these words; None if it was not given."""
+    """Return the option as one of these words; None if it was not given."""
     value = ours.get(name.lower())
     if value is None or value.lower() in allowed:
         return None if value is None else value.lower()
@@ -128,17 +128,17 @@ def parse_choice(ours: Mapping[str, str], name: str, allowed: tuple[str, ...]) -
 
 
 def is_true(ours: Mapping[str, str], name: str) -> bool:
-    """Whether the option was given and is true."""
+    """Return whether the option was given and is true."""
     return parse_choice(ours, name, ("true", "false")) == "true"
 
 
 def quote_value(value: str) -> str:
-    """The value in quotes, cut off where it is too long for a sentence."""
+    """Return the value in quotes, cut off where it is too long for a message."""
     return repr(value if len(value) <= _SHOWN_MAX else f"{value[:_SHOWN_MAX]}…")
 
 
 def parse_whole(text: str, most: int = INT64_MAX) -> int | None:
-    """The number that these digits are; None if they are none, or more than that."""
+    """Return the number that these digits are; None if they are none, or more than that."""
     digits = text.lstrip("0")
     if not text.isdecimal() or len(digits) > len(str(most)):  # Python reads no number of 5,000 digits
         return None
@@ -147,7 +147,7 @@ def parse_whole(text: str, most: int = INT64_MAX) -> int | None:
 
 
 def parse_count(ours: Mapping[str, str], name: str, most: int = INT64_MAX) -> int | None:
-    """The option as a whole number above 0; None if it was not given."""
+    """Return the option as a whole number above 0; None if it was not given."""
     value = ours.get(name.lower())
     if value is None:
         return None
@@ -161,7 +161,7 @@ def parse_count(ours: Mapping[str, str], name: str, most: int = INT64_MAX) -> in
 
 
 def parse_seconds(ours: Mapping[str, str], name: str, default_s: float) -> float:
-    """The option as seconds, such as 15m, 1h30m or PT15M; a bare number is milliseconds, as in Spark's options."""
+    """Return the option in seconds; it may be 15m, 1h30m or PT15M, and a bare number is milliseconds, as in Spark."""
     value = ours.get(name.lower())
     if value is None:
         return default_s
@@ -169,7 +169,7 @@ def parse_seconds(ours: Mapping[str, str], name: str, default_s: float) -> float
 
 
 def parse_duration_ms(text: str, name: str) -> int:
-    """A length of time that an option gives, in milliseconds."""
+    """Return a length of time that an option gives, in milliseconds."""
     try:
         length = parse_duration(text)
     except UserError as error:
@@ -185,7 +185,7 @@ def parse_duration_ms(text: str, name: str) -> int:
 
 
 def parse_text(ours: Mapping[str, str], name: str, *, room: int = 0) -> str | None:
-    """The option as a text that Kafka can carry, with so many bytes more; None if it was not given or is empty."""
+    """Return the option as a text that Kafka can carry with `room` bytes more; None if it is missing or empty."""
     value = ours.get(name.lower()) or None
     most = STRING_BYTES_MAX - room
     if value is not None and len(value.encode(errors="replace")) > most:
@@ -197,7 +197,7 @@ def parse_text(ours: Mapping[str, str], name: str, *, room: int = 0) -> str | No
 
 
 def check_topic(topic: str, name: str) -> None:
-    """Raises a sentence if the option names a topic that cannot be."""
+    """Raise UserError if the option names a topic that cannot be."""
     if not _TOPIC.fullmatch(topic):
         raise UserError(
             f"The option {name} names the topic {quote_value(topic)}, and no topic can be called that: a name has 1 to "
@@ -206,7 +206,7 @@ def check_topic(topic: str, name: str) -> None:
 
 
 def _spelt(value: str) -> str:
-    """Spark's units, which are longer than ours: 30 seconds, 15min."""
+    """Return Spark's units, which are longer than ours: 30 seconds, 15min."""
     text = value.replace(" ", "").lower()
     if text.startswith("p"):
         return text

@@ -1,4 +1,4 @@
-"""The options of `format("logmark")` as a reader, made from Spark's text into values, each mistake a sentence.
+"""The options of `format("logmark")` as a reader, parsed from Spark's text into values; a mistake raises UserError.
 
 The names of Spark's own connector are all known: most do what they do there, some are accepted because what they tune
 is not needed here, a few are refused with the reason. `NAMES` has them all, and docs/spark-source.md says which is
@@ -59,7 +59,7 @@ class SourceOptions:
     """What the user asked for.
 
     `starting` is where partitions begin that the group has no committed offset for, None where that is a mistake;
-    `lost` is where reading goes on when the next records are gone, None where that ends the query.
+    `lost` is where reading continues when the next records are lost, None if that ends the query.
     """
 
     bootstrap_servers: str
@@ -92,14 +92,14 @@ class SourceOptions:
     client: Mapping[str, str] = field(default_factory=dict)
 
     def wants(self, partition: TopicPartition) -> bool:
-        """Is this partition one that the user named?"""
+        """Return whether the user named this partition."""
         if self.pattern is not None:
             return self.pattern.fullmatch(partition.topic) is not None
         return partition in self.assigned if self.assigned else partition.topic in self.topics
 
 
 def parse_source_options(given: Mapping[str, str], *, is_stream: bool) -> SourceOptions:
-    """The options as values; raises a sentence for one that is unknown, missing, malformed or out of place."""
+    """Return the options as values; raises UserError for one that is unknown, missing, malformed or not allowed."""
     ours, client = split_options(given)
     _check_checkpoint_location(ours, is_stream=is_stream)
     servers = ours.get("bootstrap.servers")
@@ -147,7 +147,7 @@ def parse_source_options(given: Mapping[str, str], *, is_stream: bool) -> Source
 
 
 def value_schema(ours: Mapping[str, str]) -> str | None:
-    """The schema that values are decoded by, None if they stay bytes."""
+    """Return the schema that values are decoded by, None if they stay bytes."""
     schema = ours.get("value.schema")
     if parse_choice(ours, "value.format", ("binary", "json")) != "json":
         if schema is not None:
@@ -174,7 +174,7 @@ def _group_before(ours: Mapping[str, str]) -> str | None:
 
 
 def dead_letter_topic(ours: Mapping[str, str]) -> str | None:
-    """The topic that takes the records that do not fit the schema, None if they are rows with an error."""
+    """Return the topic that takes the records that do not fit the schema, None if they are rows with an error."""
     topic = ours.get("deadletters.topic") or None
     if topic is not None and ours.get("value.format", "").lower() != "json":
         raise UserError(
@@ -236,7 +236,7 @@ def _parse_subscription(
 
 
 def _reset(ours: Mapping[str, str]) -> OffsetSpec | Literal["none"] | None:
-    """What auto.offset.reset says, None if it says nothing."""
+    """Return what auto.offset.reset says, None if it says nothing."""
     text = ours.get("auto.offset.reset", "").lower()
     kind, colon, length = text.partition(":")
     if kind == "by_duration" and colon:
@@ -250,7 +250,7 @@ def _reset(ours: Mapping[str, str]) -> OffsetSpec | Literal["none"] | None:
 def _starting(
     ours: Mapping[str, str], reset: OffsetSpec | Literal["none"] | None, *, is_stream: bool
 ) -> tuple[bool, OffsetSpec | None, str]:
-    """Whether the group's committed offsets come first, where others begin, and which option says so."""
+    """Return whether the group's committed offsets come first, where others begin, and which option says so."""
     is_committed = ours.get("startingoffsets", "").lower() == "committed"
     if is_committed and not ours.get("group.id"):
         raise UserError("startingOffsets=committed needs group.id: it says whose committed offsets are meant.")
@@ -269,7 +269,7 @@ def _starting(
 
 
 def _edge(ours: Mapping[str, str], names: tuple[str, str, str]) -> tuple[OffsetSpec | None, str]:
-    """What the three names for one end say; the first that is given wins, as in Spark's connector."""
+    """Return what the three options for one end say; the first that is given wins, as in Spark's connector."""
     strategy = parse_choice(ours, "startingOffsetsByTimestampStrategy", ("error", "latest"))
     is_strict = strategy != "latest" and names is _START_NAMES
     time, times, offsets = names

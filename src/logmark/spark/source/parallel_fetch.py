@@ -25,7 +25,7 @@ class _RangePart:
 def fetch_in_parallel(
     fetchers: Sequence[Fetcher], first: int, stop: int, *, timeout_s: float
 ) -> Iterator[tuple[FetchedPartition, int]]:
-    """The answers in order, each with the offset at which to stop reading it; a view is valid until the next one."""
+    """Yield the answers in order, each with the offset at which to stop; a view is valid until the next one."""
     free = deque(fetchers)
     under_way: deque[_RangePart] = deque()
     # Nothing is known of the answers yet: the first stripe is the whole range, and is cut when its first one is there.
@@ -54,7 +54,7 @@ def fetch_in_parallel(
 
 
 def _send(free: deque[Fetcher], under_way: deque[_RangePart], ahead: int, stop: int, length: int) -> int:
-    """Sends a stripe over every connection that is free, and returns where the next one will begin."""
+    """Send a part of the range over every free connection; return where the next part starts."""
     while free and ahead < stop:
         stripe = _RangePart(free.popleft(), ahead, min(stop, ahead + length))
         stripe.fetcher.send(stripe.at)

@@ -1,7 +1,7 @@
-"""Where a query stands and whether its group still stands there: pure decisions, no input or output.
+"""The position of a query, and whether its group was moved: pure decisions, no input or output.
 
 Spark keeps the position of a query in its checkpoint; the group keeps a committed offset. The group owns the position,
-so at every trigger the two are compared. A reader is told neither the checkpoint's path nor the query's id: all it
+so at every trigger the two are compared. Spark gives a reader neither the checkpoint's path nor the query's id: all it
 knows is the offset that it once returned to Spark, handed back as `start`. So that offset carries what a restarted
 query must know:
 
@@ -64,7 +64,7 @@ class Position:
     ids: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """What Spark keeps; the keys are sorted, because Spark compares offsets as text."""
+        """Return what Spark keeps; the keys are sorted, because Spark compares offsets as text."""
         fields: dict[str, Any] = {}
         if self.held:
             fields["c"] = nest_by_topic({partition: self._packed(commits) for partition, commits in self.held.items()})
@@ -75,7 +75,7 @@ class Position:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "Position":
-        """The position that `to_json` wrote."""
+        """Return the position that `to_json` wrote."""
         try:
             position = cls(
                 group=fields["group"],
@@ -91,7 +91,7 @@ class Position:
             )
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):
             raise UserError(
-                'The checkpoint was not written by format("logmark"), so it does not say where this query stands. '
+                'The checkpoint was not written by format("logmark"), so it holds no position of this query. '
                 "Nothing was read. Give the query a checkpoint directory of its own."
             ) from None
 
@@ -106,7 +106,7 @@ class Position:
         return {partition: (first, end) for partition, (first, end) in both if first < end}
 
     def mark(self, partition: TopicPartition) -> CommitMetadata:
-        """What the commit of this position carries."""
+        """Return what the commit of this position carries."""
         return CommitMetadata(query=self.query, generation=self.generation, offset=self.next[partition])
 
     def commits(self, offsets: Offsets | None = None) -> dict[TopicPartition, Committed]:
@@ -117,7 +117,7 @@ class Position:
         }
 
     def own_commit(self, offset: int) -> GroupCommit:
-        """How the group shows a commit of this offset by this query in this generation."""
+        """Return a commit of this offset by this query in this generation, as the group shows it."""
         return GroupCommit(
             offset=offset, mark=CommitMetadata(query=self.query, generation=self.generation, offset=offset)
         )
@@ -125,7 +125,7 @@ class Position:
     def seek(
         self, to: Offsets, *, now_ms: int, held: "HeldCommits | None" = None, ids: Mapping[str, str] | None = None
     ) -> "Position":
-        """The position after a seek, while the group held this: other offsets, a new generation, nothing read."""
+        """Return the position after a seek, while the group held `held`: a new generation in which nothing is read."""
         partitions = {**self.next, **to}
         generation = max(self.generation + 1, now_ms)
         known = self.ids if ids is None else ids
@@ -140,9 +140,9 @@ class Position:
         now_ms: int,
         ids: Mapping[str, str] | None = None,
     ) -> "Position":
-        """The position of the same query in another group, above every generation found there.
+        """Return the position of the same query in another group, above every generation found there.
 
-        It stays where it stands, whoever has committed there, but for partitions that somebody has reset: a commit that
+        It keeps its offsets, whoever has committed there, except in partitions that were reset: a commit that
         is not the one its mark tells of is no query's.
         """
         reset = {
@@ -155,12 +155,12 @@ class Position:
     def batch(
         self, *, first: Offsets, next: Offsets, held: "HeldCommits", ids: Mapping[str, str] | None = None
     ) -> "Position":
-        """The position after a batch that was planned while the group held this."""
+        """Return the position after a batch that was planned while the group held this."""
         planned = replace(self, first=first, next=next, held={}, ids=self.ids if ids is None else ids)
         return replace(planned, held=planned._besides(held))
 
     def possible_commits(self) -> dict[TopicPartition, frozenset[GroupCommit]]:
-        """What the group may hold if nobody else moved it, as far as a restarted query can know."""
+        """Return what the group may hold if nobody else moved it, as far as a restarted query can know."""
         return {
             partition: self.held.get(partition, frozenset())
             | {self.own_commit(end), self.own_commit(self.first.get(partition, end))}
@@ -168,7 +168,7 @@ class Position:
         }
 
     def _besides(self, held: "HeldCommits") -> dict[TopicPartition, frozenset[GroupCommit]]:
-        """What is held beside that which follows from the position itself."""
+        """Return the held commits except those that follow from the position itself."""
         others = {
             partition: frozenset(held.get(partition, ())) - {self.own_commit(at)}
             for partition, at in self.first.items()
@@ -176,19 +176,19 @@ class Position:
         return {partition: commits for partition, commits in others.items() if commits}
 
     def _packed(self, commits: Iterable[GroupCommit]) -> list[Any]:
-        """Commits as JSON: an offset of our own; or a list of an offset and who has committed it, if that is known."""
+        """Return commits as JSON: our own offset; or a list of an offset and who committed it, if that is known."""
         ordered = sorted(commits, key=lambda one: (one.offset, one.mark.to_text() if one.mark else ""))
         return [one.offset if one == self.own_commit(one.offset) else [one.offset, *self._who(one)] for one in ordered]
 
     def _who(self, one: GroupCommit) -> list[int | str]:
-        """The generation where it was this query, else the whole mark."""
+        """Return the generation if this query committed it, else the whole metadata."""
         if one.mark is None:
             return []
         earlier = replace(self, generation=one.mark.generation).own_commit(one.offset)
         return [one.mark.generation if one == earlier else one.mark.to_text()]
 
     def _unpacked(self, packed: Any) -> frozenset[GroupCommit]:
-        """The commits that `_packed` wrote; a bare number is what earlier versions wrote."""
+        """Return the commits that `_packed` wrote; a bare number is what earlier versions wrote."""
         commits = packed if isinstance(packed, list) else [packed]
         return frozenset(self.own_commit(one) if isinstance(one, int) else self._of(*one) for one in commits)
 
@@ -226,13 +226,13 @@ class GroupTakenOver:
 def compare_with_group(
     start: Position, found: Mapping[TopicPartition, GroupCommit], *, held: HeldCommits
 ) -> GroupUnmoved | GroupMoved | GroupTakenOver:
-    """Says who moved the group since this query last looked, `held` being what it may hold if nobody did.
+    """Return who moved the group since this query last looked; `held` is what it may hold if no one did.
 
     A newer query owns the group where it committed last; in partitions that this query has never read there may be a
     commit of another beginning of its own, which is none. Where a tool has moved the group since and kept its token,
     the move counts and not the token, so that a reset gives the group back to a query that had lost it; whoever commits
     first then has it, in a generation above the other's. A commit that is missing was expired or deleted, which is no
-    move. A foreign commit of the very offset where the query stands is no move either; the query marks it as its own.
+    move. A foreign commit of the query's own offset is no move either; the query commits it with its own metadata.
     """
     there_now = {partition: found[partition] for partition in start.next if partition in found}
     newer = [one.mark for one in there_now.values() if one.mark and _is_newer(one.mark, one.offset, start)]
@@ -264,7 +264,7 @@ def start_position(
     starts: Offsets,
     ids: Mapping[str, str] | None = None,
 ) -> Position:
-    """The first position of a query with a new checkpoint, above every generation that the group shows."""
+    """Return the first position of a query with a new checkpoint, above every generation that the group shows."""
     seen = [commit.mark.generation + 1 for commit in found.values() if commit.mark]
     generation = max([now_ms, *seen])
     return Position(group=group, query=query, generation=generation, first=starts, next=starts, ids=ids or {})

@@ -37,15 +37,15 @@ UNKNOWN_TOPIC_PATIENCE_S = 30.0
 
 
 def connect_source(options: SourceOptions, *, timeout_s: float = TIMEOUT_S) -> Client:
-    """A client for the cluster that the options name."""
+    """Return a client for the cluster that the options name."""
     return Client(options.bootstrap_servers, config=options.client, client_id=options.client_id, timeout_s=timeout_s)
 
 
 def read_range(options: SourceOptions, wanted: Range) -> Iterator["pa.RecordBatch"]:
-    """Every record of the range, in order, however often its broker goes away for less than the patience.
+    """Return every record of the range, in order, however often its broker goes away for less than the patience.
 
     Records can expire after the batch was planned. Spark plans it once and for all, so what is left is read if the
-    options allow to skip records; else this and every later attempt is a sentence.
+    options allow to skip records; else this and every later attempt raises UserError.
     """
     keep_freed_buffers()
     with ExitStack() as held:
@@ -80,7 +80,7 @@ def _read_patiently(options: SourceOptions, wanted: Range, laid_out: "Layout") -
 
 
 class _Progress:
-    """How far a range was handed on, so that another connection goes on there."""
+    """How far a range was handed on, so that another connection continues there."""
 
     def __init__(self, at: int) -> None:
         self.at = at
@@ -94,7 +94,7 @@ class _RetryWait:
         self._patience_s = patience_s
 
     def wait(self, wanted: Range, error: ClientError) -> None:
-        """Pauses before another try; raises the error if it does not pass, or has lasted too long."""
+        """Pause before another try; raises the error if it does not pass, or has lasted too long."""
         patience_s = min(self._patience_s, UNKNOWN_TOPIC_PATIENCE_S if isinstance(error, UnknownTopic) else 1e9)
         waited_s = time.monotonic() - self._began
         if not is_transient(error) or waited_s >= patience_s:
@@ -104,7 +104,7 @@ class _RetryWait:
 
 
 def _skip_lost(options: SourceOptions, wanted: Range, at: int, error: OffsetOutOfRange) -> int:
-    """Where to go on after records that are gone; raises a sentence if none may be skipped."""
+    """Return where to continue after lost records; raises UserError if none may be skipped."""
     is_beyond = error.offset > error.log_end
     bounds = Bounds(min(error.log_start, wanted.stop), error.log_end)
     lost = Loss(partition=wanted.partition, offset=error.offset if is_beyond else at, bounds=bounds)
@@ -141,7 +141,7 @@ def _read(
                 expansion.saw(len(window), len(part.value_bytes) + len(part.key_bytes))
                 if part.next_offset <= progress.at:
                     break  # what is left is not to be seen: aborted, or beyond the range in a compacted log
-                # Laid out before they count as handed on: where letters cannot be sent the part is read again.
+                # Laid out before they count as handed on: if dead letters cannot be sent, the part is read again.
                 rows = laid_out(part, wanted.partition) if part.count else None
                 progress.at = part.next_offset
                 if rows is not None and rows.num_rows:
@@ -152,7 +152,7 @@ Layout = Callable[[columns.Columns, TopicPartition], "pa.RecordBatch"]
 
 
 def _layout(options: SourceOptions, held: ExitStack) -> Layout:
-    """What makes records the columns that were asked for; what it holds open is closed with `held`."""
+    """Return what makes records the columns that were asked for; what it holds open is closed with `held`."""
     if options.value_schema is not None:
         from logmark.spark.source.json_values import JsonValues
 
@@ -184,7 +184,7 @@ class Expansion:
         self.compressed_bytes = COMPRESSED_BYTES_FIRST
 
     def saw(self, compressed: int, decompressed: int) -> None:
-        """Takes at most four times as much as before, because one part says little about the next."""
+        """Take at most four times as much as before, because one part says little about the next."""
         wanted = WINDOW_BYTES * compressed // max(1, decompressed)
         self.compressed_bytes = max(COMPRESSED_BYTES_MIN, min(wanted, 4 * self.compressed_bytes, WINDOW_BYTES))
 

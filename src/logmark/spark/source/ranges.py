@@ -27,7 +27,7 @@ class Range(NamedTuple):
 def split(
     ranges: Mapping[TopicPartition, tuple[int, int]], *, records_max: int | None, pieces_min: int | None
 ) -> list[Range]:
-    """Cuts the ranges into tasks of at most `records_max` offsets, and into at least `pieces_min` where possible."""
+    """Cut the ranges into tasks of at most `records_max` offsets, and into at least `pieces_min` where possible."""
     limit = records_max or RECORDS_PER_TASK_MAX
     whole = [Range(partition, first, stop) for partition, (first, stop) in sorted(ranges.items()) if first < stop]
     pieces = [piece for one in whole for piece in _cut(one, -(-(one.stop - one.first) // limit))]

@@ -21,7 +21,7 @@ class RecordSizes:
         self._known: dict[TopicPartition, float] = {}
 
     def measure(self, first: Offsets, waiting: Offsets) -> Mapping[TopicPartition, float]:
-        """The size of a record at each of these positions, from a small fetch there."""
+        """Return the size of a record at each of these positions, from a small fetch there."""
         for partition in sorted(waiting, key=lambda partition: waiting[partition], reverse=True)[:_SAMPLES_MAX]:
             self._sample(partition, first[partition])
         known = [self._known[partition] for partition in waiting if partition in self._known]
@@ -43,12 +43,12 @@ class RecordSizes:
 
 
 def first_offset(records: memoryview, otherwise: int) -> int:
-    """The offset of the first batch, which may begin below the position that was asked for."""
+    """Return the offset of the first batch, which may begin below the position that was asked for."""
     return int.from_bytes(records[:8], "big", signed=True) if len(records) >= 8 else otherwise
 
 
 def whole_bytes(records: memoryview) -> int:
-    """The bytes of the batches that came whole."""
+    """Return the bytes of the batches that came whole."""
     at = 0
     while len(records) - at >= 12:
         end = at + 12 + int.from_bytes(records[at + 8 : at + 12], "big", signed=True)

@@ -30,7 +30,7 @@ _UNKNOWN = ("R", "X", "G", "k", "N", "c")
 
 
 def parse_topic_pattern(text: str) -> re.Pattern[str]:
-    """The pattern, to be matched against whole names; raises a sentence for one that Python would read otherwise."""
+    """Return the pattern for whole names; raises UserError for one that Python would read otherwise."""
     try:
         return re.compile(_translated(text), re.ASCII)
     except re.error as error:

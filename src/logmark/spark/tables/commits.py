@@ -41,7 +41,7 @@ BY_RANGES = Rules()
 def write_batch(
     table: Path, batch: Batch, schema: str, stage: Callable[[Path], None], rules: Rules = BY_RANGES
 ) -> bool:
-    """The table holds the rows of the batch as the rules say; False if it already did and nothing was computed.
+    """Write the rows of the batch into the table as the rules say; return False if it held them already.
 
     `schema` is Spark's, as JSON; `stage` writes the rows as Parquet files into the folder that it is given.
     """
@@ -72,7 +72,7 @@ def write_batch(
 
 
 def check_rows(schema: str, rules: Rules) -> None:
-    """Raises a sentence if rows of this schema cannot enter any table by these rules."""
+    """Raise UserError if rows of this schema cannot enter any table by these rules."""
     columns = columns_of(schema)
     check_types(columns)
     rules.check(types_of(columns))
@@ -90,7 +90,7 @@ class _Work:
         self._given = given
 
     def is_known(self, ledger: Ledger) -> bool:
-        """True if every record of the batch was read before, so that none of its rows will be appended."""
+        """Return whether every record of the batch was read before, so that none of its rows will be appended."""
         if self._rules.mode != APPEND or self._batch.is_stateful:
             return False
         ranges = self._batch.position.ranges
@@ -102,19 +102,19 @@ class _Work:
             raise UserError(
                 f"The batch reads offsets of {partition} again, of which the table {self._table} has appended "
                 f"{spans[0][0]} to {spans[0][1]}, and its rows do not say which records they came from. Nothing was "
-                "written. Keep the columns topic, partition and offset, or reset the group to where the table stands."
+                "written. Keep the columns topic, partition and offset, or reset the group to where the table ends."
             )
         return False
 
     def commit_until_done(self) -> None:
-        """The table holds the batch, by one commit."""
+        """Commit the batch; try again after a lost race."""
         for _ in range(ATTEMPTS_MAX):
             if self._commit():
                 return
         raise contention_error(self._table)
 
     def _commit(self) -> bool:
-        """True once the table holds the batch; False if somebody else committed meanwhile."""
+        """Commit the batch; return False if another writer committed meanwhile."""
         delta = open_table(self._table)
         ledger = ledger_of(delta, self._batch)
         if not takes(ledger, self._batch, table=str(self._table)):
@@ -139,7 +139,7 @@ class _Work:
         return True
 
     def _changes(self, ledger: Ledger, delta: "DeltaTable | None") -> Replacement:
-        """What the batch does to the files of the table."""
+        """Return what the batch does to the files of the table."""
         schema = arrow_of(self._columns) if delta is None else schema_of(delta)
         ranges = self._batch.position.ranges
         if self._rules.mode == APPEND and not self._batch.is_stateful:
@@ -184,7 +184,7 @@ def commit(
     is_overwrite: bool = False,
     is_data_change: bool = True,
 ) -> bool:
-    """True once the table has the changes and the ledger; False if it has changed since it was opened.
+    """Commit the changes and the ledger; return False if the table has changed since it was opened.
 
     With `is_overwrite` all files of the table are removed and the columns may be others.
     """
@@ -217,14 +217,14 @@ def commit(
 
 
 def suppress_lost_race() -> contextlib.AbstractContextManager[None]:
-    """Leaves quietly where somebody else committed first."""
+    """Suppress the error of a commit that lost a race."""
     from deltalake.exceptions import CommitFailedError
 
     return contextlib.suppress(CommitFailedError)
 
 
 def contention_error(table: Path) -> UserError:
-    """The sentence for a table that others never leave alone."""
+    """Return the error for a table that other writers change all the time."""
     return Contended(
         f"Others change the table {table} all the time: {ATTEMPTS_MAX} commits failed in a row. Nothing was written. "
         "Stop the other writers, or start the query again when they are done."
@@ -232,7 +232,7 @@ def contention_error(table: Path) -> UserError:
 
 
 def open_table(table: Path) -> "DeltaTable | None":
-    """The table as it is now, or None if there is none."""
+    """Return the table as it is now, or None if there is none."""
     from deltalake import DeltaTable
     from deltalake.exceptions import TableNotFoundError
 
@@ -242,12 +242,12 @@ def open_table(table: Path) -> "DeltaTable | None":
 
 
 def ledger_of(delta: "DeltaTable | None", batch: Batch) -> Ledger:
-    """What the table knows of the partitions of the batch."""
+    """Return what the table knows of the partitions of the batch."""
     return read_ledger(delta.transaction_version if delta is not None else lambda name: None, batch.position)
 
 
 def list_files(delta: "DeltaTable") -> list[DataFile]:
-    """The Parquet files that make up the table."""
+    """Return the Parquet files that make up the table."""
     import pyarrow
 
     return parse_files(pyarrow.table(delta.get_add_actions(flatten=True)).to_pylist())

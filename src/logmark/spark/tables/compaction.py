@@ -50,7 +50,7 @@ class Compacted:
 def optimize_table(
     path: str | Path, *, target_bytes: int = TARGET_BYTES, size_bytes_max: int | None = None
 ) -> Compacted:
-    """Joins small files to files of about the target size, with the same rows; at most so many bytes when told."""
+    """Join small files to files of about the target size, with the same rows; at most `bytes_max` if given."""
     table = local_path(path, "table")
     delta = open_table(table)
     if delta is None:
@@ -67,7 +67,7 @@ def optimize_table(
 
 
 def optimize_when_due(table: Path, *, every: int, size_bytes_max: int = DUE_BYTES_MAX) -> Compacted | None:
-    """Compacts a table that has got so many commits since it was compacted last; a failure is logged and no more."""
+    """Compact a table after so many commits since the last time; a failure is only logged."""
     import pyarrow
     from deltalake.exceptions import DeltaError
 
@@ -85,7 +85,7 @@ def optimize_when_due(table: Path, *, every: int, size_bytes_max: int = DUE_BYTE
 
 
 def _note(table: Path) -> None:
-    """The table was looked at: it is not due again for a while."""
+    """Note that the table was checked: it is not due again for a while."""
     delta = open_table(table)
     assert delta is not None
     none = Replacement(removed=[], rewritten=[])
@@ -94,7 +94,7 @@ def _note(table: Path) -> None:
 
 
 def vacuum_table(path: str | Path, *, retention_hours: int = RETENTION_HOURS, dry_run: bool = False) -> list[str]:
-    """Removes files that the table does not name and has not named for so long; the list of them.
+    """Remove files that the table has not named for so long; return the list of them.
 
     Readers that opened the table before, and batches on their way into it, are safe as long as they take less than the
     retention; the versions beside the table are not touched.
@@ -115,7 +115,7 @@ def vacuum_table(path: str | Path, *, retention_hours: int = RETENTION_HOURS, dr
 
 
 def _remove_empty_folders(table: Path, *, before_s: float) -> None:
-    """Removes what deltalake leaves: folders of batches without files, and versions that were never finished."""
+    """Remove what deltalake leaves: folders of batches without files, and versions that were never finished."""
     for folder in (table / "data").glob("*/"):
         if folder.stat().st_mtime < before_s:
             with contextlib.suppress(OSError):
@@ -126,7 +126,7 @@ def _remove_empty_folders(table: Path, *, before_s: float) -> None:
 
 
 def group_files(files: Iterable[DataFile], target_bytes: int) -> Iterator[list[DataFile]]:
-    """The small files that go together: of one partition by offset, else by their least key, each bunch one new file.
+    """Return groups of small files that become one file each: of one partition by offset, else by least key.
 
     A file is small below three quarters of the target, and a bunch is never of one file alone.
     """
@@ -147,7 +147,7 @@ def group_files(files: Iterable[DataFile], target_bytes: int) -> Iterator[list[D
 
 
 def _place(file: DataFile) -> tuple[str, int] | None:
-    """The one partition that the rows of the file came from, if it is one."""
+    """Return the one partition that the rows of the file came from, if it is one."""
     if file.low is None or file.high is None or file.low[:2] != file.high[:2]:
         return None
     return file.low[:2]
@@ -159,7 +159,7 @@ def _order(file: DataFile) -> tuple[Any, ...]:
 
 
 def _join(table: Path, bunch: list[DataFile]) -> bool:
-    """True once one file holds the rows of these; False if somebody else has replaced one of them."""
+    """Join the files; return False if another writer has replaced one of them."""
     joined: DataFile | None = None
     for _ in range(ATTEMPTS_MAX):
         delta = open_table(table)

@@ -66,7 +66,7 @@ class Settings:
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, is_complete: bool) -> "Settings":
-        """The options as they were given; raises a sentence if they do not go together."""
+        """Return the options as settings; raises UserError if they contradict each other."""
         plain = {name.lower(): value for name, value in options.items()}
         known = {name.lower(): name for name in _NAMES}
         for name in plain:
@@ -116,7 +116,7 @@ class Writer(DataSourceStreamArrowWriter):
         check_rows(self._schema, settings.rules)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Staged:
-        """Runs in a task: its rows as one file."""
+        """Write the rows of a task as one file."""
         import pyarrow as pa
         import pyarrow.parquet as parquet
 
@@ -136,7 +136,7 @@ class Writer(DataSourceStreamArrowWriter):
         return Staged(file)
 
     def commit(self, messages: list[Message | None], batchId: int) -> None:
-        """Runs on the driver when all tasks have written: the table holds the batch."""
+        """Commit the batch to the table, on the driver, when all tasks have written."""
         files = _files(messages)
 
         def stage(folder: Path) -> None:
@@ -154,7 +154,7 @@ class Writer(DataSourceStreamArrowWriter):
             optimize_when_due(settings.table, every=settings.optimize_every)
 
     def abort(self, messages: list[Message | None], batchId: int) -> None:
-        """Runs on the driver when a task has failed: what the others wrote goes."""
+        """Remove what the tasks wrote, on the driver, when one has failed."""
         _remove(_files(messages))
 
 

@@ -36,7 +36,7 @@ class DataFile:
     bounds: Bounds = field(default_factory=dict)
 
     def stats(self) -> str:
-        """The file's statistics as Delta writes them."""
+        """Return the file's statistics as Delta writes them."""
         low = {name: least for name, (least, _) in self.bounds.items()}
         high = {name: greatest for name, (_, greatest) in self.bounds.items()}
         if self.low is not None and self.high is not None:
@@ -48,12 +48,12 @@ class DataFile:
         return json.dumps(known)
 
     def may_share(self, bounds: Bounds) -> bool:
-        """False only if no value of the file can lie in these bounds."""
+        """Return False only if no value of the file can lie in these bounds."""
         shared = ((self.bounds[name], bound) for name, bound in bounds.items() if name in self.bounds)
         return all(least <= high and low <= greatest for (least, greatest), (low, high) in shared)
 
     def may_hold(self, ranges: Ranges) -> bool:
-        """False only if no row of these ranges can be in the file."""
+        """Return False only if no row of these ranges can be in the file."""
         if self.low is None or self.high is None:
             return bool(ranges)
         (topic_low, partition_low, low), (topic_high, partition_high, high) = self.low, self.high
@@ -82,7 +82,7 @@ class Replacement:
 
 
 def describe(table: Path, path: str, *, keys: Sequence[str] = (), is_located: bool = True) -> DataFile:
-    """The file as its own footer describes it; raises a sentence if located rows do not say where they came from."""
+    """Return the file as its footer describes it; raises UserError if located rows lack their topic or offset."""
     import pyarrow.parquet as parquet
 
     file = table / path
@@ -111,7 +111,7 @@ def describe(table: Path, path: str, *, keys: Sequence[str] = (), is_located: bo
 
 
 def _bound(column: Sequence[Any]) -> tuple[Any, Any] | None:
-    """The least and greatest value of a column, or None if there is any doubt about them."""
+    """Return the least and greatest value of a column, or None if there is any doubt about them."""
     if not column or not all(one is not None and one.has_min_max and one.has_null_count for one in column):
         return None
     values = [value for one in column for value in (one.min, one.max)]
@@ -121,12 +121,12 @@ def _bound(column: Sequence[Any]) -> tuple[Any, Any] | None:
 
 
 def _is_plain(value: Any) -> bool:
-    """True for a value that Delta's statistics hold as it is."""
+    """Return True for a value that Delta's statistics hold as it is."""
     return type(value) is int or (type(value) is str and len(value) <= _BOUND_LENGTH_MAX)
 
 
 def parse_files(actions: Iterable[Mapping[str, Any]]) -> list[DataFile]:
-    """The files of a table, from deltalake's flat list of them."""
+    """Return the files of a table, from deltalake's flat list of them."""
 
     def bounds(action: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
         names = [name.removeprefix("min.") for name in action if name.startswith("min.")]
@@ -153,7 +153,7 @@ def parse_files(actions: Iterable[Mapping[str, Any]]) -> list[DataFile]:
 
 
 def replace(table: Path, files: Iterable[DataFile], ranges: Ranges, schema: "pa.Schema") -> Replacement:
-    """Takes the rows of the ranges out of the files: by removing a file, or by rewriting one that holds others too."""
+    """Remove the rows of the ranges from the files: remove a file, or rewrite one that holds other rows too."""
     removed, rewritten = [], []
     for file in files:
         if not file.may_hold(ranges):
@@ -171,7 +171,7 @@ def replace(table: Path, files: Iterable[DataFile], ranges: Ranges, schema: "pa.
 
 
 def _rest(file: Path, ranges: Ranges, schema: "pa.Schema") -> "pa.Table | None":
-    """The rows of the file outside of the ranges, or None if all of them are."""
+    """Return the rows of the file outside of the ranges, or None if all of them are."""
     import pyarrow.compute as compute
     import pyarrow.dataset as dataset
 
@@ -191,7 +191,7 @@ def _rest(file: Path, ranges: Ranges, schema: "pa.Schema") -> "pa.Table | None":
 
 
 def write(table: Path, rows: "pa.Table", *, keys: Sequence[str] = (), is_located: bool = True) -> DataFile:
-    """A new file of these rows, which belongs to no table until a commit adds it."""
+    """Return a new file of these rows, which belongs to no table until a commit adds it."""
     import pyarrow.parquet as parquet
 
     path = f"data/{uuid.uuid4().hex}.parquet"

@@ -9,7 +9,7 @@ Intervals = tuple[Interval, ...]
 
 
 def merge_intervals(spans: Iterable[Interval]) -> Intervals:
-    """The same offsets in as few spans as possible, in order."""
+    """Return the same offsets in as few intervals as possible, in order."""
     found: list[Interval] = []
     for first, end in sorted(span for span in spans if span[0] < span[1]):
         if found and first <= found[-1][1]:
@@ -20,7 +20,7 @@ def merge_intervals(spans: Iterable[Interval]) -> Intervals:
 
 
 def intersect(span: Interval, spans: Iterable[Interval]) -> Intervals:
-    """The offsets of the span that lie in the spans too."""
+    """Return the offsets of the interval that are in the intervals too."""
     first, end = span
     return merge_intervals((max(first, low), min(end, high)) for low, high in spans)
 
@@ -28,13 +28,13 @@ def intersect(span: Interval, spans: Iterable[Interval]) -> Intervals:
 def intersect_by_partition(
     ranges: Mapping[TopicPartition, Interval], read: Mapping[TopicPartition, Intervals]
 ) -> dict[TopicPartition, Intervals]:
-    """What of the ranges was read before, without partitions of which nothing was."""
+    """Return the parts of the ranges that were read before, by partition."""
     shared = {partition: intersect(span, read.get(partition, ())) for partition, span in ranges.items()}
     return {partition: spans for partition, spans in shared.items() if spans}
 
 
 def split_layers(read: Mapping[TopicPartition, Intervals]) -> list[dict[TopicPartition, Interval]]:
-    """The same spans as ranges of one span for each partition, as many as the partition with the most spans needs."""
+    """Return the intervals as mappings with one interval for each partition, as many as are needed."""
     depth = max((len(spans) for spans in read.values()), default=0)
     return [
         {partition: spans[index] for partition, spans in read.items() if index < len(spans)} for index in range(depth)

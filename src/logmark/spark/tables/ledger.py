@@ -3,7 +3,7 @@
 A Delta commit can carry application transactions: pairs of a name and a number that are part of the table's state, so
 they survive checkpoints and the cleaning of old log files, unlike the text beside a commit. The ledger is kept in them:
 the group, the generation of the last batch and the next offset of every partition; the query and Spark's number of the
-last batch; the mode; and for `append` which offsets were ever read. The same facts, with the batch's beginning, stand
+last batch; the mode; and for `append` which offsets were ever read. The same facts, with the batch's start, are
 in the commit's text for people.
 
 Which batch it is. A query without state is a function of the records: its batches are known by their offsets alone, so
@@ -71,7 +71,7 @@ class Ledger:
     """The last batch that a table holds: None everywhere for a table without one.
 
     Topics in `recreated` were deleted and created again since: what the table knows of their offsets is of other
-    records, and stands no longer here.
+    records, and is not in here any more.
     """
 
     group_number: int | None
@@ -87,20 +87,20 @@ class Ledger:
     group_before_number: int | None = None
 
     def has_group(self, group: str) -> bool:
-        """True for the group of the table, and for the one in which its rows were made before it was swapped in.
+        """Return True for the group of the table, and for the one in which its rows were made before it was swapped in.
 
         A batch that the query had planned by then is repeated as it was.
         """
         return self.group_number is None or number_of_name(group) in (self.group_number, self.group_before_number)
 
     def has_read(self, batch: Batch) -> bool:
-        """True if the batch reads no record beyond those of the last batch."""
+        """Return whether the batch reads no record beyond those of the last batch."""
         position = batch.position
         return not position.ranges or (self.generation == position.generation and self.ends == position.next)
 
 
 def read_ledger(number_of: Callable[[str], int | None], batch: Position | None = None) -> Ledger:
-    """The ledger of a table, as far as the partitions of the batch are concerned."""
+    """Return the ledger of a table, as far as the partitions of the batch are concerned."""
 
     def number(name: str) -> int | None:
         found = number_of(name)
@@ -128,7 +128,7 @@ def read_ledger(number_of: Callable[[str], int | None], batch: Position | None =
 
 
 def entries(batch: Batch, before: Ledger) -> dict[str, int]:
-    """The ledger after a batch, as names and numbers."""
+    """Return the ledger after a batch, as names and numbers."""
     position = batch.position
     group = number_of_name(position.group)
     numbers = {
@@ -140,7 +140,7 @@ def entries(batch: Batch, before: Ledger) -> dict[str, int]:
     if batch.keys:
         numbers[_KEYS] = number_of_name("/".join(sorted(batch.keys)))
     if batch.is_stateful and before.generation is not None and before.has_read(batch):
-        # A seek: the rows are those of a timer. Where the state stands is where its last records ended.
+        # A seek: the rows are those of a timer. The state ends where its last records ended.
         return numbers
     numbers |= {_GENERATION: position.generation}
     numbers |= {_next(partition): end for partition, end in position.next.items()}
@@ -152,12 +152,12 @@ def entries(batch: Batch, before: Ledger) -> dict[str, int]:
 
 
 def closing_entries() -> dict[str, int]:
-    """The entries of a table that takes no more batches, because its rows have become those of another."""
+    """Return the entries of a table that takes no more batches, because its rows have become those of another."""
     return {_CLOSED: 1}
 
 
 def transfer_ledger(numbers: Mapping[str, int], before: Mapping[str, int], *, group: str | None) -> dict[str, int]:
-    """The entries of a table that takes over the ledger of another, `before` being its own until then."""
+    """Return the entries of a table that takes over the ledger of another one; `before` is its own until then."""
     taken = {name: GONE for name in before if name.startswith(PREFIX)}
     taken |= {name: number for name, number in numbers.items() if name.startswith(PREFIX)}
     if group is not None:
@@ -166,7 +166,7 @@ def transfer_ledger(numbers: Mapping[str, int], before: Mapping[str, int], *, gr
 
 
 def summarize_ledger(numbers: Mapping[str, int]) -> dict[str, Any]:
-    """Where a ledger stands, for people: generation, last batch and next offsets."""
+    """Return generation, last batch and next offsets of a ledger, for people."""
     ends: dict[str, dict[str, int]] = {}
     for name, number in sorted(numbers.items()):
         kind, _, rest = name.removeprefix(PREFIX).partition("/")
@@ -177,7 +177,7 @@ def summarize_ledger(numbers: Mapping[str, int]) -> dict[str, Any]:
 
 
 def note(batch: Batch) -> dict[str, Any]:
-    """The batch in words, for the table's history: group, generation, first and next offsets."""
+    """Return the batch in words, for the table's history: group, generation, first and next offsets."""
     position = batch.position
     fields = position.to_json()
     where = {"group": position.group, "generation": position.generation, "start": fields["f"], "end": fields["t"]}
@@ -185,7 +185,7 @@ def note(batch: Batch) -> dict[str, Any]:
 
 
 def takes(ledger: Ledger, batch: Batch, *, table: str) -> bool:
-    """True if the table takes the batch, False if it already holds it; raises a sentence if it must not have it."""
+    """Return whether the table takes the batch, False if it holds it; raises UserError if it must not take it."""
     if ledger.is_closed:
         raise Superseded(
             f"The version in {table} was swapped in and is closed: its rows are those of the table itself now. Nothing "
@@ -221,12 +221,12 @@ def takes(ledger: Ledger, batch: Batch, *, table: str) -> bool:
 
 
 def _check_beginning(batch: Batch, table: str) -> None:
-    """Raises a sentence if a table that knows of no batch would begin in the middle with this one."""
+    """Raise UserError if a table without batches would start in the middle with this one."""
     group = batch.position.group
     where = f" ({batch.checkpoint})" if batch.checkpoint is not None else ""
     gone = (
         f"The table {table} holds nothing of this query, which has finished batches before (this one is batch "
-        f"{batch.number}): the table was taken away, or the query wrote to another path until now. Nothing was "
+        f"{batch.number}): the table was removed, or the query wrote to another path until now. Nothing was "
         "written. Put the table back, or name its path again."
     )
     if batch.is_stateful and batch.number > 0:
@@ -243,9 +243,9 @@ def _check_beginning(batch: Batch, table: str) -> None:
 
 
 def _takes_of_records(ledger: Ledger, one: Batch, table: str) -> bool:
-    """Whether a batch is taken whose rows follow from its records alone.
+    """Return whether a batch is taken whose rows follow from its records alone.
 
-    Within a generation each batch begins where the last one ended, so a batch that ends where the table stands is one
+    Within a generation each batch begins where the last one ended, so a batch that ends where the table ends is one
     that Spark repeats. A newer generation follows a seek or comes from a query that took the group over, and may begin
     anywhere. An older one comes from a query that has lost its group.
     """
@@ -266,7 +266,7 @@ def _takes_of_records(ledger: Ledger, one: Batch, table: str) -> bool:
 
 
 def _takes_of_state(ledger: Ledger, batch: Batch, table: str) -> bool:
-    """Whether a batch of a query with state is taken: only the next ones of the very query that wrote the table."""
+    """Return whether a batch of a stateful query is taken: only the next ones of the query that wrote the table."""
     position = batch.position
     if ledger.query_number != number_of_name(position.query):
         raise Superseded(
@@ -293,7 +293,7 @@ def _takes_of_state(ledger: Ledger, batch: Batch, table: str) -> bool:
 
 
 def _check_is_repeated(ledger: Ledger, batch: Batch, table: str) -> None:
-    """Raises a sentence if a batch whose number the table knows reads records that it does not know."""
+    """Raise UserError if a batch whose number the table knows reads records that it does not know."""
     for partition, (_, end) in sorted(batch.position.ranges.items()):
         known = ledger.ends.get(partition)
         if known is None or end > known:
@@ -318,7 +318,7 @@ def _check_no_gap(ledger: Ledger, one: Batch, table: str) -> None:
                 f"{f' ({one.checkpoint})' if one.checkpoint is not None else ''} and start it again."
             )
             raise UserError(
-                f"The table {table} stands at offset {end} of {partition}, but the batch begins at "
+                f"The table {table} ends at offset {end} of {partition}, but the batch starts at "
                 f"{batch.first[partition]}: the table was replaced or restored behind the query's back. Nothing was "
                 f"written. {remedy}"
             )
@@ -353,5 +353,5 @@ def _read(partition: TopicPartition) -> str:
 
 
 def number_of_name(name: str) -> int:
-    """A number that stands for a group or a query."""
+    """Return the number that represents a group or a query."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")

@@ -38,7 +38,7 @@ class Rules:
         delete_by: str | None = None,
         merge_schema: bool = False,
     ) -> "Rules":
-        """The rules as a user gave them; raises a sentence if they do not go together."""
+        """Return the rules as the user gave them; raises UserError if they contradict each other."""
         if mode not in MODES:
             raise UserError(f"There is no mode {mode!r} to write a table in. The modes are {', '.join(MODES)}.")
         names = tuple(name.strip() for name in keys.split(",")) if isinstance(keys, str) else tuple(keys or ())
@@ -51,7 +51,7 @@ class Rules:
         return cls(mode=mode, keys=names, sequence=sequence, delete_by=delete_by, merge_schema=merge_schema)
 
     def check(self, columns: Mapping[str, Any]) -> None:
-        """Raises a sentence if rows of these columns cannot enter a table by these rules; types as in Spark's JSON."""
+        """Raise UserError if rows of these columns cannot enter a table by these rules; types as in Spark's JSON."""
         if self.mode == REPLACE:
             wrong = [name for name in WHERE if columns.get(name) != _WHERE_TYPES[name]]
             if wrong:
@@ -73,10 +73,10 @@ class Rules:
             raise UserError(f"The column {self.delete_by} is a key, so it cannot tell which rows are deleted.")
 
     def marks_deletes(self, columns: Mapping[str, Any]) -> bool:
-        """True if the column `delete_by` only says which rows are deleted, and is no column of the table."""
+        """Return whether the column `delete_by` only says which rows are deleted, and is no column of the table."""
         return self.delete_by is not None and columns.get(self.delete_by) == "boolean"
 
 
 def is_located(columns: Mapping[str, Any]) -> bool:
-    """True if rows of these columns say which record they came from."""
+    """Return whether rows of these columns say which record they came from."""
     return all(columns.get(name) == kind for name, kind in _WHERE_TYPES.items())

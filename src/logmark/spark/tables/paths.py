@@ -11,7 +11,7 @@ _ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def local_path(path: str | Path, what: str, *, below: Path | None = None) -> Path:
-    """The directory, a relative one `below` another or else the working one; raises a sentence for other machines'."""
+    """Return the directory, a relative one `below` another or the working one; raises UserError for a remote one."""
     found = _LOCAL.match(str(path))
     text = str(path)[found.end() :] if found else str(path)
     if _ELSEWHERE.match(text):

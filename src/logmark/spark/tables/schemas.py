@@ -17,18 +17,18 @@ _NULLABLE = ("nullable", "containsNull", "valueContainsNull")
 
 
 def columns_of(schema: str, *, without: str | None = None) -> Any:
-    """Spark's schema as it is kept, in which everything may be null, without a column that is not."""
+    """Return Spark's schema as it is kept, in which everything may be null, without a column that is not."""
     columns = _loosened(json.loads(schema))
     return columns | {"fields": [field for field in columns["fields"] if field["name"] != without]}
 
 
 def types_of(columns: Any) -> dict[str, Any]:
-    """The types by the names of the columns."""
+    """Return the types by the names of the columns."""
     return {field["name"]: field["type"] for field in columns["fields"]}
 
 
 def arrow_of(columns: Any) -> "pyarrow.Schema":
-    """The columns as Arrow has them."""
+    """Return the columns as Arrow has them."""
     import pyarrow
     from deltalake import Schema
 
@@ -36,7 +36,7 @@ def arrow_of(columns: Any) -> "pyarrow.Schema":
 
 
 def check_types(columns: Any) -> None:
-    """Raises a sentence if a column has a type that Delta does not know."""
+    """Raise UserError if a column has a type that Delta does not know."""
     for field in columns["fields"]:
         unknown = _unknown(field["type"])
         if unknown is not None:
@@ -47,7 +47,7 @@ def check_types(columns: Any) -> None:
 
 
 def _unknown(kind: Any) -> str | None:
-    """The first type in it that Delta does not know."""
+    """Return the first type in it that Delta does not know."""
     if isinstance(kind, str):
         return None if kind in _PLAIN or kind.startswith("decimal(") else kind
     inner = {"struct": "fields", "array": "elementType", "map": "valueType"}.get(kind["type"])
@@ -58,19 +58,19 @@ def _unknown(kind: Any) -> str | None:
 
 
 def table_columns(delta: "DeltaTable") -> Any:
-    """The columns of a table."""
+    """Return the columns of a table."""
     return columns_of(delta.schema().to_json())
 
 
 def schema_of(delta: "DeltaTable") -> "pyarrow.Schema":
-    """The table's columns as Arrow has them."""
+    """Return the table's columns as Arrow has them."""
     import pyarrow
 
     return pyarrow.schema(delta.schema().to_arrow())
 
 
 def check_kind(delta: "DeltaTable", table: Path) -> None:
-    """Raises a sentence if the table is of a kind that pipelines neither read nor write."""
+    """Raise UserError if the table is of a kind that pipelines neither read nor write."""
     features = set(delta.protocol().reader_features or ()) - _KNOWN_FEATURES
     if features or delta.metadata().partition_columns:
         what = f"the features {', '.join(sorted(features))}" if features else "partition columns"
@@ -78,14 +78,16 @@ def check_kind(delta: "DeltaTable", table: Path) -> None:
 
 
 def check_fit(delta: "DeltaTable", columns: Any, table: Path, *, may_grow: bool) -> list[Any]:
-    """The columns that the table lacks and may get; raises a sentence if the rows do not fit it."""
+    """Return the columns that the table lacks and may get; raises UserError if the rows do not fit it."""
     check_kind(delta, table)
     there, here = types_of(table_columns(delta)), types_of(columns)
     other = [name for name, kind in here.items() if name in there and there[name] != kind]
     if other:
-        told = ", ".join(f"{name} ({_told(here[name])}, in the table {_told(there[name])})" for name in other)
+        types = ", ".join(
+            f"{name} ({_format_type(here[name])}, in the table {_format_type(there[name])})" for name in other
+        )
         raise UserError(
-            f"The rows do not fit the table {table}: other types for {told}. Nothing was written. Cast them to the "
+            f"The rows do not fit the table {table}: other types for {types}. Nothing was written. Cast them to the "
             "table's types, or give the new columns a table of their own."
         )
     if not may_grow and there.keys() != here.keys():
@@ -97,7 +99,7 @@ def check_fit(delta: "DeltaTable", columns: Any, table: Path, *, may_grow: bool)
 
 
 def grow(delta: "DeltaTable", fields: list[Any]) -> None:
-    """Adds columns to the table, null in the rows that are there."""
+    """Add columns to the table, null in the rows that are there."""
     from deltalake import Field
     from deltalake.transaction import CommitProperties
 
@@ -107,7 +109,7 @@ def grow(delta: "DeltaTable", fields: list[Any]) -> None:
 
 
 def widen_protocol(delta: "DeltaTable", like: "DeltaTable") -> bool:
-    """True if the table knows every type that the other one has; False if it had to learn one first, in a commit."""
+    """Return whether the table's protocol has every type of the other one; if not, commit a wider protocol."""
     from deltalake import TableFeatures
     from deltalake.transaction import CommitProperties
 
@@ -122,12 +124,12 @@ def widen_protocol(delta: "DeltaTable", like: "DeltaTable") -> bool:
     return False
 
 
-def _told(kind: Any) -> str:
+def _format_type(kind: Any) -> str:
     return kind if isinstance(kind, str) else str(kind.get("type"))
 
 
 def _loosened(kind: Any) -> Any:
-    """A type without comments, in which everything may be null: the next version of a pipeline may need it."""
+    """Return a type without comments, in which everything may be null: the next version of a pipeline may need it."""
     if isinstance(kind, dict):
         plain = {name: _loosened(value) for name, value in kind.items() if name != "metadata"}
         return plain | {name: True for name in _NULLABLE if name in kind} | ({"metadata": {}} if "name" in kind else {})

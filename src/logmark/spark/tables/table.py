@@ -3,7 +3,7 @@
 Spark's executors write the rows of a batch as Parquet files, and the driver adds them to the table in one commit
 (`commits.py`).
 
-Which batch it is. `foreachBatch` is told a batch id, which begins at 0 again when a checkpoint is deleted. But the
+Which batch it is. `foreachBatch` gets a batch id, which starts at 0 again when a checkpoint is deleted. But the
 checkpoint's `offsets/<batch id>` is there before the batch runs, and holds what the source returned: group, query,
 generation, first and next offsets (`position.py`). No other file is needed, so it works for the first batch too, whose
 beginning Spark stores nowhere, and for a batch without rows. Whether the query keeps state is seen in the checkpoint as
@@ -49,7 +49,7 @@ def write_table(
     output_mode: str | None = None,
     optimize_every: int | None = 100,
 ) -> "StreamingQuery":
-    """A running query that writes a stream of `format("logmark")` into a Delta table, each batch once.
+    """Start a query that writes a stream of `format("logmark")` into a Delta table, each batch once; return it.
 
     mode            replace: rows of offsets that are read again are replaced (needs topic, partition and offset)
                     append: rows are added, those of offsets that were read before are left out
@@ -92,7 +92,7 @@ def write_table(
 
 
 def read_table(path: str | Path, columns: Sequence[str] | None = None) -> "pyarrow.Table":
-    """The rows that the table holds now, of all columns or of these."""
+    """Return the rows that the table holds now, of all columns or of these."""
     import pyarrow.dataset
 
     delta, paths = _files(path)
@@ -107,7 +107,7 @@ def read_table(path: str | Path, columns: Sequence[str] | None = None) -> "pyarr
 
 
 def load_table(spark: "SparkSession", path: str | Path) -> "DataFrame":
-    """The rows that the table holds now, as a DataFrame that Spark's own Parquet reader reads."""
+    """Return the rows that the table holds now, as a DataFrame that Spark's own Parquet reader reads."""
     from pyspark.sql.types import StructType
 
     delta, paths = _files(path)
@@ -125,7 +125,7 @@ def _files(path: str | Path) -> "tuple[DeltaTable, list[str]]":
 
 
 def read_batch(checkpoint: Path, batch_id: int, rules: Rules) -> Batch:
-    """The batch that runs now, as the checkpoint of the query knows it."""
+    """Return the batch that runs now, as the checkpoint of the query knows it."""
     position = read_position(checkpoint, batch_id)
     return Batch(
         position=position,
@@ -140,7 +140,7 @@ def read_batch(checkpoint: Path, batch_id: int, rules: Rules) -> Batch:
 
 
 def _is_continued(checkpoint: Path, batch_id: int, generation: int) -> bool:
-    """True if a batch before this one has read records in the same generation: Spark finishes one before the next."""
+    """Return whether an earlier batch has read records in the same generation."""
     for number in range(batch_id - 1, -1, -1):
         try:
             earlier = read_position(checkpoint, number)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def transactions(delta: "DeltaTable", table: Path) -> dict[str, int]:
-    """The names and numbers in force: those of the last checkpoint of the table's log and of the commits after it."""
+    """Return the transaction versions in force: of the last checkpoint of the table's log and the commits after."""
     import pyarrow.parquet as parquet
 
     log, version = table / "_delta_log", delta.version()

@@ -24,7 +24,7 @@ _OTHER = "logmark other row"
 
 
 def merge(table: Path, files: Iterable[DataFile], staged: pa.Table, rules: Rules, schema: pa.Schema) -> Replacement:
-    """Lets the staged rows replace those of the same keys: the files to remove, and those to add in their place."""
+    """Return the files to remove and those to add, so that the staged rows replace rows of the same keys."""
 
     newest = newest_of(staged, rules)
     within = _bounds(newest, rules.keys)
@@ -48,7 +48,7 @@ def merge(table: Path, files: Iterable[DataFile], staged: pa.Table, rules: Rules
 
 
 def newest_of(rows: pa.Table, rules: Rules) -> pa.Table:
-    """The newest row of each key; of equals the last one."""
+    """Return the newest row of each key; of equals the last one."""
 
     names = [rules.sequence] if rules.sequence else [name for name in (WHERE[2], *WHERE[:2]) if _is_located(rows)]
     # A null is older than anything.
@@ -63,7 +63,7 @@ def newest_of(rows: pa.Table, rules: Rules) -> pa.Table:
 
 
 def _matches(rows: pa.Table, newest: pa.Table, rules: Rules) -> "tuple[pa.Array, pa.Array]":
-    """The rows of the file that lose against the batch, and the rows of the batch that lose against the file."""
+    """Return the rows of the file that lose against the batch, and the rows of the batch that lose against the file."""
 
     keys = list(rules.keys)
     none = pa.nulls(newest.num_rows, pa.int64()), pa.nulls(rows.num_rows, pa.int64())
@@ -112,7 +112,7 @@ def _stays(rows: pa.Table, rules: Rules) -> pa.Array:
 
 
 def _bounds(rows: pa.Table, keys: Sequence[str]) -> Bounds:
-    """The least and greatest key of the batch, column by column, without columns where one is null."""
+    """Return the least and greatest key of the batch, column by column, without columns where one is null."""
 
     found = {}
     for name in keys:

@@ -9,8 +9,8 @@ Links and not moves: a file that belongs to two tables outlives what either of t
 cannot touch a version, and a version that is dropped cannot touch the table. Where the file system knows no links,
 files are copied.
 
-A swap may be stopped anywhere and made again. The version is closed first, so that a query which still writes there
-fails instead of writing to where nobody looks; what was linked without a commit is removed by vacuum.
+A swap may be interrupted anywhere and repeated. The version is closed first, so that a query which still writes there
+fails instead of writing where no reader looks; what was linked without a commit is removed by vacuum.
 
 A version that has become the table is emptied and its log stays, closed, for such a query. The log says that it was
 emptied: a version without files may also be one that has no rows.
@@ -50,7 +50,7 @@ _EMPTIED = "logmark.emptied"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableVersion:
-    """One version of a table: where it is, what it holds, and where its ledger stands."""
+    """One version of a table: where it is, what it holds, and its ledger."""
 
     number: int
     path: Path
@@ -62,27 +62,27 @@ class TableVersion:
 
 
 def version_path(table: str | Path, number: int) -> Path:
-    """Where a version that is not swapped in is built or kept; a query writes there as into any table."""
+    """Return the folder where a version is built or kept; a query writes there as into any table."""
     return local_path(table, "table") / _FOLDER / f"v{number}"
 
 
 def current_version(table: str | Path) -> int:
-    """The number of the version that the table holds: 1 for a table that nothing was swapped into."""
+    """Return the number of the version that the table holds: 1 for a table that nothing was swapped into."""
     return _number(open_table(local_path(table, "table")), _CURRENT) or 1
 
 
 def has_version(table: str | Path, number: int) -> bool:
-    """True if a version with all its rows is built or kept beside the table."""
+    """Return whether a version with all its rows is built or kept beside the table."""
     return _is_whole(open_table(version_path(table, number)))
 
 
 def next_version(table: str | Path) -> int:
-    """The number for a new version."""
+    """Return the number for a new version."""
     return max([current_version(table), *_numbers(local_path(table, "table"))]) + 1
 
 
 def list_versions(table: str | Path) -> list[TableVersion]:
-    """The versions that there are, in order: the current one and those that are built or kept beside it."""
+    """Return the versions that there are, in order: the current one and those that are built or kept beside it."""
     root = local_path(table, "table")
     current = current_version(root)
     partitions = {number: version_path(root, number) for number in _numbers(root) if number != current} | {
@@ -108,7 +108,7 @@ def list_versions(table: str | Path) -> list[TableVersion]:
 
 
 def swap_in_version(table: str | Path, number: int, *, group: str | None = None, keep: bool = True) -> None:
-    """The table holds what the version holds, and stands where it stands, by one commit.
+    """Replace the rows and the ledger of the table by those of the version, in one commit.
 
     `group` is the group whose batches the table takes from now on, the version's own unless given. With `keep` what the
     table held stays as a version. Swapping in what is swapped in already changes nothing.
@@ -150,7 +150,7 @@ def swap_in_version(table: str | Path, number: int, *, group: str | None = None,
 
 
 def roll_back_version(table: str | Path, number: int | None = None, *, group: str | None = None) -> int:
-    """The table holds again what a kept version holds, the one before the present one unless given; its number."""
+    """Swap a kept version in again, the one before the present one unless given; return its number."""
     root = local_path(table, "table")
     wanted = number if number is not None else _number(open_table(root), _PREVIOUS)
     if wanted is None:
@@ -165,7 +165,7 @@ def roll_back_version(table: str | Path, number: int | None = None, *, group: st
 
 
 def drop_version(table: str | Path, number: int) -> None:
-    """The version is gone; the table itself is not touched."""
+    """Remove a version; the table itself is not touched."""
     root = local_path(table, "table")
     path = version_path(root, number)
     if number == current_version(root):
@@ -178,7 +178,7 @@ def drop_version(table: str | Path, number: int) -> None:
 
 
 def _closed(path: Path, root: Path, number: int) -> "DeltaTable":
-    """The version as it will stay: closed to further batches."""
+    """Close the version to further batches and return it."""
     for _ in range(ATTEMPTS_MAX):
         delta = open_table(path)
         if delta is None:
@@ -197,7 +197,7 @@ def _closed(path: Path, root: Path, number: int) -> "DeltaTable":
 
 
 def _keep(delta: "DeltaTable", root: Path, number: int) -> None:
-    """What the table holds is a version beside it."""
+    """Keep what the table holds as a version beside it."""
     building = root / _FOLDER / f".{uuid.uuid4().hex}"
     (building / "data").mkdir(parents=True)
     files = [_linked(root, building, file) for file in list_files(delta)]
@@ -217,7 +217,7 @@ def _keep(delta: "DeltaTable", root: Path, number: int) -> None:
 
 
 def _empty(path: Path) -> None:
-    """The version that has become the table lets go of its files and stays closed."""
+    """Remove the files of the version that has become the table; it stays closed."""
     for _ in range(ATTEMPTS_MAX):
         delta = open_table(path)
         if delta is None or not _is_whole(delta):
@@ -230,12 +230,12 @@ def _empty(path: Path) -> None:
 
 
 def _is_whole(delta: "DeltaTable | None") -> bool:
-    """True for a version whose rows are there: one that was built or kept and not emptied since."""
+    """Return whether the rows of a version are there: it was built or kept, and not emptied since."""
     return delta is not None and not _number(delta, _EMPTIED)
 
 
 def _linked(home: Path, to: Path, file: DataFile) -> DataFile:
-    """The file below another table's directory, under a name of its own."""
+    """Link the file into another table's folder, under a name of its own, and return it."""
     path = f"data/{uuid.uuid4().hex}.parquet"
     (to / path).parent.mkdir(parents=True, exist_ok=True)
     try:
