@@ -16,7 +16,7 @@ from tests.cli.test_replay_dead_letters import write_letters
 from tests.harness.brokers import BrokerUnderTest
 
 
-def test_the_newest_letters_of_a_pipeline_are_listed_and_all_are_counted(
+def test_the_newest_dead_letters_of_a_pipeline_are_listed_and_all_are_counted(
     broker: BrokerUnderTest, tmp_path: Path
 ) -> None:
     dead = broker.create_topic("dead", 1, {"retention.ms": "-1"})
@@ -45,7 +45,7 @@ def test_the_newest_letters_of_a_pipeline_are_listed_and_all_are_counted(
     assert ["clicks-1", "offset", "189"] == other.words[1][1:4]
 
 
-def test_a_pipeline_without_letters_is_a_sentence(our_broker: BrokerUnderTest, tmp_path: Path) -> None:
+def test_a_pipeline_without_dead_letters_is_an_error(our_broker: BrokerUnderTest, tmp_path: Path) -> None:
     dead = our_broker.create_topic("dead")
     for name, topic in (("none", None), ("gone", "no-such-topic"), ("empty", dead)):
         Home(tmp_path, name).save(PipelineRecord(bootstrap_servers=our_broker.bootstrap_servers, dead_letters=topic))
@@ -56,7 +56,7 @@ def test_a_pipeline_without_letters_is_a_sentence(our_broker: BrokerUnderTest, t
 
     assert [1, 1, 3, 2] == [one.exit_code for one in said.values()]
     assert 'Add dead_letters="none.dead" to it' in said["none"].error
-    assert "So there are no dead letters to look at." in said["gone"].error
+    assert "So there are no dead letters." in said["gone"].error
     assert f"There are no dead letters of empty in {dead}." in said["empty"].error
 
 

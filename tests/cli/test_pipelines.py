@@ -103,7 +103,7 @@ def test_a_mistake_is_said_before_spark_is_started(
     assert not stage.root.exists()
 
 
-def test_a_replay_that_has_to_be_gone_on_with_first_is_named_before_spark_is_started(stage: Stage) -> None:
+def test_a_replay_that_has_to_be_resumed_first_is_named_before_spark_is_started(stage: Stage) -> None:
     topic = stage.broker.create_topic("clicks")
     save_state(stage.home, ReplayState(version=2, kind=ReplayKind.SWAP, step=ReplayStep.PUBLISHING))
 
@@ -190,7 +190,7 @@ def test_a_pipeline_is_listed_with_all_that_is_known_of_it(stage: Stage) -> None
     assert {"name": "billing", "version": 2, "is_running": False, "file": "/home/ann/shop.py"}.items() <= listed.items()
 
 
-def test_status_tells_group_lag_rate_batch_restarts_error_and_letters(stage: Stage) -> None:
+def test_status_tells_group_lag_rate_batch_restarts_error_and_dead_letters(stage: Stage) -> None:
     topic, letters = stage.broker.create_topic("clicks"), stage.broker.create_topic("letters")
     stage.broker.produce(topic, ["x"] * 10)
     stage.broker.produce(letters, ["bad"] * 3)
@@ -214,7 +214,7 @@ def test_status_tells_group_lag_rate_batch_restarts_error_and_letters(stage: Sta
         assert text in shown
 
 
-def test_a_run_that_died_is_not_taken_for_one_that_goes_on(stage: Stage) -> None:
+def test_a_run_that_died_is_not_taken_for_one_that_continues(stage: Stage) -> None:
     remembered(stage)
     status_of(stage)
 

@@ -78,14 +78,14 @@ def test_a_directory_that_is_not_empty_is_not_touched(tmp_path: Path) -> None:
     assert ["mine"] == [path.name for path in tmp_path.iterdir()]
 
 
-def test_a_wrong_number_of_clicks_is_refused_with_a_sentence() -> None:
+def test_a_wrong_number_of_clicks_is_refused_with_an_error() -> None:
     ended = demo("--clicks", "many")
 
     assert 2 == ended.returncode
     assert "'many' is not a whole number from 1000 on" in ended.stderr
 
 
-def test_a_picture_of_another_kind_is_refused_with_a_sentence() -> None:
+def test_a_picture_of_another_kind_is_refused_with_an_error() -> None:
     ended = demo("--plot", "lag.gif")
 
     assert 2 == ended.returncode

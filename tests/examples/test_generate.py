@@ -51,7 +51,7 @@ def test_a_stream_that_is_stopped_loses_nothing_that_was_made(logmark_broker: Br
     assert 50 == len(list(topic.read(servers, TOPIC)))
 
 
-def test_a_broker_that_is_not_there_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broker_that_is_not_there_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert 1 == generate.main(["--clicks", "5", "--bootstrap-servers", "127.0.0.1:1"])
     assert "127.0.0.1:1" in capsys.readouterr().err
 

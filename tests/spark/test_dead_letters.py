@@ -47,7 +47,7 @@ def letters_in(broker: BrokerUnderTest, topic: str, partitions: int = 1) -> list
     return sorted(found, key=lambda pair: pair[1].offset)
 
 
-def test_what_does_not_fit_is_a_letter_with_all_that_the_record_was_and_the_rest_are_rows(
+def test_what_does_not_fit_is_a_dead_letter_with_all_that_the_record_was_and_the_rest_are_rows(
     broker: BrokerUnderTest,
 ) -> None:
     topic, dead = broker.create_topic("clicks"), broker.create_topic("dead", 2)
@@ -71,7 +71,7 @@ def test_what_does_not_fit_is_a_letter_with_all_that_the_record_was_and_the_rest
     assert {("billing", 1)} == {(letter.pipeline, letter.attempts) for _, letter in found}
 
 
-def test_a_part_whose_letters_cannot_be_sent_is_read_again_and_no_row_is_skipped_or_doubled(
+def test_a_part_whose_dead_letters_cannot_be_sent_is_read_again_and_no_row_is_skipped_or_doubled(
     our_broker: BrokerUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, dead = our_broker.create_topic("clicks"), our_broker.create_topic("dead")
@@ -95,7 +95,7 @@ def test_a_part_whose_letters_cannot_be_sent_is_read_again_and_no_row_is_skipped
     assert 20 == len(offsets), "the letters of the failed try are there as well: at least once"
 
 
-def test_a_value_that_no_letter_can_hold_is_left_where_it_is_and_the_letter_says_so(
+def test_a_value_that_no_dead_letter_can_hold_is_left_where_it_is_and_the_dead_letter_says_so(
     our_broker: BrokerUnderTest,
 ) -> None:
     topic = our_broker.create_topic("clicks")
@@ -109,7 +109,7 @@ def test_a_value_that_no_letter_can_hold_is_left_where_it_is_and_the_letter_says
     assert "The value has 100000 bytes, too many for this topic (max.message.bytes)." == letter.missing
 
 
-def test_a_source_with_letters_has_neither_errors_nor_raw_values(our_broker: BrokerUnderTest) -> None:
+def test_a_source_with_dead_letters_has_neither_errors_nor_raw_values(our_broker: BrokerUnderTest) -> None:
     plain = given(our_broker, "clicks", "dead")
 
     assert {"value", "timestampType"} < set(DefaultSource(plain).schema().names)
@@ -120,7 +120,7 @@ def test_a_source_with_letters_has_neither_errors_nor_raw_values(our_broker: Bro
         DefaultSource({"bootstrap.servers": "b", "subscribe": "c", "deadLetter.topic": "d"}).schema()
 
 
-def test_a_topic_that_cannot_take_letters_is_a_sentence_at_the_start(our_broker: BrokerUnderTest) -> None:
+def test_a_topic_that_cannot_take_dead_letters_is_an_error_at_the_start(our_broker: BrokerUnderTest) -> None:
     topic = our_broker.create_topic("clicks")
 
     with Client(our_broker.bootstrap_servers) as client:

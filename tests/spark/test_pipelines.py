@@ -336,7 +336,7 @@ def test_a_query_whose_group_was_taken_over_stops_and_names_the_new_owner(
     assert once(p0=numbers(20)) == rows(table_of(old))
 
 
-def test_what_stops_a_pipeline_is_a_sentence(broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path) -> None:
+def test_what_stops_a_pipeline_is_an_error(broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^There is no topic nowhere at .* Nothing was read"):
         pipeline(broker, "nowhere", tmp_path).run(spark)
     with pytest.raises(UserError, match=r"^The rows have no column offset of the type"):

@@ -46,7 +46,9 @@ def rows(*marked: tuple[str | None, int | None, int | None, str | None]) -> pa.R
     return pa.RecordBatch.from_arrays(columns, names=list(names))
 
 
-def test_a_marked_row_is_a_letter_with_its_record_or_one_that_says_that_it_is_gone(broker: BrokerUnderTest) -> None:
+def test_a_marked_row_is_a_dead_letter_with_its_record_or_one_that_says_that_it_is_gone(
+    broker: BrokerUnderTest,
+) -> None:
     topic, dead = broker.create_topic("clicks"), broker.create_topic("dead")
     broker.produce(topic, ["a", "b", "c", "d"])
     broker.admin.delete_records([Place(topic, 0, 1)])[Place(topic, 0, 1)].result(60)
@@ -65,7 +67,7 @@ def test_a_marked_row_is_a_letter_with_its_record_or_one_that_says_that_it_is_go
     assert "The record was deleted before its dead letter was written." == letters_in(broker, dead)[0][1].missing
 
 
-def test_a_marked_row_that_names_no_record_is_a_sentence(our_broker: BrokerUnderTest) -> None:
+def test_a_marked_row_that_names_no_record_is_an_error(our_broker: BrokerUnderTest) -> None:
     box = DeadLetterTarget(bootstrap_servers=our_broker.bootstrap_servers, topic="dead")
 
     with DeadLetterSender(box) as sender, pytest.raises(UserError, match="does not say which record it came from"):

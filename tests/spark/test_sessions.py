@@ -30,19 +30,19 @@ def test_a_java_that_can_run_spark_is_taken(tmp_path: Path, version: str) -> Non
 
 
 @pytest.mark.parametrize(("version", "shown"), [("11.0.2", "11"), ("1.8.0_292", "8")])
-def test_an_old_java_is_a_sentence(tmp_path: Path, version: str, shown: str) -> None:
+def test_an_old_java_is_an_error(tmp_path: Path, version: str, shown: str) -> None:
     with pytest.raises(UserError, match=f"needs Java 17 or newer, and .* is version {shown}"):
         check_java(java(tmp_path, version))
 
 
-def test_no_java_is_a_sentence_that_says_what_to_install(tmp_path: Path) -> None:
+def test_no_java_is_an_error_that_says_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none is on the PATH.*openjdk-17-jre-headless"):
         check_java({"PATH": str(tmp_path)})
     with pytest.raises(UserError, match="there is no bin/java in it"):
         check_java({"JAVA_HOME": str(tmp_path), "PATH": ""})
 
 
-def test_a_java_that_does_not_run_is_a_sentence(tmp_path: Path) -> None:
+def test_a_java_that_does_not_run_is_an_error(tmp_path: Path) -> None:
     environment = java(tmp_path, "17")
     (tmp_path / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
 
@@ -50,7 +50,7 @@ def test_a_java_that_does_not_run_is_a_sentence(tmp_path: Path) -> None:
         check_java(environment)
 
 
-def test_an_old_spark_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_spark_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark.__version__", "4.1.3")
 
     with pytest.raises(UserError, match=r"PySpark 4\.1\.3 is too old.*Install 4\.2 or newer"):
@@ -75,7 +75,7 @@ def test_the_format_itself_says_that_spark_is_too_old(monkeypatch: pytest.Monkey
         found({}).schema()
 
 
-def test_no_spark_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_spark_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
 
     with pytest.raises(UserError, match=r"PySpark is not installed.*pip install"):

@@ -66,7 +66,7 @@ def test_the_query_that_had_the_group_ends() -> None:
         step(other, here)
 
 
-def test_reading_goes_on_in_the_new_group_also_after_a_restart() -> None:
+def test_reading_continues_in_the_new_group_also_after_a_restart() -> None:
     clock = ManualClock()
     cluster, _ = a_group_of_another_query(clock)
     first = follow(cluster, clock, **ADOPTING)
@@ -135,7 +135,7 @@ def test_a_group_without_commits_is_taken_as_well() -> None:
     assert 60 == cluster.offsets[P0].offset
 
 
-def test_a_checkpoint_of_a_third_group_is_still_a_sentence() -> None:
+def test_a_checkpoint_of_a_third_group_is_still_an_error() -> None:
     with pytest.raises(UserError, match=r"belongs to group billing\.v2, but group\.id is billing"):
         step(follow(FakeCluster(p0=(0, 100)), **{"group.id.before": "billing.v3"}), BUILT)
 
@@ -206,7 +206,7 @@ class Counting:
 
 @pytest.mark.soak
 @pytest.mark.spark
-def test_a_query_with_state_built_beside_goes_on_as_the_group_itself(
+def test_a_query_with_state_built_beside_continues_as_the_group_itself(
     broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path
 ) -> None:
     case = Counting(broker, spark, tmp_path)

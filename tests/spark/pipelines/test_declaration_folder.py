@@ -93,7 +93,7 @@ def test_without_a_file_it_counts_from_the_working_directory_at_the_time(
     assert elsewhere / "tables/billing" == path_of(typed["p"]) == path_of(called)
 
 
-def test_a_table_of_other_machines_is_a_sentence_when_the_file_is_loaded(tmp_path: Path, elsewhere: Path) -> None:
+def test_a_table_of_other_machines_is_an_error_when_the_file_is_loaded(tmp_path: Path, elsewhere: Path) -> None:
     file = write(tmp_path / "billing_far.py", HEAD, DECLARES.replace("'tables", "'s3://tables"))
 
     with pytest.raises(UserError, match=r"billing_far\.py: The table s3://.* is not a directory of this machine"):

@@ -56,7 +56,7 @@ def run(pipeline: Pipeline, spark: "SparkSession", broker: BrokerUnderTest, fold
     query.awaitTermination()
 
 
-def test_what_the_schema_refuses_and_what_the_pipeline_marks_are_letters_and_the_rest_are_rows(
+def test_what_the_schema_refuses_and_what_the_pipeline_marks_are_dead_letters_and_the_rest_are_rows(
     spark: "SparkSession", broker: BrokerUnderTest, tmp_path: Path
 ) -> None:
     topic, dead = broker.create_topic("clicks", 2), broker.create_topic("dead", 2)
@@ -79,7 +79,7 @@ def test_what_the_schema_refuses_and_what_the_pipeline_marks_are_letters_and_the
     assert {"billing"} == {one.pipeline for one in letters}
 
 
-def test_rows_for_a_topic_are_marked_too_and_a_marked_output_without_letters_is_refused(
+def test_rows_for_a_topic_are_marked_too_and_a_marked_output_without_dead_letters_is_refused(
     spark: "SparkSession", our_broker: BrokerUnderTest, tmp_path: Path
 ) -> None:
     topic, dead, target = (our_broker.create_topic(name) for name in ("clicks", "dead", "alerts"))
@@ -134,7 +134,7 @@ def test_the_record_that_a_pipelines_code_fails_on_is_named(
     assert f"It fails on the record {topic}-1 offset 40." == said
 
 
-def test_after_a_killed_worker_and_a_batch_that_was_not_committed_letters_are_there_and_rows_are_there_once(
+def test_after_a_killed_worker_and_a_batch_that_was_not_committed_dead_letters_are_there_and_rows_are_there_once(
     spark: "SparkSession", our_broker: BrokerUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pyspark.sql.functions import udf

@@ -100,7 +100,7 @@ times: org.apache.spark.SparkException: Python worker exited unexpectedly (crash
         ("", FailureKind.TRANSIENT),
     ],
 )
-def test_what_passes_is_tried_again_and_what_stays_is_not(failure: str, kind: FailureKind) -> None:
+def test_what_is_transient_is_tried_again_and_what_stays_is_not(failure: str, kind: FailureKind) -> None:
     assert kind is classify_failure(failure).kind
 
 
@@ -158,7 +158,7 @@ def test_what_packages_and_python_itself_raise_is_not_of_the_users_code(file: st
     )
 
 
-def test_a_sentence_of_ours_is_told_as_it_is() -> None:
+def test_an_error_of_ours_is_described_as_it_is() -> None:
     assert (
         "Group billing was taken over."
         == classify_failure(ours("spark.errors.Superseded", "Group billing was taken over.")).describe()
@@ -213,7 +213,7 @@ def _raised_by(transform: str, error: BaseException) -> BaseException:
         (ValueError("no column price"), FailureKind.PERMANENT),
     ],
 )
-def test_what_is_raised_before_there_is_a_query_is_judged_alike(error: Exception, kind: FailureKind) -> None:
+def test_what_is_raised_before_there_is_a_query_is_classified_alike(error: Exception, kind: FailureKind) -> None:
     found = classify_exception(_raised_by("/home/ann/billing.py", error))
 
     assert kind is found.kind

@@ -112,7 +112,7 @@ def test_a_swap_of_format_1_is_resumed_and_the_pipeline_replayed_again(name: str
 
 
 @pytest.mark.parametrize("name", EARLY_SWAPS)
-def test_a_swap_of_format_1_that_is_not_in_place_can_be_given_up_and_the_live_version_runs_on(
+def test_a_swap_of_format_1_that_is_not_in_place_can_be_abandoned_and_the_live_version_runs_on(
     name: str, restore: Restore
 ) -> None:
     scenario, _ = restore(name)
@@ -133,7 +133,7 @@ def test_a_swap_of_format_1_that_is_not_in_place_can_be_given_up_and_the_live_ve
 
 
 @pytest.mark.parametrize("name", LATE_SWAPS)
-def test_a_swap_of_format_1_that_is_being_put_in_place_keeps_the_old_version_from_running(
+def test_a_swap_of_format_1_that_is_being_published_keeps_the_old_version_from_running(
     name: str, restore: Restore
 ) -> None:
     scenario, _ = restore(name)

@@ -103,7 +103,7 @@ def test_rows_of_what_is_read_again_are_replaced_and_no_others(scenario: ReplayS
     assert [24, 24] == scenario.committed()
 
 
-def test_a_replay_with_an_end_goes_on_where_it_was(scenario: ReplayScenario) -> None:
+def test_a_replay_with_an_end_continues_where_it_was(scenario: ReplayScenario) -> None:
     scenario.replay(FROM_5_AND_8, '{"clicks": {"0": 10, "1": 20}}')
 
     assert 5 + 12 == scenario.rows
@@ -120,7 +120,7 @@ def test_a_pipeline_that_runs_follows_by_itself(scenario: ReplayScenario) -> Non
         assert [Counter(new=24), Counter(new=24)] == scenario.labels()
 
 
-def test_a_pipeline_that_runs_goes_on_where_it_was_after_the_end(scenario: ReplayScenario) -> None:
+def test_a_pipeline_that_runs_continues_where_it_was_after_the_end(scenario: ReplayScenario) -> None:
     with scenario.running():
         scenario.numbers.wait(lambda: scenario.committed() == [24, 24], "the pipeline has read all there is")
         scenario.replay("earliest", '{"clicks": {"0": 3, "1": 3}}')
@@ -142,7 +142,7 @@ def test_nobody_can_leave_before_an_end_that_has_to_be_waited_for(scenario: Repl
     assert [20, 20] == scenario.committed()
 
 
-def test_what_was_not_sent_before_is_released_beside_a_pipeline_that_runs_on(
+def test_what_was_not_sent_before_is_published_beside_a_pipeline_that_runs_on(
     broker: BrokerUnderTest, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = NumberPipelines(broker, tmp_path)
@@ -193,11 +193,11 @@ def test_what_was_not_sent_before_is_released_beside_a_pipeline_that_runs_on(
         ("2024-03-05T00:00Z", "ToTime(timestamp_ms=1709596800000)"),
     ],
 )
-def test_a_place_is_said_as_people_say_it(text: str, shown: str) -> None:
+def test_a_target_is_parsed_as_people_write_it(text: str, shown: str) -> None:
     assert shown == str(parse_target(text, group="g", now_ms=1_000_000_000))
 
 
 @pytest.mark.parametrize("text", ["yesterday", '{"clicks": 3}', '{"clicks": {"0": -1}}', "{", "{}"])
-def test_a_place_that_is_not_understood_is_a_sentence(text: str) -> None:
+def test_a_target_that_is_not_understood_is_an_error(text: str) -> None:
     with pytest.raises(UserError, match="Nothing was changed"):
         parse_target(text, group="g", now_ms=0)

@@ -101,7 +101,7 @@ def test_files_of_the_same_name_and_of_a_librarys_name_are_not_mixed_up(write: W
         (["def f():\n    return int('x')\n", "f()\n"], "shop.py, line 2: ValueError: invalid literal"),
     ],
 )
-def test_a_file_that_does_not_load_is_a_sentence_with_its_line(write: Write, parts: list[str], said: str) -> None:
+def test_a_file_that_does_not_load_is_an_error_with_its_line(write: Write, parts: list[str], said: str) -> None:
     file = write("shop.py", *parts)
 
     with pytest.raises(UserError) as refused:

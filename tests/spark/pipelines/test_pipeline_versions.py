@@ -22,7 +22,9 @@ def count(table: Path, *, query: str) -> None:
     write(table, one, UPSERT, TOTALS, [{"campaign": query, "total": 1}])
 
 
-def test_a_version_whose_rows_were_not_kept_cannot_be_taken_back_though_its_checkpoint_is_there(tmp_path: Path) -> None:
+def test_a_version_whose_rows_were_not_kept_cannot_be_rolled_back_though_its_checkpoint_is_there(
+    tmp_path: Path,
+) -> None:
     table = tmp_path / "table"
     job = Job(
         pipeline=Pipeline(name="totals", topics="clicks", transform=lambda rows: rows, sink=Table(table)),

@@ -109,7 +109,7 @@ def test_a_pipeline_is_run_by_plain_spark_submit(our_broker: BrokerUnderTest, tm
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_a_declarative_pipeline_reads_as_a_group_and_goes_on_where_it_was(
+def test_a_declarative_pipeline_reads_as_a_group_and_continues_where_it_was(
     our_broker: BrokerUnderTest, tmp_path: Path
 ) -> None:
     topic, group = our_broker.create_topic("clicks"), our_broker.group("declared")

@@ -77,7 +77,7 @@ def test_only_what_was_not_sent_before_is_sent_and_it_is_the_very_record(alerts:
     assert [(b"kind", b"burst"), (b"logmark.id", b"c")] == list(record.headers)
 
 
-def test_a_second_release_sends_nothing(alerts: Alerts) -> None:
+def test_a_second_publication_sends_nothing(alerts: Alerts) -> None:
     alerts.send(alerts.side, "a", "b")
     alerts.publish()
 
@@ -87,7 +87,7 @@ def test_a_second_release_sends_nothing(alerts: Alerts) -> None:
 
 @pytest.mark.parametrize("written", [0, 1, 2])
 @pytest.mark.parametrize("arrives", [False, True])
-def test_a_release_that_was_stopped_is_made_again(
+def test_a_publication_that_was_stopped_is_made_again(
     alerts: Alerts, client: Client, monkeypatch: pytest.MonkeyPatch, written: int, arrives: bool
 ) -> None:
     ids = [f"id-{number}" for number in range(8)]
@@ -114,7 +114,7 @@ def test_a_release_that_was_stopped_is_made_again(
     assert Counter(ids) == alerts.ids()
 
 
-def test_records_without_an_id_are_a_sentence_until_somebody_says_what_becomes_of_them(alerts: Alerts) -> None:
+def test_records_without_an_id_are_an_error_until_somebody_says_what_becomes_of_them(alerts: Alerts) -> None:
     alerts.send(alerts.side, "a", None, None)
 
     with pytest.raises(UserError, match=r"2 of the records .* have no id"):

@@ -90,7 +90,7 @@ without_state = pytest.mark.parametrize("scenario", ["replace"], indirect=True)
 
 
 @with_state
-def test_a_version_is_built_shown_taken_back_and_dropped(scenario: ReplayScenario) -> None:
+def test_a_version_is_built_shown_rolled_back_and_dropped(scenario: ReplayScenario) -> None:
     done = scenario("replay", "--yes")
     assert 0 == done.exit_code, done.output
     assert "version 2 is built beside the live version and replaces it" in done.stdout
@@ -125,7 +125,7 @@ def test_a_dry_run_changes_nothing(scenario: ReplayScenario) -> None:
 
 
 @with_state
-def test_a_dry_run_of_giving_up_says_what_it_would_and_gives_nothing_up(
+def test_a_dry_run_of_abandoning_says_what_it_would_and_gives_nothing_up(
     scenario: ReplayScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped_by(monkeypatch, scenario)
@@ -181,7 +181,7 @@ def test_without_a_terminal_and_without_yes_nothing_is_done(scenario: ReplayScen
 
 
 @with_state
-def test_a_replay_that_was_stopped_is_gone_on_with_or_given_up(
+def test_a_replay_that_was_stopped_is_resumed_or_abandoned(
     scenario: ReplayScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped_by(monkeypatch, scenario)
@@ -209,7 +209,7 @@ def test_a_file_that_is_named_is_replayed_where_the_pipeline_ran(scenario: Repla
 
 
 @with_state
-def test_what_makes_no_sense_is_a_sentence(scenario: ReplayScenario) -> None:
+def test_what_makes_no_sense_is_an_error(scenario: ReplayScenario) -> None:
     for arguments, sentence in (
         (["replay", "--to", "3d", "--yes"], "Leave out --to"),
         (["replay", "--from", "latest", "--yes"], "--drop-older"),
@@ -257,7 +257,7 @@ def test_a_live_replay_tells_programs_what_it_did(scenario: ReplayScenario) -> N
 
 
 @pytest.mark.parametrize("scenario", ["topic"], indirect=True)
-def test_rows_without_ids_are_a_sentence_and_gone_on_with_once_somebody_says_what_to_do(
+def test_rows_without_ids_are_an_error_and_resumed_once_somebody_says_what_to_do(
     scenario: ReplayScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Spark would be asked for the columns; these rows have the column, and nothing in it.
@@ -276,7 +276,7 @@ def test_rows_without_ids_are_a_sentence_and_gone_on_with_once_somebody_says_wha
 
 @pytest.mark.parametrize("scenario", ["topic"], indirect=True)
 @pytest.mark.parametrize("is_rebuilt", [False, True])
-def test_rows_without_ids_leave_the_live_version_as_it_was_and_the_replay_can_be_given_up(
+def test_rows_without_ids_leave_the_live_version_as_it_was_and_the_replay_can_be_abandoned(
     scenario: ReplayScenario, monkeypatch: pytest.MonkeyPatch, is_rebuilt: bool
 ) -> None:
     monkeypatch.setattr(session, "check_id_column", lambda *given, **named: None)

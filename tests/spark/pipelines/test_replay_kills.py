@@ -32,7 +32,7 @@ def killed(kind: str, job: Job, numbers: NumberPipelines, step: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["counts", "fraud"])
-def test_a_replay_that_is_killed_is_gone_on_with_and_nothing_is_lost_or_doubled(
+def test_a_replay_that_is_killed_is_resumed_and_nothing_is_lost_or_doubled(
     broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path, kind: str
 ) -> None:
     numbers = NumberPipelines(broker, tmp_path)

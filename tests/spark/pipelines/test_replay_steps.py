@@ -138,7 +138,7 @@ def scenario_on_both(
     return make_scenario(broker, tmp_path, monkeypatch, to_topic=request.param)
 
 
-def test_a_replay_that_is_killed_at_any_step_is_gone_on_with(scenario_on_both: ReplayScenario) -> None:
+def test_a_replay_that_is_killed_at_any_step_is_resumed(scenario_on_both: ReplayScenario) -> None:
     scenario = scenario_on_both
     for step in ReplayStep:
         before = scenario.job.home.record().live
@@ -167,7 +167,7 @@ def test_a_replay_that_is_killed_at_any_step_is_gone_on_with(scenario_on_both: R
         assert load_state(scenario.job.home) is None
 
 
-def test_a_replay_that_is_given_up_leaves_no_trace(scenario: ReplayScenario) -> None:
+def test_a_replay_that_is_abandoned_leaves_no_trace(scenario: ReplayScenario) -> None:
     for step in list(ReplayStep)[:5]:
         scenario.start()
         with pytest.raises(Killed):
@@ -187,7 +187,7 @@ def test_a_replay_that_is_given_up_leaves_no_trace(scenario: ReplayScenario) -> 
 
 
 @pytest.mark.parametrize("step", [ReplayStep.FENCED, ReplayStep.CAUGHT_UP])
-def test_the_version_that_runs_makes_way_and_runs_on_if_the_replay_is_killed(
+def test_the_version_that_runs_is_superseded_and_runs_on_if_the_replay_is_killed(
     scenario: ReplayScenario, step: ReplayStep
 ) -> None:
     scenario.start()
@@ -205,7 +205,7 @@ def test_the_version_that_runs_makes_way_and_runs_on_if_the_replay_is_killed(
     scenario.check(is_new=False)
 
 
-def test_a_version_that_runs_makes_way_for_the_new_one(scenario: ReplayScenario) -> None:
+def test_a_version_that_runs_is_superseded_by_the_new_one(scenario: ReplayScenario) -> None:
     scenario.start()
     with scenario.running() as thread:
         scenario.run_replay()
@@ -262,7 +262,7 @@ def test_a_batch_that_was_planned_when_the_driver_died_is_finished_by_the_versio
     scenario.check(is_new=False)
 
 
-def test_a_planned_batch_of_the_old_version_is_not_sent_again_by_a_start_after_the_release(
+def test_a_planned_batch_of_the_old_version_is_not_sent_again_by_a_start_after_the_publication(
     our_broker: BrokerUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario = make_scenario(our_broker, tmp_path, monkeypatch, to_topic=True)
@@ -319,7 +319,7 @@ def test_rows_without_ids_that_come_at_last_leave_the_way_back_open(
     scenario.check(is_new=False)
 
 
-def test_a_replay_that_was_killed_while_it_handed_over_reads_nothing_more_before_it_is_done(
+def test_a_replay_that_was_killed_while_it_published_reads_nothing_more_before_it_is_done(
     scenario: ReplayScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario.start()
@@ -344,7 +344,7 @@ def claim_by_version_2(scenario: ReplayScenario) -> None:
 
 
 @pytest.mark.parametrize("step", [ReplayStep.PUBLISHED, ReplayStep.GROUP_MOVED])
-def test_what_is_being_put_in_place_is_not_given_up(scenario: ReplayScenario, step: ReplayStep) -> None:
+def test_what_is_being_published_is_not_abandoned(scenario: ReplayScenario, step: ReplayStep) -> None:
     scenario.start()
     with pytest.raises(Killed):
         scenario.run_replay(killed_at=step)
@@ -354,7 +354,7 @@ def test_what_is_being_put_in_place_is_not_given_up(scenario: ReplayScenario, st
     assert not restore_group(scenario.client, scenario.job)
 
 
-def test_the_old_version_is_taken_back_and_the_new_one_again(scenario_on_both: ReplayScenario) -> None:
+def test_the_old_version_is_rolled_back_and_the_new_one_again(scenario_on_both: ReplayScenario) -> None:
     scenario = scenario_on_both
     scenario.start()
     scenario.run_replay()
@@ -380,7 +380,7 @@ def test_the_old_version_is_taken_back_and_the_new_one_again(scenario_on_both: R
 
 
 @pytest.mark.parametrize("step", [ReplayStep.BUILT, ReplayStep.CAUGHT_UP])
-def test_what_a_version_made_while_it_was_taken_back_is_released_though_that_was_given_up_once(
+def test_what_a_version_made_while_it_was_rolled_back_is_published_though_that_was_abandoned_once(
     scenario: ReplayScenario, step: ReplayStep
 ) -> None:
     scenario.start()
@@ -406,7 +406,7 @@ def test_what_a_version_made_while_it_was_taken_back_is_released_though_that_was
         scenario.check(is_new=False)
 
 
-def test_a_version_that_was_not_kept_cannot_be_taken_back(scenario: ReplayScenario) -> None:
+def test_a_version_that_was_not_kept_cannot_be_rolled_back(scenario: ReplayScenario) -> None:
     scenario.start(keep_old=False)
     scenario.run_replay()
     scenario.run_live()
@@ -419,7 +419,7 @@ def test_a_version_that_was_not_kept_cannot_be_taken_back(scenario: ReplayScenar
     assert [2] == [one.number for one in list_versions(scenario.job)]
 
 
-def test_an_old_version_that_is_not_kept_is_removed_also_by_a_replay_that_is_gone_on_with(
+def test_an_old_version_that_is_not_kept_is_removed_also_by_a_replay_that_is_resumed(
     scenario: ReplayScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario.start(keep_old=False)
@@ -507,7 +507,7 @@ def test_a_version_that_loses_its_own_checkpoint_is_built_from_its_beginning_aga
         scenario.check(is_new=True)
 
 
-def test_what_a_version_sent_before_it_lost_its_checkpoint_is_not_released(
+def test_what_a_version_sent_before_it_lost_its_checkpoint_is_not_published(
     our_broker: BrokerUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario = make_scenario(our_broker, tmp_path, monkeypatch, to_topic=True)
@@ -522,7 +522,7 @@ def test_what_a_version_sent_before_it_lost_its_checkpoint_is_not_released(
     scenario.check(is_new=True)
 
 
-def test_a_version_that_loses_its_checkpoint_when_it_is_handed_over_is_live_and_built_again(
+def test_a_version_that_loses_its_checkpoint_when_it_is_published_is_live_and_built_again(
     scenario: ReplayScenario,
 ) -> None:
     for step in (ReplayStep.PUBLISHED, ReplayStep.GROUP_MOVED):
@@ -543,7 +543,7 @@ def test_a_version_that_loses_its_checkpoint_when_it_is_handed_over_is_live_and_
         scenario.check(is_new=True)
 
 
-def test_a_rebuilt_topic_without_state_goes_on_where_its_group_stood_and_sends_nothing_twice(
+def test_a_rebuilt_topic_without_state_continues_where_its_group_was_and_sends_nothing_twice(
     our_broker: BrokerUnderTest, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = NumberPipelines(our_broker, tmp_path)

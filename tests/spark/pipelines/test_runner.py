@@ -68,7 +68,7 @@ def failing(frame: "DataFrame") -> "DataFrame":
     )  # fmt: skip
 
 
-def test_the_well_finish_and_the_others_end_with_a_sentence_and_nothing_half_written(
+def test_the_well_finish_and_the_others_end_with_an_error_and_nothing_half_written(
     stage: Stage, spark: "SparkSession"
 ) -> None:
     first = stage.job("well")
@@ -136,9 +136,7 @@ def test_a_pipeline_whose_group_is_taken_over_ends_and_names_the_new_owner(stage
     assert not job.home.is_live()
 
 
-def test_a_query_that_is_started_by_hand_holds_the_pipelines_place_until_it_ends(
-    stage: Stage, spark: "SparkSession"
-) -> None:
+def test_a_query_that_is_started_by_hand_holds_the_live_lock_until_it_ends(stage: Stage, spark: "SparkSession") -> None:
     job = stage.job("billing")
     home = job.home.root
     query = job.pipeline.start(spark, home=home, bootstrap_servers=stage.broker.bootstrap_servers)

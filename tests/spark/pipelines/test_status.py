@@ -74,7 +74,7 @@ def test_a_batch_is_counted_once_however_often_it_is_reported() -> None:
     assert (2, 20) == (meter.batches, meter.records)
 
 
-def test_batches_of_another_version_count_though_they_are_numbered_anew() -> None:
+def test_batches_of_another_version_count_though_they_are_numbered_from_0() -> None:
     meter = BatchMeter()
     meter.add(report(7, 0, 10))
     meter.reset()

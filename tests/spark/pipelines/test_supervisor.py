@@ -157,7 +157,7 @@ def test_no_batch_is_missed_between_two_looks(stage: Stage) -> None:
     assert (7, 70) == (supervisor.status.batches, supervisor.status.records)
 
 
-def test_what_passes_is_started_again_after_a_pause_that_doubles(stage: Stage) -> None:
+def test_what_is_transient_is_started_again_after_a_pause_that_doubles(stage: Stage) -> None:
     supervisor = stage.supervisor()
     supervisor.poll()
     for pause_s in (1, 2, 4):
@@ -190,7 +190,7 @@ def test_a_start_that_fails_is_tried_again_too(stage: Stage) -> None:
     assert "billing: failed and restarts in 1 s: Nobody answers at kafka:9092." == stage.said[0]
 
 
-def test_what_stays_ends_the_pipeline_at_once_with_its_sentence(stage: Stage) -> None:
+def test_what_stays_ends_the_pipeline_at_once_with_its_error(stage: Stage) -> None:
     supervisor = stage.supervisor()
     supervisor.poll()
     stage.queries[0].fail(NO_TOPIC)
@@ -228,7 +228,7 @@ def test_a_run_that_is_to_end_does_not_try_for_ever(stage: Stage, took_s: int) -
     assert ATTEMPTS_MAX + 1 == len(stage.queries)
 
 
-def test_a_run_that_is_to_end_goes_on_for_as_long_as_it_finishes_batches(stage: Stage) -> None:
+def test_a_run_that_is_to_end_continues_for_as_long_as_it_finishes_batches(stage: Stage) -> None:
     supervisor = stage.supervisor(available_now=True)
     supervisor.poll()
     for number in range(2 * ATTEMPTS_MAX):
@@ -255,7 +255,7 @@ def test_a_run_that_is_to_end_is_done_when_its_query_is(stage: Stage) -> None:
     assert not stage.home.is_live()
 
 
-def test_a_pipeline_makes_way_for_the_version_that_a_replay_swaps_in(stage: Stage) -> None:
+def test_a_pipeline_is_superseded_by_the_version_that_a_replay_swaps_in(stage: Stage) -> None:
     supervisor = stage.supervisor()
     supervisor.poll()
     with stage.home.replaying():
@@ -292,7 +292,7 @@ def test_a_version_that_was_swapped_in_is_run_by_the_code_that_its_file_has_now(
     assert "2 seconds" == supervisor.job.pipeline.every
 
 
-def test_a_pipeline_goes_on_when_a_replay_was_broken_off_and_gave_its_group_back(stage: Stage) -> None:
+def test_a_pipeline_continues_when_a_replay_was_broken_off_and_gave_its_group_back(stage: Stage) -> None:
     supervisor = stage.supervisor()
     supervisor.poll()
     stage.queries[0].fail(TAKEN_OVER)
@@ -334,7 +334,7 @@ def save_publishing_replay(stage: Stage, number: int = 2) -> None:
     stage.home.change(lambda record: replace(record, building=number, last=number))
 
 
-def test_a_version_whose_place_is_being_taken_is_not_started_any_more(stage: Stage) -> None:
+def test_a_version_that_is_being_replaced_is_not_started_any_more(stage: Stage) -> None:
     save_publishing_replay(stage)
     supervisor = stage.supervisor()
     for _ in range(3):
@@ -354,7 +354,7 @@ def test_a_version_whose_place_is_being_taken_is_not_started_any_more(stage: Sta
     assert not stage.home.is_live()
 
 
-def test_a_run_that_comes_while_a_version_is_put_in_place_waits_and_runs_that_one(stage: Stage) -> None:
+def test_a_run_that_comes_while_a_version_is_published_waits_and_runs_that_one(stage: Stage) -> None:
     save_publishing_replay(stage)
     supervisor = stage.supervisor()
     with stage.home.replaying():
@@ -420,7 +420,7 @@ def test_a_lost_checkpoint_is_built_again_where_the_table_alone_does_not_know_wh
     assert [2 if needs else 1] == [query.version for query in stage.queries]
 
 
-def test_a_version_whose_building_is_interrupted_is_gone_on_with_after_a_pause(
+def test_a_version_whose_building_is_interrupted_is_resumed_after_a_pause(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries: list[int] = []
@@ -520,7 +520,7 @@ def test_a_query_that_another_hand_stopped_is_not_started_again(stage: Stage) ->
     assert "somebody stopped its query" in stage.said[-1]
 
 
-def test_spark_that_died_ends_every_pipeline_with_a_sentence(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_that_died_ends_every_pipeline_with_an_error(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     gone = Py4JError("An error occurred while calling o65.isActive")
@@ -559,7 +559,7 @@ def test_the_status_is_written_at_most_once_a_second_and_at_every_batch(
     assert 3 == len(written)
 
 
-def test_a_bad_record_file_is_a_sentence_and_nothing_is_started(stage: Stage) -> None:
+def test_a_bad_record_file_is_an_error_and_nothing_is_started(stage: Stage) -> None:
     stage.home.folder.mkdir(parents=True)
     (stage.home.folder / "record.json").write_text("{")
     with pytest.raises(UserError, match="the live version of billing is unknown"):

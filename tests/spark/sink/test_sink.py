@@ -159,7 +159,7 @@ def test_the_last_batch_is_known_again_in_whatever_order_its_rows_come(broker: B
     [numbered(10, 50), numbered(9), numbered(11), numbered(10, key="k")],
     ids=["other values", "fewer", "more", "other keys"],
 )
-def test_the_last_batch_with_other_rows_is_a_sentence_and_they_are_not_lost_without_a_word(
+def test_the_last_batch_with_other_rows_is_an_error_and_they_are_not_lost_silently(
     broker: BrokerUnderTest, others: list[Row]
 ) -> None:
     topic = broker.create_topic("planned-anew")
@@ -177,7 +177,7 @@ def test_the_last_batch_with_other_rows_is_a_sentence_and_they_are_not_lost_with
     assert 15 == broker.end_offset(topic), "a true repetition is silent, and the next batch comes behind it"
 
 
-def test_a_batch_before_the_last_one_is_a_sentence(broker: BrokerUnderTest) -> None:
+def test_a_batch_before_the_last_one_is_an_error(broker: BrokerUnderTest) -> None:
     topic = broker.create_topic("restored")
     query = small(broker, topic)
     for number in range(3):
@@ -298,7 +298,7 @@ def test_a_batch_is_recognised_when_its_broker_has_forgotten_the_producer(monkey
 
 
 @pytest.mark.parametrize("is_planned", [True, False])
-def test_a_batch_that_is_repeated_with_other_rows_is_a_sentence_and_loses_none(
+def test_a_batch_that_is_repeated_with_other_rows_is_an_error_and_loses_none(
     broker: BrokerUnderTest, monkeypatch: pytest.MonkeyPatch, is_planned: bool
 ) -> None:
     topic = broker.create_topic("other")
@@ -377,7 +377,7 @@ def said(broker: BrokerUnderTest, topic: str | None, given: list[Row], **options
     return str(failure.value)
 
 
-def test_bad_rows_are_sentences_and_write_nothing(broker: BrokerUnderTest) -> None:
+def test_bad_rows_are_errors_and_write_nothing(broker: BrokerUnderTest) -> None:
     topic = broker.create_topic("clicks", config={"max.message.bytes": "2000"})
     compacted = broker.create_topic("compacted", config={"cleanup.policy": "compact"})
     sentences = {
@@ -421,7 +421,7 @@ def test_a_broker_that_restarts_under_a_task_is_waited_for(monkeypatch: pytest.M
         broker.close()
 
 
-def test_a_broker_that_stays_away_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_stays_away_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox_module, "TIMEOUT_S", 0.1)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
 

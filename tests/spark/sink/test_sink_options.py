@@ -71,7 +71,7 @@ def test_code_for_sparks_connector_moves_by_one_word() -> None:
         ({"kafka.sasl.mechanism": "GSSAPI", "kafka.security.protocol": "SASL_SSL"}, "GSSAPI"),
     ],
 )
-def test_a_mistaken_option_is_a_sentence(more: dict[str, str], sentence: str) -> None:
+def test_a_mistaken_option_is_an_error(more: dict[str, str], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         parse_sink_options(GIVEN | more, is_stream=True)
 
@@ -97,12 +97,12 @@ def test_a_checkpoint_names_its_query_however_it_is_spelt() -> None:
         (of(value=TEXT, timestamp=DateType()), "timestamp must be a timestamp, or milliseconds as a long, and is date"),
     ],
 )
-def test_rows_that_do_not_fit_a_topic_are_a_sentence(columns: StructType, sentence: str) -> None:
+def test_rows_that_do_not_fit_a_topic_are_an_error(columns: StructType, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         check_columns(columns, "alerts")
 
 
-def test_rows_without_a_topic_are_a_sentence_and_every_column_fits() -> None:
+def test_rows_without_a_topic_are_an_error_and_every_column_fits() -> None:
     with pytest.raises(UserError, match="not said which topic"):
         check_columns(VALUE, None)
     check_columns(of(value=BINARY, topic=TEXT), None)

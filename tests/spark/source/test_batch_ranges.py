@@ -70,7 +70,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("given", "sentence"), MISTAKES)
-def test_a_batch_read_that_cannot_be_is_a_sentence(given: dict[str, str], sentence: str) -> None:
+def test_a_batch_read_that_cannot_be_is_an_error(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(UserError, match=re.escape(sentence)):
         ranges(logs(), **given)
 

@@ -61,7 +61,7 @@ BAD_STARTS = [
 
 
 @pytest.mark.parametrize(("given", "sentence"), BAD_STARTS)
-def test_a_start_that_cannot_be_is_a_sentence_and_nothing_is_committed(given: dict[str, str], sentence: str) -> None:
+def test_a_start_that_cannot_be_is_an_error_and_nothing_is_committed(given: dict[str, str], sentence: str) -> None:
     cluster = FakeCluster(p0=(10, 100), p1=(0, 50))
 
     with pytest.raises(UserError, match=sentence):
@@ -334,7 +334,7 @@ def test_a_loss_is_judged_only_when_it_is_known_where_the_group_stands() -> None
 
 
 @pytest.mark.parametrize("given", [{}, {"failOnDataLoss": "true", "auto.offset.reset": "earliest"}])
-def test_a_commit_below_the_log_start_ends_a_query_that_was_not_told_to_go_on(given: dict[str, str]) -> None:
+def test_a_commit_below_the_log_start_ends_a_query_that_was_not_told_to_continue(given: dict[str, str]) -> None:
     cluster = FakeCluster(p0=(0, 100))
     cluster.logs[P0] = (40, 100)
     cluster.reset(p0=15)
@@ -405,7 +405,7 @@ def test_a_deleted_topic_is_left_out_where_losses_are_allowed(caplog: pytest.Log
     assert "clicks-eu-0 is not there any more and is left out" in caplog.text
 
 
-def test_a_weekly_run_whose_commits_expired_goes_on_from_its_checkpoint_and_commits_again() -> None:
+def test_a_weekly_run_whose_commits_expired_continues_from_its_checkpoint_and_commits_again() -> None:
     cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
     first = follow(cluster, clock, **EARLY)
     first.fix_end()

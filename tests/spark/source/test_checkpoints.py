@@ -105,7 +105,7 @@ def ours(our_broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path) -> 
     return Query(our_broker, spark, tmp_path)
 
 
-def test_a_rewound_query_reads_again_from_there_and_after_an_undo_goes_on_where_it_was(query: Query) -> None:
+def test_a_rewound_query_reads_again_from_there_and_after_an_undo_continues_where_it_was(query: Query) -> None:
     query.produce(16)
     with settings(query.spark, minBatchesToRetain="3"):
         assert [both(*range(16))] == query.run()
@@ -128,7 +128,7 @@ def test_a_rewound_query_reads_again_from_there_and_after_an_undo_goes_on_where_
         assert [] == query.run()
 
 
-def test_a_group_seeded_from_a_checkpoint_goes_on_with_logmark_and_nothing_is_lost_or_read_twice(
+def test_a_group_seeded_from_a_checkpoint_continues_with_logmark_and_nothing_is_lost_or_read_twice(
     query: Query, tmp_path: Path
 ) -> None:
     query.produce(10)
@@ -190,7 +190,7 @@ def test_newer_formats_of_the_logs_are_moved_as_well(ours: Query) -> None:
         assert [] == ours.run()
 
 
-def test_spark_stops_at_a_move_that_was_killed_half_way_and_goes_on_when_it_is_finished(ours: Query) -> None:
+def test_spark_stops_at_a_move_that_was_killed_half_way_and_continues_when_it_is_finished(ours: Query) -> None:
     ours.produce(6)
     ours.run()
     change = ours.moved("--to-offset", "4")
@@ -206,7 +206,7 @@ def test_spark_stops_at_a_move_that_was_killed_half_way_and_goes_on_when_it_is_f
     assert (1, True) == (refused.exit_code, f"ran since change {change}" in refused.error)
 
 
-def test_a_query_that_was_not_stopped_ends_at_its_next_batch_and_then_goes_on_from_there(ours: Query) -> None:
+def test_a_query_that_was_not_stopped_ends_at_its_next_batch_and_then_continues_from_there(ours: Query) -> None:
     ours.produce(6)
     running = ours.start(ours.stream(), ours.checkpoint)
     try:

@@ -18,7 +18,7 @@ def planned_first_batch(cluster: FakeCluster, clock: ManualClock) -> Position:
     return planned
 
 
-def test_the_query_goes_on_under_its_first_token() -> None:
+def test_the_query_continues_under_its_first_token() -> None:
     cluster, clock = FakeCluster(p0=(0, 150)), ManualClock()
     planned = planned_first_batch(cluster, clock)
     follower = GroupFollower(parse_source_options(OPTIONS, is_stream=True), cluster, clock)

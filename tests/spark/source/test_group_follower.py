@@ -146,7 +146,7 @@ def test_a_group_without_commits_starts_where_the_reset_rule_says(reset: str | N
     assert {P0: offset} == position.next
 
 
-def test_a_group_without_commits_and_without_a_rule_is_a_sentence() -> None:
+def test_a_group_without_commits_and_without_a_rule_is_an_error() -> None:
     with pytest.raises(UserError, match=r"has no committed offset for clicks-0, and auto\.offset\.reset is none"):
         follow(FakeCluster(p0=(0, 9)), **{"auto.offset.reset": "none"}).start()
 
@@ -314,7 +314,7 @@ def test_where_no_commit_is_allowed_a_query_reads_each_record_once() -> None:
     assert [{0: (10, 20)}, {0: (20, 30)}, {0: (30, 40)}] == read(follower, follower.start(), 6)
 
 
-def test_where_no_commit_is_allowed_a_restarted_query_goes_on() -> None:
+def test_where_no_commit_is_allowed_a_restarted_query_continues() -> None:
     cluster = Refusing(p0=(0, 40))
     cluster.reset(p0=10)
     end = step(follower := follow(cluster, **EARLY), follower.start(), 10)
@@ -428,7 +428,7 @@ def test_records_that_expired_unread_stop_a_query_without_a_rule(given: dict[str
     assert 10 == cluster.offsets[P0].offset, "what was read is committed, and nothing is skipped"
 
 
-def test_a_log_that_was_made_anew_is_noticed() -> None:
+def test_a_log_that_was_recreated_is_noticed() -> None:
     cluster, clock = FakeCluster(p0=(0, 100)), ManualClock()
     follower = follow(cluster, clock, **EARLY)
     end = step(follower, follower.start())
@@ -494,7 +494,7 @@ def test_a_take_over_while_a_new_leader_knows_less_does_not_begin_elsewhere() ->
     assert {P0: (100, 120)} == step(follower, position).ranges
 
 
-def test_a_topic_that_never_was_is_a_sentence_whatever_may_be_lost() -> None:
+def test_a_topic_that_never_was_is_an_error_whatever_may_be_lost() -> None:
     with pytest.raises(UserError, match="There is no topic clicks"):
         follow(FakeCluster(), failOnDataLoss="false").start()
 
@@ -509,7 +509,7 @@ def test_a_new_partition_is_read_from_its_first_record() -> None:
     assert {P1: (3, 9)} == step(follower, end).ranges
 
 
-def test_a_partition_that_is_gone_is_a_sentence() -> None:
+def test_a_partition_that_is_gone_is_an_error() -> None:
     cluster, clock = FakeCluster(p0=(0, 100), p1=(0, 5)), ManualClock()
     follower = follow(cluster, clock, **EARLY)
     end = step(follower, follower.start())
@@ -522,7 +522,7 @@ def test_a_partition_that_is_gone_is_a_sentence() -> None:
         step(follower, end)
 
 
-def test_a_topic_that_does_not_exist_is_a_sentence() -> None:
+def test_a_topic_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(UserError, match="There is no topic clicks at b:1"):
         follow(FakeCluster()).start()
 
@@ -554,7 +554,7 @@ def test_available_now_follows_a_reset_beyond_the_end_that_it_began_with() -> No
     assert seek is step(follower, seek)
 
 
-def test_a_checkpoint_of_another_group_is_a_sentence() -> None:
+def test_a_checkpoint_of_another_group_is_an_error() -> None:
     cluster = FakeCluster(p0=(0, 100))
     end = step(follower := follow(cluster, **EARLY), follower.start())
 

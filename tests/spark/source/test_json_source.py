@@ -156,9 +156,7 @@ def test_what_is_taken_and_what_is_refused_is_as_from_json_does_it_but_for_the_d
     assert 300 < sum(two not in ("refused", "null") for _, _, two in pairs)
 
 
-def test_a_schema_that_cannot_be_read_is_one_sentence_at_load(
-    spark: "SparkSession", our_broker: BrokerUnderTest
-) -> None:
+def test_a_schema_that_cannot_be_read_is_one_error_at_load(spark: "SparkSession", our_broker: BrokerUnderTest) -> None:
     options = {"bootstrap.servers": our_broker.bootstrap_servers, "subscribe": "x", "value.format": "json"}
 
     with pytest.raises(Exception, match=r"value\.schema") as refused:

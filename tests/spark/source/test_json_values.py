@@ -94,7 +94,7 @@ def test_a_schema_may_be_written_as_spark_writes_it(text: str) -> None:
         (spark.StructType().add("v", spark.VariantType()).json(), "it has no type variant"),
     ],
 )
-def test_a_schema_that_cannot_be_read_is_a_sentence(text: str, why: str) -> None:
+def test_a_schema_that_cannot_be_read_is_an_error(text: str, why: str) -> None:
     with pytest.raises(UserError, match=r"The option value\.schema is not a schema that can be read: ") as refused:
         fields(text)
 
@@ -122,7 +122,7 @@ def test_the_source_says_its_columns_before_anything_runs() -> None:
         ({"value.fromat": "json"}, "Did you mean value.format?"),
     ],
 )
-def test_options_that_do_not_go_together_are_a_sentence_when_the_source_is_loaded(
+def test_options_that_do_not_go_together_are_an_error_when_the_source_is_loaded(
     given: dict[str, str], why: str
 ) -> None:
     with pytest.raises(UserError) as refused:

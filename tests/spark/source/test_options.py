@@ -113,7 +113,7 @@ LOSSES: list[tuple[dict[str, str], OffsetSpec | None]] = [
 
 
 @pytest.mark.parametrize(("given", "edge"), LOSSES)
-def test_where_reading_goes_on_after_a_loss_is_said_by_two_options(
+def test_where_reading_continues_after_a_loss_is_said_by_two_options(
     given: dict[str, str], edge: OffsetSpec | None
 ) -> None:
     assert edge == stream(**given).lost
@@ -236,7 +236,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("given", "sentence"), MISTAKES)
-def test_a_mistake_in_a_batch_read_is_a_sentence(given: dict[str, str], sentence: str) -> None:
+def test_a_mistake_in_a_batch_read_is_an_error(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(UserError, match=re.escape(sentence)):
         parse_source_options(given, is_stream=False)
 
@@ -259,6 +259,6 @@ STREAM_MISTAKES = [
 
 
 @pytest.mark.parametrize(("given", "sentence"), STREAM_MISTAKES)
-def test_a_mistake_in_a_stream_is_a_sentence(given: dict[str, str], sentence: str) -> None:
+def test_a_mistake_in_a_stream_is_an_error(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(UserError, match=re.escape(sentence)):
         parse_source_options(given, is_stream=True)

@@ -193,7 +193,7 @@ def test_the_json_of_an_idle_query_goes_back_to_spark_unchanged() -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"clicks": {"0": 5}}, {"group": "g", "q": "q", "g": 1, "f": 5, "t": 6}])
-def test_a_checkpoint_of_another_source_is_a_sentence(fields: dict[str, object]) -> None:
+def test_a_checkpoint_of_another_source_is_an_error(fields: dict[str, object]) -> None:
     with pytest.raises(UserError, match="checkpoint was not written by format"):
         Position.from_json(fields)
 

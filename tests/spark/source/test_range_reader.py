@@ -68,7 +68,7 @@ def test_records_that_expired_after_the_batch_was_planned_are_skipped_if_that_wa
 
 
 @pytest.mark.parametrize("reset", ["none", None])
-def test_records_that_expired_after_the_batch_was_planned_are_a_sentence_otherwise(
+def test_records_that_expired_after_the_batch_was_planned_are_an_error_otherwise(
     broker: BrokerUnderTest, reset: str | None
 ) -> None:
     topic = broker.create_topic("clicks")
@@ -137,7 +137,7 @@ def test_what_may_pass_is_waited_for_and_what_may_not_is_said_at_once(
     assert patience_s == now[0]
 
 
-def test_a_read_that_moves_on_is_not_given_up_however_often_its_broker_goes_away(
+def test_a_read_that_moves_on_is_not_abandoned_however_often_its_broker_goes_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [0.0]

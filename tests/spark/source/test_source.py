@@ -131,12 +131,12 @@ def test_a_stream_survives_a_broker_that_restarts(monkeypatch: pytest.MonkeyPatc
         stream.stop()
 
 
-def test_an_unknown_option_is_a_sentence_before_anything_runs() -> None:
+def test_an_unknown_option_is_an_error_before_anything_runs() -> None:
     with pytest.raises(UserError, match=r"has no option subscribePatern\. Did you mean subscribePattern"):
         DefaultSource({"subscribePatern": "c.*"}).schema()
 
 
-def test_a_schema_of_the_users_own_is_a_sentence() -> None:
+def test_a_schema_of_the_users_own_is_an_error() -> None:
     other = StructType([StructField("value", StructType([]))])
 
     with pytest.raises(UserError, match="always gives the columns key, value, topic"):
@@ -188,7 +188,7 @@ def test_a_broker_that_is_away_for_ten_minutes_does_not_end_a_query(cluster: Fak
     assert {"clicks": {"0": 130}} == stream.latestOffset(start, ReadAllAvailable())["t"]
 
 
-def test_a_broker_that_stays_away_ends_the_query_with_its_sentence(cluster: FakeCluster, seconds: list[float]) -> None:
+def test_a_broker_that_stays_away_ends_the_query_with_its_error(cluster: FakeCluster, seconds: list[float]) -> None:
     stream = reader(waitForBroker="5m")
     start = stream.initialOffset()
     away(cluster)
@@ -243,7 +243,7 @@ STANDS = Position(group="billing", query="q", generation=1, first={P0: 5}, next=
 
 
 @pytest.mark.parametrize("given", [{}, LETTERS])
-def test_a_query_that_goes_on_from_its_checkpoint_waits_for_a_broker_that_is_away(
+def test_a_query_that_continues_from_its_checkpoint_waits_for_a_broker_that_is_away(
     away_at_first: AwayAtFirst, seconds: list[float], given: dict[str, str]
 ) -> None:
     stream = reader(**given)
@@ -257,7 +257,7 @@ def test_a_query_that_goes_on_from_its_checkpoint_waits_for_a_broker_that_is_awa
 
 
 @pytest.mark.parametrize("given", [{}, LETTERS])
-def test_available_now_goes_on_from_its_checkpoint_when_its_broker_is_back(
+def test_available_now_continues_from_its_checkpoint_when_its_broker_is_back(
     away_at_first: AwayAtFirst, seconds: list[float], given: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def pause(length: float) -> None:
@@ -355,7 +355,7 @@ def said(broker: BrokerUnderTest, topic: str, **given: str) -> str:
     return str(failure.value)
 
 
-def test_bad_input_is_a_sentence_and_commits_nothing(broker: BrokerUnderTest) -> None:
+def test_bad_input_is_an_error_and_commits_nothing(broker: BrokerUnderTest) -> None:
     topic, other = broker.create_topic("clicks"), broker.create_topic("orders")
     broker.produce(topic, ["a"] * 50)
     broker.delete_records(topic, 30)
@@ -378,7 +378,7 @@ def test_bad_input_is_a_sentence_and_commits_nothing(broker: BrokerUnderTest) ->
     assert {(topic, 0): 20} == broker.committed(broker.group("g"))
 
 
-def test_a_topic_that_was_made_anew_behind_a_running_stream_is_noticed(broker: BrokerUnderTest) -> None:
+def test_a_topic_that_was_recreated_behind_a_running_stream_is_noticed(broker: BrokerUnderTest) -> None:
     topic = broker.create_topic("clicks")
     broker.produce(topic, ["old"] * 5)
     named = {"bootstrap.servers": broker.bootstrap_servers, "subscribe": topic, "group.id": broker.group("g")}
@@ -394,7 +394,7 @@ def test_a_topic_that_was_made_anew_behind_a_running_stream_is_noticed(broker: B
     stream.stop()
 
 
-def test_a_broker_that_was_never_there_is_a_sentence_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_was_never_there_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setattr(source, "FIRST_CONTACT_S", 0.2)
 

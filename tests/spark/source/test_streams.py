@@ -252,7 +252,7 @@ def test_a_bounded_replay_reads_two_hours_of_the_past_and_ends(
     assert {(topic, 0): 40} == broker.committed(broker.group("weekly"))
 
 
-def test_what_stops_a_stream_is_one_sentence_and_commits_nothing(
+def test_what_stops_a_stream_is_one_error_and_commits_nothing(
     broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path
 ) -> None:
     topic = broker.create_topic("clicks")
@@ -272,7 +272,7 @@ def test_what_stops_a_stream_is_one_sentence_and_commits_nothing(
     assert {(topic, 0): 20} == broker.committed(group)
 
 
-def test_a_stream_that_may_lose_records_goes_on_at_the_first_that_is_left(
+def test_a_stream_that_may_lose_records_continues_at_the_first_that_is_left(
     broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path
 ) -> None:
     topic = broker.create_topic("clicks")

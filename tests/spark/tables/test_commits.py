@@ -136,7 +136,7 @@ def test_a_table_is_no_worse_for_a_new_query_that_starts_behind_it(tmp_path: Pat
         (batch({P0: 10}, {P0: 20}, generation=6, group="fraud"), "another group"),
     ],
 )
-def test_what_must_not_be_written_is_a_sentence_and_leaves_no_file(tmp_path: Path, stale: Batch, sentence: str) -> None:
+def test_what_must_not_be_written_is_an_error_and_leaves_no_file(tmp_path: Path, stale: Batch, sentence: str) -> None:
     write(tmp_path, batch({P0: 0}, {P0: 10}, generation=5), clicks(0, 10))
     files = sorted(tmp_path.rglob("*"))
 
@@ -145,7 +145,7 @@ def test_what_must_not_be_written_is_a_sentence_and_leaves_no_file(tmp_path: Pat
     assert files == sorted(tmp_path.rglob("*"))
 
 
-def test_other_columns_are_a_sentence(tmp_path: Path) -> None:
+def test_other_columns_are_an_error(tmp_path: Path) -> None:
     write(tmp_path, batch({P0: 0}, {P0: 1}), clicks(0, 1))
 
     with pytest.raises(UserError, match=r"but the table .* has topic, partition, offset, value"):
@@ -243,7 +243,7 @@ def test_whatever_is_replayed_each_offset_has_the_row_of_its_last_reading(
     assert sorted(("clicks", 0, offset, value) for offset, value in expected.items()) == rows(table)
 
 
-def test_a_query_with_two_sources_is_a_sentence(tmp_path: Path) -> None:
+def test_a_query_with_two_sources_is_an_error(tmp_path: Path) -> None:
     one = json.dumps(batch({P0: 0}, {P0: 1}).position.to_json())
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "0").write_text(f"v1\n{{}}\n{one}")
@@ -291,7 +291,7 @@ def test_a_table_that_was_taken_away_is_begun_anew_where_its_group_is_reset_to(t
     assert clicks(0, 5) == rows(table)
 
 
-def test_a_table_that_was_taken_away_under_a_query_is_begun_anew_as_the_sentence_says(tmp_path: Path) -> None:
+def test_a_table_that_was_taken_away_under_a_query_is_begun_anew_as_the_error_says(tmp_path: Path) -> None:
     table, checkpoint = tmp_path / "table", tmp_path / "checkpoint"
     write(table, plan(checkpoint, 0, {P0: 0}, {P0: 3}), clicks(0, 3))
     shutil.rmtree(table)

@@ -188,7 +188,7 @@ def test_files_go_together_up_to_the_target_and_large_ones_are_left_alone() -> N
     assert [["0", "1", "2"]] == [[one.path for one in bunch] for bunch in found]
 
 
-def test_a_table_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+def test_a_table_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     for call in (optimize_table, vacuum_table):
         with pytest.raises(UserError, match="There is no table in"):
             call(tmp_path)

@@ -39,6 +39,6 @@ def test_without_a_mode_sparks_output_mode_decides() -> None:
         ({**PLACES, "path": "s3://bucket/billing"}, "is not a directory of this machine"),
     ],
 )
-def test_options_that_are_wrong_are_a_sentence(options: dict[str, str], sentence: str) -> None:
+def test_options_that_are_wrong_are_an_error(options: dict[str, str], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         Settings.of(options, is_complete=False)

@@ -77,7 +77,7 @@ def test_a_file_without_statistics_is_looked_into(tmp_path: Path) -> None:
     assert [] == replace(tmp_path, [one], {P0: (20, 30)}, SCHEMA).removed
 
 
-def test_rows_without_an_offset_are_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_rows_without_an_offset_are_refused_with_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Some rows have no topic, partition or offset"):
         file(tmp_path, "a.parquet", [("clicks", 0, 1), (None, 0, 2)])
 

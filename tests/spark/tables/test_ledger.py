@@ -108,7 +108,7 @@ def test_a_seek_and_a_timer_of_a_query_with_state_are_known_by_their_number() ->
 
 @pytest.mark.parametrize("generation", [5, 6])
 @pytest.mark.parametrize("first", [20, 30])
-def test_a_batch_of_a_known_number_that_reads_new_records_is_a_sentence(generation: int, first: int) -> None:
+def test_a_batch_of_a_known_number_that_reads_new_records_is_an_error(generation: int, first: int) -> None:
     ledger = after(*(batch(10 * number, 10 * number + 10, number=number, is_stateful=True) for number in range(3)))
 
     with pytest.raises(
@@ -117,7 +117,7 @@ def test_a_batch_of_a_known_number_that_reads_new_records_is_a_sentence(generati
         takes(ledger, batch(first, 50, number=2, generation=generation, is_stateful=True), table="t")
 
 
-def test_a_batch_of_a_known_number_that_reads_a_new_partition_is_a_sentence() -> None:
+def test_a_batch_of_a_known_number_that_reads_a_new_partition_is_an_error() -> None:
     other = Position(group="billing", query="q", generation=5, first={P0: 10, P1: 0}, next={P0: 10, P1: 5})
 
     with pytest.raises(UserError, match="up to offset 5 of clicks-1, of which the table has counted nothing"):

@@ -47,7 +47,7 @@ def test_a_relative_path_counts_from_the_working_directory(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("given", ["s3://bucket/t", Path("s3://bucket/t"), "hdfs:/t", "file://server/t"])
-def test_a_directory_of_other_machines_is_a_sentence(given: str | Path) -> None:
+def test_a_directory_of_other_machines_is_an_error(given: str | Path) -> None:
     with pytest.raises(UserError, match="is not a directory of this machine"):
         local_path(given, "table")
 

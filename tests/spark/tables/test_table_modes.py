@@ -92,7 +92,7 @@ def test_an_append_of_rows_without_offsets_takes_only_what_is_new_as_a_whole(tmp
     assert [("0",), ("1",), ("2",), ("3",)] == rows(tmp_path)
 
 
-def test_records_of_a_topic_that_was_made_anew_are_others_also_at_old_offsets(tmp_path: Path) -> None:
+def test_records_of_a_topic_that_was_recreated_are_others_also_at_old_offsets(tmp_path: Path) -> None:
     append(tmp_path, 0, 4, "a")
     append(tmp_path, 0, 2, "b", generation=2, topic_id="the second")
     append(tmp_path, 2, 6, "c", generation=2, topic_id="the second")
@@ -102,7 +102,7 @@ def test_records_of_a_topic_that_was_made_anew_are_others_also_at_old_offsets(tm
 
 
 @pytest.mark.parametrize("rules", [Rules(), Rules.of("upsert", keys="value")])
-def test_rows_of_a_topic_that_was_made_anew_do_not_replace_those_of_the_old_one(tmp_path: Path, rules: Rules) -> None:
+def test_rows_of_a_topic_that_was_recreated_do_not_replace_those_of_the_old_one(tmp_path: Path, rules: Rules) -> None:
     write(tmp_path, batch({P0: 0}, {P0: 4}, rules), rules, CLICKS, clicks(0, 4))
 
     with pytest.raises(UserError, match=r"The topic clicks was deleted and created again .* Nothing was written"):
@@ -111,7 +111,7 @@ def test_rows_of_a_topic_that_was_made_anew_do_not_replace_those_of_the_old_one(
     assert len(rows(tmp_path)) == (4 if rules.mode == "replace" else 1)
 
 
-def test_a_query_with_state_goes_on_with_a_topic_that_was_made_anew(tmp_path: Path) -> None:
+def test_a_query_with_state_continues_with_a_topic_that_was_recreated(tmp_path: Path) -> None:
     totals(tmp_path, 0, 10, {"a": 1}, number=0)
     totals(tmp_path, 0, 0, {}, number=1, generation=2, topic_id="the second")
     totals(tmp_path, 0, 5, {"b": 2}, number=2, generation=2, topic_id="the second")
@@ -213,7 +213,7 @@ def test_a_file_without_any_of_the_keys_is_not_opened(tmp_path: Path) -> None:
     assert {"ada": "x", "bob": "y", "zoe": "z"} == cities(tmp_path)
 
 
-def test_other_keys_than_the_tables_are_a_sentence(tmp_path: Path) -> None:
+def test_other_keys_than_the_tables_are_an_error(tmp_path: Path) -> None:
     upsert(tmp_path, 0, user(0, "ada", "x"))
 
     with pytest.raises(UserError, match=r"has other keys than city.* Nothing was written"):
@@ -282,7 +282,7 @@ def test_the_rows_of_a_seek_are_taken_and_the_state_is_not_moved_by_it(tmp_path:
         ({"number": 1, "group": "fraud"}, 10, r"the rows of another group than fraud"),
     ],
 )
-def test_what_would_count_twice_or_from_nothing_is_a_sentence_and_leaves_no_file(
+def test_what_would_count_twice_or_from_nothing_is_an_error_and_leaves_no_file(
     tmp_path: Path, settings: dict[str, Any], first: int, sentence: str
 ) -> None:
     totals(tmp_path, 0, 10, {"a": 1}, number=0)
@@ -306,7 +306,7 @@ def test_a_query_with_state_may_be_moved_forward(tmp_path: Path) -> None:
 # The columns, and the rules themselves.
 
 
-def test_another_mode_than_the_tables_is_a_sentence(tmp_path: Path) -> None:
+def test_another_mode_than_the_tables_is_an_error(tmp_path: Path) -> None:
     append(tmp_path, 0, 2, "a")
 
     with pytest.raises(UserError, match=r"is written in mode append, and the rows of mode replace"):
@@ -330,7 +330,7 @@ def test_new_columns_are_added_when_asked_and_are_null_in_older_rows(tmp_path: P
     assert [(0, "a", None), (1, "b", 5), (2, "c", None)] == rows(tmp_path, "offset", "value", "price")
 
 
-def test_a_column_of_another_type_is_a_sentence_that_names_both(tmp_path: Path) -> None:
+def test_a_column_of_another_type_is_an_error_that_names_both(tmp_path: Path) -> None:
     growing = Rules.of("append", merge_schema=True)
     write(tmp_path, batch({P0: 0}, {P0: 1}, growing), growing, CLICKS, clicks(0, 1))
     numbers = [{**clicks(1, 2)[0], "value": 7}]
@@ -340,7 +340,7 @@ def test_a_column_of_another_type_is_a_sentence_that_names_both(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", ["void", "interval day to second"])
-def test_a_type_that_delta_does_not_have_is_a_sentence_before_anything_is_computed(tmp_path: Path, kind: str) -> None:
+def test_a_type_that_delta_does_not_have_is_an_error_before_anything_is_computed(tmp_path: Path, kind: str) -> None:
     one = batch({P0: 0}, {P0: 1}, APPEND)
     with pytest.raises(UserError, match=f"The column price has the type {kind}, which Delta tables do not have"):
         write_batch(tmp_path, one, spark_schema({**CLICKS, "price": kind}), pytest.fail, APPEND)
@@ -364,6 +364,6 @@ def test_rows_that_do_not_say_where_they_came_from_are_not_appended(tmp_path: Pa
         ("upsert", {"keys": "user", "delete_by": "user"}, "is a key, so it cannot tell"),
     ],
 )
-def test_rules_that_do_not_go_together_are_a_sentence(mode: str, given: dict[str, Any], sentence: str) -> None:
+def test_rules_that_do_not_go_together_are_an_error(mode: str, given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         Rules.of(mode, **given).check(USERS)

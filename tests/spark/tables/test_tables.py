@@ -123,7 +123,7 @@ def test_complete_totals_are_exact_through_repeated_batches_a_lost_checkpoint_an
     assert truth(range(140)) == rows(table)
 
 
-def test_a_table_that_is_gone_is_built_again_by_following_the_sentence_and_not_begun_in_the_middle(
+def test_a_table_that_is_gone_is_built_again_by_following_the_error_and_not_begun_in_the_middle(
     our_broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path
 ) -> None:
     topic, group = our_broker.create_topic("clicks"), our_broker.group("billing")
@@ -209,7 +209,7 @@ def test_a_stream_writes_a_table_without_foreach_batch(
     assert read_table(table).sort_by("price").to_pylist() == frame.orderBy("price").toArrow().to_pylist()
 
 
-def test_a_complete_result_is_written_without_foreach_batch_and_what_does_not_fit_is_a_sentence(
+def test_a_complete_result_is_written_without_foreach_batch_and_what_does_not_fit_is_an_error(
     our_broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path
 ) -> None:
     topic, group = our_broker.create_topic("clicks"), our_broker.group("billing")

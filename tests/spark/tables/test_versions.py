@@ -83,7 +83,7 @@ def test_a_version_is_swapped_in_by_one_commit_with_its_ledger(table: Path) -> N
     } == history(table)[0]
 
 
-def test_after_the_swap_the_new_query_goes_on_in_the_table_and_the_old_one_is_refused(table: Path) -> None:
+def test_after_the_swap_the_new_query_continues_in_the_table_and_the_old_one_is_refused(table: Path) -> None:
     swap_in_version(table, 2, group="billing")
 
     assert not count(table, 2, total=999, query="new", generation=7)
@@ -95,7 +95,7 @@ def test_after_the_swap_the_new_query_goes_on_in_the_table_and_the_old_one_is_re
     assert [("a", 103), ("b", 103)] == rows(table)
 
 
-def test_the_old_version_can_be_taken_back_with_its_ledger_and_given_up_again(table: Path) -> None:
+def test_the_old_version_can_be_rolled_back_to_with_its_ledger_and_abandoned_again(table: Path) -> None:
     swap_in_version(table, 2, group="billing")
     count(table, 3, total=103, query="new", generation=7)
 
@@ -170,7 +170,7 @@ def test_a_kept_version_survives_vacuum_and_one_that_is_dropped_takes_nothing_wi
         roll_back_version(table)
 
 
-def test_a_version_that_was_not_kept_cannot_be_taken_back_and_is_not_listed(table: Path) -> None:
+def test_a_version_that_was_not_kept_cannot_be_rolled_back_and_is_not_listed(table: Path) -> None:
     count(version_path(table, 3), 0, total=1000, query="newer", generation=9, group="billing.v3")
     swap_in_version(table, 2, group="billing")
     swap_in_version(table, 3, group="billing", keep=False)
@@ -186,7 +186,7 @@ def test_a_version_that_was_not_kept_cannot_be_taken_back_and_is_not_listed(tabl
     assert OLD == rows(table)
 
 
-def test_a_version_without_rows_is_kept_and_taken_back_like_any_other(tmp_path: Path) -> None:
+def test_a_version_without_rows_is_kept_and_rolled_back_like_any_other(tmp_path: Path) -> None:
     write(tmp_path, batch({P0: 0}, {P0: 5}, UPSERT), UPSERT, TOTALS, [])
     write(version_path(tmp_path, 2), batch({P0: 0}, {P0: 5}, UPSERT, generation=2), UPSERT, TOTALS, [])
 
@@ -340,7 +340,7 @@ def test_a_swap_that_another_writer_overtook_leaves_nothing_of_it_in_the_new_ver
     assert [*OLD, ("c", 7)] == rows(table)
 
 
-def test_what_cannot_be_swapped_is_a_sentence(table: Path) -> None:
+def test_what_cannot_be_swapped_is_an_error(table: Path) -> None:
     with pytest.raises(UserError, match=r"There is no version 5 .* left as it is"):
         swap_in_version(table, 5)
     with pytest.raises(UserError, match="Nothing was ever swapped into"):
