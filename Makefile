@@ -16,7 +16,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 # Four workers keep two cores busy, because many tests wait for a broker or a client; a file's tests stay on one worker
-# and share its brokers, and all that use Spark share one (tests/harness/spread.py). The last files, tests/wire, have many
+# and share its brokers, and all that use Spark share one (tests/harness/file_scheduler.py). The last files, tests/wire, have many
 # small tests that even the workers out. No test draws random examples here: `make soak` does (tests/harness/searches.py).
 SPREAD := --dist loadfile --no-loadscope-reorder
 WORKERS ?= 4

@@ -22,9 +22,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `python bench/spark.py` finds its neighbours
 
-from bench import connector, load, phases, pipelines, report, sides, topics
+from bench import load, phases, pipelines, report, sides, topics
 from bench.report import Row, Shares, middle
-from tests.harness import distribution
+from tests.harness import distribution, spark_connector
 
 PARTITIONS = 4
 SIZES = {100: "100 B", 1024: "1 KiB"}
@@ -131,7 +131,7 @@ def session(settings: Mapping[str, str]) -> Any:
 
     # Where Python may not keep what it compiles, each process that Spark starts compiles what was edited last.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    jars = ",".join(map(str, connector.jars()))
+    jars = ",".join(map(str, spark_connector.jars()))
     return session("logmark-bench", master="local[2]", memory="2g", config={"spark.jars": jars, **settings})
 
 
@@ -349,7 +349,7 @@ class Measuring:
         return Compared(
             work=f"{case.work} from {self._name}",
             logmark_as='format("logmark")',
-            against=f"connector {connector.VERSION}",
+            against=f"connector {spark_connector.VERSION}",
             unit=case.unit,
             logmark=middle(samples["logmark"]),
             other=middle(samples["kafka"]),
@@ -420,7 +420,7 @@ def main() -> int:
         print(reason, file=sys.stderr)
         return 1
     try:
-        connector.jars()
+        spark_connector.jars()
     except distribution.KafkaUnavailable as missing:
         print(missing, file=sys.stderr)
         return 1

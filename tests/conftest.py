@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness import distribution, searches, shared, spread
+from tests.harness import distribution, file_scheduler, searches, shared
 from tests.harness.brokers import BrokerUnderTest
-from tests.harness.own import OUR_SETTINGS, OwnBroker, own_broker
+from tests.harness.restartable_broker import OUR_SETTINGS, OwnBroker, own_broker
 from tests.harness.sparks import spark_of_tests
 
 if TYPE_CHECKING:
@@ -66,13 +66,13 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give out first what takes longest, so that no worker is left alone with it in the end."""
-    items.sort(key=lambda item: spread.rank_of(item.nodeid.partition("::")[0]))
+    items.sort(key=lambda item: file_scheduler.rank_of(item.nodeid.partition("::")[0]))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "LoadFileScheduling | None":
     """Spreads files over workers; other ways to spread, when asked for, stay what they are."""
-    return spread.Spread(config, log) if config.getvalue("dist") == "loadfile" else None
+    return file_scheduler.FileScheduler(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

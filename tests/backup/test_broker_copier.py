@@ -15,13 +15,13 @@ from logmark.client.client import Client
 from logmark.names import TopicPartition
 from logmark.testing import Broker
 from logmark.wire import columns
-from tests.backup.copies import QUICK, batches_of, copy_brokers, ends_of, keys_of, nothing, restored
+from tests.backup.backup_driver import QUICK, batches_of, copy_brokers, ends_of, keys_of, nothing, restored
 from tests.backup.test_directory_copier import once, served
 from tests.cli.conftest import run
 from tests.harness.brokers import QUIET, BrokerUnderTest
 from tests.harness.gateway import call_tool
 from tests.harness.node import start_node, wait_until
-from tests.harness.own import OUR_SETTINGS
+from tests.harness.restartable_broker import OUR_SETTINGS
 from tests.harness.tools import DUMP_LOG
 
 ORDERS = TopicPartition("orders", 0)

@@ -19,7 +19,7 @@ from logmark.errors import UserError
 from logmark.log.catalog import PARTITIONS_MAX, PRODUCER_ID_BASE, Catalog, Entry, text_of_id
 from logmark.names import OFFSETS_TOPIC
 from logmark.wire import batches, columns
-from tests.backup.copies import QUICK, copy_directory, log_bytes, nothing, restored, write_source
+from tests.backup.backup_driver import QUICK, copy_directory, log_bytes, nothing, restored, write_source
 from tests.cli.conftest import run
 
 Document = dict[str, Any]

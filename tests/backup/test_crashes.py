@@ -14,8 +14,8 @@ from logmark.clock import ManualClock
 from logmark.disk.file_system import RealFileSystem
 from logmark.errors import UserError
 from logmark.names import TopicPartition
-from logmark.testing.crashes import CrashFileSystem
-from tests.backup.copies import nothing, write_source
+from tests.backup.backup_driver import nothing, write_source
+from tests.crash.crash_file_system import CrashFileSystem
 
 DEST = "/backups/orders"
 DATA_DIR = "/data/orders"

@@ -16,7 +16,7 @@ from logmark.log.directory import CLEAN
 from logmark.names import OFFSETS_TOPIC, TopicPartition
 from logmark.testing import Broker
 from logmark.wire import batches
-from tests.backup.copies import (
+from tests.backup.backup_driver import (
     batches_of,
     copy_brokers,
     copy_directory,
@@ -30,7 +30,7 @@ from tests.cli.conftest import run
 from tests.harness import crashed
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
-from tests.harness.own import OUR_SETTINGS
+from tests.harness.restartable_broker import OUR_SETTINGS
 
 ORDERS = TopicPartition("orders", 0)
 SMALL = {"segment.bytes": "1048576"}

@@ -15,11 +15,11 @@ from logmark.disk.file_system import RealFile
 from logmark.errors import UserError
 from logmark.names import TopicPartition
 from logmark.testing import Broker
-from tests.backup.copies import copy_brokers, copy_directory, log_bytes, restored
+from tests.backup.backup_driver import copy_brokers, copy_directory, log_bytes, restored
 from tests.cli.conftest import run
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.clocks import turn_clock
-from tests.harness.own import OUR_SETTINGS
+from tests.harness.restartable_broker import OUR_SETTINGS
 
 ORDERS = TopicPartition("orders", 0)
 SEGMENT = {"segment.bytes": "1048576"}
@@ -28,7 +28,7 @@ import os, signal, sys
 from pathlib import Path
 from logmark.backup import store
 from logmark.log import scanner
-from tests.backup.copies import copy_brokers, copy_directory
+from tests.backup.backup_driver import copy_brokers, copy_directory
 store.PROGRESS_S, scanner.CHUNK_BYTES = float(sys.argv[4]), 200_000
 left = [int(sys.argv[3])]
 def told(size):

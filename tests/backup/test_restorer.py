@@ -13,9 +13,9 @@ from logmark.clock import SystemClock
 from logmark.errors import UserError
 from logmark.testing import Broker
 from logmark.wire import columns
-from tests.backup.copies import QUICK, copy_directory, restored
+from tests.backup.backup_driver import QUICK, copy_directory, restored
 from tests.harness.brokers import BrokerUnderTest
-from tests.harness.own import OUR_SETTINGS
+from tests.harness.restartable_broker import OUR_SETTINGS
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from logmark.client.client import Client
 from logmark.log.checkpoints import CLEANED, read_offsets
 from logmark.names import OFFSETS_TOPIC, TopicPartition
 from logmark.testing import Broker
-from tests.backup.copies import batches_of, copy_brokers, copy_directory, keys_of, restored
+from tests.backup.backup_driver import batches_of, copy_brokers, copy_directory, keys_of, restored
 from tests.cli.conftest import run
 from tests.harness.brokers import QUIET
 from tests.harness.node import wait_until

@@ -34,7 +34,7 @@ from logmark.log.waiters import Waiters
 from logmark.log.write_recovery import WriteRecovery
 from tests.broker.test_long_requests import Client, client_of, wait_for
 from tests.hostile.test_memory_of_clients import asks_fetch, connection_to
-from tests.log.lab import NOW_MS, PRODUCER_ID, batch
+from tests.log.directory_driver import NOW_MS, PRODUCER_ID, batch
 
 PARTS = {
     Partition, LogState, PartitionFolder, FlushState, HighWatermark, Waiters, Reader, Appender, SegmentDeleter,

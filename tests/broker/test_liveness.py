@@ -17,7 +17,7 @@ from logmark.testing.faulty_file_system import FaultyFileSystem
 from tests.broker.test_serve import Served
 from tests.harness import wire
 from tests.harness.node import wait_until
-from tests.log.lab import NOW_MS, batch
+from tests.log.directory_driver import NOW_MS, batch
 
 # The files of the write-ahead log that hold entries.
 WAL = "logmark.wal/0"

@@ -43,7 +43,7 @@ from logmark.wire.schema import offset_commit as commit_schema
 from tests.coordination.wire import Wire
 from tests.harness import wire as by_hand
 from tests.harness.node import wait_until
-from tests.log.lab import batch
+from tests.log.directory_driver import batch
 
 COUNT = 1000
 NAMES = [f"topic-{number}" for number in range(COUNT)]

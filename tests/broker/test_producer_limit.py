@@ -6,7 +6,7 @@ from pathlib import Path
 from logmark.broker.producer_limit import PRODUCER_BYTES, ProducerLimit
 from logmark.broker.server import Broker
 from logmark.clock import ManualClock
-from tests.log.lab import NOW_MS, batch
+from tests.log.directory_driver import NOW_MS, batch
 
 COUNT_MAX = 20
 

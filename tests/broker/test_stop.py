@@ -14,7 +14,7 @@ from logmark.log.directory import DataDirectory
 from logmark.log.group_commit import GroupCommit
 from logmark.log.partition import Partition
 from logmark.testing.faulty_file_system import FaultyFileSystem
-from tests.log.lab import batch
+from tests.log.directory_driver import batch
 
 TURNS = 100
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from logmark.broker.logs import EMPTY_SHARE, SEEN_IN_A_TURN
 from logmark.broker.server import Broker
 from logmark.clock import ManualClock
-from tests.log.lab import NOW_MS, batch
+from tests.log.directory_driver import NOW_MS, batch
 
 PARTITIONS = 60
 

@@ -15,7 +15,7 @@ from logmark.broker.server import Broker
 from logmark.log.partition import Partition
 from logmark.wire import fetch, frames
 from tests.broker.test_long_requests import Client, Turns, client_of, serve, wait_for
-from tests.log.lab import NOW_MS, batch
+from tests.log.directory_driver import NOW_MS, batch
 
 FETCHES = 300
 # So many short reads have their half of one turn.

@@ -20,7 +20,7 @@ from logmark.testing import Broker
 from tests.cli.conftest import Ran, run
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import unserved_address
-from tests.harness.own import OUR_SETTINGS
+from tests.harness.restartable_broker import OUR_SETTINGS
 
 COMMAND = [sys.executable, "-c", "from logmark.cli.main import run; run()"]
 

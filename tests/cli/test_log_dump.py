@@ -13,7 +13,7 @@ from logmark.wire import batches
 from tests.cli.conftest import run
 from tests.harness import crashed, wire
 from tests.harness.brokers import BrokerUnderTest
-from tests.log.lab import NOW_MS, PRODUCER_ID, Lab
+from tests.log.directory_driver import NOW_MS, PRODUCER_ID, Lab
 
 LOG = "00000000000000000000.log"
 TIME = "2023-11-14 22:13:20.000Z"

@@ -24,7 +24,7 @@ from tests.cli.conftest import run
 from tests.cli.test_main import COMMAND, _read_until
 from tests.harness import crashed, wire
 from tests.harness.brokers import BrokerUnderTest, at, offsets_of, read
-from tests.log.lab import NOW_MS, PRODUCER_ID, Lab, settings
+from tests.log.directory_driver import NOW_MS, PRODUCER_ID, Lab, settings
 
 TOPIC = "orders"
 BATCHES = 40

@@ -13,7 +13,7 @@ from logmark.errors import ErrorCode
 from logmark.names import TopicPartition
 from logmark.wire.messages import Message, encode_response, is_flexible
 from logmark.wire.schema import find_coordinator, list_groups, list_offsets, metadata, offset_fetch
-from tests.client.scripted import Reply, framed, scripted, versions
+from tests.client.scripted_server import Reply, framed, scripted, versions
 from tests.harness.node import unserved_address
 
 HIGHEST = {

@@ -8,7 +8,7 @@ from logmark.client.connection import Address, Connection, as_addresses
 from logmark.client.errors import BadProperties, BrokerUnreachable, RefusedByBroker
 from logmark.client.properties import Security
 from logmark.wire.schema import api_versions, describe_cluster, metadata
-from tests.client.scripted import Reply, framed, scripted, versions
+from tests.client.scripted_server import Reply, framed, scripted, versions
 from tests.harness.node import unserved_address
 
 METADATA = (metadata.KEY, 0, 1)

@@ -15,9 +15,9 @@ from tests.compat import dumped
 from tests.compat.clients import CLIENTS, CODECS, Record
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.gateway import call_tool
-from tests.harness.own import OUR_SETTINGS
+from tests.harness.restartable_broker import OUR_SETTINGS
 from tests.harness.tools import DUMP_LOG
-from tests.log.lab import NOW_MS, PRODUCER_ID, Lab, settings
+from tests.log.directory_driver import NOW_MS, PRODUCER_ID, Lab, settings
 
 pytestmark = pytest.mark.kafka
 

@@ -26,7 +26,7 @@ from tests.compat.java_readings import compare_readings
 from tests.harness.brokers import BrokerUnderTest, warm_up
 from tests.harness.gateway import JavaTools, tools_of_this_process
 from tests.harness.node import kafka_node, wait_until
-from tests.harness.own import OUR_SETTINGS
+from tests.harness.restartable_broker import OUR_SETTINGS
 from tests.harness.tools import CONSUMER_GROUPS
 
 pytestmark = pytest.mark.kafka

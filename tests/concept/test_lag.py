@@ -8,7 +8,7 @@ from confluent_kafka import TopicPartition
 
 from tests.harness.brokers import BrokerUnderTest, at, offsets_of, read
 from tests.harness.gateway import call_tool
-from tests.harness.own import OwnBroker
+from tests.harness.restartable_broker import OwnBroker
 from tests.harness.tools import CONSUMER_GROUPS, GET_OFFSETS, run_logmark
 
 FIRST = 259_000_000_000

@@ -11,7 +11,7 @@ from kafka.structs import TopicPartition as KafkaPythonPartition
 
 from tests.harness.brokers import BrokerUnderTest, at, offsets_of, read, values_of
 from tests.harness.node import wait_until
-from tests.harness.own import OwnBroker
+from tests.harness.restartable_broker import OwnBroker
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000

@@ -17,7 +17,7 @@ from logmark.log.partition import Partition
 from logmark.names import TopicPartition
 from tests.coordination.fakes import FakeInternalLog, FakeTimers
 from tests.log.conftest import lab as lab
-from tests.log.lab import Lab
+from tests.log.directory_driver import Lab
 
 KEY = TopicPartition("__counters", 0)
 PRODUCER_ID, PRODUCER_EPOCH = 2**40 + 1, 3

@@ -12,7 +12,7 @@ from logmark.log.partition import Partition
 from logmark.log.segment import INDEX, TIME_INDEX, Segment
 from logmark.names import TopicPartition
 from logmark.wire import batches
-from tests.crash.site import Site
+from tests.crash.broker_logs import Site
 
 NOW_MS = 1_700_000_000_000
 PRODUCER_ID = 2**40

@@ -12,10 +12,10 @@ from logmark.disk.file_system import FileSystem
 from logmark.log.partition import Partition
 from logmark.log.wal.entries import BLOCK_BYTES, HEADER_BYTES
 from logmark.log.wal.log import FOLDER
-from logmark.testing.crashes import CrashFileSystem, Fate, PowerLoss
 from logmark.wire import batches
+from tests.crash.broker_logs import PATH, Site, drawing
+from tests.crash.crash_file_system import CrashFileSystem, Fate, PowerLoss
 from tests.crash.promises import NOW_MS, PRODUCER_ID, Promises
-from tests.crash.site import PATH, Site, drawing
 
 TOPICS = ("clicks", "orders", "places")
 OVERRIDES = {"clicks": {}, "orders": {"file.delete.delay.ms": "0"}, "places": {"cleanup.policy": "compact"}}

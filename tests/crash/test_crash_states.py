@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from logmark.testing.crashes import CrashFileSystem
+from tests.crash.crash_file_system import CrashFileSystem
 from tests.crash.scenarios import Crash, Recoveries, Run, Script, crashes, script_of, states_after
 from tests.harness.searches import seed
 

@@ -12,7 +12,7 @@ from logmark.names import TopicPartition
 from logmark.testing import Broker
 from logmark.testing.faulty_file_system import FaultyFileSystem
 from logmark.wire import batches
-from tests.crash.asked import AskedCommit, AskedCommitted, AskedProduce
+from tests.crash.pending_requests import PendingCommit, PendingOffsetFetch, PendingProduce
 
 TOPIC = "clicks"
 # The files that hold entries, not the recovery points beside them.
@@ -31,7 +31,7 @@ def files() -> FaultyFileSystem:
 def broker(files: FaultyFileSystem) -> Iterator[Broker]:
     with Broker(durability="sync", files=files) as broker:
         broker.create_topic(TOPIC, partitions=2)
-        with AskedProduce(broker.bootstrap_servers, TOPIC, 0, batch(b"before")) as asked:
+        with PendingProduce(broker.bootstrap_servers, TOPIC, 0, batch(b"before")) as asked:
             assert (NONE, 0) == asked.answer()
         yield broker
 
@@ -68,7 +68,7 @@ def test_no_record_is_acknowledged_or_visible_before_the_disk_has_it(
     broker: Broker, files: FaultyFileSystem, client: Client, acks: int
 ) -> None:
     with files.hold_syncs(WAL):
-        asked = AskedProduce(broker.bootstrap_servers, TOPIC, 0, batch(b"held"), acks=acks)
+        asked = PendingProduce(broker.bootstrap_servers, TOPIC, 0, batch(b"held"), acks=acks)
         files.wait_for_held_sync()
 
         assert [b"before"] == visible(client, FIRST)
@@ -85,7 +85,7 @@ def test_no_record_waits_for_the_files_of_its_partition(
 ) -> None:
     with (
         files.hold_syncs("clicks-1"),
-        AskedProduce(broker.bootstrap_servers, TOPIC, 1, batch(b"in the WAL"), acks=acks) as asked,
+        PendingProduce(broker.bootstrap_servers, TOPIC, 1, batch(b"in the WAL"), acks=acks) as asked,
     ):
         assert (NONE, 0) == asked.answer()
         assert [b"in the WAL"] == visible(client, SECOND)
@@ -96,9 +96,9 @@ def test_a_duplicate_of_an_unsynced_batch_is_not_acknowledged_before_the_batch_i
 ) -> None:
     sent = batch(b"held", producer_id=7, sequence=0)
     with files.hold_syncs(WAL):
-        first = AskedProduce(broker.bootstrap_servers, TOPIC, 0, sent)
+        first = PendingProduce(broker.bootstrap_servers, TOPIC, 0, sent)
         files.wait_for_held_sync()
-        again = AskedProduce(broker.bootstrap_servers, TOPIC, 0, sent)
+        again = PendingProduce(broker.bootstrap_servers, TOPIC, 0, sent)
         assert [b"before"] == visible(client, FIRST)
         assert (False, False) == (first.is_answered, again.is_answered)
 
@@ -111,9 +111,9 @@ def test_a_duplicate_of_an_unsynced_batch_is_not_acknowledged_before_the_batch_i
 def test_no_commit_is_answered_before_the_disk_has_it(broker: Broker, files: FaultyFileSystem, client: Client) -> None:
     client.commit("readers", {FIRST: 1})
     with files.hold_syncs(WAL):
-        commit = AskedCommit(broker.bootstrap_servers, "readers", TOPIC, 2)
+        commit = PendingCommit(broker.bootstrap_servers, "readers", TOPIC, 2)
         files.wait_for_held_sync()
-        committed = AskedCommitted(broker.bootstrap_servers, "readers", TOPIC)
+        committed = PendingOffsetFetch(broker.bootstrap_servers, "readers", TOPIC)
         assert [b"before"] == visible(client, FIRST)
         assert not commit.is_answered
         # Whoever asks now waits too: the old place may be gone, and the new one may never come.
@@ -132,15 +132,15 @@ def test_a_failed_sync_of_the_wal_acknowledges_nothing_until_a_restart_and_reads
     sent = batch(b"lost", producer_id=7, sequence=0)
     # The same batch twice after the failure: a retry of it must not find it acknowledged either.
     for _ in range(3):
-        with AskedProduce(broker.bootstrap_servers, TOPIC, 0, sent, acks=acks) as asked:
+        with PendingProduce(broker.bootstrap_servers, TOPIC, 0, sent, acks=acks) as asked:
             assert ErrorCode.KAFKA_STORAGE_ERROR == asked.answer()[0]
-    with AskedProduce(broker.bootstrap_servers, TOPIC, 1, batch(b"refused"), acks=acks) as asked:
+    with PendingProduce(broker.bootstrap_servers, TOPIC, 1, batch(b"refused"), acks=acks) as asked:
         assert ErrorCode.KAFKA_STORAGE_ERROR == asked.answer()[0]
     assert [b"before"] == visible(client, FIRST)
 
     # The disk is well again since the first failure; a restart recovers the log and takes writes.
     broker.restart()
-    with AskedProduce(broker.bootstrap_servers, TOPIC, 0, batch(b"after"), acks=acks) as asked:
+    with PendingProduce(broker.bootstrap_servers, TOPIC, 0, batch(b"after"), acks=acks) as asked:
         assert NONE == asked.answer()[0]
     with Client(broker.bootstrap_servers) as again:
         seen = visible(again, FIRST)
@@ -153,5 +153,5 @@ def test_a_commit_whose_sync_failed_is_never_answered_well(
     client.commit("readers", {FIRST: 1})
     files.fail_syncs(WAL, errno.EIO)
 
-    with AskedCommit(broker.bootstrap_servers, "readers", TOPIC, 2) as asked:
+    with PendingCommit(broker.bootstrap_servers, "readers", TOPIC, 2) as asked:
         assert NONE != asked.answer()

@@ -20,12 +20,12 @@ from logmark.log.directory import DataDirectory
 from logmark.log.partition import Partition
 from logmark.log.settings import TopicSettings
 from logmark.log.wal.log import UNFINISHED
-from logmark.testing.crashes import CrashFileSystem
 from logmark.wire import batches
+from tests.crash.broker_logs import PATH, InlineCommit
+from tests.crash.crash_file_system import CrashFileSystem
 from tests.crash.mutants import SyncSite, sync_sites, without
 from tests.crash.promises import NOW_MS
 from tests.crash.scenarios import Crash, Recoveries, Run, Script, crashes, script_of
-from tests.crash.site import PATH, InlineCommit
 
 KILLED = "a kill before any sync"
 MIDDLE = "letting go of segments below the middle of another"

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis.stateful import rule
 
-from tests.crash.site import SMALL_WAL
+from tests.crash.broker_logs import SMALL_WAL
 from tests.harness.searches import seed
 from tests.harness.walks import Draws, walk
-from tests.log.lab import Lab, MemoryLab
+from tests.log.directory_driver import Lab, MemoryLab
 from tests.log.test_partition_machine import PAGE_BYTES, PartitionMachine
 from tests.machines.test_group_coordinator import PARTITIONS, GroupsUnderFaults
 

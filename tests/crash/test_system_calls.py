@@ -10,9 +10,9 @@ import pytest
 
 from logmark.clock import ManualClock
 from logmark.disk.file_system import RealFileSystem
-from tests.crash.life import promised, promised_during
+from tests.crash.broker_logs import Site
 from tests.crash.promises import NOW_MS, Promises
-from tests.crash.site import Site
+from tests.crash.scripted_process import promised, promised_during
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CALLS = ("pwrite64", "write", "fdatasync", "fsync", "rename", "ftruncate", "unlink", "mkdir", "rmdir")
@@ -24,7 +24,17 @@ pytestmark = [
 
 def live(folder: Path, *strace: str) -> int:
     """Runs the life under strace and returns how many steps it finished."""
-    command = ["strace", "-f", "-qq", "--seccomp-bpf", *strace, sys.executable, "-m", "tests.crash.life", str(folder)]
+    command = [
+        "strace",
+        "-f",
+        "-qq",
+        "--seccomp-bpf",
+        *strace,
+        sys.executable,
+        "-m",
+        "tests.crash.scripted_process",
+        str(folder),
+    ]
     done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, check=False)
     return len(done.stdout)
 

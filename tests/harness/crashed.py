@@ -12,7 +12,7 @@ from logmark.log.recovery_preview import read_wal
 from logmark.log.wal.entries import partition_key, split_key
 from logmark.testing import Broker
 from tests.harness.brokers import BrokerUnderTest, at, read
-from tests.harness.own import OUR_SETTINGS
+from tests.harness.restartable_broker import OUR_SETTINGS
 
 TOPIC = "orders"
 GROUP = "billing"

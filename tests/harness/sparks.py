@@ -3,8 +3,7 @@
 import contextlib
 from typing import TYPE_CHECKING
 
-from bench import connector
-from tests.harness import distribution
+from tests.harness import distribution, spark_connector
 from tests.harness.spark_archive import java_options
 
 if TYPE_CHECKING:
@@ -33,5 +32,5 @@ def spark_of_tests() -> "SparkSession":
 
     config = quick_java() | FEW
     with contextlib.suppress(distribution.KafkaUnavailable):
-        config["spark.jars"] = ",".join(map(str, connector.jars()))
+        config["spark.jars"] = ",".join(map(str, spark_connector.jars()))
     return session("tests", master="local[2]", config=config)

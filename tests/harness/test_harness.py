@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import distribution, spread
+from tests.harness import distribution, file_scheduler
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.tools import GET_OFFSETS, TOPICS, run_tool
 
@@ -72,13 +72,13 @@ def test_a_tool_reads_what_a_client_wrote(apache_kafka: BrokerUnderTest) -> None
 
 
 def test_one_worker_gets_all_that_uses_spark_and_every_other_file_stays_whole() -> None:
-    assert {spread.SPARK} == {
-        spread.unit_of(f"tests/spark/{name}.py") for name in ("source/test_streams", "tables/test_tables")
+    assert {file_scheduler.SPARK} == {
+        file_scheduler.unit_of(f"tests/spark/{name}.py") for name in ("source/test_streams", "tables/test_tables")
     }
     for file in ("tests/spark/source/test_options.py", "tests/harness/test_harness.py"):
-        assert file == spread.unit_of(file)
+        assert file == file_scheduler.unit_of(file)
 
 
 def test_what_uses_spark_comes_first(request: pytest.FixtureRequest) -> None:
-    units = [spread.unit_of(item.nodeid.partition("::")[0]) for item in request.session.items]
-    assert sorted(units, key=lambda unit: unit != spread.SPARK) == units
+    units = [file_scheduler.unit_of(item.nodeid.partition("::")[0]) for item in request.session.items]
+    assert sorted(units, key=lambda unit: unit != file_scheduler.SPARK) == units

@@ -22,7 +22,7 @@ from logmark.log.partition import Partition
 from logmark.log.segment_cleaner import Limits, Plan, clean
 from logmark.wire import batches, codecs, columns
 from logmark.wire.batches import BatchRules
-from tests.log.lab import Lab, settings
+from tests.log.directory_driver import Lab, settings
 
 LIMIT = 16 << 20
 TRIES = 3

@@ -18,7 +18,7 @@ from logmark.client.client import Client
 from logmark.errors import ErrorCode, UserError
 from logmark.names import TopicPartition
 from logmark.testing import Broker
-from tests.crash.asked import AskedProduce
+from tests.crash.pending_requests import PendingProduce
 from tests.harness import wire
 from tests.harness.gateway import call_tool
 from tests.harness.tools import STORAGE
@@ -34,7 +34,7 @@ def broker() -> Iterator[Broker]:
     # Its checkpoints are written every minute, and one may come between two looks at its files.
     with Broker({"log.flush.offset.checkpoint.interval.ms": "86400000"}, subprocess=True) as broker:
         broker.create_topic(TOPIC)
-        with AskedProduce(broker.bootstrap_servers, TOPIC, 0, wire.batch([b"one", b"two", b"three"])) as asked:
+        with PendingProduce(broker.bootstrap_servers, TOPIC, 0, wire.batch([b"one", b"two", b"three"])) as asked:
             assert (ErrorCode.NONE, 0) == asked.answer()
         yield broker
 
@@ -170,7 +170,7 @@ def test_a_disk_that_fills_up_refuses_writes_keeps_what_was_acknowledged_and_sti
             answer = ErrorCode.NONE
             while answer == ErrorCode.NONE:
                 batch = wire.batch([b"%d" % len(acknowledged) + b"." * 300_000])
-                with AskedProduce(address[1], TOPIC, 0, batch) as asked:
+                with PendingProduce(address[1], TOPIC, 0, batch) as asked:
                     code, offset = asked.answer()
                 answer = ErrorCode(code)
                 if answer == ErrorCode.NONE:
@@ -269,7 +269,7 @@ def test_a_corrupt_batch_is_refused_and_leaves_nothing(broker: Broker) -> None:
 def test_a_batch_damaged_on_disk_is_an_error_to_readers_and_never_data() -> None:
     with Broker(subprocess=True) as broker:
         broker.create_topic(TOPIC)
-        with AskedProduce(broker.bootstrap_servers, TOPIC, 0, wire.batch([b"intact"])) as asked:
+        with PendingProduce(broker.bootstrap_servers, TOPIC, 0, wire.batch([b"intact"])) as asked:
             assert (ErrorCode.NONE, 0) == asked.answer()
         segment = Path(broker.data_dir, "orders-0", "00000000000000000000.log")
         data = bytearray(segment.read_bytes())

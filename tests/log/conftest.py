@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.log.lab import Lab
+from tests.log.directory_driver import Lab
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from logmark.testing.faulty_file_system import FaultyFileSystem
 from logmark.wire import batches
 from tests.cli.conftest import run
 from tests.harness.crashed import tree
-from tests.log.lab import Lab
+from tests.log.directory_driver import Lab
 from tests.log.test_missing_segments import END, FOLDER, LOOKS, SMALL, fill, foreign_batch, leave, look
 
 FORGED = b"forged"

@@ -19,11 +19,11 @@ from logmark.log.flusher import _Cycle
 from logmark.log.partition import Partition
 from logmark.log.segment import Segment
 from logmark.log.segment_cleaner import Done, Limits
-from logmark.testing.crashes import CrashFileSystem, Fate
 from logmark.wire import batches
 from tests.crash import mutants
+from tests.crash.broker_logs import Site
+from tests.crash.crash_file_system import CrashFileSystem, Fate
 from tests.crash.mutants import SyncSite, without
-from tests.crash.site import Site
 
 NOW_MS = 1_700_000_000_000
 TOPIC = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.0", "file.delete.delay.ms": "0"}

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from logmark.clock import ManualClock
-from logmark.testing.crashes import CrashFileSystem, Fate
 from logmark.wire import batches
-from tests.crash.site import Site
+from tests.crash.broker_logs import Site
+from tests.crash.crash_file_system import CrashFileSystem, Fate
 from tests.harness.searches import examples
 from tests.log.test_compaction_crashes import NOW_MS, compact
 

@@ -18,7 +18,7 @@ from logmark.log.loader import Loader
 from logmark.log.partition import Partition
 from logmark.log.segment_cleaner import Cleaned, Limits
 from logmark.wire import batches
-from tests.log.lab import NOW_MS, PRODUCER_ID, Lab, batch, settings
+from tests.log.directory_driver import NOW_MS, PRODUCER_ID, Lab, batch, settings
 
 VALUES = {
     "segment_bytes": 400, "index_interval_bytes": 100, "cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.01,

@@ -11,7 +11,7 @@ from logmark.log.damage import CHECKS_MAX, BadBatch, DamageScan, read_header_at
 from logmark.log.partition import Partition
 from logmark.wire import batches
 from logmark.wire.batches import HEADER_BYTES
-from tests.log.lab import NOW_MS, Lab, settings
+from tests.log.directory_driver import NOW_MS, Lab, settings
 
 BASE = 1000
 LENGTH, DELTA, CRC = range(8, 12), range(23, 27), range(17, 21)

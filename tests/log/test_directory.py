@@ -11,7 +11,7 @@ import pytest
 
 from logmark import properties
 from logmark.errors import UserError
-from tests.log.lab import NOW_MS, TOPIC_ID, Lab, batch, settings, topic_id, values
+from tests.log.directory_driver import NOW_MS, TOPIC_ID, Lab, batch, settings, topic_id, values
 
 OTHER_ID = bytes(range(100, 116))
 

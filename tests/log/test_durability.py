@@ -6,7 +6,7 @@ import pytest
 
 from logmark.errors import LogFailed
 from logmark.wire import batches
-from tests.log.lab import NOW_MS, POINTS, WAL_FILES, Lab, batch, settings, values
+from tests.log.directory_driver import NOW_MS, POINTS, WAL_FILES, Lab, batch, settings, values
 
 
 def test_nothing_is_acknowledged_or_shown_while_the_sync_is_held(lab: Lab) -> None:

@@ -12,7 +12,7 @@ from logmark.log.partition import Partition
 from logmark.log.segment import Segment
 from logmark.log.wal import saved_entries
 from logmark.log.wal.log import FOLDER, WalLimits
-from tests.log.lab import NOW_MS, Lab, batch, settings, values
+from tests.log.directory_driver import NOW_MS, Lab, batch, settings, values
 
 SMALL = settings(segment_bytes=300)
 

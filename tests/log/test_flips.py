@@ -21,11 +21,11 @@ from logmark.log.partition import Partition
 from logmark.log.settings import TopicSettings
 from logmark.names import TopicPartition
 from logmark.testing import Broker
-from logmark.testing.crashes import CrashFileSystem, Fate, PowerLoss
 from logmark.wire import batches
-from tests.crash.asked import AskedProduce
-from tests.crash.site import SMALL_WAL, InlineCommit
-from tests.log.lab import Lab, settings
+from tests.crash.broker_logs import SMALL_WAL, InlineCommit
+from tests.crash.crash_file_system import CrashFileSystem, Fate, PowerLoss
+from tests.crash.pending_requests import PendingProduce
+from tests.log.directory_driver import Lab, settings
 
 NOW_MS = 1_700_000_000_000
 PATH, FOLDER = "/data", "/data/clicks-0"
@@ -206,7 +206,7 @@ def test_through_a_broker_a_flipped_byte_is_right_or_refused(tmp_path: Path) -> 
         broker.create_topic("clicks")
         for number in range(8):
             batch = made(number, 2, 2 * number)
-            with AskedProduce(broker.bootstrap_servers, "clicks", 0, bytes(batch.data)) as asked:
+            with PendingProduce(broker.bootstrap_servers, "clicks", 0, bytes(batch.data)) as asked:
                 assert (ErrorCode.NONE, 2 * number) == asked.answer()
         with Client(broker.bootstrap_servers) as client:
             records = batches.unpack(client.fetch(place, 0, max_wait_ms=0).records)

@@ -8,7 +8,7 @@ import pytest
 from logmark.log.flusher import Flush, Flusher
 from logmark.log.wal.files import WalFile
 from logmark.log.wal.recovery_points import RecoveryPoint
-from tests.log.stepped import SteppedWorker
+from tests.log.stepped_workers import SteppedWorker
 
 
 class FakeWal:

@@ -14,7 +14,7 @@ from logmark.errors import LogFailed
 from logmark.log.segment import Segment
 from logmark.wire import batches
 from tests.harness.searches import examples
-from tests.log.lab import NOW_MS, PRODUCER_ID, WAL_FILES, Lab, batch, settings, values
+from tests.log.directory_driver import NOW_MS, PRODUCER_ID, WAL_FILES, Lab, batch, settings, values
 
 SMALL = settings(segment_bytes=300, index_interval_bytes=100)
 

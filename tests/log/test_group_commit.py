@@ -16,8 +16,8 @@ from logmark.log.wal import log as wal
 from logmark.log.wal.files import WalFile
 from logmark.log.wal.log import WalLimits
 from logmark.wire import batches
-from tests.log.lab import NOW_MS, TOPIC_ID, WAL_FILES, Lab, batch, settings, values
-from tests.log.stepped import SteppedWorkers
+from tests.log.directory_driver import NOW_MS, TOPIC_ID, WAL_FILES, Lab, batch, settings, values
+from tests.log.stepped_workers import SteppedWorkers
 
 LARGE = b"x" * 3000
 

@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from logmark.log.index import OffsetIndex, TimeIndex
-from tests.log.lab import NOW_MS, Lab, settings, values
+from tests.log.directory_driver import NOW_MS, Lab, settings, values
 
 
 def test_an_entry_is_the_last_offset_of_a_batch_and_where_it_starts() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from logmark.errors import LogFailed
 from logmark.log.log_state import TRANSITIONS, LogState, LogStatus
-from tests.log.lab import TOPIC_ID, settings
+from tests.log.directory_driver import TOPIC_ID, settings
 
 OPEN, STOPPED, SUSPECT, CLOSED = LogStatus.OPEN, LogStatus.STOPPED, LogStatus.SUSPECT, LogStatus.CLOSED
 BROKEN, FULL = OSError(errno.EIO, "broken"), OSError(errno.ENOSPC, "full")

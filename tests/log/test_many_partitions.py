@@ -19,7 +19,7 @@ from logmark.log.directory import DataDirectory
 from logmark.log.group_commit import GroupCommit
 from logmark.log.partition import Partition
 from logmark.log.prefetch import Prefetch
-from tests.log.lab import NOW_MS, PRODUCER_ID, TOPIC_ID, batch, settings, values
+from tests.log.directory_driver import NOW_MS, PRODUCER_ID, TOPIC_ID, batch, settings, values
 
 PARTITIONS = 40
 SEGMENTS = 3
@@ -79,7 +79,7 @@ class CountingFileSystem(RealFileSystem):
         return super().exists(path)
 
 
-class House:
+class ManyPartitions:
     """A directory with many partitions of three segments each, opened and closed again and again."""
 
     def __init__(self, path: Path, files: CountingFileSystem) -> None:
@@ -120,17 +120,17 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(tmp_path / "data", CountingFileSystem())
+def many(tmp_path: Path) -> ManyPartitions:
+    return ManyPartitions(tmp_path / "data", CountingFileSystem())
 
 
-def test_a_clean_start_reads_only_the_ends_of_the_logs(house: House) -> None:
-    size = house.fill()
-    house.files.forget()
+def test_a_clean_start_reads_only_the_ends_of_the_logs(many: ManyPartitions) -> None:
+    size = many.fill()
+    many.files.forget()
 
-    directory, found = house.open()
+    directory, found = many.open()
 
-    files = house.files
+    files = many.files
     assert [SEGMENTS * 12] * PARTITIONS == [partition.log_end_offset for partition in found]
     # The last batch or two of each log and its small files: not a fourteenth of what lies there.
     assert files.read_bytes < size / 14, f"{files.read_bytes} of {size} bytes were read"
@@ -138,61 +138,63 @@ def test_a_clean_start_reads_only_the_ends_of_the_logs(house: House) -> None:
     assert files.listed <= 2 * PARTITIONS + 2, "more than once for additions and once for segments"
     assert files.asked <= (SEGMENTS + 2) * PARTITIONS + 6, "more than the length of each segment, and the last again"
     assert 0 == files.written
-    house.close(directory)
+    many.close(directory)
 
 
-def test_a_clean_start_and_stop_writes_nothing_but_the_checkpoints(house: House) -> None:
-    house.fill()
-    before = {path: path.stat().st_mtime_ns for path in house.path.rglob("*/*")}
+def test_a_clean_start_and_stop_writes_nothing_but_the_checkpoints(many: ManyPartitions) -> None:
+    many.fill()
+    before = {path: path.stat().st_mtime_ns for path in many.path.rglob("*/*")}
 
-    directory, _ = house.open()
-    assert house.close(directory)
+    directory, _ = many.open()
+    assert many.close(directory)
 
-    assert before == {path: path.stat().st_mtime_ns for path in house.path.rglob("*/*")}
+    assert before == {path: path.stat().st_mtime_ns for path in many.path.rglob("*/*")}
 
 
-def test_after_a_kill_every_byte_behind_the_recovery_points_is_read(house: House) -> None:
-    size = house.fill()
-    directory, _ = house.open()
-    house.close(directory, clean=False)
-    for path in house.path.glob("*-checkpoint"):
+def test_after_a_kill_every_byte_behind_the_recovery_points_is_read(many: ManyPartitions) -> None:
+    size = many.fill()
+    directory, _ = many.open()
+    many.close(directory, clean=False)
+    for path in many.path.glob("*-checkpoint"):
         path.unlink()
-    house.files.forget()
+    many.files.forget()
 
-    directory, found = house.open()
+    directory, found = many.open()
 
-    assert size <= house.files.read_bytes
+    assert size <= many.files.read_bytes
     assert [SEGMENTS * 12] * PARTITIONS == [partition.log_end_offset for partition in found]
-    house.close(directory)
+    many.close(directory)
 
 
 def test_many_partitions_are_read_and_written_with_few_descriptors(tmp_path: Path) -> None:
     open_files = OpenFiles(limit=lambda: 10)
-    house = House(tmp_path / "data", CountingFileSystem(open_files))
-    house.fill()
+    many = ManyPartitions(tmp_path / "data", CountingFileSystem(open_files))
+    many.fill()
 
-    directory, found = house.open()
+    directory, found = many.open()
 
     for turn in range(2):
         for number, partition in enumerate(found):
             assert SEGMENTS * 12 + turn == len(values(partition))
             partition.append(batch(b"%d" % number), now_ms=NOW_MS)
             assert len(open_files) <= 10
-    assert house.close(directory)
-    directory, found = house.open()
+    assert many.close(directory)
+    directory, found = many.open()
     for number, partition in enumerate(found):
         assert [b"%d" % number] * 2 == list(values(partition, SEGMENTS * 12).values())
-    house.close(directory)
+    many.close(directory)
 
 
-def test_what_a_producer_sends_again_after_a_clean_start_is_known_though_the_tail_was_not_read(house: House) -> None:
-    house.fill()
-    directory, found = house.open()
+def test_what_a_producer_sends_again_after_a_clean_start_is_known_though_the_tail_was_not_read(
+    many: ManyPartitions,
+) -> None:
+    many.fill()
+    directory, found = many.open()
 
     for number in range(SEGMENTS * 12 - 5, SEGMENTS * 12):
         again = found[0].append(batch(b"." * 15_000, producer=(PRODUCER_ID, 0, number)), now_ms=NOW_MS)
         assert (number, True) == (again.base_offset, again.is_duplicate)
-    house.close(directory)
+    many.close(directory)
 
 
 def readers() -> list[threading.Thread]:
@@ -200,33 +202,33 @@ def readers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "logmark-ahead"]
 
 
-def test_the_files_of_a_slow_disk_are_read_ahead_of_their_opening(house: House) -> None:
-    house.fill()
-    directory, _ = house.open()
-    house.close(directory)
-    house.files.forget()
-    folders = [str(house.path / f"many-{index}") for index in range(PARTITIONS)]
+def test_the_files_of_a_slow_disk_are_read_ahead_of_their_opening(many: ManyPartitions) -> None:
+    many.fill()
+    directory, _ = many.open()
+    many.close(directory)
+    many.files.forget()
+    folders = [str(many.path / f"many-{index}") for index in range(PARTITIONS)]
 
-    ahead = Prefetch([*folders, str(house.path / "gone-0")], house.files)
+    ahead = Prefetch([*folders, str(many.path / "gone-0")], many.files)
     for thread in readers():
         thread.join()
     ahead.stop()
 
     # Every folder once: its id, the indexes, the producers and the end of the last segment.
-    assert PARTITIONS + 1 == house.files.listed
-    assert PARTITIONS <= house.files.opened
-    assert house.files.read_bytes < PARTITIONS * 40_000
+    assert PARTITIONS + 1 == many.files.listed
+    assert PARTITIONS <= many.files.opened
+    assert many.files.read_bytes < PARTITIONS * 40_000
 
 
-def test_reading_ahead_ends_when_it_is_told_to(house: House) -> None:
-    house.fill()
-    house.files.forget()
+def test_reading_ahead_ends_when_it_is_told_to(many: ManyPartitions) -> None:
+    many.fill()
+    many.files.forget()
 
     def endless() -> Iterator[str]:
         while True:
-            yield str(house.path / "many-0")
+            yield str(many.path / "many-0")
 
-    ahead = Prefetch(endless(), house.files)
+    ahead = Prefetch(endless(), many.files)
     ahead.stop()
 
     assert [] == readers()

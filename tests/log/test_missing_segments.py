@@ -16,7 +16,7 @@ from logmark.log.partition import Partition
 from logmark.wire import batches
 from tests.cli.conftest import Ran, run
 from tests.harness.crashed import tree
-from tests.log.lab import NOW_MS, TOPIC_ID, Lab, batch, settings
+from tests.log.directory_driver import NOW_MS, TOPIC_ID, Lab, batch, settings
 
 FOLDER = "clicks-0"
 END = 21

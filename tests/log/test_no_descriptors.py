@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from logmark.errors import LogFailed, Refused
 from logmark.names import TopicPartition
 from tests.harness.searches import examples
-from tests.log.lab import NOW_MS, PRODUCER_ID, WAL_FILES, Lab, batch, settings, values
+from tests.log.directory_driver import NOW_MS, PRODUCER_ID, WAL_FILES, Lab, batch, settings, values
 
 SMALL = settings(segment_bytes=300, index_interval_bytes=100)
 SHORT = [errno.EMFILE, errno.ENFILE, errno.ENOMEM]

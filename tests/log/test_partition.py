@@ -4,7 +4,7 @@ import pytest
 
 from logmark.errors import ErrorCode, Refused
 from logmark.wire import batches
-from tests.log.lab import NOW_MS, Lab, batch, settings, topic_id, values
+from tests.log.directory_driver import NOW_MS, Lab, batch, settings, topic_id, values
 
 
 def test_records_get_offsets_in_the_order_in_which_they_come(lab: Lab) -> None:

@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from logmark.wire import batches
 from tests.harness.searches import examples
-from tests.log.lab import NOW_MS, PRODUCER_ID, TOPIC_ID, Lab, batch, values
-from tests.log.lab import settings as topic_settings
+from tests.log.directory_driver import NOW_MS, PRODUCER_ID, TOPIC_ID, Lab, batch, values
+from tests.log.directory_driver import settings as topic_settings
 
 # As small as the records, so that pages get lost between batches and inside them.
 PAGE_BYTES = 128

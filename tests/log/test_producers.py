@@ -7,7 +7,7 @@ import pytest
 
 from logmark.errors import ErrorCode, Malformed, Refused
 from logmark.log.producers import SEQUENCE_MAX, Producers
-from tests.log.lab import NOW_MS, PRODUCER_ID, WAL_FILES, Lab, batch, values
+from tests.log.directory_driver import NOW_MS, PRODUCER_ID, WAL_FILES, Lab, batch, values
 
 HOUR_MS = 3_600_000
 

@@ -9,7 +9,7 @@ from logmark.errors import ErrorCode, Refused
 from logmark.log import checkpoints
 from logmark.log.checkpoint_files import KNOWN_STARTS
 from logmark.log.segment import Segment
-from tests.log.lab import NOW_MS, PRODUCER_ID, Lab, batch, settings, values
+from tests.log.directory_driver import NOW_MS, PRODUCER_ID, Lab, batch, settings, values
 
 SMALL = settings(segment_bytes=600, index_interval_bytes=200)
 

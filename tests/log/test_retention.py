@@ -4,7 +4,7 @@ import pytest
 
 from logmark.errors import ErrorCode, Refused
 from logmark.log.retention_rules import Piece, deletable
-from tests.log.lab import NOW_MS, WAL_FILES, Lab, batch, settings, values
+from tests.log.directory_driver import NOW_MS, WAL_FILES, Lab, batch, settings, values
 
 DAY_MS = 86_400_000
 

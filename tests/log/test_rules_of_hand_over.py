@@ -7,7 +7,7 @@ import struct
 
 from logmark.log.catalog import PRODUCER_ID_BASE
 from logmark.wire import batches
-from tests.log.lab import NOW_MS, TOPIC_ID, Lab, batch, settings
+from tests.log.directory_driver import NOW_MS, TOPIC_ID, Lab, batch, settings
 
 
 def log_bytes(lab: Lab) -> bytes:

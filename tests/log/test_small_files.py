@@ -16,7 +16,7 @@ from logmark.log.identity import META
 from logmark.testing import Broker
 from tests.cli.conftest import run
 from tests.harness.crashed import tree
-from tests.log.lab import TOPIC_ID, Lab
+from tests.log.directory_driver import TOPIC_ID, Lab
 from tests.log.test_missing_segments import END, FOLDER, SMALL, STATES, fill, leave, read_errors, take_away
 
 START = 12

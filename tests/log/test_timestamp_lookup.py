@@ -10,7 +10,7 @@ import pytest
 from logmark.log import timestamp_lookup
 from logmark.log.partition import Partition
 from logmark.wire import batches, codecs
-from tests.log.lab import NOW_MS, Lab, batch, settings
+from tests.log.directory_driver import NOW_MS, Lab, batch, settings
 
 SMALL = {"segment_bytes": 400, "index_interval_bytes": 150}
 

@@ -15,7 +15,7 @@ from logmark.log.segment import Segment
 from logmark.log.transactions import Aborted, AbortedTransactions, Marker
 from logmark.wire import batches
 from tests.harness.searches import examples
-from tests.log.lab import NOW_MS, WAL_FILES, Lab, settings
+from tests.log.directory_driver import NOW_MS, WAL_FILES, Lab, settings
 
 A, B, C = 2**40 + 1, 2**40 + 2, 2**40 + 3
 SMALL = settings(segment_bytes=600, index_interval_bytes=200)

@@ -31,9 +31,9 @@ from logmark.log.wal.entries import partition_key
 from logmark.log.wal.log import FOLDER as WAL
 from logmark.log.wal.log import WriteAheadLog
 from logmark.log.wal.recovery_points import RecoveryPoint
-from logmark.testing.crashes import CrashFileSystem
 from logmark.wire import batches
-from tests.log.lab import NOW_MS, PRODUCER_ID, TOPIC_ID, Lab, settings
+from tests.crash.crash_file_system import CrashFileSystem
+from tests.log.directory_driver import NOW_MS, PRODUCER_ID, TOPIC_ID, Lab, settings
 
 SEED = 20_240_917
 BATCHES = 60

@@ -15,7 +15,7 @@ from kio.serial import entity_reader, entity_writer
 from logmark.wire import fetch, frames, produce
 from logmark.wire.fields import Message
 from logmark.wire.messages import NO_UUID, decode_request, decode_response, encode_request, encode_response
-from tests.wire.generated import EVERY_VERSION, SCHEMAS, name_of, random_message
+from tests.wire.random_messages import EVERY_VERSION, SCHEMAS, name_of, random_message
 
 # What we speak and kio does not: versions of these are checked by nobody but us.
 LACKING_IN_KIO: set[tuple[str, int]] = set()

@@ -11,7 +11,7 @@ import pytest
 from logmark.broker import api
 from logmark.wire.schema import api_versions, metadata
 from tests.harness.brokers import BrokerUnderTest
-from tests.harness.own import own_broker
+from tests.harness.restartable_broker import own_broker
 from tests.oracle import (
     dialogues_of_commits,
     dialogues_of_groups,

@@ -23,7 +23,7 @@ from logmark.spark.pipelines.query import Brokers, read_records
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.gateway import call_tool
 from tests.harness.node import wait_until
-from tests.harness.own import OwnBroker
+from tests.harness.restartable_broker import OwnBroker
 from tests.harness.tools import CONSUMER_GROUPS, run_logmark
 from tests.spark.kept_rows_driver import NAME, keep
 

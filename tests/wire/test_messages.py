@@ -47,7 +47,7 @@ from logmark.wire.schema import (
     sasl_authenticate,
 )
 from tests.harness.searches import examples
-from tests.wire.generated import EVERY_VERSION, SCHEMAS, name_of, random_message
+from tests.wire.random_messages import EVERY_VERSION, SCHEMAS, name_of, random_message
 
 Case = tuple[ModuleType, str, int]
 

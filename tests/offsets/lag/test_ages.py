@@ -16,7 +16,7 @@ from logmark.offsets.lag.history import History
 from logmark.offsets.lag.sample import Sample, take_sample
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
-from tests.harness.own import OwnBroker, own_broker
+from tests.harness.restartable_broker import OwnBroker, own_broker
 
 HOUR_MS = 3_600_000
 

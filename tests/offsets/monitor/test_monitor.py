@@ -22,7 +22,7 @@ from logmark.offsets.monitor.notifications import NotificationDispatcher
 from tests.cli.conftest import run
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
-from tests.harness.own import OwnBroker, own_broker
+from tests.harness.restartable_broker import OwnBroker, own_broker
 from tests.offsets.monitor.test_notifications import Hook
 
 Series = dict[tuple[str, ...], float]

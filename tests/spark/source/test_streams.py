@@ -16,7 +16,7 @@ from logmark.spark.errors import find_message
 from logmark.testing import Broker
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
-from tests.harness.own import OwnBroker
+from tests.harness.restartable_broker import OwnBroker
 from tests.spark.test_pipelines import CODECS, DEADLINE_S, numbers, produced, stands_at, wait_for
 
 if TYPE_CHECKING:

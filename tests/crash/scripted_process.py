@@ -7,7 +7,7 @@ import os
 import sys
 
 from logmark.disk.file_system import RealFileSystem
-from logmark.testing.crashes import CrashFileSystem
+from tests.crash.crash_file_system import CrashFileSystem
 from tests.crash.promises import Promises
 from tests.crash.scenarios import Run, Script
 

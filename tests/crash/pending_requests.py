@@ -13,7 +13,7 @@ from logmark.wire.schema import offset_commit, offset_fetch
 PRODUCE_VERSION, COMMIT_VERSION, FETCH_VERSION = 7, 7, 5
 
 
-class Asked:
+class PendingRequest:
     """A request that was sent; its answer may come or not."""
 
     def __init__(self, bootstrap_servers: str, key: int, version: int, body: bytes) -> None:
@@ -46,7 +46,7 @@ class Asked:
         return data
 
 
-class AskedProduce(Asked):
+class PendingProduce(PendingRequest):
     """A batch on its way into one partition."""
 
     def __init__(self, bootstrap_servers: str, topic: str, partition: int, batch: bytes, *, acks: int = -1) -> None:
@@ -61,13 +61,13 @@ class AskedProduce(Asked):
         return answer.error_code, answer.base_offset
 
 
-class _AskedMessage(Asked):
+class _PendingMessage(PendingRequest):
     def __init__(self, bootstrap_servers: str, schema: ModuleType, version: int, request: Message) -> None:
         super().__init__(bootstrap_servers, schema.KEY, version, encode_request(schema, version, request))
         self._read = lambda: decode_response(schema, version, self.body())
 
 
-class AskedCommit(_AskedMessage):
+class PendingCommit(_PendingMessage):
     """A committed offset on its way, sent by nobody's member."""
 
     def __init__(self, bootstrap_servers: str, group: str, topic: str, offset: int) -> None:
@@ -83,7 +83,7 @@ class AskedCommit(_AskedMessage):
         return response.topics[0].partitions[0].error_code
 
 
-class AskedCommitted(_AskedMessage):
+class PendingOffsetFetch(_PendingMessage):
     """The question where a group stands."""
 
     def __init__(self, bootstrap_servers: str, group: str, topic: str) -> None:

@@ -21,7 +21,7 @@ LONG = (
 _USES_SPARK = re.compile(r"\bspark: \"?SparkSession\b")
 
 
-class Spread(LoadFileScheduling):
+class FileScheduler(LoadFileScheduling):
     """Gives a worker one file after the other, and one of them all that use Spark."""
 
     def _split_scope(self, nodeid: str) -> str:

@@ -20,10 +20,10 @@ from logmark.log.settings import TopicSettings
 from logmark.log.wal import log as wal
 from logmark.log.wal import recovery_points, replay
 from logmark.log.wal.log import WalLimits
-from logmark.testing.crashes import CrashFileSystem
 from logmark.testing.faulty_file_system import FaultyFileSystem
 from logmark.wire import batches
-from tests.log.stepped import SteppedWorkers
+from tests.crash.crash_file_system import CrashFileSystem
+from tests.log.stepped_workers import SteppedWorkers
 
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = bytes(range(16))

@@ -47,7 +47,7 @@ class Write:
         elif fate is Fate.ZEROS:
             data = bytes(len(data))
         elif fate is Fate.GARBAGE:
-            data = random.Random(self.number).randbytes(len(data))  # noqa: S311 - the same garbage every time
+            data = random.Random(self.number).randbytes(len(data))
         if not data:
             return content
         return content[: self.at].ljust(self.at, b"\0") + data + content[self.at + len(data) :]
