@@ -73,7 +73,7 @@ def batch_of(size: int, *, codec: int = codecs.NONE) -> bytearray:
 def append(path: Path, batch: bytearray, count: int, *, durability: Durability) -> float:
     """Seconds for that many appends one after the other, each durable before the next if that is asked for."""
     with opened(path, durability=durability) as at:
-        partition, produced = at.partition, batches.own_commit(batch)
+        partition, produced = at.partition, batches.own(batch)
         if durability == "os":
             return seconds(lambda: [partition.append(produced, now_ms=NOW_MS) for _ in range(count)])
 
@@ -103,7 +103,7 @@ def check_and_append(path: Path, batch: bytearray, count: int) -> float:
 
 def fill(partition: Partition, batch: bytearray, count: int) -> None:
     """Appends the same batch again and again."""
-    produced = batches.own_commit(batch)
+    produced = batches.own(batch)
     for _ in range(count):
         partition.append(produced, now_ms=NOW_MS)
 
@@ -164,7 +164,7 @@ def compact(path: Path, records: int, keys: int) -> Done:
         value = b"." * (VALUE_BYTES - 10)
         for _ in range(records // per_batch):
             chosen = [(b"%010d" % chance.randrange(keys), value) for _ in range(per_batch)]
-            made.partition.append(batches.own_commit(batches.build(chosen, timestamp_ms=NOW_MS)), now_ms=NOW_MS)
+            made.partition.append(batches.own(batches.build(chosen, timestamp_ms=NOW_MS)), now_ms=NOW_MS)
         segments = made.partition.segments
         plan = Plan(
             folder=made.partition.folder,

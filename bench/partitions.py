@@ -69,7 +69,7 @@ def _batch(number: int, now_ms: int) -> batches.ProducedBatch:
     built = batches.build(
         records, timestamp_ms=now_ms, producer_id=PRODUCER_ID, producer_epoch=0, base_sequence=sequence
     )
-    return batches.own_commit(built)
+    return batches.own(built)
 
 
 def name(number: int) -> str:
