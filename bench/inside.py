@@ -12,6 +12,7 @@ from bench.machine import best, seconds
 from logmark.clock import SystemClock
 from logmark.disk.file_system import RealFileSystem
 from logmark.log.catalog import FILE_NAME as CATALOG
+from logmark.log.catalog import Catalog, Entry
 from logmark.log.directory import DataDirectory
 from logmark.log.group_commit import Durability, GroupCommit
 from logmark.log.partition import Partition, batch_rules
@@ -38,7 +39,9 @@ class Opened:
         self.directory = DataDirectory.open(path, files=files, committer=self._committer, clock=SystemClock())
         self.settings = TopicSettings({}, settings)
         if is_new:
-            self.directory.write(CATALOG, b"{}")
+            known = Catalog(None)
+            known.adopt([Entry(name=TOPIC, id=TOPIC_ID, partitions=1)], known.next_producer_id)
+            self.directory.write(CATALOG, known.encode())
             self.partition = self.directory.create_partition(TOPIC, 0, TOPIC_ID, self.settings)
         else:
             self.partition = self.directory.open_partition(TOPIC, 0, TOPIC_ID, self.settings)
