@@ -166,7 +166,7 @@ def test_a_start_finishes_all_interrupted_deletions_by_one_write(served: Served)
     served.produce(NAMES[0])
     served.broker.stop()
     path = Path(served.broker.data_dir) / CATALOG
-    document = json.loads(path.read_bytes())
+    document = json.loads(path.read_bytes()) | {"version": 1}
     for topic in document["topics"]:
         topic["is_deleting"] = True
     path.write_text(json.dumps(document))

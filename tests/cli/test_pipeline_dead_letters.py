@@ -56,7 +56,7 @@ def test_a_pipeline_without_dead_letters_is_an_error(our_broker: BrokerUnderTest
 
     assert [1, 1, 3, 2] == [one.exit_code for one in said.values()]
     assert 'Add dead_letters="none.dead" to it' in said["none"].error
-    assert "So there are no dead letters." in said["gone"].error
+    assert "So there are no dead letters to look at." in said["gone"].error
     assert f"There are no dead letters of empty in {dead}." in said["empty"].error
 
 

@@ -291,6 +291,8 @@ def test_our_broker_on_kafkas_folder_serves_exactly_what_kafka_serves(
         if path.name != METADATA:
             shutil.copy(path, folder)
     (data / "recovery-point-offset-checkpoint").unlink()
+    # It lists the segments that were there.
+    (data / "logmark.segments").unlink()
     if not is_clean:
         (data / ".kafka_cleanshutdown").unlink()
 

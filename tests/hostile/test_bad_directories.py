@@ -36,12 +36,12 @@ def copy(closed: Path, tmp_path: Path) -> Path:
 
 
 def in_catalog(**changes: object) -> Callable[[str], str]:
-    return lambda text: json.dumps({**json.loads(text), **changes})
+    return lambda text: json.dumps({**json.loads(text), "version": 1, **changes})
 
 
 def in_topic(**changes: object) -> Callable[[str], str]:
     def change(text: str) -> str:
-        document = json.loads(text)
+        document = json.loads(text) | {"version": 1}
         document["topics"][0].update(changes)
         return json.dumps(document)
 
@@ -66,7 +66,7 @@ BAD = {
     "meta without a cluster": (META, swap(r"cluster.id=.*\n", ""), "cluster.id"),
     "meta with a strange node": (META, swap(r"node.id=1", "node.id=one"), "node.id"),
     "meta of another cluster": (META, swap(r"cluster.id=.*", f"cluster.id={OTHER_CLUSTER}"), OTHER_CLUSTER),
-    "catalogue of a later version": (CATALOG, in_catalog(version=2), "version 2"),
+    "catalogue of a later version": (CATALOG, in_catalog(version=3), "version 3"),
     "catalogue of another cluster": (CATALOG, in_catalog(cluster_id=OTHER_CLUSTER), OTHER_CLUSTER),
     "half a catalogue": (CATALOG, lambda text: text[: len(text) // 2], "cannot be read"),
     "catalogue of brackets": (CATALOG, lambda _: "[" * 100_000, "cannot be read"),

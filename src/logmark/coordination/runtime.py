@@ -449,9 +449,12 @@ class CoordinatorRuntime(Generic[CoordinatorT, FactT]):
         self._coordinator = None
         self._count_memory()
         self._refuse_everybody(ErrorCode.NOT_COORDINATOR)
-        if self._state is not CoordinatorState.CLOSED:
+        if self._state is CoordinatorState.CLOSED:
+            return
+        # A log that fails in a write tells those who wait for it first, and they have stopped the coordinator.
+        if self._state is not CoordinatorState.LOADING:
             self._move_to(CoordinatorState.LOADING)
-            self.load()
+        self.load()
 
     def _refuse_everybody(self, code: ErrorCode) -> None:
         self._cancel_timer()

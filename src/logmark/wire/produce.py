@@ -159,8 +159,8 @@ def _answer(version: int, write: Encoding, answer: PartitionAnswer) -> bytes:
         return _CLEAN_V8.pack(partition, error_code, base_offset, append_time, log_start, 0, -1)
     out = bytearray(_ANSWER_V5.pack(partition, error_code, base_offset, append_time, log_start))
     out += write.length(len(record_errors))
-    for index, message in record_errors:
-        out += _INT32.pack(index) + write.string(message) + write.NO_TAGS
+    for index, record_message in record_errors:
+        out += _INT32.pack(index) + write.string(record_message) + write.NO_TAGS
     out += write.string(message) + write.NO_TAGS
     return bytes(out)
 
@@ -240,7 +240,7 @@ def _read_record_errors(
     record_errors = []
     for _ in range(_present(count)):
         (index,) = _INT32.unpack_from(frame, at)
-        message, at = read.read_string(frame, at + 4)
+        record_message, at = read.read_string(frame, at + 4)
         at, budget = read.skip_tags(frame, at, budget)
-        record_errors.append((index, message))
+        record_errors.append((index, record_message))
     return tuple(record_errors), at, budget

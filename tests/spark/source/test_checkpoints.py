@@ -110,7 +110,7 @@ def test_a_rewound_query_reads_again_from_there_and_after_an_undo_continues_wher
     with settings(query.spark, minBatchesToRetain="3"):
         assert [both(*range(16))] == query.run()
         shown = query.offsets_spark("--output", "json").json
-        assert ([16, 16], 0) == ([partition["committed"] for partition in shown["places"]], shown["lag"])
+        assert ([16, 16], 0) == ([partition["committed"] for partition in shown["partitions"]], shown["lag"])
 
         query.moved("--to-offset", "4")
         again = query.run(maxOffsetsPerTrigger="2")
