@@ -12,6 +12,7 @@ from logmark.log import checkpoints
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, text_of_id
 from logmark.log.checkpoint_files import KNOWN_STARTS
+from logmark.log.group_commit import Durability
 from logmark.log.identity import META
 from logmark.testing import Broker
 from tests.cli.conftest import run
@@ -120,7 +121,7 @@ def write_catalog(data: Path, **topics: int) -> None:
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("topics", [{}, {"others": 1}], ids=["older", "another name"])
 def test_a_start_refuses_records_that_the_catalogue_does_not_know_and_changes_nothing(
-    lab: Lab, state: str, topics: dict[str, int]
+    lab: Lab, tmp_path: Path, state: str, topics: dict[str, int]
 ) -> None:  # fmt: skip
     data = leave(lab, fill(lab), state)
     write_catalog(data, **topics)
@@ -132,6 +133,8 @@ def test_a_start_refuses_records_that_the_catalogue_does_not_know_and_changes_no
     assert before == tree(data)
     assert 1 == run("recover", str(data)).exit_code
     assert 1 == run("verify", str(data)).exit_code
+    backup = run("backup", str(data), str(tmp_path / "backup"))
+    assert (1, True) == (backup.exit_code, "clicks-0 holds records" in backup.error)
 
 
 def test_a_start_refuses_records_of_a_partition_above_the_count_of_its_topic(lab: Lab) -> None:
@@ -144,6 +147,41 @@ def test_a_start_refuses_records_of_a_partition_above_the_count_of_its_topic(lab
 
     write_catalog(data, clicks=2)
     assert 1 == lab.reopen(index=1).log_end_offset
+
+
+@pytest.mark.parametrize("durability", ["sync", "os"])
+def test_a_flipped_topic_id_after_a_crash_gives_no_offset_out_again(tmp_path: Path, durability: Durability) -> None:
+    """The records are in no write-ahead log: only the folder has them."""
+    lab = Lab(tmp_path, durability=durability)
+    lab.append(lab.create(), b"click")
+    lab.stop()
+    lab.append(lab.create("others"), b"other")
+    lab.stop(clean=False)
+    path = lab.folder() / "partition.metadata"
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+
+    with pytest.raises(UserError, match=r"clicks-0/partition.metadata cannot be used: it has the topic id"):
+        lab.reopen()
+
+    lab.stop(clean=False)
+    content[-3] ^= 1
+    path.write_bytes(content)
+    assert 1 == lab.reopen().log_end_offset
+    lab.close()
+
+
+def test_a_flipped_topic_id_of_a_log_that_the_wal_has_is_put_right(lab: Lab) -> None:
+    data = leave(lab, fill(lab), "crashed")
+    path = data / FOLDER / "partition.metadata"
+    right = path.read_bytes()
+    path.write_bytes(checkpoints.write_partition_metadata(bytes(reversed(TOPIC_ID))))
+
+    partition = lab.reopen(config=SMALL)
+
+    assert [None] * END == read_errors(partition, range(END))
+    assert right == path.read_bytes()
 
 
 def test_a_folder_of_another_topic_is_not_written_over(lab: Lab) -> None:

@@ -33,6 +33,7 @@ from logmark.log.catalog import Catalog, Entry
 from logmark.log.checkpoints import ListedSegments
 from logmark.log.directory import CLEAN, LOCK, has_list
 from logmark.log.folder import METADATA
+from logmark.log.folders import PartitionFolders
 from logmark.log.identity import META
 from logmark.log.index import OffsetIndex
 from logmark.log.leader_epochs import FILE_NAME as EPOCHS
@@ -102,6 +103,7 @@ class DirectoryCopier:
         if not recovery_preview.has_wal(self._path, self._files):
             # The broker stopped cleanly just now.
             return
+        self._check_folders()
         overlay = stack.enter_context(OverlayFileSystem(self._files))
         found = recovery_preview.replay_on(overlay, self._path)
         self._files = self._overlay = overlay
@@ -116,11 +118,19 @@ class DirectoryCopier:
             for first, last in found.content.damaged
         ]
 
+    def _check_folders(self) -> None:
+        """Raise UserError if the catalogue of a stopped directory does not know a folder with records: it is older."""
+        catalog = self._catalog()
+        folders = PartitionFolders(self._path, self._files, self._files.listdir(self._path))
+        folders.check_owners([*catalog.entries(), *catalog.deleting()])
+
     def _leave_out_additions(self, stack: contextlib.ExitStack) -> None:
         """Read a stopped directory without what was added to it since; the lock keeps brokers away meanwhile.
 
         Raises UserError if folders of partitions were exchanged.
         """
+        if self._files.exists(f"{self._path}/{CLEAN}"):
+            self._check_folders()
         listed = self._listed_segments()
         if listed is None:
             return

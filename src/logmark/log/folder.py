@@ -1,6 +1,5 @@
 """A partition's folder and the files in it that belong to no segment: the topic id and the leader epochs."""
 
-import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -83,12 +82,7 @@ def is_of_other_topic(folder: str, topic_id: bytes, files: FileSystem) -> bool:
 
 
 def complete_folder(folder: str, topic_id: bytes, files: FileSystem) -> None:
-    """Make a partition's folder with the id of its topic, where a crash has lost that; opening it adds the rest.
-
-    Raises FileExistsError if it is the folder of another topic.
-    """
-    if is_of_other_topic(folder, topic_id, files):
-        raise FileExistsError(errno.EEXIST, "it is the folder of another topic", folder)
+    """Make a partition's folder with the id of its topic, where a crash has lost that; opening it adds the rest."""
     if not files.exists(folder):
         files.mkdir(folder)
     metadata = f"{folder}/{METADATA}"

@@ -10,7 +10,7 @@ from logmark.disk.file_system import FileSystem
 from logmark.errors import Malformed, UserError
 from logmark.log import catalog, checkpoints, folder_names
 from logmark.log.catalog import Catalog, Entry
-from logmark.log.folder import METADATA, complete_folder, is_of_other_topic
+from logmark.log.folder import METADATA, complete_folder
 from logmark.log.prefetch import Prefetch
 from logmark.names import TopicPartition
 
@@ -85,17 +85,15 @@ class PartitionFolders:
         return is_there
 
     def complete(self, folder: str, topic_id: bytes) -> None:
-        """Make a folder that a crash has lost, with the id of its topic, durably; one of another topic is set aside."""
-        key = folder_names.partition_of(folder)
-        if key is not None and is_of_other_topic(folder, topic_id, self._files):
-            self.set_aside(key)
+        """Make a folder that a crash has lost, with the id of its topic, durably."""
         complete_folder(folder, topic_id, self._files)
         self._unopened.add(os.path.basename(folder))
 
-    def check_topic_id(self, key: TopicPartition, topic_id: bytes, *, may_be_torn: bool) -> bool:
+    def check_topic_id(self, key: TopicPartition, topic_id: bytes, *, may_be_torn: bool, is_needed: bool) -> bool:
         """Return whether a partition's folder has that topic id; a folder with neither id nor data gets it.
 
-        If the id cannot be read, return False where a crash may have torn it, and raise UserError otherwise.
+        If the id cannot be read, return False where a crash may have torn it, and raise UserError otherwise. So it is
+        if `is_needed`, because nothing but this folder holds the partition's records, and the id is another topic's.
         """
         folder = self.path_of(key)
         path = f"{folder}/{METADATA}"
@@ -107,7 +105,12 @@ class PartitionFolders:
             self._files.write(path, checkpoints.write_partition_metadata(topic_id), sync=False)
             return True
         try:
-            return checkpoints.read_partition_metadata(content) == topic_id
+            found = checkpoints.read_partition_metadata(content)
+            if found == topic_id or not is_needed:
+                return found == topic_id
+            raise Malformed(
+                f"it has the topic id {checkpoints.id_text(found)}, and the catalogue {checkpoints.id_text(topic_id)}"
+            )
         except Malformed as error:
             if may_be_torn:
                 logger.warning("%s: %s", path, error)

@@ -140,7 +140,10 @@ class Partitions:
             has_folder = False
         # Of such a folder a crash may have come before the first record was durable, and taken the topic id.
         may_be_torn = not self._was_clean and not recovery_point
-        if has_folder and not self._folders.check_topic_id(key, topic_id, may_be_torn=may_be_torn):
+        is_needed = not self._was_clean and recovered is None and recovery_point > 0
+        if has_folder and not self._folders.check_topic_id(
+            key, topic_id, may_be_torn=may_be_torn, is_needed=is_needed
+        ):  # fmt: skip
             self._folders.set_aside(key)
             if not self._was_clean:
                 # What the checkpoints say of the partition may be said of that folder.

@@ -7,6 +7,7 @@ until a flush succeeds. After an error that passes by itself they do not: while 
 attempt fails at once.
 """
 
+import errno
 import logging
 from collections.abc import Mapping
 from functools import partial
@@ -18,7 +19,7 @@ from logmark.disk.file_system import FileSystem
 from logmark.errors import LogmarkError
 from logmark.log import disk_full
 from logmark.log.flush_state import FlushState
-from logmark.log.folder import PartitionFolder, complete_folder
+from logmark.log.folder import PartitionFolder, complete_folder, is_of_other_topic
 from logmark.log.group_commit import CommittedLog, GroupCommit
 from logmark.log.loader import Loaded, Loader
 from logmark.log.log_state import LogState, LogStatus
@@ -115,7 +116,7 @@ class WriteRecovery:
         def load() -> Loaded:
             if not has_folder:
                 # The disk has failed the first record of the log, before there was anything of it.
-                complete_folder(state.folder, state.topic_id, self._files)
+                self._complete_folder()
             if is_in_wal:
                 committer.rewrite(log, state.folder, point, end)
             else:
@@ -134,6 +135,13 @@ class WriteRecovery:
             return
         if not state.is_closed:
             self._resume(loaded, loader, is_suspect=is_suspect)
+
+    def _complete_folder(self) -> None:
+        """Make the folder of the log; raise FileExistsError if somebody has put that of another topic there."""
+        folder, topic_id = self._state.folder, self._state.topic_id
+        if is_of_other_topic(folder, topic_id, self._files):
+            raise FileExistsError(errno.EEXIST, "it is the folder of another topic", folder)
+        complete_folder(folder, topic_id, self._files)
 
     def _durable_sizes(self) -> Mapping[int, int]:
         """Return how many bytes are durable of each segment that has more, by base offset."""
