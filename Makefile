@@ -2,14 +2,14 @@
 #
 #   make demo    see the whole thing work            make bench   side by side with Apache Kafka and Spark's connector
 #   make test    lint and the fast tests             make soak    the long tests; writes docs/soak.md
-#   make lint    ruff, mypy, import contracts        make dist    a wheel in dist/
+#   make lint    ruff, mypy, import contracts, retired words       make dist    a wheel in dist/
 #   make setup   only install                        make clean   remove everything that make made
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint ruff mypy imports fetched bench soak dist clean system
+.PHONY: help setup demo test lint ruff mypy names imports words fetched bench soak dist clean system
 
 PYTHON ?= python3
 VENV := .venv
@@ -60,7 +60,7 @@ demo: setup
 SIDE_BY_SIDE := --no-print-directory --jobs --output-sync
 
 lint: setup
-	@$(MAKE) $(SIDE_BY_SIDE) ruff mypy imports
+	@$(MAKE) $(SIDE_BY_SIDE) ruff mypy names imports words
 
 ruff:
 	$(BIN)/ruff check .
@@ -68,8 +68,16 @@ ruff:
 mypy:
 	$(BIN)/mypy --strict
 
+# Names that do not exist and calls that no function takes, in tests, benches, scripts and examples.
+names:
+	$(BIN)/mypy --config-file tests/mypy.ini
+
 imports:
 	$(BIN)/lint-imports --no-logo
+
+# Words that Kafka, Spark and Python have better ones for.
+words:
+	$(BIN)/python scripts/retired_words.py
 
 fetched:
 	@$(BIN)/python scripts/apache_kafka.py
@@ -77,7 +85,7 @@ fetched:
 	@$(BIN)/python -m tests.harness.spark_archive
 
 test: setup
-	@$(MAKE) $(SIDE_BY_SIDE) ruff mypy imports fetched
+	@$(MAKE) $(SIDE_BY_SIDE) ruff mypy names imports words fetched
 	$(PYTEST) -n $(WORKERS) $(SPREAD) -m 'not soak' $(ARGS)
 
 bench: setup
