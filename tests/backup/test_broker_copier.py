@@ -87,7 +87,7 @@ def test_a_log_start_inside_of_a_batch_and_an_expired_log_keep_their_offsets(tmp
     assert wanted == served(restored(tmp_path / "backup", tmp_path / "again"))
 
 
-def test_a_compacted_log_keeps_its_holes_and_is_always_fetched_anew(tmp_path: Path) -> None:
+def test_a_compacted_log_keeps_its_holes_and_is_always_fetched_again(tmp_path: Path) -> None:
     settings = {**OUR_SETTINGS, "log.cleaner.backoff.ms": "20"}
     copied: list[int] = []
     with Broker(settings, data_dir=str(tmp_path / "data")) as broker, Client(broker.bootstrap_servers) as client:
@@ -118,7 +118,7 @@ def test_a_compacted_log_keeps_its_holes_and_is_always_fetched_anew(tmp_path: Pa
     assert 0 == verified.exit_code, verified.out
 
 
-def test_a_topic_that_is_made_anew_during_the_copy_has_the_new_id_and_no_old_place(
+def test_a_topic_that_is_recreated_during_the_copy_has_the_new_id_and_no_old_committed_offset(
     tmp_path: Path, broker: Broker
 ) -> None:
     broker.create_topic("orders")
@@ -140,7 +140,7 @@ def test_a_topic_that_is_made_anew_during_the_copy_has_the_new_id_and_no_old_pla
         assert {} == client.committed("billing")
 
 
-def test_a_log_that_is_no_longer_the_one_that_was_stored_is_fetched_anew(tmp_path: Path, broker: Broker) -> None:
+def test_a_log_that_is_no_longer_the_one_that_was_stored_is_fetched_again(tmp_path: Path, broker: Broker) -> None:
     broker.create_topic("orders")
     write(broker, [b"one"] * 3)
     copy_brokers(broker.bootstrap_servers, tmp_path / "backup")
@@ -167,7 +167,7 @@ def test_a_log_that_is_no_longer_the_one_that_was_stored_is_fetched_anew(tmp_pat
 
 
 @pytest.mark.parametrize("position", [0, 1, -1])
-def test_a_last_batch_that_is_not_where_the_manifest_says_is_fetched_anew(
+def test_a_log_whose_last_batch_is_not_where_the_manifest_says_is_fetched_again(
     tmp_path: Path, broker: Broker, position: int
 ) -> None:
     broker.create_topic("orders")
@@ -219,7 +219,7 @@ def read_all(servers: str, key: TopicPartition, start: int, *, is_committed: boo
     return found
 
 
-def test_places_that_point_nowhere_and_live_members_are_said(tmp_path: Path, broker: Broker) -> None:
+def test_committed_offsets_outside_the_log_and_live_members_are_reported(tmp_path: Path, broker: Broker) -> None:
     broker.create_topic("orders")
     write(broker, [b"x"] * 5)
     clients = BrokerUnderTest("logmark", broker.bootstrap_servers, broker)

@@ -89,7 +89,7 @@ def test_a_first_backup_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("progress")
-def test_a_second_backup_takes_the_place_of_the_first_at_one_moment(tmp_path: Path) -> None:
+def test_a_second_backup_replaces_the_first_atomically(tmp_path: Path) -> None:
     write_source(tmp_path, segments={0: 4, 4: 3, 7: 2})
     first = CrashFileSystem()
     back_up(tmp_path, first)

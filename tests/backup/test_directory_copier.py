@@ -12,7 +12,7 @@ from logmark.backup.directory_copier import DirectoryCopier
 from logmark.backup.manifest import Manifest
 from logmark.client.client import Client
 from logmark.errors import UserError
-from logmark.log.directory import CLEAN
+from logmark.log.clean_stop import CLEAN
 from logmark.names import OFFSETS_TOPIC, TopicPartition
 from logmark.testing import Broker
 from logmark.wire import batches
@@ -218,7 +218,7 @@ def _last_batch(data: bytes) -> bytes:
     return data[at:]
 
 
-def test_a_topic_that_is_made_anew_during_the_copy_has_the_new_id_and_no_old_place(
+def test_a_topic_that_is_recreated_during_the_copy_has_the_new_id_and_no_old_committed_offset(
     tmp_path: Path, broker: Broker
 ) -> None:
     broker.create_topic("orders")
@@ -245,7 +245,9 @@ def test_a_topic_that_is_made_anew_during_the_copy_has_the_new_id_and_no_old_pla
 
 
 @pytest.mark.parametrize("way", ["directory", "brokers"])
-def test_no_place_points_behind_the_records_that_were_copied(tmp_path: Path, broker: Broker, way: str) -> None:
+def test_no_committed_offset_points_beyond_the_records_that_were_copied(
+    tmp_path: Path, broker: Broker, way: str,
+) -> None:
     keys = keys_of("orders", 3)
     broker.create_topic("orders", len(keys))
     clients = BrokerUnderTest("logmark", broker.bootstrap_servers, broker)

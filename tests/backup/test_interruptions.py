@@ -178,7 +178,7 @@ def test_a_full_disk_keeps_the_first_backup_and_the_next_run_goes_on(
     assert log_bytes(tmp_path / "data" / "orders-0") == log_bytes(tmp_path / "newer" / "orders-0")
 
 
-def test_a_broker_that_goes_away_is_a_sentence_and_the_next_run_goes_on(
+def test_a_broker_that_goes_away_is_an_error_and_the_next_run_resumes(
     tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(broker, 30)

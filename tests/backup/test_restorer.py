@@ -117,14 +117,14 @@ def test_a_manifest_that_claims_less_than_its_segments_hold_is_refused(tmp_path:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 1}', '{"version": 1, "crc": 1, "backup":\n{}\n}\n'])
-def test_a_file_that_is_no_manifest_is_a_sentence(tmp_path: Path, backup: Path, content: str) -> None:
+def test_a_file_that_is_no_manifest_is_an_error(tmp_path: Path, backup: Path, content: str) -> None:
     (backup / "logmark.backup").write_text(content)
 
     with pytest.raises(UserError, match=r"logmark\.backup is damaged"):
         restored(backup, tmp_path / "again")
 
 
-def test_a_manifest_of_another_version_is_a_sentence(tmp_path: Path, backup: Path) -> None:
+def test_a_manifest_of_another_version_is_an_error(tmp_path: Path, backup: Path) -> None:
     text = (backup / "logmark.backup").read_text()
     (backup / "logmark.backup").write_text(text.replace('"version": 1', '"version": 7', 1))
 

@@ -127,7 +127,7 @@ class InlineCommit(GroupCommit):
             busy[share % len(busy)].step()
 
 
-class Site:
+class BrokerLogsDriver:
     """One life of the broker's logs, from a start to a stop or a crash."""
 
     def __init__(self, files: FileSystem, clock: ManualClock, path: str | PurePath = PATH) -> None:

@@ -386,6 +386,10 @@ class CrashFileSystem:
         self._at(path)
         return 0
 
+    def change_stamp(self, path: str) -> str:
+        """Return the number of the file: bits that flip at rest change no time."""
+        return str(self._at(path))
+
     def exists(self, path: str) -> bool:
         return self._find(path) is not None
 

@@ -62,8 +62,9 @@ def _attributes(tree: ast.AST, inside: str) -> Iterator[tuple[str, ast.Attribute
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Compare):
             continue
-        named = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        name = f"{inside}.{node.name}".lstrip(".") if named else inside
+        name = inside
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            name = f"{inside}.{node.name}".lstrip(".")
         if isinstance(node, ast.Attribute):
             yield inside, node
         yield from _attributes(node, name)
@@ -77,8 +78,7 @@ def without(site: SyncSite) -> Iterator[None]:
     mutated = compile(ast.fix_missing_locations(tree), module.__file__, "exec")
     function = _function(module, site.function)
     original = function.__code__
-    module._removed_sync = _no_sync
-    module._unsynced_write = _unsynced_write
+    vars(module).update(_removed_sync=_no_sync, _unsynced_write=_unsynced_write)
     function.__code__ = _code_of(mutated, original.co_qualname)
     try:
         yield

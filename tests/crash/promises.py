@@ -12,7 +12,7 @@ from logmark.log.partition import Partition
 from logmark.log.segment import INDEX, TIME_INDEX, Segment
 from logmark.names import TopicPartition
 from logmark.wire import batches
-from tests.crash.broker_logs import Site
+from tests.crash.broker_logs import BrokerLogsDriver
 
 NOW_MS = 1_700_000_000_000
 PRODUCER_ID = 2**40
@@ -117,10 +117,10 @@ class Promises:
         """What is known of a partition."""
         return self.topics[partition.topic].partitions[partition.index]
 
-    def at(self, site: Site | None) -> "Promises":
+    def at(self, driver: BrokerLogsDriver | None) -> "Promises":
         """The promises as they are at this moment of a broker's life."""
-        if site is not None:
-            for partition in site.partitions():
+        if driver is not None:
+            for partition in driver.partitions():
                 topic = self.topics.get(partition.topic)
                 if topic is not None and partition.index < len(topic.partitions):
                     log = topic.partitions[partition.index]
@@ -164,20 +164,20 @@ class Promises:
                 epochs = checkpoints.read_epochs(files.read(f"{folder}/{leader_epochs.FILE_NAME}"))
                 assert [0] == [leader_epoch for leader_epoch, _ in epochs], f"{folder} has lost its leader epoch"
 
-    def check(self, site: Site) -> None:
+    def check(self, driver: BrokerLogsDriver) -> None:
         """Everything promised is there, nothing else is, and all of it can be read."""
-        assert site.directory.was_clean or not self.is_closed, "the stop in good order is forgotten"
+        assert driver.directory.was_clean or not self.is_closed, "the stop in good order is forgotten"
         self.is_closed = False
-        there = {topic.name: topic for topic in site.logs.topics()}
-        for name, topic in self.topics.items():
-            assert name in there or not topic.is_certain, f"topic {name} is lost"
+        there = {topic.name: topic for topic in driver.logs.topics()}
+        for name, promised in self.topics.items():
+            assert name in there or not promised.is_certain, f"topic {name} is lost"
         for name, topic in there.items():
             known = self.topics.get(name)
             assert known is not None, f"topic {name} was deleted and is there again"
             assert known.id in (None, topic.id), f"topic {name} is another one"
             assert len(known.partitions) == topic.partition_count
             for partition, log in zip(topic.partitions, known.partitions, strict=True):
-                self._check_log(partition, log, was_clean=site.directory.was_clean)
+                self._check_log(partition, log, was_clean=driver.directory.was_clean)
         for name in [name for name in self.topics if name not in there]:
             del self.topics[name]
         for name, topic in there.items():
@@ -226,9 +226,9 @@ class Promises:
         }
         assert aborted == set(partition.aborted_transactions(start, end))
 
-    def check_producers(self, site: Site) -> None:
+    def check_producers(self, driver: BrokerLogsDriver) -> None:
         """What a producer sends again is found where it was written, and what it sends next is taken."""
-        for partition in site.partitions():
+        for partition in driver.partitions():
             log = self.log(partition)
             kept = partition.segments[0].base_offset if partition.segments else partition.log_end_offset
             for producer_id, sent in log.sent.items():
@@ -239,9 +239,11 @@ class Promises:
                         f"{partition.topic}-{partition.index} forgot what producer {producer_id} sent"
                     )
 
-    def append(self, site: Site, partition: Partition, values: list[bytes], producer_id: int = -1) -> None:
+    def append(
+        self, driver: BrokerLogsDriver, partition: Partition, values: list[bytes], producer_id: int = -1,
+    ) -> None:
         """Appends one batch, which nobody is told of yet."""
-        log, now_ms = self.log(partition), site.clock.now_ms()
+        log, now_ms = self.log(partition), driver.clock.now_ms()
         base = partition.log_end_offset
         sent = log.sent.setdefault(producer_id, []) if producer_id >= 0 else []
         sequence = sent[-1].base_sequence + sent[-1].count if sent else 0 if producer_id >= 0 else -1
@@ -255,20 +257,22 @@ class Promises:
         appended = partition.append(batch(values, now_ms, producer_id, sequence), now_ms=now_ms)
         assert (base, False) == (appended.base_offset, appended.is_duplicate)
 
-    def end_transaction(self, site: Site, partition: Partition, transaction: Transaction, *, commit: bool) -> None:
+    def end_transaction(
+        self, driver: BrokerLogsDriver, partition: Partition, transaction: Transaction, *, commit: bool,
+    ) -> None:
         """Ends an open transaction, which nobody is told of yet."""
         transaction.marker, transaction.is_commit = partition.log_end_offset, commit
-        self.log(partition).stamps[transaction.marker] = site.clock.now_ms()
-        appended = partition.append_marker(transaction.producer_id, 0, commit=commit, now_ms=site.clock.now_ms())
+        self.log(partition).stamps[transaction.marker] = driver.clock.now_ms()
+        appended = partition.append_marker(transaction.producer_id, 0, commit=commit, now_ms=driver.clock.now_ms())
         assert transaction.marker == appended.base_offset
 
-    def go_on(self, site: Site) -> None:
+    def go_on(self, driver: BrokerLogsDriver) -> None:
         """Appends to every partition, as its producers would, and is told that all is durable."""
-        for partition in site.partitions():
+        for partition in driver.partitions():
             for producer_id in (-1, *self.log(partition).sent):
-                self.append(site, partition, [b"after the crash %d" % partition.log_end_offset], producer_id)
-        site.settle()
-        for partition in site.partitions():
+                self.append(driver, partition, [b"after the crash %d" % partition.log_end_offset], producer_id)
+        driver.settle()
+        for partition in driver.partitions():
             assert partition.high_watermark == partition.log_end_offset
             self.log(partition).acknowledged = partition.high_watermark
 

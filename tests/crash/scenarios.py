@@ -13,7 +13,7 @@ from logmark.log.partition import Partition
 from logmark.log.wal.entries import BLOCK_BYTES, HEADER_BYTES
 from logmark.log.wal.log import FOLDER
 from logmark.wire import batches
-from tests.crash.broker_logs import PATH, Site, drawing
+from tests.crash.broker_logs import PATH, BrokerLogsDriver, drawing
 from tests.crash.crash_file_system import CrashFileSystem, Fate, PowerLoss
 from tests.crash.promises import NOW_MS, PRODUCER_ID, Promises
 
@@ -72,10 +72,15 @@ class Run:
         self.clock = ManualClock(NOW_MS)
         self.promises = Promises()
         self.moments: list[Moment] = []
-        self.site: Site | None = None
+        self.driver: BrokerLogsDriver | None = None
         self._doing = "start"
         self._number = 0
         self._keeps_moments = moments
+
+    @property
+    def _crash_disk(self) -> CrashFileSystem:
+        assert isinstance(self.disk, CrashFileSystem), "only a disk that keeps its states can be crashed"
+        return self.disk
 
     def run(self, script: Script) -> None:
         """Does everything in the script."""
@@ -87,22 +92,22 @@ class Run:
     def steps(self, script: Script) -> Iterator[Promises]:
         """Does everything in the script, and says what is promised before its first step and after each."""
         self._start(self.disk)
-        yield self.promises.at(self.site)
+        yield self.promises.at(self.driver)
         for step in script:
             self._doing = str(step)
             name, *arguments = step
             getattr(self, "_" + name.replace(" ", "_"))(*arguments)
-            yield self.promises.at(self.site)
+            yield self.promises.at(self.driver)
 
     def _remember(self) -> None:
         if self._keeps_moments:
-            self.moments.append(Moment(self.disk.killed(), self.promises.at(self.site), self._doing))
+            self.moments.append(Moment(self._crash_disk.killed(), self.promises.at(self.driver), self._doing))
 
     def _start(self, disk: FileSystem) -> None:
-        self.disk, self.site = disk, None
+        self.disk, self.driver = disk, None
         if self._keeps_moments:
-            disk.before_change = self._remember
-        self.site = Site(disk, self.clock, self.path)
+            self._crash_disk.before_change = self._remember
+        self.driver = BrokerLogsDriver(disk, self.clock, self.path)
 
     # Finding
 
@@ -111,7 +116,7 @@ class Run:
         return names[share % len(names)] if names else None
 
     def _partition(self, share: int) -> Partition | None:
-        partitions = self.site.partitions()
+        partitions = self.driver.partitions()
         return partitions[share % len(partitions)] if partitions else None
 
     # Doing
@@ -121,13 +126,13 @@ class Run:
         if name not in self.promises.topics:
             self.promises.begin_topic(name, partitions)
             overrides = OVERRIDES[name] | (LARGE if share % 5 == 4 else {})
-            self.promises.certain(name, self.site.create_topic(name, partitions, overrides).id)
+            self.promises.certain(name, self.driver.create_topic(name, partitions, overrides).id)
 
     def _delete(self, share: int) -> None:
         name = self._topic(share)
         if name is not None:
             self.promises.topics[name].is_certain = False
-            self.site.delete_topic(name)
+            self.driver.delete_topic(name)
             del self.promises.topics[name]
 
     def _append(self, share: int, producer: int, count: int, size: int) -> None:
@@ -147,7 +152,7 @@ class Run:
         for _ in range(count):
             self._number += 1
             values.append(self._value(random.Random(self._number), size // count, partition))
-        self.promises.append(self.site, partition, values, producer_id)
+        self.promises.append(self.driver, partition, values, producer_id)
 
     def _value(self, choose: random.Random, size: int, partition: Partition) -> bytes:
         """What an adversary would send: zeros, batches with any offset, what the WAL holds; and random bytes."""
@@ -183,28 +188,28 @@ class Run:
     def _end_transaction(self, share: int, commit: bool) -> None:
         undecided = [
             (partition, each)
-            for partition in self.site.partitions()
+            for partition in self.driver.partitions()
             for each in self.promises.log(partition).transactions
             if each.marker is None
         ]
         if undecided:
             partition, transaction = undecided[share % len(undecided)]
-            self.promises.end_transaction(self.site, partition, transaction, commit=commit)
+            self.promises.end_transaction(self.driver, partition, transaction, commit=commit)
 
     def _sync(self, share: int, steps: int) -> None:
-        self.site.committer.begin()
+        self.driver.committer.begin()
         for _ in range(steps):
-            self.site.committer.step(share)
+            self.driver.committer.step(share)
 
     def _settle(self) -> None:
-        self.site.settle()
+        self.driver.settle()
 
     def _flush(self) -> None:
-        self.site.flush()
+        self.driver.flush()
 
     def _retain(self, seconds: int) -> None:
         self.clock.advance(seconds=seconds)
-        self.site.logs.look_after()
+        self.driver.logs.look_after()
 
     def _delete_records(self, share: int, before: int) -> None:
         partition = self._partition(share)
@@ -215,27 +220,27 @@ class Run:
             log.start = start
 
     def _checkpoint(self) -> None:
-        self.site.logs.checkpoint()()
+        self.driver.logs.checkpoint()()
 
     def _restart(self) -> None:
-        assert self.site.close()
+        assert self.driver.close()
         self.promises.is_closed = True
         self._remember()
         self.promises.is_closed = False
         self._begin_again(self.disk.killed() if isinstance(self.disk, CrashFileSystem) else self.disk)
 
     def _kill(self) -> None:
-        self._begin_again(self.disk.killed())
+        self._begin_again(self._crash_disk.killed())
 
     def _power_loss(self, seed: int) -> None:
         choose = random.Random(seed)
-        loss = choose.choice(list(self.disk.power_losses()))
-        self._begin_again(self.disk.after(loss))
+        loss = choose.choice(list(self._crash_disk.power_losses()))
+        self._begin_again(self._crash_disk.after(loss))
 
     def _begin_again(self, disk: FileSystem) -> None:
-        self.promises = self.promises.at(self.site)
+        self.promises = self.promises.at(self.driver)
         self._start(disk)
-        self.promises.check(self.site)
+        self.promises.check(self.driver)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,21 +338,21 @@ def _lives_after(crash: Crash) -> Iterator[tuple[CrashFileSystem, Promises]]:
     assert not disk.unsynced(), "what the disk may still lose belongs to its state"
     yield disk, promises
     with drawing(1):
-        site = Site(disk, clock)
-        promises.check(site)
-        promises.check_producers(site)
-        promises.go_on(site)
+        driver = BrokerLogsDriver(disk, clock)
+        promises.check(driver)
+        promises.check_producers(driver)
+        promises.go_on(driver)
     disk = disk.after(PowerLoss("nothing unsynced kept", {}, Fate.LOST))
     yield disk, promises
     with drawing(2):
-        site = Site(disk, clock)
-        promises.check(site)
-        assert site.close()
+        driver = BrokerLogsDriver(disk, clock)
+        promises.check(driver)
+        assert driver.close()
     disk = disk.after(PowerLoss("nothing unsynced kept", {}, Fate.LOST))
     yield disk, promises
     promises.check_files(disk, PATH)
     with drawing(3):
-        promises.check(Site(disk, clock))
+        promises.check(BrokerLogsDriver(disk, clock))
 
 
 def _crash_in_recovery(
@@ -364,7 +369,7 @@ def _crash_in_recovery(
 
     disk.before_change = count_down
     with contextlib.suppress(Crashed):
-        promises.check(Site(disk, clock))
+        promises.check(BrokerLogsDriver(disk, clock))
     disk.before_change = lambda: None
     # The start that crashed has taken the mark of the good stop away.
     promises.is_closed = False

@@ -94,7 +94,7 @@ MISSED_BY: dict[str, tuple[str, ...]] = {
     "Appender._begin_segment": (AN_ABORT,),
     "CheckpointFiles._write": (LETTING_GO,),
     "DataDirectory._begin": (killed_in(KILLED),),
-    "DataDirectory.close": (CLEAN_STOP,),
+    "write_mark": (CLEAN_STOP,),
     "FlushState.begin": (CLEAN_STOP,),
     "PartitionFolder.syncs": (CLEAN_STOP, random_script(20)),
     "PartitionFolder.epochs_writer": (MIDDLE,),

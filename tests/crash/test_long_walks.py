@@ -10,7 +10,7 @@ from hypothesis.stateful import rule
 from tests.crash.broker_logs import SMALL_WAL
 from tests.harness.searches import seed
 from tests.harness.walks import Draws, walk
-from tests.log.directory_driver import Lab, MemoryLab
+from tests.log.directory_driver import LogDriver, MemoryLab
 from tests.log.test_partition_machine import PAGE_BYTES, PartitionMachine
 from tests.machines.test_group_coordinator import PARTITIONS, GroupsUnderFaults
 
@@ -29,17 +29,17 @@ def quiet() -> Iterator[None]:
 class PartitionInMemory(PartitionMachine):
     """The same machine on a disk in memory, whose jobs of the disk stop between any two operations."""
 
-    def new_lab(self) -> Lab:
-        self.memory_lab = MemoryLab(page_bytes=PAGE_BYTES, wal_limits=SMALL_WAL, entry_bytes_max=8 * 1024)
-        return self.memory_lab
+    def new_driver(self) -> LogDriver:
+        self.memory_driver = MemoryLab(page_bytes=PAGE_BYTES, wal_limits=SMALL_WAL, entry_bytes_max=8 * 1024)
+        return self.memory_driver
 
     def teardown(self) -> None:
-        self.lab.close()
+        self.driver.close()
 
     @rule()
     def begin_a_round_that_takes_long(self) -> None:
-        self.lab.turn()
-        self.memory_lab.step(len(self.values) % 4)
+        self.driver.turn()
+        self.memory_driver.step(len(self.values) % 4)
 
 
 def counts_of(choose: random.Random) -> list[int]:

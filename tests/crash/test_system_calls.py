@@ -10,7 +10,7 @@ import pytest
 
 from logmark.clock import ManualClock
 from logmark.disk.file_system import RealFileSystem
-from tests.crash.broker_logs import Site
+from tests.crash.broker_logs import BrokerLogsDriver
 from tests.crash.promises import NOW_MS, Promises
 from tests.crash.scripted_process import promised, promised_during
 
@@ -64,11 +64,11 @@ def survive_a_kill(folder: Path, call: str, number: int, told: list[Promises]) -
     steps = live(folder / "data", "-e", f"trace={call}", "-e", inject, "-o", "/dev/null")
     promises, clock = promised_during(max(0, steps - 1), told), ManualClock(NOW_MS + 60_000)
     for _ in range(2):
-        site = Site(RealFileSystem(sync=False), clock, folder / "data")
-        promises.check(site)
-        promises.check_producers(site)
-        promises.go_on(site)
-        assert site.close()
+        driver = BrokerLogsDriver(RealFileSystem(sync=False), clock, folder / "data")
+        promises.check(driver)
+        promises.check_producers(driver)
+        promises.go_on(driver)
+        assert driver.close()
     shutil.rmtree(folder)
 
 

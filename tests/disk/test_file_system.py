@@ -150,7 +150,7 @@ def test_a_lock_keeps_this_process_and_others_out_until_it_is_released(tmp_path:
     again.release()
 
 
-def test_a_held_sync_waits_until_it_is_let_go(tmp_path: Path) -> None:
+def test_a_held_sync_waits_until_it_is_released(tmp_path: Path) -> None:
     files = FaultyFileSystem(RealFileSystem(sync=False))
     file = files.open(str(tmp_path / "a.log"), create=True)
     other = files.open(str(tmp_path / "b"), create=True)

@@ -22,7 +22,7 @@ from logmark.log.partition import Partition
 from logmark.log.segment_cleaner import Limits, Plan, clean
 from logmark.wire import batches, codecs, columns
 from logmark.wire.batches import BatchRules
-from tests.log.directory_driver import Lab, settings
+from tests.log.directory_driver import LogDriver, settings
 
 LIMIT = 16 << 20
 TRIES = 3
@@ -55,28 +55,28 @@ def bomb(kind: str) -> bytearray:
     return batch
 
 
-def produce(batch: bytearray, log: Partition | None, lab: Lab) -> object:
+def produce(batch: bytearray, log: Partition | None, driver: LogDriver) -> object:
     """A client sends it."""
     rules = BatchRules(max_message_bytes=LIMIT, decompressed_bytes_max=LIMIT)
     return batches.check_produced(memoryview(batch), rules, now_ms=NOW_MS, produce_version=9).size
 
 
-def stored(batch: bytearray, lab: Lab) -> Partition:
+def stored(batch: bytearray, driver: LogDriver) -> Partition:
     """A log that has it: one that was made with a higher limit, or by Apache Kafka, which has none."""
-    partition = lab.create(f"topic-{len(batch)}", config=settings(cleanup_policy="compact"))
+    partition = driver.create(f"topic-{len(batch)}", config=settings(cleanup_policy="compact"))
     partition.append(batches.own(batch), now_ms=NOW_MS)
-    lab.settle(partition)
+    driver.settle(partition)
     return partition
 
 
-def look_up(batch: bytearray, log: Partition | None, lab: Lab) -> object:
+def look_up(batch: bytearray, log: Partition | None, driver: LogDriver) -> object:
     """Somebody asks for the first record after it."""
     assert log is not None
     timestamp_lookup.DECOMPRESSED_BYTES_MAX = LIMIT
     return log.offset_for_timestamp(NOW_MS)
 
 
-def compact(batch: bytearray, log: Partition | None, lab: Lab) -> object:
+def compact(batch: bytearray, log: Partition | None, driver: LogDriver) -> object:
     """The cleaner comes by."""
     assert log is not None
     plan = Plan(
@@ -89,10 +89,10 @@ def compact(batch: bytearray, log: Partition | None, lab: Lab) -> object:
         delete_retention_ms=0,
         limits=Limits(decompressed_bytes_max=LIMIT),
     )
-    return [str(each) for each in clean(plan, lab.files)]
+    return [str(each) for each in clean(plan, driver.files)]
 
 
-SITES: dict[str, Callable[[bytearray, Partition | None, Lab], object]] = {
+SITES: dict[str, Callable[[bytearray, Partition | None, LogDriver], object]] = {
     "produce": produce,
     "look_up": look_up,
     "compact": compact,
@@ -105,22 +105,22 @@ def memory(line: str) -> int:
     return next(int(each.split()[1]) for each in lines if each.startswith(line)) * 1024
 
 
-def opened(kind: str, site: Callable[[bytearray, Partition | None, Lab], object]) -> dict[str, object]:
+def opened(kind: str, site: Callable[[bytearray, Partition | None, LogDriver], object]) -> dict[str, object]:
     """Open one bomb and return the answer, and by how many bytes the process grew meanwhile."""
     with tempfile.TemporaryDirectory() as folder:
-        batch, lab = bomb(kind), Lab(Path(folder))
+        batch, driver = bomb(kind), LogDriver(Path(folder))
         # The buffers that every write to the log has are not the bomb's.
-        log = None if site is produce else stored(batch, lab)
+        log = None if site is produce else stored(batch, driver)
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
         before = memory("VmRSS")
         try:
-            answer = f"done: {site(batch, log, lab)}"
+            answer = f"done: {site(batch, log, driver)}"
         except LogmarkError as error:
             answer = f"{type(error).__name__}: {error}"
         grew = memory("VmHWM") - before
-        lab.close()
+        driver.close()
     return {"answer": answer, "grew_bytes": grew}
 
 

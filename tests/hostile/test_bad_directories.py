@@ -92,7 +92,8 @@ def test_a_file_of_another_version_or_cluster_is_named_and_nothing_is_changed(co
 
     assert f"{copy}/{file}" in str(sentence.value), "the file is not named"
     assert cause in str(sentence.value)
-    assert "Nothing was changed" in str(sentence.value)
+    # A folder is looked at after a crash has been recovered from, so there only the records are spoken of.
+    assert ("No record was changed" if file == IDS else "Nothing was changed") in str(sentence.value)
     assert before == snapshot(copy)
 
 

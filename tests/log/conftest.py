@@ -5,20 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.log.directory_driver import Lab
+from tests.log.directory_driver import LogDriver
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
+def driver(tmp_path: Path) -> Iterator[LogDriver]:
     """A durable data directory."""
-    made = Lab(tmp_path)
+    made = LogDriver(tmp_path)
     yield made
     made.close()
 
 
 @pytest.fixture
-def fast_lab(tmp_path: Path) -> Iterator[Lab]:
+def fast_driver(tmp_path: Path) -> Iterator[LogDriver]:
     """A data directory that leaves durability to the operating system."""
-    made = Lab(tmp_path, durability="os")
+    made = LogDriver(tmp_path, durability="os")
     yield made
     made.close()

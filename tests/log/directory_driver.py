@@ -63,7 +63,7 @@ def batch(
     )
 
 
-class Lab:
+class LogDriver:
     """Opens, stops and kills the same data directory again and again."""
 
     def __init__(
@@ -238,13 +238,13 @@ class Lab:
         return self.path / f"{topic}-{index}"
 
 
-class MemoryLab(Lab):
-    """A lab on a disk in memory and without threads: many times faster, for searches of a million steps."""
+class MemoryLab(LogDriver):
+    """A driver on a disk in memory and without threads: many times faster, for searches of a million steps."""
 
     def __init__(self, *, page_bytes: int, wal_limits: WalLimits, entry_bytes_max: int) -> None:
         self._workers = SteppedWorkers()
         super().__init__(
-            Path("/lab"), page_bytes=page_bytes, worker=self._workers, entry_bytes_max=entry_bytes_max
+            Path("/driver"), page_bytes=page_bytes, worker=self._workers, entry_bytes_max=entry_bytes_max
         )  # fmt: skip
         self.files = FaultyFileSystem(CrashFileSystem(), page_bytes=page_bytes)
         self._wal_limits = wal_limits

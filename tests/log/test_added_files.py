@@ -8,13 +8,13 @@ import pytest
 from logmark.errors import UserError
 from logmark.log import checkpoints
 from logmark.log.catalog import FILE_NAME as CATALOG
-from logmark.log.directory import CLEAN
+from logmark.log.clean_stop import CLEAN
 from logmark.log.partition import Partition
 from logmark.testing.faulty_file_system import FaultyFileSystem
 from logmark.wire import batches
 from tests.cli.conftest import run
 from tests.harness.crashed import tree
-from tests.log.directory_driver import Lab
+from tests.log.directory_driver import LogDriver
 from tests.log.test_missing_segments import END, FOLDER, LOOKS, SMALL, fill, foreign_batch, leave, look
 
 FORGED = b"forged"
@@ -56,13 +56,13 @@ def enter_partitions(data: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["behind the last", "far behind the last", "in the middle"])
-def test_a_segment_that_is_added_after_a_clean_stop_is_kept_and_never_served(lab: Lab, where: str) -> None:
-    data = leave(lab, fill(lab), "stopped")
+def test_a_segment_that_is_added_after_a_clean_stop_is_kept_and_never_served(driver: LogDriver, where: str) -> None:
+    data = leave(driver, fill(driver), "stopped")
     base = {"behind the last": END, "far behind the last": 1_000_000, "in the middle": middle_of(data)}[where]
     added = add_segment(data, base)
     forged = added.read_bytes()
 
-    partition = lab.reopen(config=SMALL)
+    partition = driver.reopen(config=SMALL)
 
     assert END == partition.log_end_offset
     assert FORGED not in read_all(partition)
@@ -72,38 +72,38 @@ def test_a_segment_that_is_added_after_a_clean_stop_is_kept_and_never_served(lab
     assert [] == list(added.parent.glob(f"{base:020d}.*index"))
 
 
-def test_the_records_of_a_log_that_never_had_any_cannot_be_added(lab: Lab) -> None:
-    data = leave(lab, fill(lab), "stopped")
+def test_the_records_of_a_log_that_never_had_any_cannot_be_added(driver: LogDriver) -> None:
+    data = leave(driver, fill(driver), "stopped")
     enter_partitions(data)
     other = data / "clicks-1"
     other.mkdir()
     shutil.copy(data / FOLDER / "partition.metadata", other)
     (other / f"{0:020d}.log").write_bytes(foreign_batch(0))
 
-    partition = lab.reopen(index=1)
+    partition = driver.reopen(index=1)
 
     assert 0 == partition.log_end_offset
 
 
-def test_the_output_of_a_compaction_that_is_added_after_a_clean_stop_replaces_nothing(lab: Lab) -> None:
-    data = leave(lab, fill(lab), "stopped")
+def test_the_output_of_a_compaction_that_is_added_after_a_clean_stop_replaces_nothing(driver: LogDriver) -> None:
+    data = leave(driver, fill(driver), "stopped")
     before = sorted(path.name for path in (data / FOLDER).glob("*.log"))
     add_segment(data, 0, ".swap")
 
-    partition = lab.reopen(config=SMALL)
+    partition = driver.reopen(config=SMALL)
 
     assert before == sorted(path.name for path in (data / FOLDER).glob("*.log"))
     assert FORGED not in read_all(partition)
     assert [f"{0:020d}.log.swap.0.cut"] == [path.name for path in (data / FOLDER).glob("*.cut")]
 
 
-def test_batches_that_are_added_to_a_log_after_a_clean_stop_are_cut_and_kept(lab: Lab) -> None:
-    data = leave(lab, fill(lab), "stopped")
+def test_batches_that_are_added_to_a_log_after_a_clean_stop_are_cut_and_kept(driver: LogDriver) -> None:
+    data = leave(driver, fill(driver), "stopped")
     path = sorted((data / FOLDER).glob("*.log"))[-1]
     sound = path.read_bytes()
     path.write_bytes(sound + foreign_batch(END))
 
-    partition = lab.reopen(config=SMALL)
+    partition = driver.reopen(config=SMALL)
 
     assert END == partition.log_end_offset
     assert sound == path.read_bytes()
@@ -111,11 +111,11 @@ def test_batches_that_are_added_to_a_log_after_a_clean_stop_are_cut_and_kept(lab
     assert foreign_batch(END) == kept.read_bytes()
 
 
-def test_a_start_that_is_killed_leaves_the_next_one_to_set_additions_aside(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+def test_a_start_that_is_killed_leaves_the_next_one_to_move_added_files_away(
+    driver: LogDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     """The mark of the clean stop, without which the list does not count, goes after the additions."""
-    data = leave(lab, fill(lab), "stopped")
+    data = leave(driver, fill(driver), "stopped")
     add_segment(data, END)
     seen = []
 
@@ -126,17 +126,17 @@ def test_a_start_that_is_killed_leaves_the_next_one_to_set_additions_aside(
     original = FaultyFileSystem.remove
     monkeypatch.setattr(FaultyFileSystem, "remove", remove)
 
-    lab.reopen(config=SMALL)
+    driver.reopen(config=SMALL)
 
     assert (CLEAN, False) in seen
 
 
-def test_a_second_addition_of_the_same_name_does_not_replace_what_was_kept_of_the_first(lab: Lab) -> None:
-    data = leave(lab, fill(lab), "stopped")
+def test_a_second_addition_of_the_same_name_does_not_replace_what_was_kept_of_the_first(driver: LogDriver) -> None:
+    data = leave(driver, fill(driver), "stopped")
     for _ in range(3):
         add_segment(data, 1_000_000)
-        lab.reopen(config=SMALL)
-        lab.stop()
+        driver.reopen(config=SMALL)
+        driver.stop()
 
     assert 3 == len(list((data / FOLDER).glob("*.cut")))
 
@@ -144,9 +144,9 @@ def test_a_second_addition_of_the_same_name_does_not_replace_what_was_kept_of_th
 @pytest.mark.parametrize("command", [*LOOKS, ("recover",)], ids=" ".join)
 @pytest.mark.parametrize("suffix", ["", ".swap"], ids=["a segment", "the output of a compaction"])
 def test_every_command_reports_an_addition_and_changes_nothing(
-    lab: Lab, command: tuple[str, ...], suffix: str
+    driver: LogDriver, command: tuple[str, ...], suffix: str
 ) -> None:  # fmt: skip
-    data = leave(lab, fill(lab), "stopped")
+    data = leave(driver, fill(driver), "stopped")
     added = add_segment(data, END, suffix)
     before = tree(data)
 
@@ -157,8 +157,8 @@ def test_every_command_reports_an_addition_and_changes_nothing(
     assert before == tree(data)
 
 
-def test_programs_get_additions_from_recover(lab: Lab) -> None:
-    data = leave(lab, fill(lab), "stopped")
+def test_programs_get_additions_from_recover(driver: LogDriver) -> None:
+    data = leave(driver, fill(driver), "stopped")
     added = add_segment(data, END)
 
     (addition,) = run("recover", str(data), "--dry-run", "--output", "json").json["additions"]
@@ -166,20 +166,20 @@ def test_programs_get_additions_from_recover(lab: Lab) -> None:
     assert addition.startswith(f"{FOLDER}/{added.name} from byte 0 on")
 
 
-def test_a_repair_does_not_make_an_addition_a_part_of_the_log(lab: Lab) -> None:
-    data = leave(lab, fill(lab), "stopped")
+def test_a_repair_does_not_make_an_addition_a_part_of_the_log(driver: LogDriver) -> None:
+    data = leave(driver, fill(driver), "stopped")
     add_segment(data, END)
 
     assert 0 == run("verify", str(data), "--repair", "--yes").exit_code
 
     assert 0 == run("verify", str(data)).exit_code
-    partition = lab.reopen(config=SMALL)
+    partition = driver.reopen(config=SMALL)
     assert END == partition.log_end_offset
     assert FORGED not in read_all(partition)
 
 
-def test_a_backup_leaves_an_addition_out_and_says_so(lab: Lab, tmp_path: Path) -> None:
-    data = leave(lab, fill(lab), "stopped")
+def test_a_backup_leaves_an_addition_out_and_says_so(driver: LogDriver, tmp_path: Path) -> None:
+    data = leave(driver, fill(driver), "stopped")
     added = add_segment(data, END)
 
     done = run("backup", str(data), str(tmp_path / "backup"))
@@ -192,14 +192,14 @@ def test_a_backup_leaves_an_addition_out_and_says_so(lab: Lab, tmp_path: Path) -
 # Exchanged folders
 
 
-def write_two_logs(lab: Lab, *, more: int = 0) -> Path:
+def write_two_logs(driver: LogDriver, *, more: int = 0) -> Path:
     """Leave two partitions of one topic with records of the same sizes, the second one with more of them."""
     for index in (0, 1):
-        partition = lab.create(index=index)
+        partition = driver.create(index=index)
         for number in range(5 + more * index):
-            lab.append(partition, b"record %d of %d" % (number, index))
-    lab.append(lab.create(index=2), b"another")
-    data = leave(lab, lab.create(index=3), "stopped")
+            driver.append(partition, b"record %d of %d" % (number, index))
+    driver.append(driver.create(index=2), b"another")
+    data = leave(driver, driver.create(index=3), "stopped")
     enter_partitions(data)
     return data
 
@@ -212,25 +212,27 @@ def exchange(data: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [0, 3], ids=["same size", "other size"])
-def test_a_start_refuses_exchanged_folders_and_changes_nothing(lab: Lab, more: int) -> None:
-    data = write_two_logs(lab, more=more)
+def test_a_start_refuses_exchanged_folders_and_changes_nothing(driver: LogDriver, more: int) -> None:
+    data = write_two_logs(driver, more=more)
     exchange(data)
     before = tree(data)
 
     with pytest.raises(UserError, match=r"clicks-[01]/0{20}.log is not the segment that the last clean stop has left"):
-        lab.reopen(index=0)
+        driver.reopen(index=0)
 
-    if lab.directory is not None:
-        lab.stop()
+    if driver.directory is not None:
+        driver.stop()
     contents = {path: content for path, (content, _) in before.items()}
     assert contents == {path: content for path, (content, _) in tree(data).items()}
     exchange(data)
-    assert b"record 4 of 0" in read_all(lab.reopen(index=0))
+    assert b"record 4 of 0" in read_all(driver.reopen(index=0))
 
 
 @pytest.mark.parametrize("command", [("verify",), ("recover",), ("verify", "--repair", "--yes")], ids=" ".join)
-def test_every_command_reports_exchanged_folders_and_changes_nothing(lab: Lab, command: tuple[str, ...]) -> None:
-    data = write_two_logs(lab)
+def test_every_command_reports_exchanged_folders_and_changes_nothing(
+    driver: LogDriver, command: tuple[str, ...],
+) -> None:
+    data = write_two_logs(driver)
     exchange(data)
     before = tree(data)
 
@@ -241,32 +243,32 @@ def test_every_command_reports_exchanged_folders_and_changes_nothing(lab: Lab, c
     assert before == tree(data)
 
 
-def test_an_operator_can_keep_exchanged_folders_by_deleting_the_list(lab: Lab) -> None:
-    data = write_two_logs(lab)
+def test_an_operator_can_keep_exchanged_folders_by_deleting_the_list(driver: LogDriver) -> None:
+    data = write_two_logs(driver)
     exchange(data)
     (data / checkpoints.SEGMENTS).unlink()
 
-    assert b"record 4 of 1" in read_all(lab.reopen(index=0))
+    assert b"record 4 of 1" in read_all(driver.reopen(index=0))
 
 
-def test_a_first_batch_that_is_damaged_is_damage_and_no_exchange(lab: Lab) -> None:
-    data = write_two_logs(lab)
+def test_a_first_batch_that_is_damaged_is_damage_and_no_exchange(driver: LogDriver) -> None:
+    data = write_two_logs(driver)
     path = data / "clicks-0" / f"{0:020d}.log"
     content = bytearray(path.read_bytes())
     content[30] ^= 1
     path.write_bytes(content)
 
-    partition = lab.reopen(index=0)
+    partition = driver.reopen(index=0)
 
     assert 5 == partition.log_end_offset
 
 
-def test_a_list_that_lacks_a_partition_is_not_left_behind(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_that_lacks_a_partition_is_not_left_behind(driver: LogDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the next start would take all segments of that partition for additions."""
-    partition = fill(lab)
+    partition = fill(driver)
     monkeypatch.setattr(Partition, "_list_segments", lambda self: (_ for _ in ()).throw(OSError(5, "fails")))
-    data = leave(lab, partition, "stopped")
+    data = leave(driver, partition, "stopped")
     monkeypatch.undo()
 
     assert not (data / checkpoints.SEGMENTS).exists()
-    assert END == lab.reopen(config=SMALL).log_end_offset
+    assert END == driver.reopen(config=SMALL).log_end_offset

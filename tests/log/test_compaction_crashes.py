@@ -21,7 +21,7 @@ from logmark.log.segment import Segment
 from logmark.log.segment_cleaner import Done, Limits
 from logmark.wire import batches
 from tests.crash import mutants
-from tests.crash.broker_logs import Site
+from tests.crash.broker_logs import BrokerLogsDriver
 from tests.crash.crash_file_system import CrashFileSystem, Fate
 from tests.crash.mutants import SyncSite, without
 
@@ -52,26 +52,28 @@ class Story:
     end: int
 
 
-def append(site: Site, partition: Partition, records: list[tuple[bytes, bytes | None]], **options: int) -> None:
+def append(
+    driver: BrokerLogsDriver, partition: Partition, records: list[tuple[bytes, bytes | None]], **options: int,
+) -> None:
     made = batches.own(batches.build(records, timestamp_ms=NOW_MS, **options))
     partition.append(made, now_ms=NOW_MS)
-    site.settle()
+    driver.settle()
 
 
-def compact(site: Site, partition: Partition, files: CrashFileSystem) -> None:
+def compact(driver: BrokerLogsDriver, partition: Partition, files: CrashFileSystem) -> None:
     """What the broker's cleaner does, step by step."""
     part = partition.dirty_part(NOW_MS)
     if part is None or not part.must_run(0.0):
         return
     plan = partition.cleaning_plan(part, now_ms=NOW_MS, limits=Limits())
     if partition.cleaned_to is None:
-        site.directory.note_cleaned(partition, part.first_dirty_offset)()
+        driver.directory.note_cleaned(partition, part.first_dirty_offset)()
     for found in segment_cleaner.clean(plan, files):
         if isinstance(found, Done):
-            site.directory.note_cleaned(partition, found.cleaned_to)()
+            driver.directory.note_cleaned(partition, found.cleaned_to)()
         else:
             swapped = partition.take_over(segment_swap.load(partition.folder, found, files), now_ms=NOW_MS)
-            site.flush()
+            driver.flush()
             assert swapped.done(), "the cleaner waits for the disk before it cleans more"
 
 
@@ -107,9 +109,9 @@ ABOVE_THE_RECOVERY_POINT: Steps = (("fill", 2), ("flush",), ("fill", 6))
 def tell(steps: Steps = SEVERAL_INTO_ONE) -> Story:
     """Keys over many small segments, perhaps an aborted transaction among them, compacted at the end."""
     disk = CrashFileSystem()
-    site = Site(disk, ManualClock(NOW_MS))
-    site.create_topic("places", 1, TOPIC)
-    partition = site.logs.partition("places", 0)
+    driver = BrokerLogsDriver(disk, ManualClock(NOW_MS))
+    driver.create_topic("places", 1, TOPIC)
+    partition = driver.logs.partition("places", 0)
     assert partition is not None
     story = Story([], set(), {}, 0)
     value = itertools.count()
@@ -118,25 +120,25 @@ def tell(steps: Steps = SEVERAL_INTO_ONE) -> Story:
         """Keys that come again and again, and every time one that never does."""
         for _ in range(rounds):
             number = next(value)
-            append(site, partition, [(b"a", b"%d" % number * 20)])
-            append(site, partition, [(b"only %d" % number, b"here"), (b"b", b"%d" % number * 20)])
+            append(driver, partition, [(b"a", b"%d" % number * 20)])
+            append(driver, partition, [(b"only %d" % number, b"here"), (b"b", b"%d" % number * 20)])
         story.written |= set(read(partition))
 
     def abort() -> None:
-        append(site, partition, [(b"a", b"aborted"), (b"t", b"aborted")], producer_id=PRODUCER, producer_epoch=0,
+        append(driver, partition, [(b"a", b"aborted"), (b"t", b"aborted")], producer_id=PRODUCER, producer_epoch=0,
                base_sequence=0, attributes=batches.TRANSACTIONAL_BIT)  # fmt: skip
         partition.append_marker(PRODUCER, 0, commit=False, now_ms=NOW_MS)
-        site.settle()
-        append(site, partition, [(b"only 1", None)])
+        driver.settle()
+        append(driver, partition, [(b"only 1", None)])
 
-    does = {"fill": fill, "abort": abort, "flush": site.flush, "compact": lambda: compact(site, partition, disk)}
+    does = {"fill": fill, "abort": abort, "flush": driver.flush, "compact": lambda: compact(driver, partition, disk)}
     for name, *arguments in steps:
         does[name](*arguments)
     bases = [segment.base_offset for segment in partition.segments]
     story.newest = {key: content for _, key, content in sorted(story.written)}
     story.end = partition.log_end_offset
     disk.before_change = lambda: story.moments.append(disk.killed())
-    compact(site, partition, disk)
+    compact(driver, partition, disk)
     disk.before_change = lambda: None
     story.moments.append(disk.killed())
     assert len(read(partition)) < len(story.written)
@@ -154,9 +156,9 @@ def check(disk: CrashFileSystem, story: Story) -> int:
         changes += 1
 
     disk.before_change = count
-    site = Site(disk, ManualClock(NOW_MS))
+    driver = BrokerLogsDriver(disk, ManualClock(NOW_MS))
     disk.before_change = lambda: None
-    partition = site.logs.partition("places", 0)
+    partition = driver.logs.partition("places", 0)
     assert partition is not None
     found = read(partition)
     assert set(found) <= story.written
@@ -226,7 +228,7 @@ def crash_again(disk: CrashFileSystem, choose: random.Random, starts: Starts) ->
 
     again.before_change = count_down
     with pytest.raises(Crashed):
-        Site(again, ManualClock(NOW_MS))
+        BrokerLogsDriver(again, ManualClock(NOW_MS))
     again.before_change = lambda: None
     yield again.after(choose.choice(list(again.power_losses())))
 
@@ -274,9 +276,9 @@ def sync_sites() -> Iterator[SyncSite]:
                 yield SyncSite(path.stem, function, node.lineno, node.col_offset, ast.unparse(node))
 
 
-@pytest.mark.parametrize("site", list(sync_sites()), ids=str)
-def test_every_sync_of_a_compaction_is_needed(site: SyncSite) -> None:
-    with without(site), contextlib.ExitStack() as noticed:
+@pytest.mark.parametrize("driver", list(sync_sites()), ids=str)
+def test_every_sync_of_a_compaction_is_needed(driver: SyncSite) -> None:
+    with without(driver), contextlib.ExitStack() as noticed:
         noticed.enter_context(pytest.raises((AssertionError, LogmarkError, OSError)))
         for seed in range(6):
             survived(tell(), seed)

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from logmark.clock import ManualClock
 from logmark.wire import batches
-from tests.crash.broker_logs import Site
+from tests.crash.broker_logs import BrokerLogsDriver
 from tests.crash.crash_file_system import CrashFileSystem, Fate
 from tests.harness.searches import examples
 from tests.log.test_compaction_crashes import NOW_MS, compact
@@ -26,12 +26,12 @@ class CompactedPartition(RuleBasedStateMachine):
         self.disk = CrashFileSystem()
         self.clock = ManualClock(NOW_MS)
         self.written: list[Row] = []
-        self.site = Site(self.disk, self.clock)
-        self.site.create_topic("places", 1, TOPIC)
+        self.driver = BrokerLogsDriver(self.disk, self.clock)
+        self.driver.create_topic("places", 1, TOPIC)
         self.stand()
 
     def stand(self) -> None:
-        partition = self.site.logs.partition("places", 0)
+        partition = self.driver.logs.partition("places", 0)
         assert partition is not None
         self.partition = partition
 
@@ -45,23 +45,23 @@ class CompactedPartition(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        self.site.settle()
+        self.driver.settle()
 
     @rule()
     def roll(self) -> None:
         self.append([b"filler"], 900)
-        self.site.settle()
+        self.driver.settle()
 
     @rule()
     def compact(self) -> None:
-        self.site.settle()
-        compact(self.site, self.partition, self.disk)
+        self.driver.settle()
+        compact(self.driver, self.partition, self.disk)
 
     @rule(seconds=st.integers(1, 2))
     def let_time_pass(self, seconds: int) -> None:
         self.clock.advance(seconds=seconds)
-        self.site.logs.look_after()
-        self.site.settle()
+        self.driver.logs.look_after()
+        self.driver.settle()
 
     @rule(timestamp=st.integers(NOW_MS - 1, NOW_MS + 20_000))
     def look_up_a_time(self, timestamp: int) -> None:
@@ -77,14 +77,14 @@ class CompactedPartition(RuleBasedStateMachine):
     def end(self, how: str, seed: int) -> None:
         shown = self.partition.high_watermark
         if how == "stop":
-            assert self.site.close()
+            assert self.driver.close()
         loss = self.disk.any_power_loss(random.Random(seed))
         if how == "power":
             fates = {number: fate if fate is Fate.KEPT else Fate.LOST for number, fate in loss.fates.items()}
             self.disk = self.disk.after(type(loss)(loss.name, fates))
         else:
             self.disk = self.disk.killed()
-        self.site = Site(self.disk, self.clock)
+        self.driver = BrokerLogsDriver(self.disk, self.clock)
         self.stand()
         assert shown <= self.partition.log_end_offset
         self.written = [row for row in self.written if row[0] < self.partition.log_end_offset]

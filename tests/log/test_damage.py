@@ -11,7 +11,7 @@ from logmark.log.damage import CHECKS_MAX, BadBatch, DamageScan, read_header_at
 from logmark.log.partition import Partition
 from logmark.wire import batches
 from logmark.wire.batches import HEADER_BYTES
-from tests.log.directory_driver import NOW_MS, Lab, settings
+from tests.log.directory_driver import NOW_MS, LogDriver, settings
 
 BASE = 1000
 LENGTH, DELTA, CRC = range(8, 12), range(23, 27), range(17, 21)
@@ -102,7 +102,7 @@ def test_whatever_happens_to_a_header_only_true_batches_are_believed() -> None:
         assert log.scan(data, entries=[entry]) in (log.next, entry[1]), f"an index entry is not used: {what}"
 
 
-def test_two_damaged_places_cost_what_lies_between_them_and_the_next_index_entry() -> None:
+def test_two_damaged_batches_cost_what_lies_between_them_and_the_next_index_entry() -> None:
     log = Log(b"one", b"two", behind=(1, 1, 1, 1))
     data = bytearray(log.data)
     data[log.bad + 70] ^= 1
@@ -346,17 +346,17 @@ a_byte_of_a_batch = pytest.mark.parametrize(
 )
 
 
-def fill(lab: Lab) -> Partition:
+def fill(driver: LogDriver) -> Partition:
     """Append a batch whose last value holds a chain of batches, and others around it."""
-    partition = lab.create(config=INDEXED)
+    partition = driver.create(config=INDEXED)
     for values in ([b"0"], [b"1", b"2", b"3", CHAIN], [b"5"], [b"6"]):
-        lab.append(partition, *values)
+        driver.append(partition, *values)
     return partition
 
 
-def flip(lab: Lab, at: int) -> None:
+def flip(driver: LogDriver, at: int) -> None:
     """Change a bit of a byte of the second batch."""
-    path = lab.folder() / "00000000000000000000.log"
+    path = driver.folder() / "00000000000000000000.log"
     data = bytearray(path.read_bytes())
     data[batches.read_header(data).size + at] ^= 1
     path.write_bytes(data)
@@ -375,26 +375,28 @@ def read_each(partition: Partition) -> dict[int, bytes | None]:
 
 @pytest.mark.parametrize("clean", [True, False])
 @a_byte_of_a_batch
-def test_a_partition_serves_the_neighbours_and_never_what_a_value_holds(lab: Lab, clean: bool, at: int) -> None:
-    lab.finish(fill(lab))
-    lab.stop(clean=clean)
-    flip(lab, at)
+def test_a_partition_serves_the_neighbours_and_never_what_a_value_holds(
+    driver: LogDriver, clean: bool, at: int,
+) -> None:
+    driver.finish(fill(driver))
+    driver.stop(clean=clean)
+    flip(driver, at)
 
-    again = lab.reopen(config=INDEXED)
+    again = driver.reopen(config=INDEXED)
 
     assert {0: b"0", 5: b"5", 6: b"6"} == read_each(again)
-    assert 7 == lab.append(again, b"7").base_offset
+    assert 7 == driver.append(again, b"7").base_offset
 
 
 @a_byte_of_a_batch
-def test_after_an_unclean_stop_the_wal_restores_the_acknowledged_records_exactly(lab: Lab, at: int) -> None:
-    partition = fill(lab)
-    lab.stop(clean=False)
+def test_after_an_unclean_stop_the_wal_restores_the_acknowledged_records_exactly(driver: LogDriver, at: int) -> None:
+    partition = fill(driver)
+    driver.stop(clean=False)
     assert 0 == partition.recovery_point, "the batch is below the recovery point, so the WAL leaves it alone"
-    flip(lab, at)
+    flip(driver, at)
 
-    again = lab.reopen(config=INDEXED)
+    again = driver.reopen(config=INDEXED)
 
     assert {0: b"0", 1: b"1", 2: b"2", 3: b"3", 4: CHAIN, 5: b"5", 6: b"6"} == read_each(again)
     assert [] == again.damage
-    assert 7 == lab.append(again, b"7").base_offset
+    assert 7 == driver.append(again, b"7").base_offset

@@ -25,7 +25,7 @@ from logmark.wire import batches
 from tests.crash.broker_logs import SMALL_WAL, InlineCommit
 from tests.crash.crash_file_system import CrashFileSystem, Fate, PowerLoss
 from tests.crash.pending_requests import PendingProduce
-from tests.log.directory_driver import Lab, settings
+from tests.log.directory_driver import LogDriver, settings
 
 NOW_MS = 1_700_000_000_000
 PATH, FOLDER = "/data", "/data/clicks-0"
@@ -334,21 +334,24 @@ def read_all(partition: Partition) -> tuple[list[tuple[int, bytes | None, bytes 
 
 def compacted(folder: Path) -> CrashFileSystem:
     """A directory that was compacted and closed cleanly."""
-    lab = Lab(folder)
-    partition = lab.create(config=COMPACT)
+    driver = LogDriver(folder)
+    partition = driver.create(config=COMPACT)
     for number in range(40):
-        lab.append_keyed(partition, *((b"key-%d" % (number * at % 13), b"value %d" % number) for at in (1, 2, 3)))
-    assert lab.compact(partition) is not None
-    lab.finish(partition)
-    assert lab.stop()
-    lab.close()
+        driver.append_keyed(partition, *((b"key-%d" % (number * at % 13), b"value %d" % number) for at in (1, 2, 3)))
+    assert driver.compact(partition) is not None
+    driver.finish(partition)
+    assert driver.stop()
+    driver.close()
     disk = CrashFileSystem()
-    for path in sorted([lab.path, *lab.path.rglob("*")]):
-        name = PATH + str(path)[len(str(lab.path)) :]
+    for path in sorted([driver.path, *driver.path.rglob("*")]):
+        name = PATH + str(path)[len(str(driver.path)) :]
         if path.is_dir():
             disk.mkdir(name)
         else:
             disk.write(name, path.read_bytes())
+    # The copy has other files than those that the stop has listed: a stop lists them as they are here.
+    directory, _, _ = open_log(disk, COMPACT)
+    assert directory.close()
     return disk
 
 

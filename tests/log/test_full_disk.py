@@ -14,252 +14,256 @@ from logmark.errors import LogFailed
 from logmark.log.segment import Segment
 from logmark.wire import batches
 from tests.harness.searches import examples
-from tests.log.directory_driver import NOW_MS, PRODUCER_ID, WAL_FILES, Lab, batch, settings, values
+from tests.log.directory_driver import NOW_MS, PRODUCER_ID, WAL_FILES, LogDriver, batch, settings, values
 
 SMALL = settings(segment_bytes=300, index_interval_bytes=100)
 
 
-def refused(lab: Lab, partition, value: bytes = b"refused" * 10, **more) -> str:
+def refused(driver: LogDriver, partition, value: bytes = b"refused" * 10, **more) -> str:
     with pytest.raises(LogFailed) as failed:
         partition.append(batch(value, **more), now_ms=NOW_MS)
     return str(failed.value)
 
 
-def recover(lab: Lab, partition) -> None:
-    lab.recover(partition)
-    lab.turn()
+def recover(driver: LogDriver, partition) -> None:
+    driver.recover(partition)
+    driver.turn()
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_write_on_a_full_disk_is_refused_and_the_next_one_is_taken_when_there_is_space(lab: Lab, number: int) -> None:
-    partition = lab.create()
-    lab.append(partition, b"a", producer=(PRODUCER_ID, 0, 0))
-    lab.files.fail_writes("clicks-0", number)
+def test_a_write_on_a_full_disk_is_refused_and_the_next_one_is_taken_when_there_is_space(
+    driver: LogDriver, number: int,
+) -> None:
+    partition = driver.create()
+    driver.append(partition, b"a", producer=(PRODUCER_ID, 0, 0))
+    driver.files.fail_writes("clicks-0", number)
 
-    said = refused(lab, partition, producer=(PRODUCER_ID, 0, 1))
+    said = refused(driver, partition, producer=(PRODUCER_ID, 0, 1))
 
     assert "clicks-0" in said and "full" in said and "by itself" in said
     assert partition.failure is None
     assert {0: b"a"} == values(partition)
-    lab.files.heal()
-    lab.append(partition, b"b", producer=(PRODUCER_ID, 0, 1))
+    driver.files.heal()
+    driver.append(partition, b"b", producer=(PRODUCER_ID, 0, 1))
     assert {0: b"a", 1: b"b"} == values(partition)
-    assert {0: b"a", 1: b"b"} == values(lab.reopen())
+    assert {0: b"a", 1: b"b"} == values(driver.reopen())
 
 
-def test_those_who_wait_for_earlier_records_are_answered_although_a_later_one_is_refused(lab: Lab) -> None:
-    partition = lab.create()
-    lab.append(partition, b"x")
-    with lab.files.hold_syncs():
+def test_those_who_wait_for_earlier_records_are_answered_although_a_later_one_is_refused(driver: LogDriver) -> None:
+    partition = driver.create()
+    driver.append(partition, b"x")
+    with driver.files.hold_syncs():
         partition.append(batch(b"y"), now_ms=NOW_MS)
         waiting = partition.durable(2)
-        lab.turn()
-        lab.files.fail_writes(".log", times=1)
-        refused(lab, partition)
-    lab.loop.run_until_complete(waiting)
+        driver.turn()
+        driver.files.fail_writes(".log", times=1)
+        refused(driver, partition)
+    driver.loop.run_until_complete(waiting)
 
     assert {0: b"x", 1: b"y"} == values(partition)
 
 
 @pytest.mark.parametrize("part", [".log", ".index", ".timeindex"])
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_segment_that_cannot_be_begun_leaves_no_trace(lab: Lab, part: str, clean: bool) -> None:
-    partition = lab.create(config=SMALL)
+def test_a_segment_that_cannot_be_begun_leaves_no_trace(driver: LogDriver, part: str, clean: bool) -> None:
+    partition = driver.create(config=SMALL)
     for _ in range(2):
-        lab.append(partition, b"x" * 60)
-    lab.files.fail_writes(f"00000000000000000002{part}")
+        driver.append(partition, b"x" * 60)
+    driver.files.fail_writes(f"00000000000000000002{part}")
 
     for _ in range(3):
-        refused(lab, partition, b"y" * 100)
+        refused(driver, partition, b"y" * 100)
 
     assert 1 == len(partition.segments)
-    assert not list(lab.folder().glob("00000000000000000002.*"))
-    lab.files.heal()
-    lab.append(partition, b"y" * 100)
-    lab.append(partition, b"z" * 100)
+    assert not list(driver.folder().glob("00000000000000000002.*"))
+    driver.files.heal()
+    driver.append(partition, b"y" * 100)
+    driver.append(partition, b"z" * 100)
     expected = {0: b"x" * 60, 1: b"x" * 60, 2: b"y" * 100, 3: b"z" * 100}
     assert expected == values(partition)
-    assert expected == values(lab.reopen(clean=clean, config=SMALL))
+    assert expected == values(driver.reopen(clean=clean, config=SMALL))
 
 
 @pytest.mark.parametrize("part", ["00000000000000000000.index", "00000000000000000000.timeindex"])
-def test_a_segment_whose_indexes_cannot_be_written_goes_on_later(lab: Lab, part: str) -> None:
-    partition = lab.create(config=SMALL)
+def test_a_segment_whose_indexes_cannot_be_written_goes_on_later(driver: LogDriver, part: str) -> None:
+    partition = driver.create(config=SMALL)
     for _ in range(2):
-        lab.append(partition, b"x" * 60)
-    lab.files.fail_writes(part)
+        driver.append(partition, b"x" * 60)
+    driver.files.fail_writes(part)
 
-    refused(lab, partition, b"y" * 100)
+    refused(driver, partition, b"y" * 100)
 
-    lab.files.heal()
-    lab.append(partition, b"y" * 100)
+    driver.files.heal()
+    driver.append(partition, b"y" * 100)
     assert 2 == len(partition.segments)
-    assert {0: b"x" * 60, 1: b"x" * 60, 2: b"y" * 100} == values(lab.reopen(clean=False, config=SMALL))
+    assert {0: b"x" * 60, 1: b"x" * 60, 2: b"y" * 100} == values(driver.reopen(clean=False, config=SMALL))
 
 
 @pytest.mark.parametrize("part", ["clicks-7", "partition.metadata", "leader-epoch", ".log", ".index"])
-def test_a_log_that_cannot_be_begun_begins_later(lab: Lab, part: str) -> None:
-    lab.open()
-    (partition,) = lab.directory.create_partitions("clicks", [7], bytes(16), settings(), lazily=True)
-    lab.files.fail_writes(part)
+def test_a_log_that_cannot_be_begun_begins_later(driver: LogDriver, part: str) -> None:
+    driver.open()
+    (partition,) = driver.directory.create_partitions("clicks", [7], bytes(16), settings(), lazily=True)
+    driver.files.fail_writes(part)
 
     for _ in range(2):
-        refused(lab, partition)
+        refused(driver, partition)
 
-    lab.files.heal()
-    lab.append(partition, b"first")
+    driver.files.heal()
+    driver.append(partition, b"first")
     assert {0: b"first"} == values(partition)
 
 
-def test_a_wal_that_finds_the_disk_full_stops_the_log_until_it_is_recovered(lab: Lab) -> None:
-    partition = lab.create()
-    lab.append(partition, b"kept", producer=(PRODUCER_ID, 0, 0))
+def test_a_wal_that_finds_the_disk_full_stops_the_log_until_it_is_recovered(driver: LogDriver) -> None:
+    partition = driver.create()
+    driver.append(partition, b"kept", producer=(PRODUCER_ID, 0, 0))
     told = []
     partition.watchers.add(lambda: told.append(partition.failure is None))
-    lab.finish(partition)
-    lab.files.fail_syncs("", errno.ENOSPC)
+    driver.finish(partition)
+    driver.files.fail_syncs("", errno.ENOSPC)
     for sequence in (1, 2):
         partition.append(batch(b"lost", producer=(PRODUCER_ID, 0, sequence)), now_ms=NOW_MS)
     with pytest.raises(LogFailed) as failed:
-        lab.loop.run_until_complete(partition.durable(3))
+        driver.loop.run_until_complete(partition.durable(3))
 
     assert "by itself" in str(failed.value)
     assert {0: b"kept"} == values(partition)
-    recover(lab, partition)
+    recover(driver, partition)
     assert partition.failure is not None, "the disk is still full"
-    refused(lab, partition)
-    lab.files.heal()
-    assert partition in lab.committer.flusher.troubled
-    recover(lab, partition)
+    refused(driver, partition)
+    driver.files.heal()
+    assert partition in driver.committer.flusher.troubled
+    recover(driver, partition)
 
-    assert partition.failure is None and not lab.committer.flusher.troubled
+    assert partition.failure is None and not driver.committer.flusher.troubled
     assert [False, True] == told
     # What was neither acknowledged nor shown is gone, so the producer sends it again.
     assert 1 == partition.log_end_offset
-    assert 1 == lab.append(partition, b"again", producer=(PRODUCER_ID, 0, 1)).base_offset
+    assert 1 == driver.append(partition, b"again", producer=(PRODUCER_ID, 0, 1)).base_offset
     assert {0: b"kept", 1: b"again"} == values(partition)
-    assert {0: b"kept", 1: b"again"} == values(lab.reopen(clean=False))
+    assert {0: b"kept", 1: b"again"} == values(driver.reopen(clean=False))
 
 
 @pytest.mark.parametrize("part", [".snapshot", ".index", ".timeindex", "00000000000000000002.log", "clicks-0"])
 @pytest.mark.parametrize("fault", ["write", "sync"])
-def test_a_roll_that_finds_the_disk_full_takes_nothing_back_and_is_tried_again(lab: Lab, part: str, fault: str) -> None:
-    partition = lab.create(config=SMALL)
+def test_a_roll_that_finds_the_disk_full_takes_nothing_back_and_is_tried_again(
+    driver: LogDriver, part: str, fault: str,
+) -> None:
+    partition = driver.create(config=SMALL)
     for number in range(2):
-        lab.append(partition, b"x" * 60, producer=(PRODUCER_ID, 0, number))
+        driver.append(partition, b"x" * 60, producer=(PRODUCER_ID, 0, number))
     if fault == "sync":
-        lab.files.fail_syncs(part, errno.ENOSPC)
+        driver.files.fail_syncs(part, errno.ENOSPC)
     else:
-        lab.files.fail_writes(part, errno.ENOSPC)
+        driver.files.fail_writes(part, errno.ENOSPC)
 
     acknowledged = 2
-    with suppress(LogFailed), lab.files.hold_syncs("clicks-0"):
+    with suppress(LogFailed), driver.files.hold_syncs("clicks-0"):
         partition.append(batch(b"y" * 100, producer=(PRODUCER_ID, 0, 2)), now_ms=NOW_MS)
-        lab.loop.run_until_complete(partition.durable(3))
+        driver.loop.run_until_complete(partition.durable(3))
         acknowledged = 3
-    lab.committer.settle()
-    lab.committer.flusher.mark(partition)
-    lab.committer.flusher.settle()
+    driver.committer.settle()
+    driver.committer.flusher.mark(partition)
+    driver.committer.flusher.settle()
 
     assert acknowledged == partition.high_watermark == len(values(partition))
-    lab.files.heal()
-    recover(lab, partition)
+    driver.files.heal()
+    recover(driver, partition)
     for number in range(partition.log_end_offset, 6):
-        assert number == lab.append(partition, b"y" * 100, producer=(PRODUCER_ID, 0, number)).base_offset
+        assert number == driver.append(partition, b"y" * 100, producer=(PRODUCER_ID, 0, number)).base_offset
     expected = {0: b"x" * 60, 1: b"x" * 60, **dict.fromkeys(range(2, 6), b"y" * 100)}
     assert expected == values(partition)
-    assert expected == values(lab.reopen(clean=False, config=SMALL))
+    assert expected == values(driver.reopen(clean=False, config=SMALL))
 
 
-def test_without_syncs_a_snapshot_that_finds_no_space_is_written_later(fast_lab: Lab) -> None:
-    partition = fast_lab.create(config=SMALL)
-    fast_lab.files.fail_writes(".snapshot")
+def test_without_syncs_a_snapshot_that_finds_no_space_is_written_later(fast_driver: LogDriver) -> None:
+    partition = fast_driver.create(config=SMALL)
+    fast_driver.files.fail_writes(".snapshot")
     for _ in range(6):
-        fast_lab.append(partition, b"x" * 100)
-    fast_lab.committer.flusher.settle()
-    fast_lab.turn()
+        fast_driver.append(partition, b"x" * 100)
+    fast_driver.committer.flusher.settle()
+    fast_driver.turn()
 
     assert 6 == len(values(partition)) and partition.failure is None
-    assert not list(fast_lab.folder().glob("*.snapshot"))
-    fast_lab.files.heal()
-    recover(fast_lab, partition)
-    fast_lab.finish(partition)
+    assert not list(fast_driver.folder().glob("*.snapshot"))
+    fast_driver.files.heal()
+    recover(fast_driver, partition)
+    fast_driver.finish(partition)
 
-    assert 2 <= len(list(fast_lab.folder().glob("*.snapshot")))
-    assert fast_lab.stop()
+    assert 2 <= len(list(fast_driver.folder().glob("*.snapshot")))
+    assert fast_driver.stop()
 
 
-def test_a_flush_that_fails_otherwise_stops_the_log_until_it_is_written_again_from_the_wal(lab: Lab) -> None:
-    partition = lab.create()
-    lab.append(partition, b"kept")
-    lab.finish(partition)
-    lab.files.fail_syncs("clicks-0", errno.EIO, times=1)
-    lab.append(partition, b"kept in the WAL")
-    lab.finish(partition)
+def test_a_flush_that_fails_otherwise_stops_the_log_until_it_is_written_again_from_the_wal(driver: LogDriver) -> None:
+    partition = driver.create()
+    driver.append(partition, b"kept")
+    driver.finish(partition)
+    driver.files.fail_syncs("clicks-0", errno.EIO, times=1)
+    driver.append(partition, b"kept in the WAL")
+    driver.finish(partition)
     said = str(partition.failure)
     assert "tries to write it again" in said and "restart" in said
-    refused(lab, partition)
-    assert partition in lab.committer.flusher.troubled
+    refused(driver, partition)
+    assert partition in driver.committer.flusher.troubled
 
-    recover(lab, partition)
-    lab.finish(partition)
+    recover(driver, partition)
+    driver.finish(partition)
 
-    assert partition.failure is None and not lab.committer.flusher.troubled
+    assert partition.failure is None and not driver.committer.flusher.troubled
     assert 2 == partition.recovery_point
     assert {0: b"kept", 1: b"kept in the WAL"} == values(partition)
-    assert {0: b"kept", 1: b"kept in the WAL"} == values(lab.reopen(clean=False))
+    assert {0: b"kept", 1: b"kept in the WAL"} == values(driver.reopen(clean=False))
 
 
-def test_a_sync_of_the_wal_that_fails_otherwise_is_never_tried_again(lab: Lab) -> None:
-    partition = lab.create()
-    lab.append(partition, b"kept")
-    lab.finish(partition)
-    lab.files.fail_syncs(WAL_FILES, errno.EIO, times=1)
+def test_a_sync_of_the_wal_that_fails_otherwise_is_never_tried_again(driver: LogDriver) -> None:
+    partition = driver.create()
+    driver.append(partition, b"kept")
+    driver.finish(partition)
+    driver.files.fail_syncs(WAL_FILES, errno.EIO, times=1)
     partition.append(batch(b"lost"), now_ms=NOW_MS)
     with pytest.raises(LogFailed) as failed:
-        lab.loop.run_until_complete(partition.durable(2))
+        driver.loop.run_until_complete(partition.durable(2))
 
     assert "restart" in str(failed.value)
-    assert partition not in lab.committer.flusher.troubled
+    assert partition not in driver.committer.flusher.troubled
 
 
-def test_an_abort_is_written_with_its_index_entry_or_not_at_all(lab: Lab) -> None:
-    partition = lab.create()
+def test_an_abort_is_written_with_its_index_entry_or_not_at_all(driver: LogDriver) -> None:
+    partition = driver.create()
     built = batches.build(
         [(None, b"x")], timestamp_ms=NOW_MS, producer_id=PRODUCER_ID, producer_epoch=0, base_sequence=0,
         attributes=batches.TRANSACTIONAL_BIT,
     )  # fmt: skip
     partition.append(batches.own(built), now_ms=NOW_MS)
-    lab.settle(partition)
+    driver.settle(partition)
     for part in (".txnindex", ".log"):
-        lab.files.fail_writes(part)
+        driver.files.fail_writes(part)
         with pytest.raises(LogFailed):
             partition.append_marker(PRODUCER_ID, 0, commit=False, now_ms=NOW_MS)
-        lab.files.heal()
-        assert not list(lab.folder().glob("*.txnindex")), part
+        driver.files.heal()
+        assert not list(driver.folder().glob("*.txnindex")), part
         assert (1, 0) == (partition.log_end_offset, partition.last_stable_offset)
 
     partition.append_marker(PRODUCER_ID, 0, commit=False, now_ms=NOW_MS)
-    lab.settle(partition)
+    driver.settle(partition)
 
     assert [(PRODUCER_ID, 0)] == partition.aborted_transactions(0, 9)
 
 
-def test_retention_makes_space_although_there_is_none_for_a_new_segment(lab: Lab) -> None:
-    partition = lab.create(config=SMALL)
+def test_retention_makes_space_although_there_is_none_for_a_new_segment(driver: LogDriver) -> None:
+    partition = driver.create(config=SMALL)
     for _ in range(6):
-        lab.append(partition, b"x" * 100)
+        driver.append(partition, b"x" * 100)
     count = len(partition.segments)
     partition.configure(settings(segment_bytes=300, retention_ms=0, file_delete_delay_ms=0))
-    lab.files.fail_writes("00000000000000000006.log")
+    driver.files.fail_writes("00000000000000000006.log")
 
     assert count - 1 == partition.apply_retention(NOW_MS + 1000)
-    lab.finish(partition)
-    lab.files.heal()
+    driver.finish(partition)
+    driver.files.heal()
 
     assert 1 == len(partition.segments)
     assert 1 == partition.apply_retention(NOW_MS + 1000)
-    lab.finish(partition)
+    driver.finish(partition)
     assert (6, 6) == (partition.log_start_offset, partition.log_end_offset)
 
 
@@ -283,12 +287,12 @@ def test_whatever_is_full_what_was_acknowledged_is_seen_and_nothing_else(
     A record that was refused although it had reached the WAL may be seen once the log is back, at its offset.
     """
     with tempfile.TemporaryDirectory() as folder:
-        lab = Lab(Path(folder))
-        partition = lab.create(config=SMALL)
+        driver = LogDriver(Path(folder))
+        partition = driver.create(config=SMALL)
         acknowledged: dict[int, bytes] = {}
         sequence = 0
         for fault, part, count, is_again in steps:
-            {"write": lab.files.fail_writes, "sync": lab.files.fail_syncs, "none": lambda *_: None}[fault](
+            {"write": driver.files.fail_writes, "sync": driver.files.fail_syncs, "none": lambda *_: None}[fault](
                 part, errno.ENOSPC
             )
             for turn in range(1 + is_again):
@@ -303,26 +307,26 @@ def test_whatever_is_full_what_was_acknowledged_is_seen_and_nothing_else(
                 for offset, value, waiting in sent:
                     with suppress(LogFailed):
                         if waiting is not None:
-                            lab.loop.run_until_complete(waiting)
+                            driver.loop.run_until_complete(waiting)
                         acknowledged[offset] = value
                         sequence = max(sequence, int(value[:4]) + 1)
-                lab.committer.settle()
-                lab.committer.flusher.settle()
-                lab.turn()
+                driver.committer.settle()
+                driver.committer.flusher.settle()
+                driver.turn()
                 shown = values(partition)
                 assert acknowledged == {offset: shown.get(offset) for offset in acknowledged}, (fault, part, turn)
                 assert [b"%04d" % offset for offset in range(len(shown))] == [value[:4] for value in shown.values()]
-                lab.files.heal()
-                lab.recover(partition)
-                lab.turn()
+                driver.files.heal()
+                driver.recover(partition)
+                driver.turn()
                 assert partition.failure is None
                 assert shown == values(partition), "what was shown is taken back, or what was cut away is shown"
                 acknowledged, sequence = shown, len(shown)
-        lab.append(partition, b"last", producer=(PRODUCER_ID, 0, sequence))
+        driver.append(partition, b"last", producer=(PRODUCER_ID, 0, sequence))
         assert [*acknowledged.values(), b"last"] == list(values(partition).values())
-        again = lab.reopen(clean=False, config=SMALL)
+        again = driver.reopen(clean=False, config=SMALL)
         assert [*acknowledged.values(), b"last"] == list(values(again).values())
-        lab.close()
+        driver.close()
 
 
 COMPACTED = settings(segment_bytes=400, cleanup_policy="compact", min_cleanable_dirty_ratio=0.01)
@@ -340,71 +344,71 @@ def newest(partition) -> dict[bytes | None, bytes | None]:
     return found
 
 
-@pytest.mark.parametrize("which", ["lab", "fast_lab"])
+@pytest.mark.parametrize("which", ["driver", "fast_driver"])
 @pytest.mark.parametrize("part", [".swap", ".deleted", "00000000000000000000.log", "00000000000000000000.index"])
 def test_a_cleaned_segment_that_finds_no_space_for_its_name_loses_nothing(
     request: pytest.FixtureRequest, which: str, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab: Lab = request.getfixturevalue(which)
-    partition = lab.create(config=COMPACTED)
+    driver: LogDriver = request.getfixturevalue(which)
+    partition = driver.create(config=COMPACTED)
     for number in range(30):
-        lab.append_keyed(partition, (b"key-%d" % (number % 5), b"value %d" % (number // 5)))
+        driver.append_keyed(partition, (b"key-%d" % (number % 5), b"value %d" % (number // 5)))
     expected = {b"key-%d" % key: b"value 5" for key in range(5)}
     take_over = partition.take_over
 
     def take_over_when_full(*arguments: Any, **more: Any) -> Any:
-        lab.files.fail_writes(part, errno.ENOSPC)
-        lab.loop.call_later(0.05, try_again)
+        driver.files.fail_writes(part, errno.ENOSPC)
+        driver.loop.call_later(0.05, try_again)
         return take_over(*arguments, **more)
 
     def try_again() -> None:
-        if lab.committer.flusher.troubled:
-            lab.files.heal()
-            lab.loop.create_task(partition.recover())
-        lab.loop.call_later(0.05, try_again)
+        if driver.committer.flusher.troubled:
+            driver.files.heal()
+            driver.loop.create_task(partition.recover())
+        driver.loop.call_later(0.05, try_again)
 
     monkeypatch.setattr(partition, "take_over", take_over_when_full)
     with suppress(LogFailed):
-        lab.compact(partition)
+        driver.compact(partition)
     assert expected == newest(partition)
-    lab.files.heal()
-    recover(lab, partition)
+    driver.files.heal()
+    recover(driver, partition)
 
     assert ([], None) == (partition.damage, partition.failure)
     assert expected == newest(partition)
-    assert 30 == lab.append_keyed(partition, (b"key-0", b"value 5")).base_offset
-    again = lab.reopen(clean=False, config=COMPACTED)
+    assert 30 == driver.append_keyed(partition, (b"key-0", b"value 5")).base_offset
+    again = driver.reopen(clean=False, config=COMPACTED)
     assert ([], expected) == (again.damage, newest(again))
 
 
-def test_what_a_recovery_cut_away_is_gone_for_good_before_anything_is_acknowledged(lab: Lab) -> None:
-    partition = lab.create(config=SMALL)
+def test_what_a_recovery_cut_away_is_gone_for_good_before_anything_is_acknowledged(driver: LogDriver) -> None:
+    partition = driver.create(config=SMALL)
     for number in range(2):
-        lab.append(partition, b"x" * 60, producer=(PRODUCER_ID, 0, number))
-    lab.finish(partition)
-    lab.files.fail_syncs(WAL_FILES, errno.ENOSPC)
+        driver.append(partition, b"x" * 60, producer=(PRODUCER_ID, 0, number))
+    driver.finish(partition)
+    driver.files.fail_syncs(WAL_FILES, errno.ENOSPC)
     partition.append(batch(b"y" * 100, producer=(PRODUCER_ID, 0, 2)), now_ms=NOW_MS)
     with pytest.raises(LogFailed):
-        lab.loop.run_until_complete(partition.durable(3))
-    lab.committer.flusher.settle()
-    lab.files.heal()
-    lab.files.syncs_done.clear()
+        driver.loop.run_until_complete(partition.durable(3))
+    driver.committer.flusher.settle()
+    driver.files.heal()
+    driver.files.syncs_done.clear()
 
-    recover(lab, partition)
+    recover(driver, partition)
 
-    assert [0] == [path.stat().st_size for path in lab.folder().glob("00000000000000000002.log*")]
-    assert str(lab.folder()) in lab.files.syncs_done
-    assert str(lab.folder() / "00000000000000000002.log") in lab.files.syncs_done
+    assert [0] == [path.stat().st_size for path in driver.folder().glob("00000000000000000002.log*")]
+    assert str(driver.folder()) in driver.files.syncs_done
+    assert str(driver.folder() / "00000000000000000002.log") in driver.files.syncs_done
 
 
 def test_without_syncs_a_log_that_comes_back_after_a_full_disk_keeps_what_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab = Lab(tmp_path, durability="os")
-    partition = lab.create(config=settings(segment_bytes=300))
+    driver = LogDriver(tmp_path, durability="os")
+    partition = driver.create(config=settings(segment_bytes=300))
     for number in range(12):
-        lab.append(partition, b"v%d" % number)
-    lab.finish(partition)
+        driver.append(partition, b"v%d" % number)
+    driver.finish(partition)
 
     def fail(self: Segment, *_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -415,8 +419,8 @@ def test_without_syncs_a_log_that_comes_back_after_a_full_disk_keeps_what_was_wr
         patched.setattr(Segment, "cut_torn", fail)
         with pytest.raises(LogFailed):
             partition.append(batch(b"refused"), now_ms=NOW_MS)
-    lab.recover(partition)
+    driver.recover(partition)
 
     assert (None, 12, []) == (partition.failure, partition.log_end_offset, partition.damage)
     assert 12 == len(values(partition))
-    lab.close()
+    driver.close()

@@ -16,7 +16,7 @@ from logmark.log.wal import log as wal
 from logmark.log.wal.files import WalFile
 from logmark.log.wal.log import WalLimits
 from logmark.wire import batches
-from tests.log.directory_driver import NOW_MS, TOPIC_ID, WAL_FILES, Lab, batch, settings, values
+from tests.log.directory_driver import NOW_MS, TOPIC_ID, WAL_FILES, LogDriver, batch, settings, values
 from tests.log.stepped_workers import SteppedWorkers
 
 LARGE = b"x" * 3000
@@ -28,22 +28,24 @@ def workers() -> SteppedWorkers:
 
 
 @pytest.fixture
-def stepped(tmp_path: Path, workers: SteppedWorkers) -> Iterator[Lab]:
+def stepped(tmp_path: Path, workers: SteppedWorkers) -> Iterator[LogDriver]:
     """A durable data directory whose disk works only when the test says so."""
-    made = Lab(tmp_path, worker=workers)
+    made = LogDriver(tmp_path, worker=workers)
     yield made
     made.close()
 
 
 @pytest.fixture
-def small_entries(tmp_path: Path, workers: SteppedWorkers) -> Iterator[Lab]:
+def small_entries(tmp_path: Path, workers: SteppedWorkers) -> Iterator[LogDriver]:
     """The same with entries of at most 8 KiB."""
-    made = Lab(tmp_path, worker=workers, entry_bytes_max=8192)
+    made = LogDriver(tmp_path, worker=workers, entry_bytes_max=8192)
     yield made
     made.close()
 
 
-def test_a_batch_fits_into_the_memory_of_an_entry_that_was_used_before(stepped: Lab, workers: SteppedWorkers) -> None:
+def test_a_batch_fits_into_the_memory_of_an_entry_that_was_used_before(
+    stepped: LogDriver, workers: SteppedWorkers,
+) -> None:
     log = stepped.create()
     for size in (10, 10, 3000, 3000, 10_000, 4 * 1024 * 1024, 20_000, 100_000):
         for _ in range(3):
@@ -54,7 +56,7 @@ def test_a_batch_fits_into_the_memory_of_an_entry_that_was_used_before(stepped: 
     assert (24, 24) == (log.high_watermark, stepped.wal_end(log))
 
 
-def test_everything_that_is_appended_in_one_turn_shares_one_entry(stepped: Lab, workers: SteppedWorkers) -> None:
+def test_everything_that_is_appended_in_one_turn_shares_one_entry(stepped: LogDriver, workers: SteppedWorkers) -> None:
     logs = [stepped.create(index=index) for index in range(20)]
     for log in logs:
         log.append(batch(b"a"), now_ms=NOW_MS)
@@ -67,7 +69,7 @@ def test_everything_that_is_appended_in_one_turn_shares_one_entry(stepped: Lab, 
     assert not workers.writer.is_busy
 
 
-def test_what_is_appended_during_a_round_is_told_with_the_next_one(stepped: Lab, workers: SteppedWorkers) -> None:
+def test_what_is_appended_during_a_round_is_told_with_the_next_one(stepped: LogDriver, workers: SteppedWorkers) -> None:
     log = stepped.create()
     log.append(batch(b"a"), now_ms=NOW_MS)
     stepped.turn()
@@ -83,7 +85,9 @@ def test_what_is_appended_during_a_round_is_told_with_the_next_one(stepped: Lab,
     assert (51, 2) == (log.high_watermark, stepped.read_wal().entry_count)
 
 
-def test_a_batch_that_has_no_room_in_an_entry_is_not_told_with_it(small_entries: Lab, workers: SteppedWorkers) -> None:
+def test_a_batch_that_has_no_room_in_an_entry_is_not_told_with_it(
+    small_entries: LogDriver, workers: SteppedWorkers,
+) -> None:
     """The entry that is closed for it has batches of the same log, which must not speak for this one."""
     log = small_entries.create()
     for _ in range(3):
@@ -100,7 +104,7 @@ def test_a_batch_that_has_no_room_in_an_entry_is_not_told_with_it(small_entries:
 
 @pytest.mark.parametrize("sizes", [[3000] * 40, [10, 5000, 10, 9000, 4000, 4096, 4095, 1] * 6, [40] * 300])
 def test_nothing_is_told_that_is_not_in_the_wal(
-    small_entries: Lab, workers: SteppedWorkers, sizes: list[int]
+    small_entries: LogDriver, workers: SteppedWorkers, sizes: list[int]
 ) -> None:
     logs = [small_entries.create(index=index) for index in range(3)]
     told: list[tuple[int, int]] = []
@@ -118,7 +122,7 @@ def test_nothing_is_told_that_is_not_in_the_wal(
     assert [] == [each for each in told if each[0] > each[1]]
 
 
-def test_an_error_of_any_kind_reaches_every_log_that_waits(stepped: Lab, workers: SteppedWorkers) -> None:
+def test_an_error_of_any_kind_reaches_every_log_that_waits(stepped: LogDriver, workers: SteppedWorkers) -> None:
     first, second = stepped.create(index=0), stepped.create(index=1)
     first.append(batch(b"kept"), now_ms=NOW_MS)
     stepped.turn()
@@ -136,39 +140,39 @@ def test_an_error_of_any_kind_reaches_every_log_that_waits(stepped: Lab, workers
     assert not workers.writer.is_busy, "nothing is written after the WAL has failed"
 
 
-def test_after_the_wal_has_failed_no_log_takes_records_until_a_restart(lab: Lab) -> None:
-    failed, other = lab.create(index=0), lab.create(index=1)
-    lab.append(failed, b"kept")
-    lab.append(other, b"kept")
-    lab.files.fail_syncs(WAL_FILES, errno.EIO, times=1)
+def test_after_the_wal_has_failed_no_log_takes_records_until_a_restart(driver: LogDriver) -> None:
+    failed, other = driver.create(index=0), driver.create(index=1)
+    driver.append(failed, b"kept")
+    driver.append(other, b"kept")
+    driver.files.fail_syncs(WAL_FILES, errno.EIO, times=1)
     failed.append(batch(b"lost"), now_ms=NOW_MS)
     with pytest.raises(LogFailed):
-        lab.loop.run_until_complete(failed.durable(2))
+        driver.loop.run_until_complete(failed.durable(2))
 
     with pytest.raises(LogFailed) as refused:
         other.append(batch(b"refused"), now_ms=NOW_MS)
     assert "restart" in str(refused.value)
     assert {0: b"kept"} == values(other)
-    assert not lab.stop()
-    again = lab.reopen(index=1)
+    assert not driver.stop()
+    again = driver.reopen(index=1)
     assert {0: b"kept"} == values(again)
-    lab.append(again, b"next")
+    driver.append(again, b"next")
 
 
-def test_a_wal_that_was_taken_away_is_noticed_before_anything_is_told(lab: Lab) -> None:
-    log = lab.create()
-    lab.append(log, b"kept")
-    (lab.path / wal.FOLDER).rename(lab.path / "elsewhere")
+def test_a_wal_that_was_taken_away_is_noticed_before_anything_is_told(driver: LogDriver) -> None:
+    log = driver.create()
+    driver.append(log, b"kept")
+    (driver.path / wal.FOLDER).rename(driver.path / "elsewhere")
     log.append(batch(b"lost"), now_ms=NOW_MS)
 
     with pytest.raises(LogFailed) as failed:
-        lab.loop.run_until_complete(log.durable(2))
+        driver.loop.run_until_complete(log.durable(2))
 
-    assert "write-ahead log" in str(lab.committer.failure) and "clicks-0" in str(failed.value)
+    assert "write-ahead log" in str(driver.committer.failure) and "clicks-0" in str(failed.value)
     assert 1 == log.high_watermark
 
 
-def test_closing_waits_for_what_was_added(stepped: Lab, workers: SteppedWorkers) -> None:
+def test_closing_waits_for_what_was_added(stepped: LogDriver, workers: SteppedWorkers) -> None:
     log = stepped.create()
     for _ in range(3):
         log.append(batch(LARGE), now_ms=NOW_MS)
@@ -187,10 +191,10 @@ def test_there_are_two_kinds_of_durability() -> None:
     loop.close()
 
 
-def refuse_more_files(lab: Lab) -> None:
+def refuse_more_files(driver: LogDriver) -> None:
     """Let the disk be full for every file of the WAL but the first."""
     for number in range(2, 100):
-        lab.files.fail_writes(f"{number:04d}.wal", errno.ENOSPC)
+        driver.files.fail_writes(f"{number:04d}.wal", errno.ENOSPC)
 
 
 def size_of(path: Path) -> int:
@@ -209,97 +213,97 @@ class TestWithSmallFiles:
         block = 4096
         monkeypatch.setattr(WalLimits.__new__, "__defaults__", (12 * block, 4 * block, 4 * block))
 
-    def test_a_wal_that_is_full_waits_for_a_flush_and_goes_on(self, lab: Lab) -> None:
-        log = lab.create()
+    def test_a_wal_that_is_full_waits_for_a_flush_and_goes_on(self, driver: LogDriver) -> None:
+        log = driver.create()
         for number in range(30):
-            lab.append(log, b"%d" % number + LARGE)
+            driver.append(log, b"%d" % number + LARGE)
 
         assert 30 == log.high_watermark
-        assert 12 * 4096 >= sum(map(size_of, (lab.path / wal.FOLDER).glob("*.wal")))
-        again = lab.reopen(clean=False)
+        assert 12 * 4096 >= sum(map(size_of, (driver.path / wal.FOLDER).glob("*.wal")))
+        again = driver.reopen(clean=False)
         assert [b"%d" % number + LARGE for number in range(30)] == list(values(again).values())
 
-    def test_a_stop_finishes_what_waits_for_a_file(self, lab: Lab) -> None:
-        log = lab.create()
+    def test_a_stop_finishes_what_waits_for_a_file(self, driver: LogDriver) -> None:
+        log = driver.create()
         for number in range(30):
             log.append(batch(b"%d" % number + LARGE), now_ms=NOW_MS)
-            lab.turn()
+            driver.turn()
 
-        assert lab.stop()
-        assert 30 == len(values(lab.reopen()))
+        assert driver.stop()
+        assert 30 == len(values(driver.reopen()))
 
-    def test_those_who_wait_for_a_file_are_refused_when_none_can_be_made(self, lab: Lab) -> None:
-        log = lab.create()
-        lab.append(log, LARGE)
-        refuse_more_files(lab)
+    def test_those_who_wait_for_a_file_are_refused_when_none_can_be_made(self, driver: LogDriver) -> None:
+        log = driver.create()
+        driver.append(log, LARGE)
+        refuse_more_files(driver)
         told = []
         for number in range(1, 4):
             log.append(batch(b"%d" % number + LARGE), now_ms=NOW_MS)
             waiting = log.durable(number + 1)
             with suppress(LogFailed):
-                lab.loop.run_until_complete(waiting)
+                driver.loop.run_until_complete(waiting)
                 told.append(number)
                 continue
             break
 
         assert [1] == told
-        assert log in lab.committer.flusher.troubled and lab.committer.failure is None
-        lab.files.heal()
-        lab.recover(log)
-        assert 2 == lab.append(log, b"again").base_offset
+        assert log in driver.committer.flusher.troubled and driver.committer.failure is None
+        driver.files.heal()
+        driver.recover(log)
+        assert 2 == driver.append(log, b"again").base_offset
 
-    def test_a_stop_ends_although_no_file_can_be_made(self, lab: Lab) -> None:
-        log = lab.create()
-        refuse_more_files(lab)
+    def test_a_stop_ends_although_no_file_can_be_made(self, driver: LogDriver) -> None:
+        log = driver.create()
+        refuse_more_files(driver)
         for number in range(5):
             log.append(batch(b"%d" % number + LARGE), now_ms=NOW_MS)
         waiting = log.durable(5)
 
-        assert not lab.stop()
+        assert not driver.stop()
         assert isinstance(waiting.exception(), LogFailed)
 
-    def test_a_log_that_failed_while_the_wal_was_full_frees_its_files_again(self, lab: Lab) -> None:
+    def test_a_log_that_failed_while_the_wal_was_full_frees_its_files_again(self, driver: LogDriver) -> None:
         """A log that has nothing in the WAL any more must not keep the files of others."""
-        idle, busy = lab.create(index=0), lab.create(index=1)
-        lab.append(idle, b"kept")
-        lab.finish(idle)
+        idle, busy = driver.create(index=0), driver.create(index=1)
+        driver.append(idle, b"kept")
+        driver.finish(idle)
         # Of the first file only: the next one is being made in the background.
-        lab.files.fail_syncs(f"{WAL_FILES}001", errno.ENOSPC, times=1)
+        driver.files.fail_syncs(f"{WAL_FILES}001", errno.ENOSPC, times=1)
         idle.append(batch(b"lost"), now_ms=NOW_MS)
         with pytest.raises(LogFailed):
-            lab.loop.run_until_complete(idle.durable(2))
-        lab.recover(idle)
-        lab.finish(idle)
+            driver.loop.run_until_complete(idle.durable(2))
+        driver.recover(idle)
+        driver.finish(idle)
         for number in range(30):
-            lab.append(busy, b"%d" % number + LARGE)
+            driver.append(busy, b"%d" % number + LARGE)
 
         assert 30 == busy.high_watermark
 
     def test_a_log_that_cannot_be_flushed_fills_the_wal_and_the_others_are_refused_and_not_left_waiting(
-        self, lab: Lab
+        self, driver: LogDriver
     ) -> None:
-        broken, other = lab.create("broken"), lab.create("other")
-        lab.append(broken, b"kept")
-        lab.files.fail_syncs("broken-0", errno.EIO)
-        lab.committer.flusher.mark(broken)
-        lab.committer.flusher.settle()
+        broken, other = driver.create("broken"), driver.create("other")
+        driver.append(broken, b"kept")
+        driver.files.fail_syncs("broken-0", errno.EIO)
+        driver.committer.flusher.mark(broken)
+        driver.committer.flusher.settle()
         assert broken.failure is not None
 
         count = 0
         with suppress(LogFailed):
             for _ in range(30):
-                lab.append(other, LARGE)
+                driver.append(other, LARGE)
                 count += 1
 
         assert count < 30 and other.failure is not None
         assert count == len(values(other))
-        lab.stop(clean=False)
-        lab.files.heal()
-        assert {0: b"kept"} == values(lab.reopen("broken"))
+        driver.stop(clean=False)
+        driver.files.heal()
+        assert {0: b"kept"} == values(driver.reopen("broken"))
 
 
 def test_what_the_wal_holds_of_a_log_that_a_flush_has_stopped_is_never_put_over_what_came_later(
-    stepped: Lab, workers: SteppedWorkers
+    stepped: LogDriver, workers: SteppedWorkers
 ) -> None:
     """An entry becomes durable after its log was stopped; the log comes back, goes on, is flushed and is killed."""
     log, other = stepped.create(index=0), stepped.create(index=1)
@@ -334,7 +338,7 @@ def test_what_the_wal_holds_of_a_log_that_a_flush_has_stopped_is_never_put_over_
     assert acknowledged == values(stepped.reopen(index=0, clean=False))
 
 
-def test_a_log_comes_back_only_after_its_entries_are_written(stepped: Lab, workers: SteppedWorkers) -> None:
+def test_a_log_comes_back_only_after_its_entries_are_written(stepped: LogDriver, workers: SteppedWorkers) -> None:
     log = stepped.create()
     log.append(batch(b"kept"), now_ms=NOW_MS)
     stepped.turn()
@@ -358,16 +362,16 @@ def test_a_log_comes_back_only_after_its_entries_are_written(stepped: Lab, worke
     assert log.log_end_offset == log.high_watermark == len(values(log)) == stepped.wal_end(log) == 3
 
 
-def round_of(lab: Lab, workers: SteppedWorkers, log: Partition, value: bytes) -> None:
+def round_of(driver: LogDriver, workers: SteppedWorkers, log: Partition, value: bytes) -> None:
     """Append a record and make it durable in an entry of its own."""
     log.append(batch(value), now_ms=NOW_MS)
-    lab.turn()
+    driver.turn()
     workers.writer.finish()
 
 
-def damage_entry(lab: Lab, value: bytes) -> None:
+def damage_entry(driver: LogDriver, value: bytes) -> None:
     """Let the entry with a value rot in the WAL."""
-    for path in (lab.path / wal.FOLDER).glob("*.wal"):
+    for path in (driver.path / wal.FOLDER).glob("*.wal"):
         content = path.read_bytes()
         path.write_bytes(content.replace(value, value[::-1]))
 
@@ -375,7 +379,7 @@ def damage_entry(lab: Lab, value: bytes) -> None:
 @pytest.mark.parametrize("is_flushed", [True, False], ids=["flushed before", "never flushed"])
 @pytest.mark.parametrize("left", ["nothing", "a part", "zeros", "all"])
 def test_no_offset_of_a_damaged_entry_is_given_out_twice(
-    stepped: Lab, workers: SteppedWorkers, is_flushed: bool, left: str
+    stepped: LogDriver, workers: SteppedWorkers, is_flushed: bool, left: str
 ) -> None:
     """A power loss takes a segment's tail; the only entry that had it has rotted, and another partition's follows."""
     log, other = stepped.create(index=0), stepped.create(index=1)
@@ -410,7 +414,7 @@ def test_no_offset_of_a_damaged_entry_is_given_out_twice(
     assert {2: b"next"} == values(again, 2)
 
 
-def test_a_log_of_which_only_the_end_is_known_goes_on_there(stepped: Lab, workers: SteppedWorkers) -> None:
+def test_a_log_of_which_only_the_end_is_known_goes_on_there(stepped: LogDriver, workers: SteppedWorkers) -> None:
     """The only entry of a partition has rotted, and a power loss took its folder."""
     log, other = stepped.create(index=0), stepped.create(index=1)
     round_of(stepped, workers, log, b"rotten entry")
@@ -428,8 +432,8 @@ def test_a_log_of_which_only_the_end_is_known_goes_on_there(stepped: Lab, worker
     assert {1: b"next"} == values(again, 1)
 
 
-def test_an_entry_whose_place_cannot_be_looked_at_is_not_acknowledged_and_nothing_is_written_over_it(
-    stepped: Lab, workers: SteppedWorkers, monkeypatch: pytest.MonkeyPatch
+def test_an_entry_of_a_file_that_cannot_be_looked_up_is_not_acknowledged_and_nothing_is_written_over_it(
+    stepped: LogDriver, workers: SteppedWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = stepped.create()
     log.append(batch(b"first"), now_ms=NOW_MS)

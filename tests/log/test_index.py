@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from logmark.log.index import OffsetIndex, TimeIndex
-from tests.log.directory_driver import NOW_MS, Lab, settings, values
+from tests.log.directory_driver import NOW_MS, LogDriver, settings, values
 
 
 def test_an_entry_is_the_last_offset_of_a_batch_and_where_it_starts() -> None:
@@ -29,21 +29,21 @@ def test_a_time_entry_is_written_only_for_a_later_timestamp() -> None:
     assert (NOW_MS, 101) == index.at_or_before(NOW_MS + 4)
 
 
-def fill(lab: Lab, partition) -> int:
+def fill(driver: LogDriver, partition) -> int:
     """Twenty batches of two records and one size, which is returned; each has a later timestamp but every third."""
     for number in range(20):
         at = NOW_MS + (number if number % 3 else 0)
-        lab.append(partition, b"a" * 50, b"b%03d" % number, timestamp_ms=[at, at - 1])
+        driver.append(partition, b"a" * 50, b"b%03d" % number, timestamp_ms=[at, at - 1])
     return partition.size_bytes // 20
 
 
-def test_the_files_hold_what_kafka_would_have_written(lab: Lab) -> None:
-    partition = lab.create(config=settings(index_interval_bytes=400))
-    size = fill(lab, partition)
-    lab.stop()
+def test_the_files_hold_what_kafka_would_have_written(driver: LogDriver) -> None:
+    partition = driver.create(config=settings(index_interval_bytes=400))
+    size = fill(driver, partition)
+    driver.stop()
 
-    offsets = list(struct.iter_unpack(">ii", (lab.folder() / "00000000000000000000.index").read_bytes()))
-    times = list(struct.iter_unpack(">qi", (lab.folder() / "00000000000000000000.timeindex").read_bytes()))
+    offsets = list(struct.iter_unpack(">ii", (driver.folder() / "00000000000000000000.index").read_bytes()))
+    times = list(struct.iter_unpack(">qi", (driver.folder() / "00000000000000000000.timeindex").read_bytes()))
 
     # An entry for each batch before which more than 400 bytes were written since the last entry.
     step = 400 // size + 1
@@ -54,45 +54,45 @@ def test_the_files_hold_what_kafka_would_have_written(lab: Lab) -> None:
     assert expected == times
 
 
-def test_rolling_trims_the_indexes_and_adds_the_largest_timestamp(lab: Lab) -> None:
-    partition = lab.create(config=settings(segment_bytes=400, index_interval_bytes=10**6))
+def test_rolling_trims_the_indexes_and_adds_the_largest_timestamp(driver: LogDriver) -> None:
+    partition = driver.create(config=settings(segment_bytes=400, index_interval_bytes=10**6))
     for number in range(9):
-        lab.append(partition, b"x" * 20, timestamp_ms=NOW_MS + 100 - number)
+        driver.append(partition, b"x" * 20, timestamp_ms=NOW_MS + 100 - number)
 
     old = partition.segments[0]
 
-    assert struct.pack(">qi", NOW_MS + 100, 0) == (lab.folder() / "00000000000000000000.timeindex").read_bytes()
-    assert b"" == (lab.folder() / "00000000000000000000.index").read_bytes()
+    assert struct.pack(">qi", NOW_MS + 100, 0) == (driver.folder() / "00000000000000000000.timeindex").read_bytes()
+    assert b"" == (driver.folder() / "00000000000000000000.index").read_bytes()
     assert NOW_MS + 100 == old.max_timestamp
 
 
-def test_recovery_builds_the_same_indexes_as_appending(lab: Lab) -> None:
+def test_recovery_builds_the_same_indexes_as_appending(driver: LogDriver) -> None:
     config = settings(index_interval_bytes=400, segment_bytes=1500)
-    partition = lab.create(config=config)
-    fill(lab, partition)
-    lab.stop()
-    names = [path for path in sorted(lab.folder().iterdir()) if path.suffix in (".index", ".timeindex")]
+    partition = driver.create(config=config)
+    fill(driver, partition)
+    driver.stop()
+    names = [path for path in sorted(driver.folder().iterdir()) if path.suffix in (".index", ".timeindex")]
     expected = {path.name: path.read_bytes() for path in names}
 
     for path in names:
         path.unlink()
-    lab.reopen(config=config)
-    lab.stop()
+    driver.reopen(config=config)
+    driver.stop()
 
     assert expected == {path.name: path.read_bytes() for path in names}
 
 
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])
 @pytest.mark.parametrize("change", ["flip", "cut", "empty", "zeros", "gone"])
-def test_a_wrong_index_never_makes_a_wrong_answer(lab: Lab, suffix: str, change: str) -> None:
+def test_a_wrong_index_never_makes_a_wrong_answer(driver: LogDriver, suffix: str, change: str) -> None:
     config = settings(index_interval_bytes=100, segment_bytes=1500)
-    partition = lab.create(config=config)
-    fill(lab, partition)
+    partition = driver.create(config=config)
+    fill(driver, partition)
     expected = values(partition)
     times = {at: partition.offset_for_timestamp(NOW_MS + at) for at in range(-1, 22)}
     latest = partition.max_timestamp()
-    lab.stop()
-    path = lab.folder() / f"00000000000000000000.{suffix}"
+    driver.stop()
+    path = driver.folder() / f"00000000000000000000.{suffix}"
     data = path.read_bytes()
     for at in range(len(data)) if change == "flip" else (0,):
         flipped = bytearray(data)
@@ -102,10 +102,10 @@ def test_a_wrong_index_never_makes_a_wrong_answer(lab: Lab, suffix: str, change:
         else:
             path.write_bytes({"flip": flipped, "cut": data[:-3], "empty": b"", "zeros": bytes(120)}[change])
 
-        partition = lab.reopen(config=config)
+        partition = driver.reopen(config=config)
 
         assert expected == {offset: values(partition, offset)[offset] for offset in expected}
         assert times == {later: partition.offset_for_timestamp(NOW_MS + later) for later in times}, at
         assert latest == partition.max_timestamp()
-        lab.stop()
+        driver.stop()
         path.write_bytes(data)

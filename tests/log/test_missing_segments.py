@@ -10,13 +10,13 @@ from logmark.errors import ErrorCode, Refused
 from logmark.log import checkpoints
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import text_of_id
-from logmark.log.directory import CLEAN
+from logmark.log.clean_stop import CLEAN
 from logmark.log.leader_epochs import FILE_NAME as EPOCHS
 from logmark.log.partition import Partition
 from logmark.wire import batches
 from tests.cli.conftest import Ran, run
 from tests.harness.crashed import tree
-from tests.log.directory_driver import NOW_MS, TOPIC_ID, Lab, batch, settings
+from tests.log.directory_driver import NOW_MS, TOPIC_ID, LogDriver, batch, settings
 
 FOLDER = "clicks-0"
 END = 21
@@ -26,24 +26,29 @@ LOOKS = [("recover", "--dry-run"), ("verify",)]
 COMMANDS = [*LOOKS, ("recover",)]
 
 
-def fill(lab: Lab) -> Partition:
+def fill(driver: LogDriver) -> Partition:
     """Write a log of several segments, all of them flushed."""
-    partition = lab.create(config=SMALL)
+    partition = driver.create(config=SMALL)
     for number in range(END - 1):
-        lab.append(partition, b"click %d" % number)
-    lab.finish(partition)
+        driver.append(partition, b"click %d" % number)
+    driver.finish(partition)
     assert len(partition.segments) > 4
     return partition
 
 
-def leave(lab: Lab, partition: Partition, state: str) -> Path:
+def leave(driver: LogDriver, partition: Partition, state: str) -> Path:
     """Write one more record, stop or kill the broker, and return the directory."""
-    lab.append(partition, b"last")
-    lab.stop(clean=state == "stopped")
+    driver.append(partition, b"last")
+    return stop(driver, state)
+
+
+def stop(driver: LogDriver, state: str) -> Path:
+    """Stop or kill the broker, and return the directory; its catalogue has the topic."""
+    driver.stop(clean=state == "stopped")
     topic = {"name": "clicks", "id": text_of_id(TOPIC_ID), "partitions": 1, "overrides": {}}
     document = {"version": 1, "next_producer_id": 1 << 41, "topics": [topic]}
-    (lab.path / CATALOG).write_text(json.dumps(document))
-    return lab.path
+    (driver.path / CATALOG).write_text(json.dumps(document))
+    return driver.path
 
 
 def take_away(data: Path, at: int) -> tuple[int, int]:
@@ -65,8 +70,8 @@ def look(data: Path, command: tuple[str, ...]) -> Ran:
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_log_that_is_whole_is_said_to_be_so(lab: Lab, state: str, command: tuple[str, ...]) -> None:
-    done = look(leave(lab, fill(lab), state), command)
+def test_a_log_that_is_whole_is_said_to_be_so(driver: LogDriver, state: str, command: tuple[str, ...]) -> None:
+    done = look(leave(driver, fill(driver), state), command)
 
     assert 0 == done.exit_code, done.out + done.error
 
@@ -74,9 +79,9 @@ def test_a_log_that_is_whole_is_said_to_be_so(lab: Lab, state: str, command: tup
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_a_segment_that_is_missing_in_the_middle_is_told_with_its_offsets(
-    lab: Lab, state: str, command: tuple[str, ...]
+    driver: LogDriver, state: str, command: tuple[str, ...]
 ) -> None:
-    data = leave(lab, fill(lab), state)
+    data = leave(driver, fill(driver), state)
     first, following = take_away(data, 2)
 
     done = look(data, command)
@@ -89,8 +94,8 @@ def test_a_segment_that_is_missing_in_the_middle_is_told_with_its_offsets(
         assert "nothing was changed" in told
 
 
-def test_a_missing_segment_is_told_by_every_recovery_until_it_is_repaired(lab: Lab) -> None:
-    data = leave(lab, fill(lab), "crashed")
+def test_a_missing_segment_is_told_by_every_recovery_until_it_is_repaired(driver: LogDriver) -> None:
+    data = leave(driver, fill(driver), "crashed")
     take_away(data, 2)
     assert [1, 1] == [run("recover", str(data)).exit_code for _ in range(2)]
 
@@ -99,8 +104,8 @@ def test_a_missing_segment_is_told_by_every_recovery_until_it_is_repaired(lab: L
     assert 0 == run("recover", str(data)).exit_code
 
 
-def test_programs_get_what_is_missing_as_damage(lab: Lab) -> None:
-    data = leave(lab, fill(lab), "stopped")
+def test_programs_get_what_is_missing_as_damage(driver: LogDriver) -> None:
+    data = leave(driver, fill(driver), "stopped")
     first, following = take_away(data, 2)
 
     found = run("recover", str(data), "--dry-run", "--output", "json").json
@@ -110,8 +115,8 @@ def test_programs_get_what_is_missing_as_damage(lab: Lab) -> None:
     assert f"{FOLDER}: offsets {first} to {following - 1} are missing" in damage
 
 
-def test_the_end_of_a_log_and_a_whole_log_that_are_missing_after_a_clean_stop_are_told(lab: Lab) -> None:
-    data = leave(lab, fill(lab), "stopped")
+def test_the_end_of_a_log_and_a_whole_log_that_are_missing_after_a_clean_stop_are_told(driver: LogDriver) -> None:
+    data = leave(driver, fill(driver), "stopped")
     first, _ = take_away(data, -1)
     done = look(data, ("recover", "--dry-run"))
     assert (1, True) == (done.exit_code, f"{FOLDER}: offsets {first} to {END - 1} are missing" in done.error)
@@ -123,8 +128,8 @@ def test_the_end_of_a_log_and_a_whole_log_that_are_missing_after_a_clean_stop_ar
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_log_that_was_compacted_may_lack_segments(lab: Lab, command: tuple[str, ...]) -> None:
-    data = leave(lab, fill(lab), "crashed")
+def test_a_log_that_was_compacted_may_lack_segments(driver: LogDriver, command: tuple[str, ...]) -> None:
+    data = leave(driver, fill(driver), "crashed")
     take_away(data, 2)
     (data / checkpoints.CLEANED).write_text("0\n1\nclicks 0 15\n")
 
@@ -134,8 +139,10 @@ def test_a_log_that_was_compacted_may_lack_segments(lab: Lab, command: tuple[str
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_after_a_clean_stop_a_segment_of_a_compacted_log_is_missed_too(lab: Lab, command: tuple[str, ...]) -> None:
-    data = leave(lab, fill(lab), "stopped")
+def test_after_a_clean_stop_a_segment_of_a_compacted_log_is_missed_too(
+    driver: LogDriver, command: tuple[str, ...],
+) -> None:
+    data = leave(driver, fill(driver), "stopped")
     first, following = take_away(data, 2)
     (data / checkpoints.CLEANED).write_text("0\n1\nclicks 0 15\n")
 
@@ -151,9 +158,9 @@ def test_after_a_clean_stop_a_segment_of_a_compacted_log_is_missed_too(lab: Lab,
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_a_first_segment_that_is_missing_is_told_with_its_offsets(
-    lab: Lab, state: str, command: tuple[str, ...]
+    driver: LogDriver, state: str, command: tuple[str, ...]
 ) -> None:  # fmt: skip
-    data = leave(lab, fill(lab), state)
+    data = leave(driver, fill(driver), state)
     first, following = take_away(data, 0)
 
     done = look(data, command)
@@ -165,10 +172,12 @@ def test_a_first_segment_that_is_missing_is_told_with_its_offsets(
 
 
 @pytest.mark.parametrize("evidence", ["leader epochs", "log starts"])
-def test_a_segment_that_held_the_log_start_is_missed_by_what_a_file_says_of_it(lab: Lab, evidence: str) -> None:
-    partition = fill(lab)
+def test_a_segment_that_held_the_log_start_is_missed_by_what_a_file_says_of_it(
+    driver: LogDriver, evidence: str,
+) -> None:
+    partition = fill(driver)
     partition.delete_records(1)
-    data = leave(lab, partition, "stopped")
+    data = leave(driver, partition, "stopped")
     _, following = take_away(data, 0)
     if evidence == "leader epochs":
         (data / checkpoints.LOG_STARTS).unlink()
@@ -180,22 +189,22 @@ def test_a_segment_that_held_the_log_start_is_missed_by_what_a_file_says_of_it(l
         assert f"its first segment begins at {following}" in done.out + done.error
 
 
-def test_a_repair_makes_the_first_record_that_is_there_the_log_start(lab: Lab) -> None:
-    data = leave(lab, fill(lab), "stopped")
+def test_a_repair_makes_the_first_record_that_is_there_the_log_start(driver: LogDriver) -> None:
+    data = leave(driver, fill(driver), "stopped")
     _, following = take_away(data, 0)
 
     repaired = run("verify", str(data), "--repair", "--yes")
 
     assert 0 == repaired.exit_code, repaired.out + repaired.error
     assert 0 == run("recover", str(data)).exit_code
-    assert following == lab.reopen().log_start_offset
+    assert following == driver.reopen().log_start_offset
 
 
-def test_a_missing_first_segment_is_told_after_a_start_and_a_stop_too(lab: Lab) -> None:
-    data = leave(lab, fill(lab), "stopped")
+def test_a_missing_first_segment_is_told_after_a_start_and_a_stop_too(driver: LogDriver) -> None:
+    data = leave(driver, fill(driver), "stopped")
     first, following = take_away(data, 0)
-    lab.reopen()
-    lab.stop()
+    driver.reopen()
+    driver.stop()
 
     assert f"offsets {first} to {following - 1}" in look(data, ("verify",)).out
 
@@ -204,12 +213,14 @@ def test_a_missing_first_segment_is_told_after_a_start_and_a_stop_too(lab: Lab) 
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_what_a_crash_leaves_of_segments_below_the_log_start_is_no_damage(lab: Lab, command: tuple[str, ...]) -> None:
+def test_what_a_crash_leaves_of_segments_below_the_log_start_is_no_damage(
+    driver: LogDriver, command: tuple[str, ...],
+) -> None:
     """The names of deleted segments may come back in any order."""
-    partition = fill(lab)
+    partition = fill(driver)
     partition.delete_records(12)
-    lab.finish(partition)
-    data = leave(lab, partition, "crashed")
+    driver.finish(partition)
+    data = leave(driver, partition, "crashed")
     _, following = take_away(data, 1)
     assert following < 12
 
@@ -220,13 +231,15 @@ def test_what_a_crash_leaves_of_segments_below_the_log_start_is_no_damage(lab: L
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_segments_that_were_deleted_are_missed_by_nobody(lab: Lab, state: str, command: tuple[str, ...]) -> None:
-    partition = fill(lab)
+def test_segments_that_were_deleted_are_missed_by_nobody(
+    driver: LogDriver, state: str, command: tuple[str, ...],
+) -> None:
+    partition = fill(driver)
     partition.delete_records(9)
     assert partition.apply_retention(NOW_MS) > 1
-    lab.finish(partition)
+    driver.finish(partition)
 
-    done = look(leave(lab, partition, state), command)
+    done = look(leave(driver, partition, state), command)
 
     assert 0 == done.exit_code, done.out + done.error
 
@@ -250,12 +263,12 @@ def read_errors(partition: Partition, offsets: range) -> list[ErrorCode | None]:
     ("state", "at"), [("stopped", 0), ("stopped", 2), ("stopped", -1), ("crashed", 0), ("crashed", 2)]
 )
 def test_a_start_refuses_the_offsets_of_a_missing_segment_as_damaged_and_serves_all_others(
-    lab: Lab, state: str, at: int
+    driver: LogDriver, state: str, at: int
 ) -> None:  # fmt: skip
-    data = leave(lab, fill(lab), state)
+    data = leave(driver, fill(driver), state)
     first, following = take_away(data, at)
 
-    partition = lab.reopen(config=SMALL)
+    partition = driver.reopen(config=SMALL)
 
     expected = [ErrorCode.CORRUPT_MESSAGE if first <= offset < following else None for offset in range(END)]
     assert expected == read_errors(partition, range(END))
@@ -263,153 +276,153 @@ def test_a_start_refuses_the_offsets_of_a_missing_segment_as_damaged_and_serves_
 
 
 @pytest.mark.parametrize("at", [0, 2, -1], ids=["first", "middle", "last"])
-def test_a_missing_segment_is_damage_at_every_start_until_it_is_repaired(lab: Lab, at: int) -> None:
-    data = leave(lab, fill(lab), "stopped")
+def test_a_missing_segment_is_damage_at_every_start_until_it_is_repaired(driver: LogDriver, at: int) -> None:
+    data = leave(driver, fill(driver), "stopped")
     first, following = take_away(data, at)
 
     for _ in range(3):
-        (gap,) = lab.reopen(config=SMALL).damage
+        (gap,) = driver.reopen(config=SMALL).damage
         assert (first, following) == (gap.first_offset, gap.next_offset)
-        lab.stop()
+        driver.stop()
 
     assert 0 == run("verify", str(data), "--repair", "--yes").exit_code
-    assert [] == lab.reopen(config=SMALL).damage
+    assert [] == driver.reopen(config=SMALL).damage
 
 
-def test_a_missing_segment_that_is_put_back_is_served_again(lab: Lab, tmp_path: Path) -> None:
-    data = leave(lab, fill(lab), "stopped")
+def test_a_missing_segment_that_is_put_back_is_served_again(driver: LogDriver, tmp_path: Path) -> None:
+    data = leave(driver, fill(driver), "stopped")
     shutil.copytree(data / FOLDER, tmp_path / "copy")
     take_away(data, 2)
-    assert lab.reopen(config=SMALL).damage
-    lab.stop()
+    assert driver.reopen(config=SMALL).damage
+    driver.stop()
 
     shutil.copytree(tmp_path / "copy", data / FOLDER, dirs_exist_ok=True)
 
-    partition = lab.reopen(config=SMALL)
+    partition = driver.reopen(config=SMALL)
     assert [] == partition.damage
     assert [None] * END == read_errors(partition, range(END))
 
 
-def test_a_segment_that_is_cut_after_a_clean_stop_is_damage_from_the_start_on(lab: Lab) -> None:
-    data = leave(lab, fill(lab), "stopped")
+def test_a_segment_that_is_cut_after_a_clean_stop_is_damage_from_the_start_on(driver: LogDriver) -> None:
+    data = leave(driver, fill(driver), "stopped")
     path = sorted((data / FOLDER).glob("*.log"))[2]
     path.write_bytes(path.read_bytes()[:-1])
 
-    (damage,) = lab.reopen(config=SMALL).damage
+    (damage,) = driver.reopen(config=SMALL).damage
 
     assert path == Path(damage.path)
 
 
-def test_damage_that_a_read_has_found_is_known_after_a_clean_stop_and_a_start(lab: Lab) -> None:
-    data = leave(lab, fill(lab), "stopped")
+def test_damage_that_a_read_has_found_is_known_after_a_clean_stop_and_a_start(driver: LogDriver) -> None:
+    data = leave(driver, fill(driver), "stopped")
     path = sorted((data / FOLDER).glob("*.log"))[2]
     content = bytearray(path.read_bytes())
     content[70] ^= 1
     path.write_bytes(content)
-    partition = lab.reopen(config=SMALL)
+    partition = driver.reopen(config=SMALL)
     assert [] == partition.damage, "a clean start reads no records"
     assert ErrorCode.CORRUPT_MESSAGE in read_errors(partition, range(END))
     found = partition.damage
-    lab.stop()
+    driver.stop()
 
-    assert found == lab.reopen(config=SMALL).damage
+    assert found == driver.reopen(config=SMALL).damage
 
 
-def test_a_reader_of_a_compacted_log_does_not_pass_over_a_missing_segment(lab: Lab) -> None:
-    data = leave(lab, fill(lab), "stopped")
+def test_a_reader_of_a_compacted_log_does_not_pass_over_a_missing_segment(driver: LogDriver) -> None:
+    data = leave(driver, fill(driver), "stopped")
     first, following = take_away(data, 2)
     (data / checkpoints.CLEANED).write_text("0\n1\nclicks 0 15\n")
 
-    errors = read_errors(lab.reopen(config=SMALL), range(first, following + 1))
+    errors = read_errors(driver.reopen(config=SMALL), range(first, following + 1))
 
     assert [ErrorCode.CORRUPT_MESSAGE] * (following - first) + [None] == errors
 
 
-def test_deleting_records_behind_a_gap_ends_it(lab: Lab) -> None:
-    data = leave(lab, fill(lab), "stopped")
+def test_deleting_records_behind_a_gap_ends_it(driver: LogDriver) -> None:
+    data = leave(driver, fill(driver), "stopped")
     _, following = take_away(data, 0)
-    partition = lab.reopen(config=SMALL)
+    partition = driver.reopen(config=SMALL)
     assert partition.damage
 
     partition.delete_records(following)
 
     assert [] == partition.damage
-    lab.stop()
-    assert [] == lab.reopen(config=SMALL).damage
+    driver.stop()
+    assert [] == driver.reopen(config=SMALL).damage
 
 
 @pytest.mark.parametrize("is_marked", [True, False], ids=["marked as clean", "without the mark"])
 def test_a_start_on_a_directory_without_a_partitions_folder_gives_no_offset_out_again(
-    lab: Lab, is_marked: bool
+    driver: LogDriver, is_marked: bool
 ) -> None:
-    data = leave(lab, fill(lab), "stopped")
+    data = leave(driver, fill(driver), "stopped")
     shutil.rmtree(data / FOLDER)
     if not is_marked:
         (data / CLEAN).unlink()
 
-    partition = lab.reopen(config=SMALL)
+    partition = driver.reopen(config=SMALL)
 
-    assert END == lab.append(partition, b"new").base_offset
+    assert END == driver.append(partition, b"new").base_offset
     (gap,) = partition.damage
     assert (0, END) == (gap.first_offset, gap.next_offset)
 
 
-def test_what_apache_kafka_has_deleted_is_missed_by_nobody(lab: Lab) -> None:
+def test_what_apache_kafka_has_deleted_is_missed_by_nobody(driver: LogDriver) -> None:
     """Its mark of a clean stop names the epoch of its broker; the list of segments is older than that."""
-    data = leave(lab, fill(lab), "stopped")
+    data = leave(driver, fill(driver), "stopped")
     _, following = take_away(data, 0)
     (data / CLEAN).write_text('{"version":0,"brokerEpoch":17}')
 
-    partition = lab.reopen(config=SMALL)
+    partition = driver.reopen(config=SMALL)
 
     assert ([], following) == (partition.damage, partition.log_start_offset)
 
 
-def test_offsets_of_a_lost_partition_are_known_by_every_file_that_says_them(lab: Lab) -> None:
-    data = leave(lab, fill(lab), "stopped")
+def test_offsets_of_a_lost_partition_are_known_by_every_file_that_says_them(driver: LogDriver) -> None:
+    data = leave(driver, fill(driver), "stopped")
     last = max(int(path.stem) for path in (data / FOLDER).glob("*.log"))
     shutil.rmtree(data / FOLDER)
     (data / checkpoints.RECOVERY_POINTS).unlink()
-    assert END == lab.reopen(config=SMALL).log_end_offset
-    lab.stop(clean=False)
+    assert END == driver.reopen(config=SMALL).log_end_offset
+    driver.stop(clean=False)
 
-    data = leave_again(data, lab)
+    data = leave_again(data, driver)
     (data / checkpoints.HIGH_WATERMARKS).unlink()
 
-    assert last <= lab.reopen(config=SMALL).log_end_offset
+    assert last <= driver.reopen(config=SMALL).log_end_offset
 
 
-def leave_again(data: Path, lab: Lab) -> Path:
+def leave_again(data: Path, driver: LogDriver) -> Path:
     """Make the same directory once more, without the folder and the recovery points."""
     shutil.rmtree(data)
-    leave(lab, fill(lab), "stopped")
+    leave(driver, fill(driver), "stopped")
     shutil.rmtree(data / FOLDER)
     (data / checkpoints.RECOVERY_POINTS).unlink()
     return data
 
 
-def test_a_reader_of_a_log_without_any_segment_gets_an_error(lab: Lab) -> None:
-    data = leave(lab, fill(lab), "stopped")
+def test_a_reader_of_a_log_without_any_segment_gets_an_error(driver: LogDriver) -> None:
+    data = leave(driver, fill(driver), "stopped")
     for path in (data / FOLDER).glob("0*.*"):
         path.unlink()
 
-    partition = lab.reopen(config=SMALL)
+    partition = driver.reopen(config=SMALL)
 
     assert [ErrorCode.CORRUPT_MESSAGE] * END == read_errors(partition, range(END))
 
 
-def test_a_gap_that_a_read_is_the_first_to_notice_is_damage_from_then_on(lab: Lab) -> None:
-    data = leave(lab, fill(lab), "crashed")
+def test_a_gap_that_a_read_is_the_first_to_notice_is_damage_from_then_on(driver: LogDriver) -> None:
+    data = leave(driver, fill(driver), "crashed")
     first, following = take_away(data, 2)
-    partition = lab.reopen(config=SMALL)
+    partition = driver.reopen(config=SMALL)
     assert [] == partition.damage, "a start reads nothing below the recovery point"
 
     read_errors(partition, range(following - 1, first - 1, -1))
 
     (gap,) = partition.damage
     assert (first, following) == (gap.first_offset, gap.next_offset)
-    lab.stop()
-    assert [gap] == lab.reopen(config=SMALL).damage
+    driver.stop()
+    assert [gap] == driver.reopen(config=SMALL).damage
 
 
 # What somebody adds
@@ -422,13 +435,13 @@ def foreign_batch(base_offset: int) -> bytes:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_batches_behind_the_last_offset_of_a_segment_are_not_served(lab: Lab, state: str) -> None:
-    data = leave(lab, fill(lab), state)
+def test_batches_behind_the_last_offset_of_a_segment_are_not_served(driver: LogDriver, state: str) -> None:
+    data = leave(driver, fill(driver), state)
     path = sorted((data / FOLDER).glob("*.log"))[2]
     following = int(sorted((data / FOLDER).glob("*.log"))[3].stem)
     path.write_bytes(path.read_bytes() + foreign_batch(following))
 
-    partition = lab.reopen(config=SMALL)
+    partition = driver.reopen(config=SMALL)
 
     for begin in range(following):
         offset, values = begin, []

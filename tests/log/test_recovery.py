@@ -9,16 +9,16 @@ from logmark.errors import ErrorCode, Refused
 from logmark.log import checkpoints
 from logmark.log.checkpoint_files import KNOWN_STARTS
 from logmark.log.segment import Segment
-from tests.log.directory_driver import NOW_MS, PRODUCER_ID, Lab, batch, settings, values
+from tests.log.directory_driver import NOW_MS, PRODUCER_ID, LogDriver, batch, settings, values
 
 SMALL = settings(segment_bytes=600, index_interval_bytes=200)
 
 
-def fill(lab: Lab, count: int = 30, *, config=SMALL):
+def fill(driver: LogDriver, count: int = 30, *, config=SMALL):
     """One record per batch, all of one size."""
-    partition = lab.create(config=config)
+    partition = driver.create(config=config)
     for number in range(count):
-        lab.append(partition, b"value-%03d" % number, producer=(PRODUCER_ID, 0, number))
+        driver.append(partition, b"value-%03d" % number, producer=(PRODUCER_ID, 0, number))
     return partition
 
 
@@ -32,33 +32,33 @@ def flip(path, at: int) -> None:
     path.write_bytes(data)
 
 
-def lose_an_index(lab: Lab) -> None:
+def lose_an_index(driver: LogDriver) -> None:
     """Make the next start check every batch of a log that was stopped cleanly."""
-    next(lab.folder().glob("*.index")).unlink()
+    next(driver.folder().glob("*.index")).unlink()
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_restart_finds_everything_that_was_acknowledged(lab: Lab, clean: bool) -> None:
-    fill(lab)
+def test_a_restart_finds_everything_that_was_acknowledged(driver: LogDriver, clean: bool) -> None:
+    fill(driver)
 
-    partition = lab.reopen(clean=clean, config=SMALL)
+    partition = driver.reopen(clean=clean, config=SMALL)
 
     assert all_values() == values(partition)
     assert (0, 30, 30) == (partition.log_start_offset, partition.high_watermark, partition.log_end_offset)
-    assert 30 == lab.append(partition, b"next").base_offset
+    assert 30 == driver.append(partition, b"next").base_offset
     assert [] == partition.damage
 
 
-def test_a_clean_start_reads_no_more_than_the_end(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    partition = fill(lab, 200, config=settings(segment_bytes=8000, index_interval_bytes=200))
+def test_a_clean_start_reads_no_more_than_the_end(driver: LogDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = fill(driver, 200, config=settings(segment_bytes=8000, index_interval_bytes=200))
     sizes = partition.size_bytes
-    lab.stop()
+    driver.stop()
     read: list[int] = []
     whole = Segment.read
     monkeypatch.setattr(Segment, "read", lambda self, at, size: read.append(size) or whole(self, at, size))
     monkeypatch.setattr("logmark.log.loader.TAIL_BYTES", 500)
 
-    partition = lab.reopen(config=settings(segment_bytes=8000, index_interval_bytes=200))
+    partition = driver.reopen(config=settings(segment_bytes=8000, index_interval_bytes=200))
 
     assert sizes == partition.size_bytes
     assert 200 == partition.log_end_offset
@@ -66,117 +66,119 @@ def test_a_clean_start_reads_no_more_than_the_end(lab: Lab, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("torn", [1, 30, 60, 61, 70])
-def test_a_torn_tail_is_cut(lab: Lab, torn: int) -> None:
-    partition = fill(lab)
-    lab.stop(clean=False)
+def test_a_torn_tail_is_cut(driver: LogDriver, torn: int) -> None:
+    partition = fill(driver)
+    driver.stop(clean=False)
     tail = bytes(batch(b"torn" * 10).data)[:torn]
-    with (lab.folder() / f"{partition.segments[-1].base_offset:020d}.log").open("ab") as file:
+    with (driver.folder() / f"{partition.segments[-1].base_offset:020d}.log").open("ab") as file:
         file.write(tail)
 
-    again = lab.reopen(config=SMALL)
+    again = driver.reopen(config=SMALL)
 
     assert all_values() == values(again)
     assert [] == again.damage
-    assert 30 == lab.append(again, b"next").base_offset
+    assert 30 == driver.append(again, b"next").base_offset
     assert {**all_values(), 30: b"next"} == values(again)
 
 
-def test_garbage_at_the_end_is_cut(lab: Lab) -> None:
-    partition = fill(lab)
-    lab.stop(clean=False)
-    with (lab.folder() / f"{partition.segments[-1].base_offset:020d}.log").open("ab") as file:
+def test_garbage_at_the_end_is_cut(driver: LogDriver) -> None:
+    partition = fill(driver)
+    driver.stop(clean=False)
+    with (driver.folder() / f"{partition.segments[-1].base_offset:020d}.log").open("ab") as file:
         file.write(random.Random(1).randbytes(5000) + bytes(100))
 
-    assert all_values() == values(lab.reopen(config=SMALL))
+    assert all_values() == values(driver.reopen(config=SMALL))
 
 
-def test_a_half_written_batch_is_cut_at_every_byte(fast_lab: Lab) -> None:
+def test_a_half_written_batch_is_cut_at_every_byte(fast_driver: LogDriver) -> None:
     """Without a WAL, as with durability=os, Kafka's rule holds: the log ends at the first bad batch."""
-    lab = fast_lab
-    partition = fill(lab, 8)
-    lab.stop(clean=False)
-    path = lab.folder() / f"{partition.segments[-1].base_offset:020d}.log"
+    driver = fast_driver
+    partition = fill(driver, 8)
+    driver.stop(clean=False)
+    path = driver.folder() / f"{partition.segments[-1].base_offset:020d}.log"
     data = path.read_bytes()
     count = len(data) // (partition.size_bytes // 8)
     size = len(data) // count
-    (lab.path / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
+    (driver.path / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
 
     for cut in range(len(data), -1, -7):
         path.write_bytes(data[:cut])
-        again = lab.reopen(clean=False, config=SMALL)
+        again = driver.reopen(clean=False, config=SMALL)
         assert all_values(8 - count + cut // size) == values(again)
 
 
-def test_a_record_that_was_written_but_never_reached_the_wal_is_cut(lab: Lab) -> None:
-    partition = fill(lab)
+def test_a_record_that_was_written_but_never_reached_the_wal_is_cut(driver: LogDriver) -> None:
+    partition = fill(driver)
     partition.append(batch(b"not acknowledged"), now_ms=NOW_MS)
 
-    again = lab.reopen(clean=False, config=SMALL)
+    again = driver.reopen(clean=False, config=SMALL)
 
     assert all_values() == values(again)
     assert [] == again.damage
-    assert 30 == lab.append(again, b"next", producer=(PRODUCER_ID, 0, 30)).base_offset
+    assert 30 == driver.append(again, b"next", producer=(PRODUCER_ID, 0, 30)).base_offset
 
 
-def test_a_sector_that_a_crash_took_out_of_records_that_were_never_acknowledged_is_no_damage(lab: Lab) -> None:
-    partition = lab.create()
-    lab.append(partition, b"acknowledged")
+def test_a_sector_that_a_crash_took_out_of_records_that_were_never_acknowledged_is_no_damage(driver: LogDriver) -> None:
+    partition = driver.create()
+    driver.append(partition, b"acknowledged")
     sizes = [partition.size_bytes]
     for number in range(4):
         partition.append(batch(b"%d" % number * 2000), now_ms=NOW_MS)
         sizes.append(partition.size_bytes)
-    lab.stop(clean=False)
-    with (lab.folder() / "00000000000000000000.log").open("r+b") as file:
+    driver.stop(clean=False)
+    with (driver.folder() / "00000000000000000000.log").open("r+b") as file:
         # It is no page, and what lies behind it is sound.
         file.seek(sizes[1] + 512)
         file.write(bytes(512))
 
-    again = lab.reopen()
+    again = driver.reopen()
 
     assert ([], {0: b"acknowledged"}) == (again.damage, values(again))
-    assert 1 == lab.append(again, b"next").base_offset
+    assert 1 == driver.append(again, b"next").base_offset
     for clean in (True, False):
-        assert {0: b"acknowledged", 1: b"next"} == values(lab.reopen(clean=clean))
+        assert {0: b"acknowledged", 1: b"next"} == values(driver.reopen(clean=clean))
 
 
-def test_a_record_that_reached_the_wal_stays_although_it_was_the_last(lab: Lab) -> None:
-    partition = fill(lab)
+def test_a_record_that_reached_the_wal_stays_although_it_was_the_last(driver: LogDriver) -> None:
+    partition = fill(driver)
     partition.append(batch(b"in the WAL"), now_ms=NOW_MS)
-    lab.committer.settle()
+    driver.committer.settle()
     partition.append(batch(b"cut"), now_ms=NOW_MS)
 
-    assert {**all_values(), 30: b"in the WAL"} == values(lab.reopen(clean=False, config=SMALL))
+    assert {**all_values(), 30: b"in the WAL"} == values(driver.reopen(clean=False, config=SMALL))
 
 
 @pytest.mark.parametrize("kept", [0, 1, 100])
-def test_what_the_segments_have_lost_behind_the_recovery_point_comes_back_from_the_wal(lab: Lab, kept: int) -> None:
-    with lab.files.hold_syncs("clicks-0"):
-        partition = fill(lab)
+def test_what_the_segments_have_lost_behind_the_recovery_point_comes_back_from_the_wal(
+    driver: LogDriver, kept: int,
+) -> None:
+    with driver.files.hold_syncs("clicks-0"):
+        partition = fill(driver)
         assert 0 == partition.recovery_point
-        lab.committer.settle()
-    lab.files.fail_syncs("clicks-0")
-    lab.stop(clean=False)
-    lab.files.heal()
-    for path in lab.folder().glob("*.log"):
+        driver.committer.settle()
+    driver.files.fail_syncs("clicks-0")
+    driver.stop(clean=False)
+    driver.files.heal()
+    for path in driver.folder().glob("*.log"):
         path.write_bytes(path.read_bytes()[:kept])
-    for path in lab.folder().glob("*.index"):
+    for path in driver.folder().glob("*.index"):
         path.unlink()
 
-    again = lab.reopen(config=SMALL)
+    again = driver.reopen(config=SMALL)
 
     assert (all_values(), []) == (values(again), again.damage)
-    assert 30 == lab.append(again, b"next", producer=(PRODUCER_ID, 0, 30)).base_offset
+    assert 30 == driver.append(again, b"next", producer=(PRODUCER_ID, 0, 30)).base_offset
 
 
-def test_what_is_found_after_a_kill_is_synced_before_it_is_shown(lab: Lab) -> None:
-    partition = fill(lab, 3)
+def test_what_is_found_after_a_kill_is_synced_before_it_is_shown(driver: LogDriver) -> None:
+    partition = fill(driver, 3)
     partition.append(batch(b"in memory only"), now_ms=NOW_MS)
-    lab.stop(clean=False)
-    lab.files.syncs_done.clear()
+    driver.stop(clean=False)
+    driver.files.syncs_done.clear()
 
-    lab.reopen(config=SMALL)
+    driver.reopen(config=SMALL)
 
-    assert any(path.endswith("00000000000000000000.log") for path in lab.files.syncs_done)
+    assert any(path.endswith("00000000000000000000.log") for path in driver.files.syncs_done)
 
 
 TAILS = {
@@ -189,51 +191,51 @@ TAILS = {
 
 
 @pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS)
-def test_records_behind_damage_at_the_end_of_a_clean_log_are_kept(lab: Lab, tail: bytes) -> None:
-    partition = lab.create()
+def test_records_behind_damage_at_the_end_of_a_clean_log_are_kept(driver: LogDriver, tail: bytes) -> None:
+    partition = driver.create()
     for value in (b"a", b"b", b"c"):
-        lab.append(partition, value)
-    lab.stop()
-    with (lab.folder() / f"{0:020}.log").open("ab") as file:
+        driver.append(partition, value)
+    driver.stop()
+    with (driver.folder() / f"{0:020}.log").open("ab") as file:
         file.write(tail)
 
-    partition = lab.reopen()
-    assert 3 == lab.append(partition, b"d").base_offset
+    partition = driver.reopen()
+    assert 3 == driver.append(partition, b"d").base_offset
     assert {3: b"d"} == values(partition, 3)
     expected = {0: b"a", 1: b"b", 2: b"c", 3: b"d"}
     for clean in (True, False, True):
-        partition = lab.reopen(clean=clean)
-        expected[lab.append(partition, b"e").base_offset] = b"e"
+        partition = driver.reopen(clean=clean)
+        expected[driver.append(partition, b"e").base_offset] = b"e"
         assert expected == values(partition)
 
 
-def test_the_offset_of_a_log_without_a_sound_batch_is_not_given_out_again(lab: Lab) -> None:
-    lab.append(lab.create(), b"a")
-    lab.stop()
-    path = lab.folder() / f"{0:020}.log"
+def test_the_offset_of_a_log_without_a_sound_batch_is_not_given_out_again(driver: LogDriver) -> None:
+    driver.append(driver.create(), b"a")
+    driver.stop()
+    path = driver.folder() / f"{0:020}.log"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    (lab.path / checkpoints.RECOVERY_POINTS).write_bytes(b"")
+    (driver.path / checkpoints.RECOVERY_POINTS).write_bytes(b"")
 
-    partition = lab.reopen()
-    assert 1 == lab.append(partition, b"b").base_offset
-    assert {1: b"b"} == values(lab.reopen(clean=False), 1)
+    partition = driver.reopen()
+    assert 1 == driver.append(partition, b"b").base_offset
+    assert {1: b"b"} == values(driver.reopen(clean=False), 1)
 
 
 def test_damage_before_the_tail_is_reported_and_everything_else_is_served(
-    lab: Lab, caplog: pytest.LogCaptureFixture
+    driver: LogDriver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    partition = fill(lab)
+    partition = fill(driver)
     size = partition.size_bytes // 30
-    path = lab.folder() / f"{partition.segments[1].base_offset:020d}.log"
+    path = driver.folder() / f"{partition.segments[1].base_offset:020d}.log"
     broken = partition.segments[1].base_offset + 2
-    lab.stop()
-    lose_an_index(lab)
+    driver.stop()
+    lose_an_index(driver)
     flip(path, size * 2 + 65)
 
     with caplog.at_level(logging.WARNING):
-        again = lab.reopen(config=SMALL)
+        again = driver.reopen(config=SMALL)
 
     assert str(path) in caplog.text and f"byte {size * 2}" in caplog.text
     assert [(str(path), size * 2, size, broken, broken + 1)] == [
@@ -245,7 +247,7 @@ def test_damage_before_the_tail_is_reported_and_everything_else_is_served(
     with pytest.raises(Refused) as refused:
         again.read(broken, bytes_max=1000)
     assert ErrorCode.CORRUPT_MESSAGE == refused.value.code
-    assert 30 == lab.append(again, b"next", producer=(PRODUCER_ID, 0, 30)).base_offset
+    assert 30 == driver.append(again, b"next", producer=(PRODUCER_ID, 0, 30)).base_offset
 
 
 def values_until_refused(partition, start: int) -> dict[int, bytes | None]:
@@ -270,20 +272,20 @@ def values_at(partition, offset: int) -> bytes | None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_no_flipped_bit_is_ever_served(lab: Lab, clean: bool) -> None:
+def test_no_flipped_bit_is_ever_served(driver: LogDriver, clean: bool) -> None:
     """Each read after one flipped byte is right or refused; only the batch it hit may be refused."""
     config = settings(segment_bytes=450, index_interval_bytes=100)
-    partition = fill(lab, 12, config=config)
+    partition = fill(driver, 12, config=config)
     sizes = {segment.base_offset: segment.size for segment in partition.segments}
     size = partition.size_bytes // 12
-    lab.stop(clean=clean)
-    marker = lab.path / ".kafka_cleanshutdown"
-    originals = {path: path.read_bytes() for path in lab.folder().iterdir()}
+    driver.stop(clean=clean)
+    marker = driver.path / ".kafka_cleanshutdown"
+    originals = {path: path.read_bytes() for path in driver.folder().iterdir()}
     choose = random.Random(7)
 
     for _ in range(120):
         base = choose.choice(sorted(sizes))
-        path = lab.folder() / f"{base:020d}.log"
+        path = driver.folder() / f"{base:020d}.log"
         at = choose.randrange(sizes[base])
         # The CRC does not cover the leader epoch, and nothing depends on it.
         if 12 <= at % size < 16:
@@ -293,7 +295,7 @@ def test_no_flipped_bit_is_ever_served(lab: Lab, clean: bool) -> None:
             marker.write_bytes(b"{}")
         hit = base + at // size
 
-        again = lab.open().open_partition("clicks", 0, bytes(range(16)), config)
+        again = driver.open().open_partition("clicks", 0, bytes(range(16)), config)
 
         assert 12 == again.high_watermark, "the recovery point or the WAL says where the log ends"
         for offset in range(again.high_watermark):
@@ -302,25 +304,25 @@ def test_no_flipped_bit_is_ever_served(lab: Lab, clean: bool) -> None:
             except Refused as refused:
                 assert ErrorCode.CORRUPT_MESSAGE == refused.code
                 assert offset == hit, f"byte {at} of {path.name} hit {hit}, but {offset} was refused"
-        lab.stop(clean=False)
-        for name in lab.folder().iterdir():
+        driver.stop(clean=False)
+        for name in driver.folder().iterdir():
             name.unlink()
         for name, data in originals.items():
             name.write_bytes(data)
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_shortened_file_loses_no_offset_and_no_other_record(lab: Lab, clean: bool) -> None:
-    partition = fill(lab)
+def test_a_shortened_file_loses_no_offset_and_no_other_record(driver: LogDriver, clean: bool) -> None:
+    partition = fill(driver)
     size = partition.size_bytes // 30
     first, second = partition.segments[0], partition.segments[1]
-    lab.stop(clean=clean)
-    path = lab.folder() / f"{first.base_offset:020d}.log"
+    driver.stop(clean=clean)
+    path = driver.folder() / f"{first.base_offset:020d}.log"
     path.write_bytes(path.read_bytes()[: size * 2 + 10])
     if not clean:
-        (lab.path / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
+        (driver.path / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
 
-    again = lab.reopen(config=SMALL)
+    again = driver.reopen(config=SMALL)
 
     assert all_values(2) == values_until_refused(again, 0)
     for offset in range(2, second.base_offset):
@@ -331,113 +333,113 @@ def test_a_shortened_file_loses_no_offset_and_no_other_record(lab: Lab, clean: b
     assert again.damage
 
 
-def test_durable_records_missing_at_the_end_are_reported_and_their_offsets_never_given_again(lab: Lab) -> None:
-    partition = fill(lab)
+def test_durable_records_missing_at_the_end_are_reported_and_their_offsets_never_given_again(driver: LogDriver) -> None:
+    partition = fill(driver)
     last = partition.segments[-1]
-    lab.stop()
-    path = lab.folder() / f"{last.base_offset:020d}.log"
+    driver.stop()
+    path = driver.folder() / f"{last.base_offset:020d}.log"
     path.write_bytes(path.read_bytes()[:-100])
 
-    again = lab.reopen(config=SMALL)
+    again = driver.reopen(config=SMALL)
 
     assert 30 == again.log_end_offset
     assert again.damage
-    assert 30 == lab.append(again, b"next").base_offset
+    assert 30 == driver.append(again, b"next").base_offset
     assert b"next" == values_at(again, 30)
     with pytest.raises(Refused) as refused:
         again.read(29, bytes_max=100)
     assert ErrorCode.CORRUPT_MESSAGE == refused.value.code
 
 
-def test_a_write_that_the_power_took_is_not_called_damage(lab: Lab) -> None:
+def test_a_write_that_the_power_took_is_not_called_damage(driver: LogDriver) -> None:
     """A later write reached the disk, an earlier one did not: neither was acknowledged, so both are cut."""
-    partition = fill(lab, 3)
-    lab.directory.write_checkpoints()
-    lab.stop(clean=False)
+    partition = fill(driver, 3)
+    driver.directory.write_checkpoints()
+    driver.stop(clean=False)
     size = partition.size_bytes // 3
-    path = lab.folder() / "00000000000000000000.log"
+    path = driver.folder() / "00000000000000000000.log"
     later = batch(b"value-004")
     from logmark.wire import batches
 
     batches.assign_offset(later, 4)
     path.write_bytes(path.read_bytes() + bytes(size) + bytes(later.data))
 
-    again = lab.reopen(config=SMALL)
+    again = driver.reopen(config=SMALL)
 
     assert all_values(3) == values(again)
     assert [] == again.damage
-    assert 3 == lab.append(again, b"next", producer=(PRODUCER_ID, 0, 3)).base_offset
+    assert 3 == driver.append(again, b"next", producer=(PRODUCER_ID, 0, 3)).base_offset
 
 
-def test_a_value_that_looks_like_a_batch_is_not_taken_for_one(lab: Lab) -> None:
+def test_a_value_that_looks_like_a_batch_is_not_taken_for_one(driver: LogDriver) -> None:
     from logmark.wire import batches
 
     inner = batches.build([(None, b"forged")], timestamp_ms=NOW_MS, base_offset=1)
-    partition = lab.create()
-    lab.append(partition, b"0")
-    lab.append(partition, bytes(inner))
-    lab.append(partition, b"2")
+    partition = driver.create()
+    driver.append(partition, b"0")
+    driver.append(partition, bytes(inner))
+    driver.append(partition, b"2")
     size = batches.read_header(partition.read(0, bytes_max=1)).size
-    lab.stop()
-    lose_an_index(lab)
-    flip(lab.folder() / "00000000000000000000.log", size + 40)
+    driver.stop()
+    lose_an_index(driver)
+    flip(driver.folder() / "00000000000000000000.log", size + 40)
 
-    again = lab.reopen()
+    again = driver.reopen()
 
     assert {0: b"0"} == values_until_refused(again, 0)
     assert {2: b"2"} == values(again, 2)
 
 
-def test_a_log_whose_checkpointed_start_lies_above_its_end_begins_there(lab: Lab) -> None:
-    fill(lab, 3)
-    lab.stop(clean=False)
-    (lab.path / "log-start-offset-checkpoint").write_text("0\n1\nclicks 0 50\n")
+def test_a_log_whose_checkpointed_start_lies_above_its_end_begins_there(driver: LogDriver) -> None:
+    fill(driver, 3)
+    driver.stop(clean=False)
+    (driver.path / "log-start-offset-checkpoint").write_text("0\n1\nclicks 0 50\n")
     # Else a recovery believes this file, which has a checksum.
-    (lab.path / KNOWN_STARTS).unlink()
+    (driver.path / KNOWN_STARTS).unlink()
 
-    again = lab.reopen(config=SMALL)
+    again = driver.reopen(config=SMALL)
 
     assert (50, 50) == (again.log_start_offset, again.log_end_offset)
-    assert 50 == lab.append(again, b"x").base_offset
-    assert {50: b"x"} == values(lab.reopen(clean=False, config=SMALL))
+    assert 50 == driver.append(again, b"x").base_offset
+    assert {50: b"x"} == values(driver.reopen(clean=False, config=SMALL))
 
 
-def test_left_overs_of_a_crash_are_removed(lab: Lab) -> None:
-    fill(lab, 3)
-    lab.stop(clean=False)
+def test_left_overs_of_a_crash_are_removed(driver: LogDriver) -> None:
+    fill(driver, 3)
+    driver.stop(clean=False)
     for name in ("00000000000000000000.log.deleted", "00000000000000000009.log.cleaned", "leader-epoch-checkpoint.tmp"):
-        (lab.folder() / name).write_bytes(b"?")
+        (driver.folder() / name).write_bytes(b"?")
 
-    again = lab.reopen(config=SMALL)
+    again = driver.reopen(config=SMALL)
 
     assert all_values(3) == values(again)
     assert {"partition.metadata", "leader-epoch-checkpoint"} == {
-        path.name for path in lab.folder().iterdir() if not path.name.startswith("0000")
+        path.name for path in driver.folder().iterdir() if not path.name.startswith("0000")
     }
-    assert [] == [path for path in lab.folder().iterdir() if path.suffix in (".deleted", ".cleaned", ".tmp")]
+    assert [] == [path for path in driver.folder().iterdir() if path.suffix in (".deleted", ".cleaned", ".tmp")]
 
 
-def test_only_snapshots_of_segments_and_the_newest_one_stay(lab: Lab) -> None:
+def test_only_snapshots_of_segments_and_the_newest_one_stay(driver: LogDriver) -> None:
     config = settings(segment_bytes=10_000)
-    partition = fill(lab, 2, config=config)
+    partition = fill(driver, 2, config=config)
     for _ in range(3):
-        partition = lab.reopen(config=config)
-        lab.append(partition, b"x")
-    lab.reopen(config=config)
+        partition = driver.reopen(config=config)
+        driver.append(partition, b"x")
+    driver.reopen(config=config)
 
-    assert ["00000000000000000005.snapshot"] == sorted(path.name for path in lab.folder().glob("*.snapshot"))
+    assert ["00000000000000000005.snapshot"] == sorted(path.name for path in driver.folder().glob("*.snapshot"))
 
 
-def test_an_unclean_start_checks_from_the_recovery_point_only(lab: Lab) -> None:
+def test_an_unclean_start_checks_from_the_recovery_point_only(driver: LogDriver) -> None:
     """Damage in a segment that was durable long ago is found when it is read."""
-    partition = fill(lab)
-    lab.finish(partition)
-    path = lab.folder() / f"{partition.segments[0].base_offset:020d}.log"
-    lab.directory.write_checkpoints()
-    lab.stop(clean=False)
+    partition = fill(driver)
+    driver.finish(partition)
+    path = driver.folder() / f"{partition.segments[0].base_offset:020d}.log"
+    driver.directory.write_checkpoints()
+    driver.stop(clean=False)
     flip(path, 70)
 
-    again = lab.reopen(config=SMALL)
+    again = driver.reopen(config=SMALL)
 
     assert [] == again.damage
     with pytest.raises(Refused) as refused:

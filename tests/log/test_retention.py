@@ -4,7 +4,7 @@ import pytest
 
 from logmark.errors import ErrorCode, Refused
 from logmark.log.retention_rules import Piece, deletable
-from tests.log.directory_driver import NOW_MS, WAL_FILES, Lab, batch, settings, values
+from tests.log.directory_driver import NOW_MS, WAL_FILES, LogDriver, batch, settings, values
 
 DAY_MS = 86_400_000
 
@@ -43,7 +43,7 @@ def pieces(*sizes: int, ages_ms: tuple[int, ...] = ()) -> list[Piece]:
         ({"cleanup_policy": "compact,delete"}, (8 * DAY_MS, 0, 0), 0, 30, 1),
     ],
 )
-def test_what_goes_is_what_kafka_lets_go(
+def test_retention_deletes_what_kafka_deletes(
     config: dict[str, object], ages_ms: tuple[int, ...], log_start: int, high_watermark: int, count: int
 ) -> None:
     found = deletable(
@@ -65,13 +65,13 @@ def test_an_empty_active_segment_stays() -> None:
     assert 1 == found
 
 
-def test_old_segments_go_by_age_and_offsets_stay_what_they_were(lab: Lab) -> None:
-    partition = lab.create(config=settings(segment_bytes=300, retention_ms=1000))
+def test_old_segments_go_by_age_and_offsets_stay_what_they_were(driver: LogDriver) -> None:
+    partition = driver.create(config=settings(segment_bytes=300, retention_ms=1000))
     for number in range(20):
-        lab.append(partition, b"%02d" % number * 20, timestamp_ms=NOW_MS + number * 100)
+        driver.append(partition, b"%02d" % number * 20, timestamp_ms=NOW_MS + number * 100)
 
     gone = partition.apply_retention(NOW_MS + 2000)
-    lab.finish(partition)
+    driver.finish(partition)
 
     start = partition.log_start_offset
     assert gone > 0
@@ -81,30 +81,30 @@ def test_old_segments_go_by_age_and_offsets_stay_what_they_were(lab: Lab) -> Non
     with pytest.raises(Refused) as refused:
         partition.read(start - 1, bytes_max=1)
     assert ErrorCode.OFFSET_OUT_OF_RANGE == refused.value.code
-    assert (start, 20) == (lambda again: (again.log_start_offset, again.log_end_offset))(lab.reopen(clean=False))
+    assert (start, 20) == (lambda again: (again.log_start_offset, again.log_end_offset))(driver.reopen(clean=False))
 
 
-def test_a_log_that_is_all_expired_ends_empty_at_its_end(lab: Lab) -> None:
-    partition = lab.create(config=settings(segment_bytes=300, retention_ms=1000))
+def test_a_log_that_is_all_expired_ends_empty_at_its_end(driver: LogDriver) -> None:
+    partition = driver.create(config=settings(segment_bytes=300, retention_ms=1000))
     for number in range(20):
-        lab.append(partition, b"%02d" % number * 20)
+        driver.append(partition, b"%02d" % number * 20)
 
     partition.apply_retention(NOW_MS + 1001)
-    lab.finish(partition)
+    driver.finish(partition)
 
     assert (20, 20) == (partition.log_start_offset, partition.high_watermark)
-    assert ["00000000000000000020.log"] == [path.name for path in lab.folder().glob("*.log")]
+    assert ["00000000000000000020.log"] == [path.name for path in driver.folder().glob("*.log")]
     assert 0 == partition.apply_retention(NOW_MS + 10**9)
     for clean in (False, True):
-        partition = lab.reopen(clean=clean)
+        partition = driver.reopen(clean=clean)
         assert (20, 20) == (partition.log_start_offset, partition.log_end_offset)
-    assert 20 == lab.append(partition, b"next").base_offset
+    assert 20 == driver.append(partition, b"next").base_offset
 
 
-def test_the_oldest_segments_go_by_size(lab: Lab) -> None:
-    partition = lab.create(config=settings(segment_bytes=300, retention_bytes=1000, retention_ms=-1))
+def test_the_oldest_segments_go_by_size(driver: LogDriver) -> None:
+    partition = driver.create(config=settings(segment_bytes=300, retention_bytes=1000, retention_ms=-1))
     for number in range(30):
-        lab.append(partition, b"%02d" % number * 20)
+        driver.append(partition, b"%02d" % number * 20)
     before = partition.size_bytes
 
     partition.apply_retention(NOW_MS)
@@ -113,51 +113,51 @@ def test_the_oldest_segments_go_by_size(lab: Lab) -> None:
     assert before > partition.size_bytes >= 1000 > partition.size_bytes - first
 
 
-def test_deleted_files_are_renamed_and_removed_after_the_delay(lab: Lab) -> None:
-    partition = lab.create(config=settings(segment_bytes=300, retention_ms=1000, file_delete_delay_ms=60_000))
+def test_deleted_files_are_renamed_and_removed_after_the_delay(driver: LogDriver) -> None:
+    partition = driver.create(config=settings(segment_bytes=300, retention_ms=1000, file_delete_delay_ms=60_000))
     for number in range(6):
-        lab.append(partition, b"%02d" % number * 40)
+        driver.append(partition, b"%02d" % number * 40)
     partition.apply_retention(NOW_MS + 1001)
-    lab.finish(partition)
+    driver.finish(partition)
 
-    deleted = {path.name for path in lab.folder().glob("*.deleted")}
+    deleted = {path.name for path in driver.folder().glob("*.deleted")}
     assert {
         "00000000000000000000.log.deleted",
         "00000000000000000000.index.deleted",
         "00000000000000000000.timeindex.deleted",
     } <= deleted
     partition.apply_retention(NOW_MS + 1001 + 59_999)
-    assert deleted == {path.name for path in lab.folder().glob("*.deleted")}
+    assert deleted == {path.name for path in driver.folder().glob("*.deleted")}
     partition.apply_retention(NOW_MS + 1001 + 60_000)
-    assert [] == list(lab.folder().glob("*.deleted"))
+    assert [] == list(driver.folder().glob("*.deleted"))
 
 
-def test_deleted_files_are_gone_after_a_restart(lab: Lab) -> None:
-    partition = lab.create(config=settings(segment_bytes=300, retention_ms=1000))
+def test_deleted_files_are_gone_after_a_restart(driver: LogDriver) -> None:
+    partition = driver.create(config=settings(segment_bytes=300, retention_ms=1000))
     for number in range(6):
-        lab.append(partition, b"%02d" % number * 40)
+        driver.append(partition, b"%02d" % number * 40)
     partition.apply_retention(NOW_MS + 1001)
-    lab.finish(partition)
-    assert list(lab.folder().glob("*.deleted"))
+    driver.finish(partition)
+    assert list(driver.folder().glob("*.deleted"))
 
-    lab.reopen(clean=False)
+    driver.reopen(clean=False)
 
-    assert [] == list(lab.folder().glob("*.deleted"))
+    assert [] == list(driver.folder().glob("*.deleted"))
 
 
-def test_a_segment_without_timestamps_is_as_old_as_its_file(lab: Lab) -> None:
-    partition = lab.create(config=settings(retention_ms=1000))
-    lab.append(partition, b"x", timestamp_ms=-1)
-    modified_ms = (lab.folder() / "00000000000000000000.log").stat().st_mtime_ns // 1_000_000
+def test_a_segment_without_timestamps_is_as_old_as_its_file(driver: LogDriver) -> None:
+    partition = driver.create(config=settings(retention_ms=1000))
+    driver.append(partition, b"x", timestamp_ms=-1)
+    modified_ms = (driver.folder() / "00000000000000000000.log").stat().st_mtime_ns // 1_000_000
 
     assert 0 == partition.apply_retention(modified_ms + 1000)
     assert 1 == partition.apply_retention(modified_ms + 1001)
 
 
-def test_deleting_records_moves_the_log_start_even_inside_a_batch(lab: Lab) -> None:
-    partition = lab.create()
-    lab.append(partition, b"0", b"1", b"2", b"3")
-    lab.append(partition, b"4")
+def test_deleting_records_moves_the_log_start_even_inside_a_batch(driver: LogDriver) -> None:
+    partition = driver.create()
+    driver.append(partition, b"0", b"1", b"2", b"3")
+    driver.append(partition, b"4")
 
     assert 2 == partition.delete_records(2)
 
@@ -165,37 +165,37 @@ def test_deleting_records_moves_the_log_start_even_inside_a_batch(lab: Lab) -> N
     assert 2 == partition.delete_records(1)
     assert 5 == partition.delete_records(-1)
     assert {} == values(partition)
-    assert 5 == lab.append(partition, b"5").base_offset
+    assert 5 == driver.append(partition, b"5").base_offset
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_the_log_start_survives_once_it_is_checkpointed(lab: Lab, clean: bool) -> None:
-    partition = lab.create()
-    lab.append(partition, b"0", b"1", b"2", b"3")
+def test_the_log_start_survives_once_it_is_checkpointed(driver: LogDriver, clean: bool) -> None:
+    partition = driver.create()
+    driver.append(partition, b"0", b"1", b"2", b"3")
     partition.delete_records(2)
-    lab.directory.write_checkpoints()
+    driver.directory.write_checkpoints()
 
-    again = lab.reopen(clean=clean)
+    again = driver.reopen(clean=clean)
 
     assert {2: b"2", 3: b"3"} == values(again)
-    assert "0\n1\nclicks 0 2\n" == (lab.path / "log-start-offset-checkpoint").read_text()
-    assert "0\n1\n0 2\n" == (lab.folder() / "leader-epoch-checkpoint").read_text()
+    assert "0\n1\nclicks 0 2\n" == (driver.path / "log-start-offset-checkpoint").read_text()
+    assert "0\n1\n0 2\n" == (driver.folder() / "leader-epoch-checkpoint").read_text()
 
 
 @pytest.mark.parametrize("offset", [6, -2, 10**18])
-def test_deleting_beyond_the_high_watermark_is_refused(lab: Lab, offset: int) -> None:
-    partition = lab.create()
-    lab.append(partition, *[b"x"] * 5)
-    with lab.files.hold_syncs(WAL_FILES):
+def test_deleting_beyond_the_high_watermark_is_refused(driver: LogDriver, offset: int) -> None:
+    partition = driver.create()
+    driver.append(partition, *[b"x"] * 5)
+    with driver.files.hold_syncs(WAL_FILES):
         partition.append(batch(b"not durable"), now_ms=NOW_MS)
         with pytest.raises(Refused) as refused:
             partition.delete_records(offset)
     assert ErrorCode.OFFSET_OUT_OF_RANGE == refused.value.code
 
 
-def test_deleting_records_needs_a_topic_that_deletes(lab: Lab) -> None:
-    compacted = lab.create("compacted", config=settings(cleanup_policy="compact"))
-    internal = lab.create("__consumer_offsets")
+def test_deleting_records_needs_a_topic_that_deletes(driver: LogDriver) -> None:
+    compacted = driver.create("compacted", config=settings(cleanup_policy="compact"))
+    internal = driver.create("__consumer_offsets")
 
     with pytest.raises(Refused) as refused:
         compacted.delete_records(0)
@@ -205,9 +205,9 @@ def test_deleting_records_needs_a_topic_that_deletes(lab: Lab) -> None:
     assert ErrorCode.INVALID_TOPIC_EXCEPTION == refused.value.code
 
 
-def test_watchers_hear_of_a_new_log_start(lab: Lab) -> None:
-    partition = lab.create()
-    lab.append(partition, b"x", b"y")
+def test_watchers_hear_of_a_new_log_start(driver: LogDriver) -> None:
+    partition = driver.create()
+    driver.append(partition, b"x", b"y")
     heard: list[int] = []
     partition.watchers.add(lambda: heard.append(partition.log_start_offset))
 
@@ -216,15 +216,15 @@ def test_watchers_hear_of_a_new_log_start(lab: Lab) -> None:
     assert [1] == heard
 
 
-def test_retention_of_a_log_that_was_only_opened_leaves_it_whole(lab: Lab) -> None:
-    partition = lab.create(config=settings(segment_bytes=300, retention_ms=1000))
+def test_retention_of_a_log_that_was_only_opened_leaves_it_whole(driver: LogDriver) -> None:
+    partition = driver.create(config=settings(segment_bytes=300, retention_ms=1000))
     for number in range(20):
-        lab.append(partition, b"%02d" % number * 20)
+        driver.append(partition, b"%02d" % number * 20)
 
-    partition = lab.reopen(config=settings(segment_bytes=300, retention_ms=1000))
+    partition = driver.reopen(config=settings(segment_bytes=300, retention_ms=1000))
     partition.apply_retention(NOW_MS + 1001)
-    lab.settle(partition)
+    driver.settle(partition)
 
     assert (20, 20) == (partition.log_start_offset, partition.high_watermark)
-    assert 20 == lab.append(partition, b"next").base_offset
-    assert {20: b"next"} == values(lab.reopen(clean=False))
+    assert 20 == driver.append(partition, b"next").base_offset
+    assert {20: b"next"} == values(driver.reopen(clean=False))

@@ -17,19 +17,19 @@ from logmark.log.identity import META
 from logmark.testing import Broker
 from tests.cli.conftest import run
 from tests.harness.crashed import tree
-from tests.log.directory_driver import TOPIC_ID, Lab
+from tests.log.directory_driver import TOPIC_ID, LogDriver
 from tests.log.test_missing_segments import END, FOLDER, SMALL, STATES, fill, leave, read_errors, take_away
 
 START = 12
 
 
-def delete_records(lab: Lab, state: str) -> Path:
+def delete_records(driver: LogDriver, state: str) -> Path:
     """Leave a log whose records below an offset in the middle of a segment were deleted."""
-    partition = fill(lab)
+    partition = fill(driver)
     partition.delete_records(START)
-    assert lab.directory is not None
-    lab.directory.write_checkpoints()
-    return leave(lab, partition, state)
+    assert driver.directory is not None
+    driver.directory.write_checkpoints()
+    return leave(driver, partition, state)
 
 
 # Log starts
@@ -38,19 +38,19 @@ def delete_records(lab: Lab, state: str) -> Path:
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("wrong", [2, 16, 999])
 def test_a_wrong_log_start_in_kafkas_checkpoint_hides_no_record_and_brings_none_back(
-    lab: Lab, state: str, wrong: int
+    driver: LogDriver, state: str, wrong: int
 ) -> None:  # fmt: skip
-    data = delete_records(lab, state)
+    data = delete_records(driver, state)
     (data / checkpoints.LOG_STARTS).write_text(f"0\n1\nclicks 0 {wrong}\n")
 
-    partition = lab.reopen(config=SMALL)
+    partition = driver.reopen(config=SMALL)
 
     assert (START, END) == (partition.log_start_offset, partition.log_end_offset)
     assert [None] * (END - START) == read_errors(partition, range(START, END))
 
 
-def test_verify_reports_a_log_start_that_a_clean_stop_has_not_left(lab: Lab) -> None:
-    data = delete_records(lab, "stopped")
+def test_verify_reports_a_log_start_that_a_clean_stop_has_not_left(driver: LogDriver) -> None:
+    data = delete_records(driver, "stopped")
     (data / checkpoints.LOG_STARTS).write_text("0\n1\nclicks 0 16\n")
 
     done = run("verify", str(data))
@@ -59,18 +59,18 @@ def test_verify_reports_a_log_start_that_a_clean_stop_has_not_left(lab: Lab) -> 
     assert f"it says 16 for clicks-0, and the log starts at {START}" in done.out
 
 
-def test_log_starts_that_a_crash_has_torn_are_those_of_kafkas_checkpoint(lab: Lab) -> None:
-    data = delete_records(lab, "crashed")
+def test_log_starts_that_a_crash_has_torn_are_those_of_kafkas_checkpoint(driver: LogDriver) -> None:
+    data = delete_records(driver, "crashed")
     (data / KNOWN_STARTS).write_bytes(b"\0" * 30)
 
-    assert START == lab.reopen(config=SMALL).log_start_offset
+    assert START == driver.reopen(config=SMALL).log_start_offset
 
 
 # The list of segments
 
 
-def test_a_list_with_any_flipped_bit_is_not_believed(lab: Lab) -> None:
-    data = leave(lab, fill(lab), "stopped")
+def test_a_list_with_any_flipped_bit_is_not_believed(driver: LogDriver) -> None:
+    data = leave(driver, fill(driver), "stopped")
     content = (data / checkpoints.SEGMENTS).read_bytes()
     kept = checkpoints.SegmentList.decode(content)
 
@@ -82,24 +82,24 @@ def test_a_list_with_any_flipped_bit_is_not_believed(lab: Lab) -> None:
     assert kept == checkpoints.SegmentList.decode(content)
 
 
-def test_a_list_that_is_damaged_takes_no_record_out_of_service(lab: Lab) -> None:
-    data = leave(lab, fill(lab), "stopped")
+def test_a_list_that_is_damaged_takes_no_record_out_of_service(driver: LogDriver) -> None:
+    data = leave(driver, fill(driver), "stopped")
     path = data / checkpoints.SEGMENTS
     path.write_text(path.read_text().replace("clicks 0 0 ", "clicks 1 0 "))
 
-    partition = lab.reopen(config=SMALL)
+    partition = driver.reopen(config=SMALL)
 
     assert [None] * END == read_errors(partition, range(END))
     assert [] == list((data / FOLDER).glob("*.cut"))
 
 
-def test_a_first_segment_is_missed_after_a_clean_stop_also_without_the_list(lab: Lab) -> None:
-    data = leave(lab, fill(lab), "stopped")
+def test_a_first_segment_is_missed_after_a_clean_stop_also_without_the_list(driver: LogDriver) -> None:
+    data = leave(driver, fill(driver), "stopped")
     (data / checkpoints.SEGMENTS).unlink()
     first, following = take_away(data, 0)
     assert 1 == run("recover", str(data)).exit_code
 
-    partition = lab.reopen(config=SMALL)
+    partition = driver.reopen(config=SMALL)
 
     assert 0 == partition.log_start_offset
     assert [ErrorCode.CORRUPT_MESSAGE] * (following - first) == read_errors(partition, range(first, following))
@@ -121,14 +121,14 @@ def write_catalog(data: Path, **topics: int) -> None:
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("topics", [{}, {"others": 1}], ids=["older", "another name"])
 def test_a_start_refuses_records_that_the_catalogue_does_not_know_and_changes_nothing(
-    lab: Lab, tmp_path: Path, state: str, topics: dict[str, int]
+    driver: LogDriver, tmp_path: Path, state: str, topics: dict[str, int]
 ) -> None:  # fmt: skip
-    data = leave(lab, fill(lab), state)
+    data = leave(driver, fill(driver), state)
     write_catalog(data, **topics)
     before = tree(data)
 
     with pytest.raises(UserError, match=r"clicks-0 holds records, and logmark.catalog does not have that partition"):
-        lab.open()
+        driver.open()
 
     assert before == tree(data)
     assert 1 == run("recover", str(data)).exit_code
@@ -137,59 +137,59 @@ def test_a_start_refuses_records_that_the_catalogue_does_not_know_and_changes_no
     assert (1, True) == (backup.exit_code, "clicks-0 holds records" in backup.error)
 
 
-def test_a_start_refuses_records_of_a_partition_above_the_count_of_its_topic(lab: Lab) -> None:
-    partition = lab.create(index=1)
-    lab.append(partition, b"click")
-    data = leave(lab, fill(lab), "stopped")
+def test_a_start_refuses_records_of_a_partition_above_the_count_of_its_topic(driver: LogDriver) -> None:
+    partition = driver.create(index=1)
+    driver.append(partition, b"click")
+    data = leave(driver, fill(driver), "stopped")
 
     with pytest.raises(UserError, match="clicks-1 holds records"):
-        lab.open()
+        driver.open()
 
     write_catalog(data, clicks=2)
-    assert 1 == lab.reopen(index=1).log_end_offset
+    assert 1 == driver.reopen(index=1).log_end_offset
 
 
 @pytest.mark.parametrize("durability", ["sync", "os"])
 def test_a_flipped_topic_id_after_a_crash_gives_no_offset_out_again(tmp_path: Path, durability: Durability) -> None:
     """The records are in no write-ahead log: only the folder has them."""
-    lab = Lab(tmp_path, durability=durability)
-    lab.append(lab.create(), b"click")
-    lab.stop()
-    lab.append(lab.create("others"), b"other")
-    lab.stop(clean=False)
-    path = lab.folder() / "partition.metadata"
+    driver = LogDriver(tmp_path, durability=durability)
+    driver.append(driver.create(), b"click")
+    driver.stop()
+    driver.append(driver.create("others"), b"other")
+    driver.stop(clean=False)
+    path = driver.folder() / "partition.metadata"
     content = bytearray(path.read_bytes())
     content[-3] ^= 1
     path.write_bytes(content)
 
     with pytest.raises(UserError, match=r"clicks-0/partition.metadata cannot be used: it has the topic id"):
-        lab.reopen()
+        driver.reopen()
 
-    lab.stop(clean=False)
+    driver.stop(clean=False)
     content[-3] ^= 1
     path.write_bytes(content)
-    assert 1 == lab.reopen().log_end_offset
-    lab.close()
+    assert 1 == driver.reopen().log_end_offset
+    driver.close()
 
 
-def test_a_flipped_topic_id_of_a_log_that_the_wal_has_is_put_right(lab: Lab) -> None:
-    data = leave(lab, fill(lab), "crashed")
+def test_a_flipped_topic_id_of_a_log_that_the_wal_has_is_put_right(driver: LogDriver) -> None:
+    data = leave(driver, fill(driver), "crashed")
     path = data / FOLDER / "partition.metadata"
     right = path.read_bytes()
     path.write_bytes(checkpoints.write_partition_metadata(bytes(reversed(TOPIC_ID))))
 
-    partition = lab.reopen(config=SMALL)
+    partition = driver.reopen(config=SMALL)
 
     assert [None] * END == read_errors(partition, range(END))
     assert right == path.read_bytes()
 
 
-def test_a_folder_of_another_topic_is_not_written_over(lab: Lab) -> None:
+def test_a_folder_of_another_topic_is_not_written_over(driver: LogDriver) -> None:
     """Somebody puts it there while the broker runs, before the first record of the new topic's partition."""
-    lab.open()
-    assert lab.directory is not None
-    (partition,) = lab.directory.create_partitions("clicks", [5], TOPIC_ID, SMALL, lazily=True)
-    folder = lab.folder(index=5)
+    driver.open()
+    assert driver.directory is not None
+    (partition,) = driver.directory.create_partitions("clicks", [5], TOPIC_ID, SMALL, lazily=True)
+    folder = driver.folder(index=5)
     folder.mkdir()
     other = checkpoints.write_partition_metadata(bytes(reversed(TOPIC_ID)))
     (folder / "partition.metadata").write_bytes(other)
@@ -197,8 +197,8 @@ def test_a_folder_of_another_topic_is_not_written_over(lab: Lab) -> None:
 
     for _ in range(2):
         with pytest.raises(Exception, match=r"File exists|another topic|takes no"):
-            lab.append(partition, b"click")
-        lab.recover(partition)
+            driver.append(partition, b"click")
+        driver.recover(partition)
 
     assert other == (folder / "partition.metadata").read_bytes()
     assert b"records of another topic" == (folder / f"{0:020}.log").read_bytes()
@@ -240,15 +240,15 @@ def consume(broker: Broker) -> list[bytes]:
     return values
 
 
-def test_a_directory_of_another_cluster_is_refused_before_its_wal_is_recovered(lab: Lab) -> None:
-    data = leave(lab, fill(lab), "crashed")
+def test_a_directory_of_another_cluster_is_refused_before_its_wal_is_recovered(driver: LogDriver) -> None:
+    data = leave(driver, fill(driver), "crashed")
     known = Catalog(None, cluster_id="another cluster")
     known.adopt(Catalog((data / CATALOG).read_bytes()).entries(), 1 << 41)
     (data / CATALOG).write_bytes(known.encode())
     before = tree(data)
 
     with pytest.raises(UserError, match="files of two data directories were mixed"):
-        lab.open()
+        driver.open()
 
     assert before == tree(data)
     assert 1 == run("verify", str(data)).exit_code
@@ -273,10 +273,10 @@ def link_to_zeros(path: Path) -> None:
      f"{FOLDER}/partition.metadata", f"{FOLDER}/leader-epoch-checkpoint"],
 )  # fmt: skip
 @pytest.mark.parametrize("command", [("recover", "--dry-run"), ("verify",)], ids=" ".join)
-def test_a_pipe_or_a_device_in_the_place_of_a_file_ends_a_command_with_an_error(
-    lab: Lab, command: tuple[str, ...], name: str, make: Callable[[Path], None]
+def test_a_pipe_or_a_device_instead_of_a_file_ends_a_command_with_an_error(
+    driver: LogDriver, command: tuple[str, ...], name: str, make: Callable[[Path], None]
 ) -> None:
-    data = leave(lab, fill(lab), "stopped")
+    data = leave(driver, fill(driver), "stopped")
     (data / name).unlink()
     make(data / name)
 

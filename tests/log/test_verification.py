@@ -33,7 +33,7 @@ from logmark.log.wal.log import WriteAheadLog
 from logmark.log.wal.recovery_points import RecoveryPoint
 from logmark.wire import batches
 from tests.crash.crash_file_system import CrashFileSystem
-from tests.log.directory_driver import NOW_MS, PRODUCER_ID, TOPIC_ID, Lab, settings
+from tests.log.directory_driver import NOW_MS, PRODUCER_ID, TOPIC_ID, LogDriver, settings
 
 SEED = 20_240_917
 BATCHES = 60
@@ -46,8 +46,8 @@ ABORTED_ENTRY_BYTES = 34
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A closed directory: every codec, several segments, idempotent and transactional producers, aborts."""
-    lab = Lab(tmp_path_factory.mktemp("verification"))
-    partition = lab.create(config=settings(segment_bytes=2500, index_interval_bytes=300))
+    driver = LogDriver(tmp_path_factory.mktemp("verification"))
+    partition = driver.create(config=settings(segment_bytes=2500, index_interval_bytes=300))
     sequences = [0, 0]
     for turn in range(BATCHES):
         who = turn % 3
@@ -66,13 +66,13 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
             sequences[who] += len(values)
         if who == 1 and turn % 2:
             partition.append_marker(PRODUCER_ID + 1, 0, commit=turn % 4 == 1, now_ms=NOW_MS + turn * 10)
-        lab.settle(partition)
-    lab.stop()
-    lab.loop.close()
+        driver.settle(partition)
+    driver.stop()
+    driver.loop.close()
     topic = {"name": "clicks", "id": text_of_id(TOPIC_ID), "partitions": 1, "overrides": {}}
     document = {"version": 1, "next_producer_id": PRODUCER_ID + 2, "topics": [topic]}
-    (lab.path / "logmark.catalog").write_text(json.dumps(document))
-    return lab.path
+    (driver.path / "logmark.catalog").write_text(json.dumps(document))
+    return driver.path
 
 
 def verified(path: Path) -> Verified:
@@ -235,24 +235,24 @@ def test_a_scanner_goes_on_behind_any_damage_and_through_a_whole_file_of_it(tmp_
 
 @pytest.mark.parametrize("at", [11, 26, 20, 16, 70], ids=["length", "delta", "checksum", "magic", "record"])
 def test_a_repair_takes_no_batch_out_of_a_value(tmp_path: Path, at: int) -> None:
-    lab = Lab(tmp_path)
-    partition = lab.create(config=settings(index_interval_bytes=100))
+    driver = LogDriver(tmp_path)
+    partition = driver.create(config=settings(index_interval_bytes=100))
     chain = b"".join(
         bytes(batches.build([(None, b"forged")], timestamp_ms=NOW_MS, base_offset=offset)) for offset in range(2, 5)
     )
     # The last byte of the chain is the last byte of the record, its count of headers.
     for values in ([b"0"], [b"1", b"2", b"3", chain[:-1]], [b"5"], [b"6"]):
-        lab.append(partition, *values)
+        driver.append(partition, *values)
     position = batches.read_header(partition.read(0, bytes_max=1)).size
-    lab.stop()
-    lab.loop.close()
-    log = lab.path / "clicks-0" / "00000000000000000000.log"
+    driver.stop()
+    driver.loop.close()
+    log = driver.path / "clicks-0" / "00000000000000000000.log"
     flip(log, position + at, 0)
     files = RealFileSystem(sync=False)
 
-    Repair(verified(lab.path), files).apply()
+    Repair(verified(driver.path), files).apply()
 
-    kept = records(lab.path)
+    kept = records(driver.path)
     assert b"forged" not in kept.values(), "a repair made a batch of the log from a record's value"
     assert {0: b"0", 5: b"5", 6: b"6"}.items() <= kept.items(), "a repair lost a neighbour of the damage"
 
@@ -543,17 +543,17 @@ def test_a_power_loss_at_any_moment_of_a_recovery_is_put_right_by_the_next_one(
 
 
 @pytest.mark.parametrize("lost", ["folder", "segments"])
-def test_a_log_that_was_taken_away_is_found_by_what_the_checkpoints_say(lab: Lab, lost: str) -> None:
-    partition = lab.create()
+def test_a_log_that_was_taken_away_is_found_by_what_the_checkpoints_say(driver: LogDriver, lost: str) -> None:
+    partition = driver.create()
     for number in range(5):
-        lab.append(partition, b"%d" % number)
-    assert lab.stop()
+        driver.append(partition, b"%d" % number)
+    assert driver.stop()
     if lost == "folder":
-        shutil.rmtree(lab.folder())
+        shutil.rmtree(driver.folder())
     else:
-        for path in lab.folder().glob("0*"):
+        for path in driver.folder().glob("0*"):
             path.unlink()
 
-    (finding,) = [one for one in verified(lab.path).found if one.kind is FindingKind.RECORDS]
+    (finding,) = [one for one in verified(driver.path).found if one.kind is FindingKind.RECORDS]
 
     assert ("clicks-0", 0, 5) == (finding.path, finding.first_offset, finding.next_offset)

@@ -31,7 +31,8 @@ from logmark.log.added_files import check_all_owners, find_all, set_aside
 from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry
 from logmark.log.checkpoints import ListedSegments
-from logmark.log.directory import CLEAN, LOCK, has_list
+from logmark.log.clean_stop import CLEAN, CleanStop
+from logmark.log.directory import LOCK
 from logmark.log.folder import METADATA
 from logmark.log.folders import PartitionFolders
 from logmark.log.identity import META
@@ -259,10 +260,9 @@ class DirectoryCopier:
 
     def _listed_segments(self) -> ListedSegments | None:
         """Return the segments that the last clean stop has listed; None if that is not known."""
-        if has_list(self._path, self._files):
-            with contextlib.suppress(FileNotFoundError, Malformed):
-                content = self._files.read(f"{self._path}/{checkpoints.SEGMENTS}")
-                return checkpoints.SegmentList.decode(content).segments
+        with contextlib.suppress(FileNotFoundError, Malformed):
+            found = CleanStop.read(self._path, self._files).read_segment_list()
+            return None if found is None else found.segments
         return None
 
     def _leader_epochs(self, key: TopicPartition) -> list[tuple[int, int]] | None:

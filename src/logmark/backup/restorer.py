@@ -25,7 +25,8 @@ from logmark.errors import LogmarkError, UserError
 from logmark.log import catalog, checkpoints
 from logmark.log.catalog import PRODUCER_ID_BASE, Catalog, new_id
 from logmark.log.chunks import Read
-from logmark.log.directory import CLEAN, CLEAN_MARKER, DataDirectory
+from logmark.log.clean_stop import write_mark
+from logmark.log.directory import DataDirectory
 from logmark.log.folder import METADATA
 from logmark.log.group_commit import GroupCommit
 from logmark.log.identity import META
@@ -184,7 +185,7 @@ class Restorer:
         ):  # fmt: skip
             self._files.write_atomically(f"{self._new}/{name}", checkpoints.write_offsets(offsets))
         # With it, nothing below the ends is taken for a torn tail: all of it was checked a moment ago.
-        self._files.write_atomically(f"{self._new}/{CLEAN}", CLEAN_MARKER)
+        write_mark(self._new, self._files)
 
     # The first start
 

@@ -69,7 +69,7 @@ class Store:
         """
         path = os.path.abspath(path)
         if files.exists(path) and not files.is_directory(path):
-            raise UserError(f"{path} is not a directory. Nothing was changed. Choose another place for the backup.")
+            raise UserError(f"{path} is not a directory. Nothing was changed. Choose another directory for the backup.")
         names = set(files.listdir(path)) if files.exists(path) else set()
         # A half-written first manifest is ours too.
         if names - {LOCK} and not any(name.startswith(MANIFEST) for name in names):
@@ -150,14 +150,14 @@ class Store:
         if known.cluster_id != draft.cluster_id:
             raise UserError(
                 f"{self.path} is a backup of cluster {known.cluster_id} ({show(known.source)}), and "
-                f"{show(draft.source)} is cluster {draft.cluster_id}. Nothing was changed. Choose another place for "
-                "this backup."
+                f"{show(draft.source)} is cluster {draft.cluster_id}. Nothing was changed. Choose another directory "
+                "for this backup."
             )
         if known.kind != draft.kind:
             made = "through its brokers" if known.kind == BROKERS else "from its data directory"
             raise UserError(
                 f"{self.path} is a backup that was taken {made} ({show(known.source)}). Nothing was changed. "
-                "Go on in the same way, or choose another place for this backup."
+                "Go on in the same way, or choose another directory for this backup."
             )
 
     # Segments
@@ -373,7 +373,7 @@ def refuse_nested(source: str, dest: str) -> None:
     if os.path.commonpath([one, other]) in (one, other):
         raise UserError(
             f"{dest} and {source} are the same directory, or one lies in the other. Nothing was changed. "
-            "Choose a place outside.", exit_code=2,
+            "Choose a directory outside.", exit_code=2,
         )  # fmt: skip
 
 

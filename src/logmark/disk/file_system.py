@@ -79,6 +79,8 @@ class FileSystem(Protocol):
 
     def modified_ms(self, path: str) -> int: ...
 
+    def change_stamp(self, path: str) -> str: ...
+
     def exists(self, path: str) -> bool: ...
 
     def is_directory(self, path: str) -> bool: ...
@@ -401,6 +403,11 @@ class RealFileSystem:
 
     def modified_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
+
+    def change_stamp(self, path: str) -> str:
+        """Return a text that differs as soon as the file is written to or replaced, and after a copy."""
+        found = os.stat(path)
+        return f"{found.st_ino}:{found.st_ctime_ns}"
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

@@ -275,6 +275,11 @@ class OverlayFileSystem:
             raise _missing(path)
         return self.base.modified_ms(path if known is None or known.base is None else known.base)
 
+    def change_stamp(self, path: str) -> str:
+        if self.is_changed(path):
+            return ""
+        return self.base.change_stamp(path)
+
     def sync_file(self, path: str) -> None:
         """Do nothing: what is tried out need not last."""
 

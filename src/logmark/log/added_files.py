@@ -5,6 +5,7 @@ not have: another segment, the output of a compaction, batches behind the end of
 aside before it removes the mark of the clean stop: if the start is killed, the list is still in force for the next one.
 """
 
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from typing import NamedTuple
@@ -13,11 +14,13 @@ from logmark.disk.file_system import FileSystem
 from logmark.errors import UserError
 from logmark.log import cut_files
 from logmark.log.catalog import Entry
-from logmark.log.checkpoints import SEGMENTS, Condition, ListedSegment, ListedSegments, checksum_head
+from logmark.log.checkpoints import SEGMENTS, Condition, ListedContent, ListedSegment, ListedSegments, checksum_head
 from logmark.log.folder_names import partition_of
 from logmark.log.segment import FILES, LOG, Segment, file_name
 from logmark.log.segment_swap import SWAP
 from logmark.wire.columns import HEADER_BYTES
+
+_READ_BYTES = 1024 * 1024
 
 
 class Addition(NamedTuple):
@@ -46,13 +49,18 @@ def check_all_owners(path: str, segments: ListedSegments, topics: Iterable[Entry
     """Raise UserError if the folders of partitions of these topics were exchanged since the clean stop."""
     for name, listed in _folders(path, segments, topics, files):
         last = _last_segment(listed)
-        log = f"{path}/{name}/{file_name(last or 0, LOG)}"
-        if last is not None and files.exists(log):
-            segment = Segment(
-                f"{path}/{name}", last, files, size=files.size(log), created_ms=0, index_interval=0, is_dense=False
-            )  # fmt: skip
-            check_owner(segment, listed[last])
-            segment.release()
+        for base, one in listed.items():
+            log = f"{path}/{name}/{file_name(base, LOG)}"
+            if (base == last or one.content is not None) and files.exists(log):
+                segment = Segment(
+                    f"{path}/{name}", base, files, size=files.size(log), created_ms=0, index_interval=0, is_dense=False
+                )  # fmt: skip
+                if base == last:
+                    check_owner(segment, one)
+                if not has_content(segment, one.content):
+                    segment.lookup.find_damage(None)
+                    check_damaged(segment)
+                segment.release()
 
 
 def _folders(
@@ -116,8 +124,28 @@ def check_owner(segment: Segment, listed: ListedSegment) -> None:
     if segment.lookup.sound_header(0) is not None:
         raise UserError(
             f"{segment.path} is not the segment that the last clean stop has left there: its first batch is another "
-            "one. No record was changed. If folders or files were exchanged between partitions, put each back in its "
-            f"place. To keep the files as they are now, delete {SEGMENTS} in the data directory."
+            "one. No record was changed. If folders or files were exchanged between partitions, put each back "
+            f"where it was. To keep the files as they are now, delete {SEGMENTS} in the data directory."
+        )
+
+
+def has_content(segment: Segment, listed: ListedContent | None) -> bool:
+    """Return whether a segment holds what the clean stop has left there, as far as it is listed."""
+    if listed is None:
+        return True
+    checksum = 0
+    for position in range(0, segment.size, _READ_BYTES):
+        checksum = zlib.crc32(segment.read(position, min(_READ_BYTES, segment.size - position)), checksum)
+    return checksum == listed.checksum
+
+
+def check_damaged(segment: Segment) -> None:
+    """Raise UserError if a segment that has other content than at the clean stop is not just damaged."""
+    if not segment.damage:
+        raise UserError(
+            f"{segment.path} is not the segment that the last clean stop has left there: all its batches are sound, "
+            "and they are others. It may be an older copy, from before a compaction. No record was changed. Put the "
+            f"right file back. To keep the files as they are now, delete {SEGMENTS} in the data directory."
         )
 
 

@@ -14,6 +14,7 @@ from logmark.disk.file_system import FileSystem
 from logmark.errors import Malformed
 from logmark.log import checkpoints
 from logmark.log.checkpoints import SEGMENTS, ListedSegment, ListedSegments, SegmentList
+from logmark.log.clean_stop import CleanStop
 from logmark.log.partition import Partition
 from logmark.log.wal import recovery_points as wal
 from logmark.names import TopicPartition
@@ -26,25 +27,21 @@ logger = logging.getLogger(__name__)
 class CheckpointFiles:
     """The checkpoints of all partitions; to be used on the event loop, except for the calls that write."""
 
-    def __init__(self, path: str, files: FileSystem, *, has_list: bool) -> None:
-        """Read the files; one that cannot be read counts as missing, and a warning says so.
-
-        `has_list` says that the list of segments is of the last run: after a crash, or after Apache Kafka has used the
-        directory, it is older.
-        """
+    def __init__(self, path: str, files: FileSystem, stop: CleanStop) -> None:
+        """Read the files; one that cannot be read counts as missing, and a warning says so."""
         self._path = path
         self._files = files
         self._recovery_points = self._read_offsets(checkpoints.RECOVERY_POINTS) or {}
         self._log_starts = self._read_offsets(checkpoints.LOG_STARTS) or {}
         # Those of a clean stop. After a crash they may be of a deleted topic: recovery points are written before them.
-        self._high_watermarks = (self._read_offsets(checkpoints.HIGH_WATERMARKS) or {}) if has_list else {}
+        self._high_watermarks = (self._read_offsets(checkpoints.HIGH_WATERMARKS) or {}) if stop.is_of_logmark else {}
         cleaned = self._read_offsets(checkpoints.CLEANED)
         self._cleaned = cleaned or {}
         # Nobody knows any more which logs were cleaned, so that any log may have holes.
         self._is_cleaned_unknown = cleaned is None
         # Whether the file still says something of a log that was forgotten.
         self._is_cleaned_outdated = False
-        listed = self._read_list() if has_list else None
+        listed = self._read_list(stop)
         self._segments = None if listed is None else dict(listed.segments)
         # Kafka's file has no checksum: a bit that was flipped in it would hide records, and retention delete them.
         known_starts = self._read_known_starts() if listed is None else listed.log_starts
@@ -206,11 +203,10 @@ class CheckpointFiles:
             logger.warning("%s/%s is not used: %s", self._path, KNOWN_STARTS, error)
             return None
 
-    def _read_list(self) -> SegmentList | None:
+    def _read_list(self, stop: CleanStop) -> SegmentList | None:
         """Return the list that a clean stop has left; None if it left none, or it cannot be read."""
         try:
-            content = self._read(SEGMENTS)
-            return None if content is None else SegmentList.decode(content)
+            return stop.read_segment_list()
         except Malformed as error:
             logger.warning("%s/%s is not used: %s", self._path, SEGMENTS, error)
             return None

@@ -28,6 +28,14 @@ class Condition(enum.StrEnum):
     MISSING = "missing"
 
 
+class ListedContent(NamedTuple):
+    """What a segment that a compaction wrote holds: an older output may have the same size."""
+
+    checksum: int
+    # With the same stamp nobody has written to the file since.
+    change_stamp: str
+
+
 class ListedSegment(NamedTuple):
     """A segment as a clean stop has left it."""
 
@@ -37,6 +45,8 @@ class ListedSegment(NamedTuple):
     aborted_checksum: int | None
     # Of the header of its first batch: whether it is this segment and not another one. Only of the last segment.
     head_checksum: int | None = None
+    # None if no compaction has written it.
+    content: ListedContent | None = None
 
 
 # The segments of all partitions, by base offset.
@@ -65,11 +75,12 @@ class SegmentList(NamedTuple):
     log_starts: Mapping[TopicPartition, int]
 
     def encode(self) -> bytes:
-        """Return the text: log starts, then segments with size, condition, checksums of aborts and head; a checksum."""
+        """Return the text: log starts, then segments with size, condition, checksums of aborts, head and content."""
         lines = [f"{topic} {partition} {start}" for (topic, partition), start in sorted(self.log_starts.items())]
         lines += [
             f"{topic} {partition} {base_offset} {listed.size_bytes} {listed.condition} "
             f"{_optional_text(listed.aborted_checksum)} {_optional_text(listed.head_checksum)}"
+            + ("" if listed.content is None else f" {listed.content.checksum} {listed.content.change_stamp}")
             for (topic, partition), found in sorted(self.segments.items())
             for base_offset, listed in sorted(found.items())
         ]
@@ -85,11 +96,14 @@ class SegmentList(NamedTuple):
             if len(parts) == 3:
                 log_starts[TopicPartition(parts[0], _number(parts[1]))] = _number(parts[2])
                 continue
-            topic, partition, base_offset, size, condition, aborted, head = _split(line, 7)
+            if len(parts) not in (7, 9):
+                raise Malformed(f"checkpoint line {line!r} has {len(parts)} parts")
+            topic, partition, base_offset, size, condition, aborted, head, *content = parts
             if condition not in _CONDITIONS:
                 raise Malformed(f"{condition!r} is not the condition of a segment")
             listed = ListedSegment(
-                _number(size), Condition(condition), _optional_number(aborted), _optional_number(head)
+                _number(size), Condition(condition), _optional_number(aborted), _optional_number(head),
+                ListedContent(_number(content[0]), content[1]) if content else None,
             )  # fmt: skip
             segments.setdefault(TopicPartition(topic, _number(partition)), {})[_number(base_offset)] = listed
         return cls(segments, log_starts)

@@ -5,6 +5,7 @@ Apache Kafka from opening what a crash left. A start first recovers what a WAL h
 
     identity.py          whose it is: meta.properties
     folder_names.py      how the folders of partitions are named
+    clean_stop.py        the mark of a clean stop, and the list of segments that belongs to it
     folders.py           which folders there are, and the removal of deleted ones
     checkpoint_files.py  what the checkpoints say of each partition
     wal_recovery.py      what a crash has left in the WAL
@@ -12,7 +13,6 @@ Apache Kafka from opening what a crash left. A start first recovers what a WAL h
 """
 
 import errno
-import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -21,9 +21,10 @@ from logmark.clock import Clock
 from logmark.disk.descriptors import OUT_OF_DESCRIPTORS
 from logmark.disk.file_system import FileSystem, Lock
 from logmark.errors import UserError
-from logmark.log import added_files, catalog, checkpoints, identity
+from logmark.log import added_files, catalog, checkpoints, clean_stop, identity
 from logmark.log.catalog import Catalog, Entry
 from logmark.log.checkpoint_files import CheckpointFiles
+from logmark.log.clean_stop import CLEAN, CleanStop
 from logmark.log.folders import PartitionFolders
 from logmark.log.group_commit import GroupCommit
 from logmark.log.identity import Identity
@@ -36,9 +37,6 @@ from logmark.log.wal_recovery import WalRecovery
 from logmark.names import TopicPartition
 
 LOCK = ".lock"
-CLEAN = ".kafka_cleanshutdown"
-# Apache Kafka writes the epoch of its broker, which is never negative.
-CLEAN_MARKER = json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":")).encode()
 
 logger = logging.getLogger(__name__)
 
@@ -70,11 +68,12 @@ class DataDirectory:
         self.lock = lock
         self._wal_limits = wal_limits
         self._folders = PartitionFolders(path, files, names)
-        self._checkpoints = CheckpointFiles(path, files, has_list=has_list(path, files))
+        stop = CleanStop.read(path, files)
+        self._checkpoints = CheckpointFiles(path, files, stop)
         self._recovery = WalRecovery(path, self.directory_id, files)
         self._partitions = Partitions(
             path, files=files, committer=committer, clock=clock, folders=self._folders, checkpoints=self._checkpoints,
-            recovery=self._recovery, was_clean=self.was_clean, is_closed_by_us=has_list(path, files),
+            recovery=self._recovery, was_clean=self.was_clean, is_closed_by_us=stop.is_of_logmark,
         )  # fmt: skip
 
     # Opening and closing
@@ -187,7 +186,7 @@ class DataDirectory:
                 self.finish_recovery()
                 self._committer.close_wal(remove=True)
                 self._checkpoints.write_segments(partitions)
-                self._files.write_atomically(f"{self.path}/{CLEAN}", CLEAN_MARKER)
+                clean_stop.write_mark(self.path, self._files)
         except OSError as error:
             logger.error("%s was not closed cleanly, the next start will check it: %s", self.path, error)
             is_complete = False
@@ -298,11 +297,6 @@ class DataDirectory:
     def remove_folder(self, path: str) -> None:
         """Remove a folder with its files; in any thread."""
         self._folders.remove(path)
-
-
-def has_list(path: str, files: FileSystem) -> bool:
-    """Return whether the list of segments is of the last run: Logmark has stopped it cleanly."""
-    return files.exists(f"{path}/{CLEAN}") and files.read(f"{path}/{CLEAN}") == CLEAN_MARKER
 
 
 def _create(path: str, files: FileSystem) -> None:

@@ -117,7 +117,7 @@ class PartitionFolders:
                 return False
             # Not set aside: the topic would begin again at offset 0, and its readers would not notice.
             raise UserError(
-                f"{path} cannot be used: {error}. Nothing was changed. Restore that file from a copy, or move the "
+                f"{path} cannot be used: {error}. No record was changed. Restore that file from a copy, or move the "
                 "folder away to begin that partition anew."
             ) from None
 

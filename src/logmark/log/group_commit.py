@@ -129,6 +129,11 @@ class GroupCommit:
         if not self._draft.entry.has_room_for(size):
             self._begin_draft(size)
 
+    def ensure_wal(self) -> None:
+        """Open the WAL if there is none and records need one; raises OSError if the disk refuses it."""
+        if self.is_sync and not self.is_ready:
+            self._open()
+
     def _open(self) -> None:
         if self.failure is not None:
             raise LogFailed(str(self.failure))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from logmark.disk.file_system import FileSystem
 from logmark.errors import Malformed
 from logmark.log import checkpoints, cut_files, segment_swap, transactions
-from logmark.log.added_files import check_owner
+from logmark.log.added_files import check_damaged, check_owner, has_content
 from logmark.log.checkpoints import Condition, ListedSegment
 from logmark.log.damage import BadBatch, Damage
 from logmark.log.leader_epochs import FILE_NAME as EPOCHS
@@ -27,6 +27,7 @@ from logmark.log.segment import (
     SNAPSHOT,
     TIME_INDEX,
     TXN_INDEX,
+    Fingerprint,
     Segment,
     file_name,
 )  # fmt: skip
@@ -186,13 +187,30 @@ class Loader:
             return
         for at, segment in enumerate(self.segments):
             listed = self.listed.get(segment.base_offset)
-            if listed is None or listed.condition is not Condition.WHOLE or listed.size_bytes != segment.size:
+            is_other = self._has_other_content(segment, listed)
+            if (
+                listed is None
+                or listed.condition is not Condition.WHOLE
+                or listed.size_bytes != segment.size
+                or is_other
+            ):
                 following = self.segments[at + 1] if at + 1 < len(self.segments) else None
                 end = segment.lookup.find_damage(None if following is None else following.base_offset)
+                if is_other:
+                    check_damaged(segment)
                 self.damage += segment.damage
                 if following is not None and self._is_gap(at + 1, end):
                     self._report_gap(following, end)
                 segment.release()
+
+    @staticmethod
+    def _has_other_content(segment: Segment, listed: ListedSegment | None) -> bool:
+        """Return whether a segment of the listed size does not hold what a compaction had written to it."""
+        if listed is None or listed.content is None or listed.size_bytes != segment.size:
+            return False
+        segment.fingerprint = Fingerprint(listed.size_bytes, listed.content.checksum)
+        # An untouched file is not read: a start does not take longer with every record that was compacted.
+        return segment.change_stamp() != listed.content.change_stamp and not has_content(segment, listed.content)
 
     def _find_missing(self, log_start_offset: int) -> None:
         """Report the offsets of segments that are not there: of the first ones, and of those that were listed."""

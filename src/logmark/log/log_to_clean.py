@@ -16,7 +16,7 @@ from logmark.log.flusher import Flush
 from logmark.log.high_watermark import HighWatermark
 from logmark.log.log_state import LogState
 from logmark.log.reader import Reader
-from logmark.log.segment import Segment
+from logmark.log.segment import Fingerprint, Segment
 from logmark.log.segment_cleaner import Limits, Plan
 from logmark.log.segment_deletion import SegmentDeleter
 from logmark.log.segment_swap import Incoming, Swap
@@ -128,6 +128,7 @@ class LogToClean:
             is_dense=False,
             has_aborted=cleaned.has_aborted,
         )
+        segment.fingerprint = Fingerprint(cleaned.size_bytes, cleaned.checksum)
         largest = cleaned.max_timestamp, cleaned.max_timestamp_offset
         segment.enter(incoming.file, incoming.offsets, incoming.times, incoming.aborted, largest)
         self._segments.replace(old, segment)

@@ -1,8 +1,8 @@
 """Segments that were removed: where a log must start, and gaps between its segments.
 
 A clean stop lists the segments, and the next start misses those that are gone. After a crash there is no list. Then the
-leader epochs say where a log starts, and a start reads no batch below the recovery point: `find_gaps` reads the last
-batches of every segment instead.
+leader epochs say where a log starts, and a start reads no batch below the recovery point: `find_gaps` and
+`find_overlaps` read the last batches of every segment instead.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,6 +50,19 @@ def find_gaps(partition: "Partition") -> Iterator[Damage]:
             end = _end_of(segment)
             if end is not None and end < base:
                 yield Damage(0, 0, end, base, f"the segment before it ends at {end}", path=partition.folder)
+
+
+def find_overlaps(partition: "Partition") -> Iterator[str]:
+    """Yield the segments of an open partition whose offsets reach into the next one: one of the two was put back."""
+    for segment, following in pairwise(partition.segments):
+        if segment.damage or not segment.size:
+            continue
+        end = _end_of(segment)
+        if end is not None and end > following.base_offset:
+            yield (
+                f"{following.path} begins at offset {following.base_offset}, and {segment.path} ends at {end - 1}. "
+                "One of the two is an older copy. Move it out of the data directory."
+            )
 
 
 def _end_of(segment: "Segment") -> int | None:

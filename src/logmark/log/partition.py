@@ -21,7 +21,7 @@ from logmark.clock import Clock
 from logmark.disk.file_system import FileSystem
 from logmark.errors import LogFailed, Malformed
 from logmark.log.appender import Appended, Appender
-from logmark.log.checkpoints import Condition, ListedSegment, checksum_head
+from logmark.log.checkpoints import Condition, ListedContent, ListedSegment, checksum_head
 from logmark.log.compaction_rules import Due
 from logmark.log.damage import Damage
 from logmark.log.flush_state import FlushState
@@ -271,6 +271,7 @@ class Partition:
                 segment.size,
                 Condition.DAMAGED if segment.damage else Condition.WHOLE,
                 segment.aborted.checksum if segment.has_aborted else None,
+                content=self._describe_content(segment),
             )
             for segment in self._state.segments
         }
@@ -285,6 +286,13 @@ class Partition:
             head = checksum_head(active.read(0, HEADER_BYTES))
             listed[active.base_offset] = listed[active.base_offset]._replace(head_checksum=head)
         return listed
+
+    @staticmethod
+    def _describe_content(segment: Segment) -> ListedContent | None:
+        """Return what a compaction wrote; None if it wrote nothing, or records came behind that."""
+        if segment.fingerprint is None or segment.fingerprint.size_bytes != segment.size:
+            return None
+        return ListedContent(segment.fingerprint.checksum, segment.change_stamp())
 
     async def wait_for_flush(self) -> None:
         """Wait for the flush that is under way, for which `close` would block the event loop."""

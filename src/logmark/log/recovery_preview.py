@@ -13,8 +13,8 @@ from logmark.disk.file_system import FileSystem
 from logmark.disk.overlay import OverlayFileSystem
 from logmark.errors import Malformed, UserError
 from logmark.log import checkpoints, segment_swap
+from logmark.log.clean_stop import CLEAN
 from logmark.log.cut_files import CUT
-from logmark.log.directory import CLEAN
 from logmark.log.folder import complete_folder
 from logmark.log.folder_names import partition_of
 from logmark.log.folders import folders_by_id

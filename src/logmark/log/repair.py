@@ -17,8 +17,8 @@ from logmark.disk.file_system import File, FileSystem
 from logmark.errors import Malformed, UserError
 from logmark.log import checkpoints, chunks
 from logmark.log.added_files import Addition, set_aside
+from logmark.log.clean_stop import CLEAN
 from logmark.log.damage import Damage
-from logmark.log.directory import CLEAN
 from logmark.log.file_formats import BATCH_HEADER
 from logmark.log.findings import Finding, PartitionFindings, SegmentFindings, of_damage
 from logmark.log.folder import METADATA

@@ -9,6 +9,7 @@ import logging
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from logmark.disk.file_system import Bytes, File, FileSystem
 from logmark.log.damage import Damage
@@ -36,14 +37,21 @@ def sync_if_there(files: FileSystem, path: str) -> None:
         files.sync_file(path)
 
 
+class Fingerprint(NamedTuple):
+    """What a compaction wrote: only by it an older output of the same size can be told from this one."""
+
+    size_bytes: int
+    checksum: int
+
+
 class Segment:
     """The batches from one base offset up to the next segment's."""
 
     __slots__ = (
         "_aborted", "_ending", "_file", "_files", "_index_interval", "_index_on_disk", "_indexed_position", "_is_timed",
-        "_offset_index", "_path", "_time_index", "base_offset", "created_ms", "damage", "first_timestamp",
-        "has_aborted", "index_bytes", "is_dense", "max_timestamp", "max_timestamp_offset", "size", "skips",
-        "time_index_bytes", "visible_bytes", "visible_timestamp", "visible_timestamp_offset",
+        "_offset_index", "_path", "_time_index", "base_offset", "created_ms", "damage", "fingerprint",
+        "first_timestamp", "has_aborted", "index_bytes", "is_dense", "max_timestamp", "max_timestamp_offset", "size",
+        "skips", "time_index_bytes", "visible_bytes", "visible_timestamp", "visible_timestamp_offset",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +79,8 @@ class Segment:
         self.visible_timestamp_offset = base_offset
         self.damage: list[Damage] = []
         self.skips: dict[int, int] = {}
+        # None if no compaction has written it, or a crash came after that.
+        self.fingerprint: Fingerprint | None = None
         self._path = f"{folder}/{base_offset:020d}"
         # What the files' names end in: of a segment that replaces another, and of one that was replaced.
         self._ending = ""
@@ -374,6 +384,10 @@ class Segment:
     def lookup(self) -> Lookup:
         """Return the look-up in this segment, made on demand: a segment that held it would be a reference cycle."""
         return Lookup(self)
+
+    def change_stamp(self) -> str:
+        """Return a text that differs as soon as the log is written to, replaced or copied."""
+        return self._files.change_stamp(self.path)
 
     def modified_ms(self) -> int:
         """Return when the file was written last, which is used if there are no timestamps."""

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+import zlib
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -88,6 +89,8 @@ class Cleaned:
 
     replaced: Sequence[int]
     size_bytes: int
+    # The CRC-32 of its log.
+    checksum: int
     max_timestamp: int
     max_timestamp_offset: int
     has_aborted: bool
@@ -334,6 +337,7 @@ class _Output:
         self._files = files
         self._file = files.open(self._path(LOG), create=True)
         self._size = 0
+        self._checksum = 0
         self._offsets, self._times = OffsetIndex(base_offset), TimeIndex(base_offset)
         self._expected = base_offset
         # As `index_batches` has it: the last entry's position, the largest timestamp and its offset, the last entry's.
@@ -365,6 +369,7 @@ class _Output:
             raise Malformed(f"{self._path(LOG)}: what was cleaned is not sound ({problem})")
         self._file.pwrite(data, self._size)
         self._size += len(data)
+        self._checksum = zlib.crc32(data, self._checksum)
         data.clear()
 
     def finish(self, replaced: Sequence[int], aborted: Sequence[Aborted]) -> Cleaned:
@@ -382,6 +387,7 @@ class _Output:
         return Cleaned(
             replaced=list(replaced),
             size_bytes=self._size,
+            checksum=self._checksum,
             max_timestamp=timestamp,
             max_timestamp_offset=timestamp_offset,
             has_aborted=bool(aborted),

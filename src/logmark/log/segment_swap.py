@@ -113,7 +113,7 @@ def _finish_log(folder: str, digits: str, files: FileSystem) -> None:
             if name.startswith(digits) and name.endswith(SWAP):
                 files.remove(f"{folder}/{name}")
         return
-    logger.warning("%s is what a crash interrupted: it takes its place now", path + SWAP)
+    logger.warning("%s was left by a crash: it is renamed to its final name now", path + SWAP)
     for name in names:
         is_of_segment = name[:20].isdigit() and name.endswith((LOG, *_INDEXES, SNAPSHOT))
         # Files of the same offset are replaced by a rename, and never missing; the snapshot stays true.

@@ -16,8 +16,9 @@ from logmark.log.catalog import FILE_NAME as CATALOG
 from logmark.log.catalog import Catalog, Entry, check_name
 from logmark.log.checkpoint_files import KNOWN_STARTS
 from logmark.log.checkpoints import CLEANED, ListedSegments
+from logmark.log.clean_stop import CLEAN, CleanStop
 from logmark.log.damage import Damage
-from logmark.log.directory import CLEAN, LOCK, has_list
+from logmark.log.directory import LOCK
 from logmark.log.findings import Finding, FindingKind, PartitionFindings, of_damage
 from logmark.log.folder import METADATA
 from logmark.log.identity import KAFKA_METADATA, META
@@ -219,14 +220,14 @@ class Verification:
                 except Malformed as error:
                     self._result.wrong_checkpoints.append(name)
                     self._add(FindingKind.STATE, name, str(error), f"It is not used. {meaning} A repair sets it aside.")
-        if checkpoints.SEGMENTS in self._names and self._result.is_clean and has_list(self._path, self._files):
-            try:
-                found = checkpoints.SegmentList.decode(self._files.read(f"{self._path}/{checkpoints.SEGMENTS}"))
+        try:
+            found = CleanStop.read(self._path, self._files).read_segment_list()
+            if found is not None:
                 self._listed, self._known_starts = found.segments, found.log_starts
-            except Malformed as error:
-                self._result.wrong_checkpoints.append(checkpoints.SEGMENTS)
-                self._add(FindingKind.STATE, checkpoints.SEGMENTS, str(error), "It is not used. Without it the next "
-                          "start does not notice that a segment is missing. A repair sets it aside.")  # fmt: skip
+        except Malformed as error:
+            self._result.wrong_checkpoints.append(checkpoints.SEGMENTS)
+            self._add(FindingKind.STATE, checkpoints.SEGMENTS, str(error), "It is not used. Without it the next "
+                      "start does not notice that a segment is missing. A repair sets it aside.")  # fmt: skip
 
         if self._result.has_wal and self._files.exists(f"{self._path}/{KNOWN_STARTS}"):
             with suppress(Malformed):

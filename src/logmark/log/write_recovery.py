@@ -130,11 +130,14 @@ class WriteRecovery:
             self._backoff.begin_attempt()
         try:
             loaded = await committer.loop.run_in_executor(None, load)
+            if state.is_closed:
+                return
+            # Without one the next record would fail the log again.
+            committer.ensure_wal()
         except (OSError, LogmarkError) as error:
             self._note_failed_attempt(error, is_suspect=is_suspect)
             return
-        if not state.is_closed:
-            self._resume(loaded, loader, is_suspect=is_suspect)
+        self._resume(loaded, loader, is_suspect=is_suspect)
 
     def _complete_folder(self) -> None:
         """Make the folder of the log; raise FileExistsError if somebody has put that of another topic there."""

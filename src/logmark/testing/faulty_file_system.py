@@ -287,6 +287,9 @@ class FaultyFileSystem:
     def modified_ms(self, path: str) -> int:
         return self._files.modified_ms(path)
 
+    def change_stamp(self, path: str) -> str:
+        return self._files.change_stamp(path)
+
     def exists(self, path: str) -> bool:
         return self._files.exists(path)
 

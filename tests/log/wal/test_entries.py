@@ -24,7 +24,7 @@ def read(entry: bytes, salt: bytes = SALT) -> list[tuple]:
     return [(*run[:-1], bytes(run.data)) for run in entries.read_runs(entry, header)]
 
 
-def test_what_was_added_comes_back_with_its_place() -> None:
+def test_what_was_added_comes_back_with_its_partition_and_position() -> None:
     entry = build((KEY, 100, 40, 107, b"abc"), (OTHER_KEY, 0, 0, 0, b"de"))
 
     assert [
