@@ -62,7 +62,7 @@ def client(broker: BrokerUnderTest) -> Iterator[Client]:
         yield client
 
 
-def test_a_reset_keeps_what_was_stored_beside_an_offset(tool: Tool, client: Client) -> None:
+def test_a_reset_keeps_the_metadata_of_an_offset(tool: Tool, client: Client) -> None:
     ran = tool.reset("--to-offset", "2", "--execute")
 
     assert 0 == ran.exit_code

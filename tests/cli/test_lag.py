@@ -148,7 +148,7 @@ def test_records_that_nobody_has_ever_read_are_shown_though_no_lag_counts_them(
     assert [0, 2] == [rows[1]["start"], rows[1]["end"]]
 
 
-def test_names_that_are_not_there_are_sentences_with_a_suggestion(lag: Command, scene: Scene) -> None:
+def test_unknown_names_are_errors_with_a_suggestion(lag: Command, scene: Scene) -> None:
     wrong_group = lag(scene.billing.replace("billing", "biling"))
     wrong_topic = lag("--topic", scene.orders.replace("orders", "order"))
 

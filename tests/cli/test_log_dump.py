@@ -13,7 +13,7 @@ from logmark.wire import batches
 from tests.cli.conftest import run
 from tests.harness import crashed, wire
 from tests.harness.brokers import BrokerUnderTest
-from tests.log.directory_driver import NOW_MS, PRODUCER_ID, Lab
+from tests.log.directory_driver import NOW_MS, PRODUCER_ID, LogDriver
 
 LOG = "00000000000000000000.log"
 TIME = "2023-11-14 22:13:20.000Z"
@@ -111,8 +111,8 @@ def test_from_offset_and_limit_choose_a_part(data: Path) -> None:
 
 
 def test_markers_aborts_and_producers_are_shown(tmp_path: Path) -> None:
-    lab = Lab(tmp_path)
-    partition = lab.create()
+    driver = LogDriver(tmp_path)
+    partition = driver.create()
     for sequence, commit in ((0, False), (1, True)):
         batch = batches.own(
             batches.build(
@@ -126,11 +126,11 @@ def test_markers_aborts_and_producers_are_shown(tmp_path: Path) -> None:
         )
         partition.append(batch, now_ms=NOW_MS)
         partition.append_marker(PRODUCER_ID, 3, commit=commit, now_ms=NOW_MS)
-        lab.settle(partition)
-    lab.stop()
-    lab.loop.close()
+        driver.settle(partition)
+    driver.stop()
+    driver.loop.close()
 
-    found = items(str(lab.folder()), "--indexes")
+    found = items(str(driver.folder()), "--indexes")
 
     assert [(1, "ABORT", 0), (3, "COMMIT", 0)] == [
         (item["offset"], item["type"], item["coordinator_epoch"]) for item in found if item["kind"] == "marker"
@@ -144,7 +144,7 @@ def test_markers_aborts_and_producers_are_shown(tmp_path: Path) -> None:
     assert [(PRODUCER_ID, 3, 1, 2)] == [
         (item["producer_id"], item["producer_epoch"], item["last_sequence"], item["last_offset"]) for item in producers
     ]
-    text = run("log", "dump", str(lab.folder())).out
+    text = run("log", "dump", str(driver.folder())).out
     assert f"    1  ABORT of producer {PRODUCER_ID} epoch 3, coordinator epoch 0" in text
     assert f"producer {PRODUCER_ID} epoch 3 sequences 0, transactional" in text
 
@@ -236,7 +236,7 @@ def test_a_topic_that_is_not_in_the_catalogue_is_shown_by_its_id(killed: Path, t
     assert any(line.startswith(f"    topic id {topic_id}-0 20 to ") for line in shown.lines)
 
 
-def test_a_whole_directory_shows_its_write_ahead_log_with_the_other_files_beside_the_logs(killed: Path) -> None:
+def test_a_whole_directory_shows_its_write_ahead_log_with_the_other_files_next_to_the_logs(killed: Path) -> None:
     assert not [item for item in items(str(killed)) if item["kind"] == "wal_entry"]
     assert [item for item in items(str(killed), "--indexes") if item["kind"] == "wal_entry"]
 

@@ -104,7 +104,7 @@ def our_stage(our_broker: BrokerUnderTest) -> Iterator[Stage]:
     our_broker.control.clear_faults()
 
 
-def test_a_reset_is_shown_made_told_and_taken_back(stage: Stage) -> None:
+def test_a_reset_is_planned_applied_journaled_and_undone(stage: Stage) -> None:
     done = stage.reset("--to-offset", "5", "--yes", "--reason", "a fix")
 
     assert 0 == done.exit_code, done.error
@@ -384,7 +384,7 @@ def test_what_the_cluster_refuses_is_an_error_and_changes_nothing(
 
 
 @pytest.mark.kafka
-def test_missing_rights_on_apache_kafka_are_sentences_and_change_nothing() -> None:
+def test_missing_rights_on_apache_kafka_are_errors_and_change_nothing() -> None:
     node = shared.node(
         "rights",
         {
@@ -435,7 +435,7 @@ def test_a_cluster_that_is_not_there_is_an_error_within_ten_seconds(pauses: list
         assert 0 < sum(pauses) < 10
 
 
-def test_an_interrupted_change_is_told_and_finished_or_taken_back(stage: Stage) -> None:
+def test_an_interrupted_change_is_reported_and_finished_or_undone(stage: Stage) -> None:
     for way in ("finish", "undo"):
         stage.reset("--to-offset", "2", "--yes")
         (*_, last) = stage.done("history", "-o", "json").json

@@ -162,7 +162,7 @@ def test_a_query_is_moved_after_a_plan_and_back_by_undo(query: Query) -> None:
     assert (1, True) == (again.exit_code, f"The change {id} is undone already" in again.error)
 
 
-def test_a_checkpoint_elsewhere_is_moved_and_taken_back_like_one_here(ours: Query) -> None:
+def test_a_checkpoint_elsewhere_is_moved_and_undone_like_one_here(ours: Query) -> None:
     files = fsspec.filesystem("memory")
     files.put(str(ours.made.path), "/bucket/cp", recursive=True)
     where = "memory://bucket/cp"
@@ -261,7 +261,7 @@ def test_a_cluster_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.kafka
-def test_missing_rights_are_left_out_or_are_sentences_and_change_nothing(tmp_path: Path) -> None:
+def test_missing_rights_are_left_out_or_are_errors_and_change_nothing(tmp_path: Path) -> None:
     node = shared.node(
         "rights",
         {
@@ -389,7 +389,7 @@ def test_a_move_that_was_killed_is_pending_and_is_finished_by_its_id(query: Quer
 
 @pytest.mark.parametrize(("before", "exit_code"), [("commits", 0), ("offsets", 3)])
 @pytest.mark.parametrize("verb", ["undo", "finish"])
-def test_a_move_that_was_killed_is_taken_back_or_found_to_have_done_nothing(
+def test_a_move_that_was_killed_is_undone_or_found_to_have_done_nothing(
     ours: Query, before: str, exit_code: int, verb: str
 ) -> None:
     id = interrupt(ours, before=before)

@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from logmark.cli.pipelines import spark_session
-from logmark.cli.pipelines.run_display import GroupLags, count_read, format_batch, make_board, show_bars, show_lines
+from logmark.cli.pipelines.run_display import GroupLags, count_read, make_board, show_bars, show_lines
 from logmark.cli.pipelines.spark_session import parse_conf
-from logmark.cli.pipelines.status import describe_state
+from logmark.cli.pipelines.status import describe_state, format_batch
 from logmark.client.answers import Committed
 from logmark.client.errors import BrokerUnreachable
 from logmark.errors import UserError
@@ -150,7 +150,7 @@ def test_settings_of_spark_are_names_and_values() -> None:
         parse_conf(["spark.a"])
 
 
-def test_a_wheel_is_shipping_settings_as_an_archive_that_executors_unpack_and_import_from(tmp_path: Path) -> None:
+def test_a_wheel_is_shipped_as_an_archive_that_executors_unpack_and_import_from(tmp_path: Path) -> None:
     wheel = tmp_path / "logmark-0.1.0-cp311-cp311-linux_x86_64.whl"
     wheel.write_bytes(b"PK")
     extra = tmp_path / "shop.tar.gz"

@@ -13,7 +13,7 @@ def subclasses(kind: type[errors.OffsetsError]) -> set[type[errors.OffsetsError]
     return found.union(*(subclasses(one) for one in found))
 
 
-@pytest.mark.parametrize("kind", sorted(subclasses(errors.OffsetsError), key=lambda one: one.__name__))
+@pytest.mark.parametrize("kind", sorted(subclasses(errors.OffsetsError), key=lambda one: one.__name__))  # type: ignore[attr-defined]
 def test_every_error_with_a_remedy_has_one_for_the_command_line(kind: type[errors.OffsetsError]) -> None:
     has_none = {errors.CopyRefused}
 

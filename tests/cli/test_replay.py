@@ -229,7 +229,7 @@ def _allowed(broker: BrokerUnderTest, topic: str) -> set[AclOperation]:
 
 
 @pytest.mark.kafka
-def test_missing_rights_are_sentences_and_a_run_that_lacked_them_goes_on(state: Path) -> None:
+def test_missing_rights_are_errors_and_a_run_that_lacked_them_resumes(state: Path) -> None:
     node = shared.node(
         "rights",
         {

@@ -24,7 +24,7 @@ from tests.cli.conftest import run
 from tests.cli.test_main import COMMAND, _read_until
 from tests.harness import crashed, wire
 from tests.harness.brokers import BrokerUnderTest, at, offsets_of, read
-from tests.log.directory_driver import NOW_MS, PRODUCER_ID, Lab, settings
+from tests.log.directory_driver import NOW_MS, PRODUCER_ID, LogDriver, settings
 
 TOPIC = "orders"
 BATCHES = 40
@@ -80,13 +80,13 @@ def served(data: Path) -> dict[int, bytes]:
     """Every record that a reader gets who goes on at the next offset whenever one is refused."""
     found: dict[int, bytes] = {}
     refused = set()
-    lab = Lab(data.parent)
-    lab.path = data
-    lab.open()
-    assert lab.directory is not None
-    entry = catalog.Catalog(lab.directory.read(catalog.FILE_NAME)).get(TOPIC)
+    driver = LogDriver(data.parent)
+    driver.path = data
+    driver.open()
+    assert driver.directory is not None
+    entry = catalog.Catalog(driver.directory.read(catalog.FILE_NAME)).get(TOPIC)
     assert entry is not None
-    partition = lab.directory.open_partition(TOPIC, 0, entry.id, TopicSettings(entry.overrides))
+    partition = driver.directory.open_partition(TOPIC, 0, entry.id, TopicSettings(entry.overrides))
     offset = partition.log_start_offset
     while offset < partition.high_watermark:
         try:
@@ -101,7 +101,7 @@ def served(data: Path) -> dict[int, bytes]:
         while at < len(content):
             header = batches.read_header(content, at)
             offset, at = header.next_offset, at + header.size
-    lab.close()
+    driver.close()
     assert END == offset, "the log's end stays where it was"
     assert not refused & found.keys()
     return found
@@ -394,7 +394,7 @@ STATE: dict[str, tuple[Callable[[Path], None], str, str]] = {
 
 
 @pytest.mark.parametrize("what", STATE)
-def test_what_is_said_beside_a_log_is_checked_and_made_again(data: Path, what: str) -> None:
+def test_the_state_files_of_a_directory_are_checked_and_rebuilt(data: Path, what: str) -> None:
     damage, path, problem = STATE[what]
     damage(data)
 
@@ -477,13 +477,13 @@ def paid(tmp_path: Path) -> Path:
     with Broker(data_dir=str(data)) as broker:
         broker.create_topic(TOPIC)
         wire.produce(broker.bootstrap_servers, TOPIC, wire.batch([b"first"]))
-    lab = Lab(data.parent)
-    lab.path = data
-    lab.open()
-    assert lab.directory is not None
-    entry = catalog.Catalog(lab.directory.read(catalog.FILE_NAME)).get(TOPIC)
+    driver = LogDriver(data.parent)
+    driver.path = data
+    driver.open()
+    assert driver.directory is not None
+    entry = catalog.Catalog(driver.directory.read(catalog.FILE_NAME)).get(TOPIC)
     assert entry is not None
-    partition = lab.directory.open_partition(TOPIC, 0, entry.id, settings(segment_bytes=1000))
+    partition = driver.directory.open_partition(TOPIC, 0, entry.id, settings(segment_bytes=1000))
     for turn in range(4):
         built = batches.build(
             [(b"user", b"payment " * 60)], timestamp_ms=NOW_MS, producer_id=PRODUCER_ID, producer_epoch=0,
@@ -491,9 +491,9 @@ def paid(tmp_path: Path) -> Path:
         )  # fmt: skip
         partition.append(batches.own(built), now_ms=NOW_MS)
         partition.append_marker(PRODUCER_ID, 0, commit=False, now_ms=NOW_MS)
-    lab.finish(partition)
-    lab.stop()
-    lab.loop.close()
+    driver.finish(partition)
+    driver.stop()
+    driver.loop.close()
     document = json.loads((data / "logmark.catalog").read_text()) | {"version": 1}
     document["next_producer_id"] = PRODUCER_ID + 1
     (data / "logmark.catalog").write_text(json.dumps(document))
@@ -665,7 +665,7 @@ def test_a_write_ahead_log_that_rots_is_a_finding(killed: Path, name: str) -> No
     assert ("cannot be used" if name == "recovery-points" else "cannot be read") in finding
 
 
-def test_a_write_ahead_log_beside_the_mark_of_a_clean_stop_is_a_finding(killed: Path) -> None:
+def test_a_write_ahead_log_next_to_the_mark_of_a_clean_stop_is_a_finding(killed: Path) -> None:
     """A start refuses such a directory: files of two moments were mixed."""
     (killed / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":-1}')
     before = tree(killed)

@@ -158,7 +158,7 @@ def test_a_broker_that_loads_for_long_is_said_and_what_it_has_is_shown() -> None
     assert ["Broker 1 is still loading groups (COORDINATOR_LOAD_IN_PROGRESS). Some may be missing here."] == notes
 
 
-def test_who_may_not_list_groups_gets_a_sentence() -> None:
+def test_a_client_that_may_not_list_groups_gets_an_error() -> None:
     here = Here()
     refused = groups(error=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     script = [KEYS, here.metadata(), refused]
@@ -170,7 +170,7 @@ def test_who_may_not_list_groups_gets_a_sentence() -> None:
         client.try_list_groups()
 
 
-def test_a_group_that_may_not_be_read_is_an_error_in_its_place() -> None:
+def test_a_group_that_may_not_be_read_has_an_error_instead_of_offsets() -> None:
     here = Here()
     denied = ErrorCode.GROUP_AUTHORIZATION_FAILED
     script = [

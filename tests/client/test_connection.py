@@ -36,7 +36,7 @@ def test_addresses_are_read_as_kafka_writes_them(text: str, expected: list[tuple
 
 
 @pytest.mark.parametrize("text", ["", ",", "a:0", "a:70000", "a:b", ":9092"])
-def test_what_is_no_address_is_refused_with_a_sentence(text: str) -> None:
+def test_an_invalid_address_is_refused_with_an_error(text: str) -> None:
     with pytest.raises(BadProperties, match="write HOST:PORT"):
         as_addresses(text)
 
@@ -104,7 +104,7 @@ def test_a_broker_that_never_answers_costs_no_more_than_the_timeout() -> None:
             Connection(address, security=Security(), timeout_s=0.2)
 
 
-def test_nobody_there_is_a_sentence_with_the_address() -> None:
+def test_an_unreachable_broker_is_an_error_with_the_address() -> None:
     with (
         unserved_address() as address,
         pytest.raises(BrokerUnreachable, match=rf"{address} refused the connection .* check the address"),
@@ -112,7 +112,7 @@ def test_nobody_there_is_a_sentence_with_the_address() -> None:
         Client(address, patience_s=0).metadata()
 
 
-def test_a_host_that_is_not_known_is_a_sentence() -> None:
+def test_an_unknown_host_is_an_error() -> None:
     with pytest.raises(BrokerUnreachable, match=r"broker\.invalid:9092 cannot be found"):
         Client("broker.invalid:9092", patience_s=0).metadata()
 

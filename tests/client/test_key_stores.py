@@ -64,14 +64,14 @@ def test_what_java_trusts_is_trusted(tmp_path: Path) -> None:
     assert CERTIFICATE == ssl.PEM_cert_to_DER_cert(told["ssl.ca.pem"])
 
 
-def test_a_wrong_password_is_a_sentence(tmp_path: Path) -> None:
+def test_a_wrong_password_is_an_error(tmp_path: Path) -> None:
     given = {"ssl.keystore.location": str(by_openssl(tmp_path)), "ssl.keystore.password": "wrong"}
 
     with pytest.raises(BadProperties, match=r"The password in ssl\.keystore\.password does not open the store"):
         Security.of({"security.protocol": "SSL", **given}).tls_context()
 
 
-def test_a_store_without_a_key_is_a_sentence(tmp_path: Path) -> None:
+def test_a_store_without_a_key_is_an_error(tmp_path: Path) -> None:
     given = {"ssl.keystore.location": str(by_keytool(tmp_path)), "ssl.keystore.password": PASSWORD}
 
     with pytest.raises(BadProperties, match="holds no private key with its certificate"):
@@ -86,7 +86,7 @@ def test_without_openssl_the_way_to_pem_is_told(tmp_path: Path, monkeypatch: pyt
         with_stores_read({"ssl.keystore.location": str(store), "ssl.keystore.password": PASSWORD})
 
 
-def test_a_file_that_is_no_store_is_a_sentence(tmp_path: Path) -> None:
+def test_a_file_that_is_no_store_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "broken.p12").write_bytes(b"\x30\x82nonsense")
 
     with pytest.raises(BadProperties, match=r"broken\.p12 \(ssl\.truststore\.location\) cannot be read"):

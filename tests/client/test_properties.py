@@ -64,7 +64,7 @@ def test_a_password_is_not_shown() -> None:
         ),
     ],
 )
-def test_properties_that_cannot_be_are_refused_with_a_sentence(properties: dict[str, str], sentence: str) -> None:
+def test_invalid_properties_are_refused_with_an_error(properties: dict[str, str], sentence: str) -> None:
     with pytest.raises(BadProperties, match=sentence):
         Security.of(properties)
 
@@ -130,12 +130,12 @@ def test_a_java_key_store_is_refused_with_the_way_to_pkcs12(store: str, tmp_path
         security.tls_context()
 
 
-def test_a_store_that_is_not_there_is_a_sentence() -> None:
+def test_a_store_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(BadProperties, match=r"/nowhere/ca\.p12 \(ssl\.truststore\.location\) cannot be read"):
         Security.of({"security.protocol": "SSL", "ssl.truststore.location": "/nowhere/ca.p12"}).tls_context()
 
 
-def test_a_missing_certificate_file_is_a_sentence() -> None:
+def test_a_missing_certificate_file_is_an_error() -> None:
     with pytest.raises(BadProperties, match="cannot be"):
         Security.of({"security.protocol": "SSL", "ssl.ca.location": "/nowhere/ca.pem"}).tls_context()
 

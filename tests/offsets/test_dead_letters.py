@@ -23,7 +23,7 @@ def letter(headers: list[tuple[bytes, bytes | None]], key: bytes | None = b"k", 
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\xff\x00"])
-def test_a_letter_is_read_as_it_was_written(key: bytes | None) -> None:
+def test_a_dead_letter_is_read_as_it_was_written(key: bytes | None) -> None:
     written = letter(OWN, key)
 
     assert '["clicks",3,42]' == written.dead_letter_key
@@ -41,7 +41,7 @@ def test_a_record_that_is_sent_back_has_its_own_headers_and_its_attempts_and_not
     assert (3, '["clicks",3,42]') == (third.attempts, third.origin)
 
 
-def test_what_is_no_letter_is_not_read_as_one() -> None:
+def test_what_is_no_dead_letter_is_not_read_as_one() -> None:
     assert None is parse_dead_letter(b"v", OWN)
     assert None is parse_dead_letter(b"v", [(ERROR, b"x")])
     assert None is parse_dead_letter(b"v", restored_headers(letter(OWN)))
@@ -67,7 +67,7 @@ def test_a_reason_is_cut_between_characters_where_it_is_a_document() -> None:
     assert "é" * (ERROR_BYTES_MAX // 2) == found.error
 
 
-def test_a_letter_about_a_record_that_is_gone_says_so() -> None:
+def test_a_dead_letter_about_a_record_that_is_gone_says_so() -> None:
     gone = dead_letter_for_lost_record(PLACE, 42, error="bad", pipeline="billing", missing="deleted")
 
     found = parse_dead_letter(None, dead_letter_headers(gone))

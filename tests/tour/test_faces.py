@@ -69,7 +69,7 @@ def test_commands_for_the_reader_are_listed(face: type[Markdown] | type[Plain]) 
     ]
 
 
-def test_paragraphs_are_folded_anew_and_list_items_are_indented() -> None:
+def test_paragraphs_are_wrapped_again_and_list_items_are_indented() -> None:
     text = """
         One two three
         four.

@@ -50,7 +50,7 @@ def backup(
     ],
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Copies all records, topics, settings and committed offsets, while the broker runs.
+    """Copy all records, topics, settings and committed offsets, while the broker runs.
 
     From a data directory on this machine, whether its broker runs or not, or from the brokers of any Kafka. A second
     run into the same folder copies only what is new, and again what was damaged there; one that was interrupted is
@@ -96,7 +96,7 @@ def restore(
     ] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Makes a data directory of a backup, every file and every batch checked.
+    """Create a data directory from a backup, and check every file and every batch.
 
     It is the same cluster: topic ids, offsets, settings and committed offsets are those of the source. The directory
     appears complete or not at all.
@@ -118,7 +118,7 @@ def restore(
 
 
 def _source_and_dest(cluster: Cluster, paths: list[str]) -> tuple[str | None, str]:
-    """The data directory, None when the brokers are asked, and the folder of the backup."""
+    """Return the data directory, None for a backup over the network, and the folder of the backup."""
     if len(paths) == 2 and cluster.said_by != Origin.OPTION:
         return paths[0], paths[1]
     if len(paths) == 1 and cluster.said_by != Origin.NOBODY:
@@ -196,7 +196,7 @@ def _size(size: int) -> str:
 
 @contextmanager
 def _sentences(target: str) -> Iterator[None]:
-    """What the operating system refuses becomes a sentence."""
+    """Raise UserError for an OSError inside, with what it means for the target."""
     try:
         yield
     except OSError as error:

@@ -49,7 +49,7 @@ class Cluster:
     said_by: Origin
 
     def connect(self, *, timeout_s: float = TIMEOUT_S) -> Client:
-        """A client with a person's patience."""
+        """Return a client with timeouts short enough for a person who waits."""
 
         return Client(
             self.bootstrap_servers,
@@ -61,7 +61,7 @@ class Cluster:
         )
 
     def refuse_writing(self) -> None:
-        """Raises ReadOnly where the cluster may only be looked at: for what writes without our client."""
+        """Raise ReadOnly for a read-only cluster; for commands that write without our client."""
 
         if self.is_read_only:
             raise ReadOnly(
@@ -71,7 +71,7 @@ class Cluster:
 
 
 def complete_context(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The contexts of the settings file."""
+    """Return the contexts of the settings file that start with the typed text."""
 
     with contextlib.suppress(LogmarkError):
         return [name for name in sorted(read_contexts(config_file()).known) if name.startswith(incomplete)]
@@ -127,7 +127,7 @@ _DEFAULTS = {"bootstrap_servers": None, "command_config": None, "context": None,
 
 
 def on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command its `cluster`, from the options that say which one is meant."""
+    """Add the options that select a cluster to a command, and pass it the result as `cluster`."""
     signature = inspect.signature(command, eval_str=False)
 
     @functools.wraps(command)
@@ -151,7 +151,7 @@ def on_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
 def chosen_cluster(
     *, bootstrap_servers: str | None, command_config: Path | None, context: str | None, read_only: bool
 ) -> Cluster:
-    """The cluster that the options name, else the environment, else the settings; what is named wins as a whole."""
+    """Return the cluster of the options, else of the environment, else of the settings; the sources are never mixed."""
 
     variables = os.environ.get("LOGMARK_BOOTSTRAP_SERVERS"), os.environ.get("LOGMARK_CONTEXT")
     if bootstrap_servers or context:
@@ -182,7 +182,7 @@ def _asked_for_completion(ctx: typer.Context) -> Iterator[Client]:
 
 
 def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The groups of the live cluster; none when it does not answer at once."""
+    """Return the groups of the live cluster, none if it does not answer at once."""
     with contextlib.suppress(LogmarkError), _asked_for_completion(ctx) as client:
         # The shell writes them as they are.
         return [one.group for one in client.list_groups() if one.group.startswith(incomplete) and is_safe(one.group)]
@@ -190,7 +190,7 @@ def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The topics of the live cluster; none when it does not answer at once."""
+    """Return the topics of the live cluster, none if it does not answer at once."""
     with contextlib.suppress(LogmarkError), _asked_for_completion(ctx) as client:
         return [one for one in sorted(client.metadata().topics) if one.startswith(incomplete)]
     return []

@@ -88,7 +88,7 @@ def consume(
         OutputFormat, typer.Option("--output", "-o", help="Plain lines, or one JSON object for each record.")
     ] = OutputFormat.TABLE,
 ) -> None:
-    """Writes the records of a topic, one line each, up to the end that it has now."""
+    """Print the records of a topic, one line each, up to its present end."""
 
     check_topic_name(topic)
     if group is not None:
@@ -158,7 +158,7 @@ class _Reader:
         self._is_joined = False
 
     def assign(self) -> None:
-        """Reads these partitions from the position that was asked for."""
+        """Read these partitions from the position of --from, without a group."""
         self._begin(self._partitions, {})
 
     def join(self, group: str, topic: str, *, by_hand: bool) -> None:
@@ -170,7 +170,7 @@ class _Reader:
         self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked)
 
     def run(self, *, commit: bool) -> None:
-        """Writes records until it is over; what was written is committed, also when it is interrupted."""
+        """Print records until the limit or the end; commit what was printed, also after an interrupt."""
         with _interrupts() as interrupted:
             self._run(interrupted, commit=commit)
         if interrupted.is_set():

@@ -8,7 +8,7 @@ from logmark.offsets.user_files import config_file
 
 
 def contexts(output: Output = OutputFormat.TABLE) -> None:
-    """Lists the clusters that you have named; a star marks the one that is used when none is said."""
+    """List the clusters that you have named; a star marks the default."""
 
     found = read_contexts(config_file())
     if output is OutputFormat.JSON:

@@ -29,7 +29,7 @@ def list_groups(
     cluster: Cluster,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Lists groups with their state."""
+    """List groups with their state."""
     with cluster.connect() as client:
         groups = client.list_groups()
     if output is OutputFormat.JSON:
@@ -56,7 +56,7 @@ def describe_groups(
     names: GroupNames,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Shows the state, the members and the committed offsets of groups."""
+    """Show the state, the members and the committed offsets of groups."""
 
     with cluster.connect() as client:
         views = inspect_groups(client, names)
@@ -96,7 +96,7 @@ def delete_groups(
     names: GroupNames,
     yes: Yes = False,
 ) -> None:
-    """Deletes groups with their committed offsets, which the journal keeps; asks first in a terminal."""
+    """Delete groups with their committed offsets, which the journal keeps; ask first in a terminal."""
 
     refusals = []
     with cluster.connect() as client:

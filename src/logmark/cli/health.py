@@ -24,7 +24,7 @@ def health(
     cluster: Cluster,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Shows whether brokers answer, take records, and have all partitions and coordinators.
+    """Show whether brokers answer, accept records, and have all partitions and coordinators.
 
     Exit codes: 0 healthy; 1 degraded; 2 a mistake in the options; 4 no broker answers.
     """

@@ -22,7 +22,7 @@ _YES = ("1", "true", "t", "yes", "y", "on")
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the tool with the words behind its name; returns the exit code."""
+    """Run the tool with the arguments after its name; return the exit code."""
 
     printer = Printer(sys.stdout, sys.stderr)
     if any(word.partition("=")[0] == "--install-shim" for word in words):

@@ -80,7 +80,7 @@ def lag(
     keep: Annotated[bool, typer.Option("--keep", help="Add what is seen to the history.")] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:  # fmt: skip
-    """Shows how far each group is behind in records and seconds, what it lost, and what its past says about it."""
+    """Show how far each group is behind in records and seconds, what it lost, and what its history says about it."""
     wanted = [*(groups or []), *(group or [])]
     with cluster.connect() as client:
         looker = _Looker(client, wanted or None, topic or None, history, keep=keep, read_committed=read_committed)
@@ -147,7 +147,7 @@ class _Looker:
             board.run(first, self._sample, look, pause_s)
 
     def draw(self, path: Path, since: str) -> None:
-        """A picture of the kept history."""
+        """Draw the stored history into a file."""
 
         now_ms = SystemClock().now_ms()
         try:

@@ -33,7 +33,7 @@ _COLOURS = {
 
 
 def sparkline(values: Sequence[int], width: int = _SPARK_WIDTH) -> str:
-    """The last values as blocks, the highest of them full; nothing at all is the lowest block."""
+    """Return the last values as blocks: the highest is full, zero is the lowest block."""
     shown = values[-width:]
     top = max(shown, default=0)
     if top == 0:
@@ -52,14 +52,14 @@ class _Watcher(ABC):
 
     @abstractmethod
     def show(self, standing: LagReport, history: History) -> None:
-        """Shows what was seen."""
+        """Show a new report."""
 
     def trouble(self, sentence: str) -> None:
-        """Says why nothing was seen this time."""
+        """Print why there is no sample this time."""
         say(sentence)
 
     def run(self, first: Sample, sample: Callable[[], Sample], look: Callable[[Sample], None], pause_s: float) -> None:
-        """Ends with Ctrl-C, which is no failure here."""
+        """Sample and show until Ctrl-C, which is no failure here."""
         try:
             due = time.monotonic()
             look(first)
@@ -144,7 +144,7 @@ def _since(history: History) -> int:
 def board(
     standing: LagReport, sparks: dict[str, str], *, rows_max: int, only_with_lag: bool = False, pause_s: float = 0
 ) -> RenderableType:
-    """The board as it is now: the worst first, as many as there is room for."""
+    """Return the board of a report: the worst groups first, as many as fit."""
 
     sample = standing.sample
     groups = [one for one in standing.groups if one.total.partitions and (not only_with_lag or one.total.records)]

@@ -44,7 +44,7 @@ def dump(
     ] = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Shows batches, records, markers and the files beside them; of Logmark's files and of Apache Kafka's.
+    """Show batches, records, markers and the files beside them, of Logmark or of Apache Kafka.
 
     Of the write-ahead log it shows the recovery points and, for each entry, where its batches belong.
 
@@ -76,7 +76,7 @@ def _limited(items: Iterator[dict[str, Any]], limit: int | None, counted: set[st
 
 
 def _decoded(item: dict[str, Any]) -> dict[str, Any]:
-    """The item; a record of the offsets topic with what it says."""
+    """Return the item; a record of the offsets topic gets its decoded key and value."""
 
     if item["kind"] != "record" or item["topic"] != OFFSETS_TOPIC:
         return item
@@ -99,7 +99,7 @@ def _write_json(item: dict[str, Any]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """The value in JSON's types: bytes that are UTF-8 as text, others under a name that says base64."""
+    """Return the value in JSON's types: UTF-8 bytes as text, others in base64 under a name with that suffix."""
     if isinstance(value, dict):
         plain: dict[str, Any] = {}
         for name, one in value.items():
@@ -212,7 +212,7 @@ def _wal_run(item: dict[str, Any]) -> str:
 
 
 def _partition(item: dict[str, Any]) -> str:
-    """The partition, by the id of its topic if the topic is deleted."""
+    """Return the partition's name, by the id of its topic if the topic is deleted."""
     return f"{item['topic'] or 'topic id ' + item['topic_id']}-{item['partition']}"
 
 
@@ -242,7 +242,7 @@ def _time(timestamp_ms: int) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value on one line: text as it is, other bytes in base64, cut when long."""
+    """Return a value on one line: text unchanged, other bytes in base64, long values cut."""
     if isinstance(value, bytes):
         text = _text(value)
         value = f"base64:{base64.b64encode(value).decode()}" if text is None else text

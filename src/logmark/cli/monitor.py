@@ -94,7 +94,7 @@ def monitor(
         OutputFormat, typer.Option("--output", "-o", help="Alerts on standard output: lines, or JSON lines.")
     ] = OutputFormat.TABLE,
 ) -> None:  # fmt: skip
-    """Watches a cluster until it is told to stop: keeps the history of lag, serves metrics, sends alerts."""
+    """Watch a cluster until it is told to stop: store the history of lag, serve metrics, send alerts."""
 
     if check_alerts is not None:
         _check(check_alerts, read_alert_file(check_alerts))
@@ -188,7 +188,7 @@ class _Stop:
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
-        """What happens in here may be broken off: the history takes a sample whole or not at all."""
+        """Let a signal interrupt what runs inside: the history stores a sample whole or not at all."""
         self._may_interrupt = True
         try:
             yield
@@ -208,7 +208,7 @@ def _stopped_by_signals() -> Iterator[_Stop]:
 
 
 class _Talk:
-    """Sentences on standard error, each with its time; on a terminal also a line that says how things are."""
+    """Messages on standard error, each with its time; on a terminal also a status line."""
 
     def __init__(self, output: OutputFormat) -> None:
         self._output = output
@@ -224,7 +224,7 @@ class _Talk:
                 say(f"{format_time(SystemClock().now_ms())} {sentence}")
 
     def write(self, message: Mapping[str, Any]) -> None:
-        """An alert, on standard output."""
+        """Print an alert on standard output."""
 
         is_json = self._output is OutputFormat.JSON
         line = json_line(message) if is_json else escape(format_message(message))
@@ -241,7 +241,7 @@ class _Talk:
 
     @contextmanager
     def status(self) -> Iterator[Callable[[str], None]]:
-        """What shows the present status: a line that changes, or nothing where there is no terminal."""
+        """Yield a function that shows the status in a line that changes; without a terminal it shows nothing."""
         if not sys.stderr.isatty():
             yield lambda text: None
             return

@@ -18,5 +18,5 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def example(*lines: str) -> str:
-    """A command's example, as its help shows it."""
+    """Return a command's example in the form that its help shows."""
     return "Example: " + "    ".join(lines)

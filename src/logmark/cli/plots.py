@@ -40,9 +40,8 @@ def draw_lag(
 def _draw(path: Path, series: dict[str, list[tuple[int, int]]], annotations: list[Annotation]) -> None:
     try:
         # An extra, which only plots need.
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import FuncFormatter, MaxNLocator
+        from matplotlib import figure as figures
+        from matplotlib import rc_context, ticker
     except ImportError:
         raise UserError(
             "Plots are drawn by matplotlib, which is not installed. Nothing was drawn; "
@@ -50,8 +49,8 @@ def _draw(path: Path, series: dict[str, list[tuple[int, int]]], annotations: lis
         ) from None
 
     # A picture with the same content has the same bytes.
-    with mpl.rc_context({"svg.hashsalt": "logmark", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(11, 5.5), layout="constrained")
+    with rc_context({"svg.hashsalt": "logmark", "svg.fonttype": "none"}):
+        figure = figures.Figure(figsize=(11, 5.5), layout="constrained")
         axes = figure.add_subplot()
         largest = sorted(series, key=lambda group: max(lag for _, lag in series[group]), reverse=True)
         for number, group in enumerate(largest):
@@ -72,8 +71,8 @@ def _draw(path: Path, series: dict[str, list[tuple[int, int]]], annotations: lis
         axes.set_ylabel("lag in records")
         axes.set_xlabel("UTC")
         axes.set_ylim(bottom=0)
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.yaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+        axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.grid(alpha=0.3)
         more = len(series) - _NAMED_MAX
         axes.legend(loc="upper left", fontsize=8, title=f"and {more} more" if more > 0 else None)

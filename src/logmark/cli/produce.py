@@ -36,7 +36,7 @@ class Tally:
         self.failure: str | None = None
 
     def delivered(self, error: Any, message: Any) -> None:
-        """Called for each record when it is acknowledged or given up."""
+        """Count a record that was acknowledged, or keep the first failure; the producer calls it for each record."""
         if error is not None:
             self.failure = self.failure or str(error.str())
             return
@@ -65,7 +65,7 @@ def produce(
     compression: Annotated[Compression, typer.Option(help="How batches are compressed.")] = Compression.NONE,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Writes each line of standard input as a record, and tells the offsets that the broker gave."""
+    """Write each line of standard input as a record, and print the offsets that the broker assigned."""
     if key_separator == "":
         raise UserError("--key-separator must not be empty.", exit_code=2)
     cluster.refuse_writing()
@@ -90,7 +90,7 @@ def produce(
 
 
 def _check_topic(topic: str, partition: int, cluster: Cluster) -> None:
-    """Refuses a topic that is not there: producing must not create one by a typo."""
+    """Raise UserError if the topic does not exist: a typo must not create one."""
     check_topic_name(topic)
     with cluster.connect() as client:
         known = client.metadata([topic]).partitions(topic)
@@ -117,7 +117,7 @@ def _producer(cluster: Cluster, compression: Compression) -> Any:
 
 
 def _send_lines(producer: Any, topic: str, partition: int, separator: str | None, tally: Tally) -> str | None:
-    """Sends until the input ends; a line that cannot be read ends it too and is the answer."""
+    """Send until the input ends, or a line cannot be parsed; return that line's problem."""
     wanted = None if separator is None else separator.encode()
     for number, line in enumerate(_lines(), 1):
         key, value = None, line

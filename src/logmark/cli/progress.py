@@ -41,7 +41,7 @@ class Bar:
 
 @contextmanager
 def bar(title: str, *, is_bytes: bool = True) -> Iterator[Bar]:
-    """A bar of bytes, or of records, that is gone when the work is done."""
+    """Show a progress bar of bytes, or of records, and remove it at the end."""
 
     amounts = (DownloadColumn(), TransferSpeedColumn()) if is_bytes else (MofNCompleteColumn(),)
     columns = (TextColumn("{task.description}"), BarColumn(), *amounts, TimeRemainingColumn())

@@ -7,6 +7,7 @@ from logmark.offsets import errors
 from logmark.offsets.reset.members import GroupActive
 from logmark.offsets.reset.undo import ChangeConflict
 from logmark.offsets.spark_checkpoints.sinks import KINDS
+from logmark.spark import errors as spark_errors
 
 _PENDING = "`logmark offsets finish {0.change_id}` completes it, `logmark offsets undo {0.change_id}` undoes it"
 _OTHER_HISTORY = "name another file with --history, or move this one away"
@@ -50,6 +51,17 @@ REMEDIES: Mapping[type[errors.OffsetsError], str] = {
     errors.ReplayInterrupted: "resume it with: logmark replay --resume {0.run_id}",
 }  # fmt: skip
 
+PIPELINE_REMEDIES: Mapping[type[UserError], str] = {
+    spark_errors.MissingRecordIds: "Choose with --missing-id skip or --missing-id send; --abandon ends a started "
+    "replay.",
+    spark_errors.MissingOlderRecords: "Add --drop-older to do so.",
+    spark_errors.ReplayHasNoEnd: "Leave out --to.",
+    spark_errors.ReplayNeedsRebuild: "Add --rebuild.",
+    spark_errors.UnfinishedReplay: "Add --resume to finish it, or --abandon to remove it.",
+    spark_errors.PublicationStarted: "Resume it with `logmark pipelines replay NAME --resume`.",
+    spark_errors.CheckpointLost: "`logmark pipelines replay NAME --abandon` ends an unfinished replay.",
+}  # fmt: skip
+
 
 def describe_error(error: LogmarkError) -> list[str]:
     """Return the lines that tell a user of the command line what went wrong and what to do."""
@@ -58,4 +70,6 @@ def describe_error(error: LogmarkError) -> list[str]:
         if isinstance(error, errors.ReplayInterrupted):
             problem = f"{' '.join(describe_error(error.cause))} {error.progress}"
         return [errors.join_remedy(problem, REMEDIES[type(error)].format(error))]
-    return list(error.lines) if isinstance(error, UserError) else [str(error)]
+    if not isinstance(error, UserError):
+        return [str(error)]
+    return [f"{error} {PIPELINE_REMEDIES[type(error)]}"] if type(error) in PIPELINE_REMEDIES else list(error.lines)

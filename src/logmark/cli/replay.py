@@ -194,7 +194,7 @@ def replay(
         OutputFormat, typer.Option("--output", "-o", help="For people, or JSON: a line for each record that is shown.")
     ] = OutputFormat.TABLE,
 ) -> None:
-    """Shows a range of a topic, or copies it to another topic; live consumer groups are not affected."""
+    """Show a range of a topic, or copy it to another topic; live consumer groups are not affected."""
 
     store = RunStore(state_folder() / "replays")
     if runs:

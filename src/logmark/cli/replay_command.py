@@ -64,7 +64,7 @@ class Session:
         self._output = output
 
     def show(self, request: ReplayRequest, *, with_offsets: bool) -> None:
-        """Writes the records to standard output."""
+        """Print the records to standard output."""
         is_json = self._output is OutputFormat.JSON
         shown = 0
         with self._source.connect() as client:
@@ -114,7 +114,7 @@ class Session:
     def copy(
         self, request: ReplayRequest, *, create: bool, allow_same_topic: bool, start_over: bool, run_id: str | None
     ) -> None:
-        """Shows the plan, asks, and copies; takes up a run of the same command, or of the same id."""
+        """Show the plan, ask, and copy; resume an interrupted run of the same command, or of the same id."""
         self._target.refuse_writing()
         with self._source.connect() as client, self._target.connect() as target:
             # Before the offsets are looked up: what is left of an interrupted run may have no first record any more.
@@ -158,7 +158,7 @@ class Session:
             self._run(client, target, run, is_resumed=False)
 
     def _with_start_offsets(self, client: Client, request: ReplayRequest) -> ReplayRequest:
-        """The request with numbers for `--from unsent`, the same ones until another replay has sent something back."""
+        """Return the request with offsets for `--from unsent`, the same until another replay sends something back."""
         if request.begin != UNSENT:
             return request
         if not request.restores:
@@ -371,7 +371,7 @@ def _print_heading(request: ReplayRequest, goal: TargetPlan | None) -> None:
 
 
 def print_runs(store: RunStore, output: OutputFormat) -> None:
-    """Writes the runs that were begun from here, the newest last."""
+    """Print the runs that were started on this machine, the newest last."""
     runs = store.runs()
     if output is OutputFormat.JSON:
         print_json([run_json(run) for run in runs])

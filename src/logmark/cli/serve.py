@@ -74,9 +74,9 @@ def serve(
     ] = Durability.SYNC,
     log_format: Annotated[LogFormat, typer.Option(help="How log lines are written.")] = LogFormat.TEXT,
 ) -> None:
-    """Serve the log to any Kafka client until SIGTERM or Ctrl-C; a third signal ends it without closing the logs.
+    """Run a broker in the foreground until it is told to stop.
 
-    Example: logmark serve --data-dir /var/lib/logmark --listen 0.0.0.0:9092 --advertise log.example.org:9092
+    SIGTERM or Ctrl-C stops it; a third signal ends it without closing the logs.
     """
     _log_as(log_format)
     settings = properties.read(config) if config is not None else {}

@@ -25,7 +25,7 @@ class Column(NamedTuple):
 
 
 def print_json(value: object) -> None:
-    """Writes one JSON document."""
+    """Print one JSON document."""
     typer.echo(escape_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
@@ -45,7 +45,7 @@ def confirm(question: str) -> bool:
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> None:
-    """Writes a table; a missing value is a dash, and a last column without any text is left out."""
+    """Print a table; a missing value is a dash, and a last column without any text is left out."""
     # Not at the top: `logmark serve` and JSON output need no tables.
     from rich.console import Console
     from rich.table import Table
@@ -73,12 +73,12 @@ def say(sentence: str) -> None:
 
 
 def count(number: int, noun: str) -> str:
-    """A number with its noun: 1 record, 2 records."""
+    """Return a number with its noun: 1 record, 2 records."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun and its past: 1 record was, 2 records were."""
+    """Return a number with its noun and verb: 1 record was, 2 records were."""
     return f"{count(number, noun)} {'was' if number == 1 else 'were'}"
 
 

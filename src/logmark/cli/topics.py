@@ -27,7 +27,7 @@ def list_topics(
     internal: Annotated[bool, typer.Option("--internal", help="Show the cluster's own topics too.")] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Lists topics with their number of partitions."""
+    """List topics with their number of partitions."""
     with cluster.connect() as client:
         found = client.metadata().topics
     topics = [found[name] for name in sorted(found) if internal or not found[name].is_internal]
@@ -57,7 +57,7 @@ def create_topic(
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A topic setting; may be repeated.")
     ] = None,
 ) -> None:
-    """Creates a topic."""
+    """Create a topic."""
     check_topic_name(name)
     settings = _settings(config or [])
     with cluster.connect() as client:
@@ -74,7 +74,7 @@ def describe_topics(
     names: TopicNames,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Shows the partitions of topics, what they hold, and the settings that were changed."""
+    """Show the partitions of topics, what they hold, and the settings that were changed."""
 
     with cluster.connect() as client:
         found = client.metadata(names)
@@ -137,7 +137,7 @@ def delete_topics(
     names: TopicNames,
     yes: Yes = False,
 ) -> None:
-    """Deletes topics with all their records; asks first in a terminal."""
+    """Delete topics with all their records; ask first in a terminal."""
     with cluster.connect() as client:
         known = client.metadata(names).topics
         for name in names:

@@ -24,7 +24,7 @@ from logmark.tour.terminal import Left, Terminal
 
 
 def complete_chapter(incomplete: str) -> list[str]:
-    """The names of the chapters."""
+    """Return the names of the chapters that start with the typed text."""
 
     return [chapter.name for chapter in CHAPTERS if chapter.name.startswith(incomplete)]
 
@@ -42,7 +42,7 @@ def tour(
         Path | None, typer.Option(metavar="FILE", help="Write a document instead of showing the tour.")
     ] = None,
 ) -> None:
-    """Walks you through offsets with real clients and a broker of its own; nothing of yours is touched."""
+    """Learn offsets with real clients and a broker of its own; nothing of yours is touched."""
 
     wanted = touring.chosen(chapters or [])
     if list_:
@@ -58,7 +58,7 @@ def tour(
 
 
 def run_logmark(arguments: Sequence[str]) -> tuple[int, str]:
-    """Runs a command in this process; returns its exit code and what it wrote, to either stream."""
+    """Run a command in this process; return its exit code and its output on both streams."""
 
     written = io.StringIO()
     with contextlib.redirect_stdout(written), contextlib.redirect_stderr(written):

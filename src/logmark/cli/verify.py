@@ -31,7 +31,7 @@ def verify(
     yes: Yes = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Checks every batch, index, snapshot, id and setting; exit code 1 when anything is wrong.
+    """Check every batch, index, snapshot, id and setting; exit code 1 when anything is wrong.
 
     After a crash it checks the write-ahead log too, and the segments as a recovery will leave them: notes say what that
     will write and cut. Nothing is written without --repair. A repair changes no offset: what is lost becomes a gap,

@@ -44,7 +44,7 @@ class Contexts:
     current: str | None = None
 
     def named(self, name: str) -> Context:
-        """The context of this name."""
+        """Return the context of this name; raises ContextNotFound if there is none."""
         if name not in self.known:
             raise ContextNotFound(
                 f"There is no context {name} in {self.path}.{did_you_mean(name, self.known)} Nothing was done",
@@ -55,7 +55,7 @@ class Contexts:
 
 
 def read_contexts(path: Path) -> Contexts:
-    """The contexts of a settings file; a file that is not there has none."""
+    """Read the contexts of a settings file; a missing file has none."""
     try:
         fields = tomllib.loads(path.read_text())
     except FileNotFoundError:

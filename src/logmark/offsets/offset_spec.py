@@ -25,7 +25,7 @@ class OffsetSpec:
 
 
 def parse_offset_spec(text: str, *, now_ms: int) -> OffsetSpec:
-    """Reads earliest, latest, N, -N, @TIME or @-2h."""
+    """Parse earliest, latest, N, -N, @TIME or @-2h."""
     if text in ("earliest", "start", "beginning"):
         return OffsetSpec(is_earliest=True)
     if text in ("latest", "end"):
@@ -45,7 +45,10 @@ def parse_offset_spec(text: str, *, now_ms: int) -> OffsetSpec:
 def resolve_offset_spec(
     client: Client, partitions: Sequence[TopicPartition], position: OffsetSpec
 ) -> tuple[dict[TopicPartition, int], LogBounds]:
-    """The offset to begin with in each partition, and the bounds of the logs; refuses an offset out of range."""
+    """Return the start offset of each partition, and the bounds of the logs.
+
+    Raises UserError if one is out of range.
+    """
     bounds = LogBounds.fetch(client, partitions)
     for problem in bounds.problems.values():
         raise UserError(problem)

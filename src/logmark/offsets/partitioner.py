@@ -8,7 +8,7 @@ _MASK = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """The 32-bit hash of Kafka's default partitioner, without a sign."""
+    """Return the unsigned 32-bit hash of Kafka's default partitioner."""
     size = len(data)
     found = _SEED ^ size
     whole = size & ~3
@@ -25,5 +25,5 @@ def murmur2(data: bytes) -> int:
 # Keys come again: most of what is written has few of them.
 @lru_cache(maxsize=65_536)
 def partition_for_key(key: bytes, partitions: int) -> int:
-    """The partition of a key among so many."""
+    """Return the partition of a key among so many."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions

@@ -24,7 +24,7 @@ _LOOKS_MAX = 20
 def first_record(
     client: Client, partition: TopicPartition, offset: int, *, stop: int | None = None, read_committed: bool = False
 ) -> Record | None:
-    """The first record at or after an offset and below `stop`, the visible end if it is not given; None if none is.
+    """Return the first record at or after an offset and below `stop` (the visible end unless given), None if none is.
 
     It is bounded: a few fetches of one batch each, none of which waits for a record to come. Raises OffsetOutOfRange
     for an offset that the log does not hold.
@@ -60,7 +60,7 @@ def read_records(
 def read_batches(
     client: Client, partition: TopicPartition, start: int, stop: int, *, read_committed: bool = False
 ) -> Iterator[tuple[Iterator[Batch], int]]:
-    """The batches that each fetch of [start, stop) brought, to be used before the next, and the offset behind them."""
+    """Yield the batches of each fetch of [start, stop), valid until the next one, and the offset after them."""
     at = start
     with client.fetcher(partition, bytes_max=_READ_BYTES_MAX, read_committed=read_committed) as fetcher:
         for answer in fetcher.read(start, stop):

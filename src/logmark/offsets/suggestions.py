@@ -7,7 +7,7 @@ from logmark.client.client import Client
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A sentence that names the closest of the known names, with a space in front, or nothing."""
+    """Return a sentence that suggests the closest known name, with a leading space, or nothing."""
     candidates = sorted(known)
     same = [one for one in candidates if one.lower() == name.lower()]
     near = same or difflib.get_close_matches(name, candidates, n=1)

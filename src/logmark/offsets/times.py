@@ -68,7 +68,7 @@ def parse_duration(text: str) -> int:
 
 
 def format_duration(milliseconds: float) -> str:
-    """A length of time in its two largest units: 3 d 4 h, 1 min 30 s, 12 s, 250 ms."""
+    """Format a duration in its two largest units: 3 d 4 h, 1 min 30 s, 12 s, 250 ms."""
     if milliseconds < 1000:
         return f"{round(milliseconds)} ms"
     seconds = round(milliseconds / 1000)
@@ -80,7 +80,7 @@ def format_duration(milliseconds: float) -> str:
 
 
 def format_time(timestamp_ms: int) -> str:
-    """A point in time in UTC, to the millisecond."""
+    """Format a point in time in UTC, to the millisecond."""
     try:
         moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
     except (ValueError, OverflowError, OSError):

@@ -28,7 +28,7 @@ _WORDS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight"
 
 
 def tell(show: Show) -> None:
-    """Shows both ways with their number of commands."""
+    """Show both ways with their number of commands."""
     ours, kafkas = _WORDS[len(OURS)], _WORDS[len(KAFKAS)]
     show(Title("From a fresh install to the first reset"))
     show(

@@ -43,7 +43,7 @@ Mark = Committed | Position
 
 
 def draw(log: Log, marks: Sequence[Mark]) -> list[str]:
-    """The lines of the picture; every mark stands under the record that is read next."""
+    """Return the lines of the picture; every mark is under the record that is read next."""
     margin = max([_MARGIN, *(len(_name(mark)) + 2 for mark in marks)])
     ruler = _Cells(log) if log.end <= CELLS_MAX else _Scale(log)
     lines = ruler.lines(f"{log.topic}-{log.partition}", margin)
@@ -64,7 +64,7 @@ class _Cells:
         return offset * (self._width + 1) + 2
 
     def lines(self, name: str, margin: int) -> list[str]:
-        """The box of cells, its name on the left."""
+        """Return the box of cells, with its name on the left."""
         log, width = self._log, self._width
         line = "─" * width
         cells = "│".join(
@@ -91,7 +91,7 @@ class _Scale:
         return round(offset / self._log.end * SCALE)
 
     def lines(self, name: str, margin: int) -> list[str]:
-        """The line with the numbers of its ends above it, its name on the left."""
+        """Return the line with the offsets of its ends above it, and its name on the left."""
         log, gone = self._log, self.column(self._log.start)
         numbers = f"{log.start:<{SCALE - gone}}{log.end}"
         return [
@@ -132,11 +132,11 @@ _ASCII = str.maketrans("┌┬┐└┴┘├┤│─░▲△", "+++++++||-.^*
 
 
 def in_ascii(text: str) -> str:
-    """The same picture for a terminal that has only ASCII: ^ is a committed offset, * a position."""
+    """Return the picture for a terminal that has only ASCII: ^ is a committed offset, * a position."""
     return text.translate(_ASCII)
 
 def writable(text: str, encoding: str | None) -> str:
-    """The text, its pictures in ASCII where the encoding has nothing better."""
+    """Return the text, with its pictures in ASCII if the encoding lacks their characters."""
     try:
         text.encode(encoding or sys.getdefaultencoding())
     except UnicodeEncodeError:

@@ -10,7 +10,7 @@ from types import FrameType
 
 
 def of_block(frame: FrameType) -> str:
-    """The body of the one-line `with` statement that this frame is entering."""
+    """Return the body of the one-line `with` statement that this frame is entering."""
     file = frame.f_code.co_filename
     block = _blocks(file)[frame.f_lineno]
     # From the line below the `with`, and not from its first statement, so that a comment above that is shown too.
@@ -19,7 +19,7 @@ def of_block(frame: FrameType) -> str:
 
 
 def of_function(function: Callable[..., object]) -> str:
-    """A whole function."""
+    """Return the source of a whole function."""
     return textwrap.dedent(inspect.getsource(function)).rstrip()
 
 

@@ -64,11 +64,11 @@ class Stage:
     # -- deeds ---------------------------------------------------------------------------------
 
     def fill(self, topic: str, *counts: int) -> None:
-        """Makes a topic with so many clicks in each of its partitions, one each minute from midnight on."""
+        """Create a topic with `counts` clicks in its partitions, one each minute from midnight on."""
         self._fill(topic, counts, lambda number, count: MIDNIGHT_MS + number * MINUTE_MS)
 
     def fill_lately(self, topic: str, *counts: int, every_ms: int) -> None:
-        """The same with clicks so far apart, the last ones seconds ago: for what tells the age of clicks."""
+        """Create a topic with clicks this far apart, the last ones seconds ago: for commands that show ages."""
         # Ages are told in minutes or coarser then, and the seconds that a slow machine takes do not show.
         newest_ms = time.time_ns() // 1_000_000 - 10_000
         self._fill(topic, counts, lambda number, count: newest_ms - (count - 1 - number) * every_ms)
@@ -84,11 +84,11 @@ class Stage:
             self.client.produce(TopicPartition(topic, partition), batch)
 
     def code(self) -> "Block":
-        """Shows the body of the `with` statement, runs it, and shows what it printed."""
+        """Show the body of the `with` statement, run it, and show what it printed."""
         return Block(self._show)
 
     def command(self, line: str, *, exit_code: int = 0, varying: str = "") -> None:
-        """Shows a `logmark` command, runs it, and shows what it wrote, dots for what matches `varying`."""
+        """Show a `logmark` command, run it, and show its output, with dots for what matches `varying`."""
         self._show(Command(line))
         name, *arguments = line.split()
         assert name == "logmark"
@@ -135,7 +135,7 @@ class Stage:
     # -- pictures ------------------------------------------------------------------------------
 
     def committed(self, group: str, topic: str, partition: int = 0) -> int | None:
-        """A group's committed offset, as the broker says it."""
+        """Return a group's committed offset from the broker, None if it has none."""
         found = self.client.committed(group).get(TopicPartition(topic, partition))
         return found.offset if found else None
 
@@ -199,7 +199,7 @@ class Block:
 
 @contextlib.contextmanager
 def open_stage(show: Show, logmark: Logmark) -> Iterator[Stage]:
-    """A stage with a broker of its own, on a free port and in a temporary folder that is removed in the end."""
+    """Open a stage with a broker of its own, on a free port and in a temporary folder that is removed at the end."""
     # Clicks of 2024 must not expire in the middle of a sentence.
     with (
         tempfile.TemporaryDirectory(prefix="logmark-tour-") as home,

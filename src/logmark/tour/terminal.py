@@ -86,7 +86,7 @@ class Terminal:
 
 
 def _typed_line() -> str:
-    """The next line of standard input, empty at its end."""
+    """Return the next line of standard input, empty at its end."""
     # Not by a read that waits: an interrupt between the question and such a read would not end it.
     while not select.select([sys.stdin], [], [], _LOOK_EVERY_S)[0]:
         pass

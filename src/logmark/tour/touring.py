@@ -26,7 +26,7 @@ clock it may turn.
 
 
 def chosen(names: Sequence[str]) -> list[Chapter]:
-    """The chapters of these names in the order asked for; without a name all of them."""
+    """Return the chapters of these names in this order, all of them without a name."""
     known = {chapter.name: chapter for chapter in CHAPTERS}
     for name in names:
         if name not in known:
@@ -38,7 +38,7 @@ def chosen(names: Sequence[str]) -> list[Chapter]:
 
 
 def tell(chapters: Sequence[Chapter], show: Show, logmark: Logmark) -> None:
-    """Plays these chapters with a pause after each; the whole tour has a cover and ends with first steps."""
+    """Play these chapters with a pause after each; the whole tour has a cover and ends with first steps."""
     is_whole = len(chapters) == len(CHAPTERS)
     if is_whole:
         show(Cover("A tour of offsets"))

@@ -16,7 +16,7 @@ from logmark.offsets.lag.history import History
 from logmark.offsets.lag.sample import Sample, take_sample
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
-from tests.harness.restartable_broker import OwnBroker, own_broker
+from tests.harness.restartable_broker import RestartableBroker, own_broker
 
 HOUR_MS = 3_600_000
 
@@ -298,7 +298,7 @@ def test_a_transactions_marker_is_nothing_to_read(apache_kafka: BrokerUnderTest)
     assert (0, "nothing to read") == (age.ms, age.note[:15])
 
 
-def _compacted(own: OwnBroker) -> None:
+def _compacted(own: RestartableBroker) -> None:
     broker = own.clients
     with Client(broker.bootstrap_servers) as client:
         scene = Scene(

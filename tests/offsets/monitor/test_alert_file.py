@@ -200,7 +200,7 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         read_alert_file(tmp_path / "none.toml")
 
 
-def test_a_secret_may_stand_in_a_file_beside_it(read, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_secret_may_stand_in_a_file_next_to_it(read, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "secret").write_text("s3cret\n")
 
     found = read('[notify.x]\nkind = "webhook"\nurl = "http://a"\nsecret_file = "secret"')

@@ -79,7 +79,7 @@ def test_an_alert_fires_once_after_its_time_and_is_resolved_once() -> None:
     assert AlertMemory(alerts={}, known={}) == watch.memory
 
 
-def test_a_condition_that_breaks_off_begins_anew() -> None:
+def test_a_condition_that_breaks_off_starts_over() -> None:
     watch = Watch(LAG)
     watch.see(0, group(at(lag=101)))
     watch.see(4 * MINUTE, group(at(lag=3)))

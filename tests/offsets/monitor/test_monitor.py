@@ -22,7 +22,7 @@ from logmark.offsets.monitor.notifications import NotificationDispatcher
 from tests.cli.conftest import run
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
-from tests.harness.restartable_broker import OwnBroker, own_broker
+from tests.harness.restartable_broker import RestartableBroker, own_broker
 from tests.offsets.monitor.test_notifications import Hook
 
 Series = dict[tuple[str, ...], float]
@@ -300,7 +300,7 @@ def test_the_monitor_goes_on_when_the_broker_went_away_and_came_back(
         _stop_and_start(own, watch)
 
 
-def _stop_and_start(own: OwnBroker, watch: Callable[..., Watched]) -> None:
+def _stop_and_start(own: RestartableBroker, watch: Callable[..., Watched]) -> None:
     broker, address = own.clients, [own.clients.bootstrap_servers]
     topic = broker.create_topic("orders")
     broker.produce(topic, ["a"] * 3)

@@ -109,7 +109,7 @@ def test_a_reset_to_a_time_finds_the_first_record_at_or_after_it(broker: BrokerU
     assert [0, 0, 2, 4] == [goes_to(NOON - 1), goes_to(NOON), goes_to(NOON + 3_600_001), goes_to(NOON * 2)]
 
 
-def test_what_was_stored_beside_an_offset_survives_a_reset(broker: BrokerUnderTest, client: Client) -> None:
+def test_the_metadata_of_an_offset_survives_a_reset(broker: BrokerUnderTest, client: Client) -> None:
     topic, group = a_topic(broker), broker.group("streams")
     here = TopicPartition(topic, 0)
     client.commit(group, {here: Committed(offset=7, leader_epoch=0, metadata="state")})

@@ -270,7 +270,7 @@ class TestKilled:
     @pytest.mark.parametrize("way_out", ["finish", "undo"])
     @pytest.mark.parametrize("kind", ["reset", "delete", "undo"])
     @pytest.mark.parametrize("step", killed_process.STEPS)
-    def test_a_killed_change_is_finished_or_taken_back(self, desk: Desk, kind: str, step: str, way_out: str) -> None:
+    def test_a_killed_change_is_finished_or_undone(self, desk: Desk, kind: str, step: str, way_out: str) -> None:
         before = {
             desk.partitions[0]: Committed(offset=7, leader_epoch=0, metadata="m"),
             desk.partitions[1]: Committed(offset=9),

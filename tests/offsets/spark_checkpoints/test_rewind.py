@@ -419,7 +419,7 @@ def test_a_batch_that_was_interrupted_is_named_with_what_to_do(ours: Query) -> N
 
 
 @pytest.mark.parametrize(("stop_at", "batches", "stands"), [(1, 2, [10, 3]), (2, 4, [10, 3]), (3, 4, [10, 3])])
-def test_an_interrupted_move_is_taken_back_whatever_it_had_written(
+def test_an_interrupted_move_is_undone_whatever_it_had_written(
     ours: Query, stop_at: int, batches: int, stands: list[int]
 ) -> None:
     stopper = Stopper(stop_at)
@@ -450,7 +450,7 @@ def test_planning_to_take_an_interrupted_move_back_leaves_it_as_it_is(ours: Quer
     assert (before, ["pending"]) == (ours.made.files(), [change.state for change in ours.changes])
 
 
-def test_a_change_that_is_taken_back_is_not_taken_back_again(ours: Query) -> None:
+def test_a_change_that_is_undone_is_not_undone_again(ours: Query) -> None:
     change = ours.append(ours.plan(ToEarliest()))
 
     with pytest.raises(UserError, match=r"is undone already\. Nothing was changed"):

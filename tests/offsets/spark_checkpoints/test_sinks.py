@@ -49,7 +49,7 @@ def test_a_manifest_around_the_checkpoint_is_that_of_its_query(made: Made) -> No
     assert (True, str(made.path.parent.parent)) == (sink.is_files, sink.name)
 
 
-def test_a_manifest_beside_the_checkpoint_is_known_by_its_times(made: Made) -> None:
+def test_a_manifest_next_to_the_checkpoint_is_known_by_its_times(made: Made) -> None:
     manifest(made.path.parent / "table", c9=at(9), b10=at(10), b11=at(11))
 
     sink = found(made)
@@ -68,7 +68,7 @@ def test_a_manifest_beside_the_checkpoint_is_known_by_its_times(made: Made) -> N
         {},
     ],
 )
-def test_a_manifest_beside_the_checkpoint_with_other_times_is_another_querys(
+def test_a_manifest_next_to_the_checkpoint_with_other_times_is_another_querys(
     made: Made, written: dict[str, int]
 ) -> None:
     manifest(made.path.parent / "table", **written)

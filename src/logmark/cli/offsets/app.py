@@ -51,5 +51,5 @@ class WithOptionalValues(TyperCommand):
         return super().parse_args(ctx, filled)
 
     def _is_value(self, option: str, text: str) -> bool:
-        """A length of time begins with a digit or with ISO's P."""
+        """Return whether the text is a duration: it starts with a digit or with ISO's P."""
         return text[:1].isdigit() or (text[:1] in "Pp" and text[1:2].isalnum() and any(map(str.isdigit, text)))

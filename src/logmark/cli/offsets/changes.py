@@ -22,7 +22,7 @@ from logmark.offsets.times import format_time
 
 
 def complete_change(incomplete: str) -> list[str]:
-    """The ids in the user's own journal, the newest first."""
+    """Return the ids in the user's own journal, the newest first."""
 
     with contextlib.suppress(LogmarkError):
         return [one.id for one in reversed(FileJournal().changes()) if one.id.startswith(incomplete.lower())]
@@ -48,7 +48,7 @@ def history_of(
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many, the newest.")] = 20,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Lists who moved what in this cluster, when and why: the newest last."""
+    """List who moved what in this cluster, when and why: the newest last."""
 
     with cluster.connect() as client:
         journal = open_journal(client)
@@ -71,7 +71,7 @@ def history_of(
 @app.command("show", epilog=example("logmark offsets show 5p7m2k9q3xd"))
 @on_cluster
 def show(cluster: Cluster, id: ChangeId, output: Output = OutputFormat.TABLE) -> None:
-    """Shows a change: who, when, why, and every partition before and after."""
+    """Show a change: who, when, why, and every partition before and after."""
 
     with cluster.connect() as client:
         change = find_change(list_changes(client), id)
@@ -100,7 +100,7 @@ def undo(
     reason: Reason = "",
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Takes a change back: offsets, metadata and leader epochs as they were, and no commit where there was none."""
+    """Undo a change: restore offsets, metadata and leader epochs, and delete commits where there were none."""
 
     act = Act(cluster, yes=yes, dry_run=dry_run, output=output, reason=reason)
     with cluster.connect() as client:

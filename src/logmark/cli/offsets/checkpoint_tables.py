@@ -81,7 +81,7 @@ def _say_what_stands_in_the_way(view: CheckpointView) -> None:
 
 
 def print_rewind(rewind: Rewind) -> None:
-    """Writes the plan of a move, and the batch that makes it."""
+    """Print the plan of a rewind, and the batch that applies it."""
     print_plan(rewind.plan, of="the query of")
     write_line(
         f"Batch {rewind.addition.id} will be added behind batch {rewind.checkpoint.last.id}; it reads nothing, and no "

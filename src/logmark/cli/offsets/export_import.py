@@ -45,7 +45,7 @@ def export_command(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Write over a file that is there.")] = False,
 ) -> None:
-    """Writes a group's committed offsets down, as kafka-consumer-groups.sh --export does."""
+    """Export a group's committed offsets in the format of kafka-consumer-groups.sh --export."""
     is_json = format is FileFormat.JSON or (format is None and file is not None and file.suffix.lower() == ".json")
     with cluster.connect() as client:
         found = export_offsets(client, group, parse_topic_selection(topic) if topic else None)
@@ -79,7 +79,7 @@ def import_command(
     reason: Reason = "",
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Moves a group to the offsets in a file: shows the plan, asks, journals it, applies it and reads it back."""
+    """Reset a group to the offsets in a file: show the plan, ask, journal it, apply it and read it back."""
 
     target = parse_offsets(read_text(file), group, "standard input" if str(file) == "-" else str(file))
     act = Act(cluster, yes=yes, dry_run=dry_run, output=output, reason=reason)
@@ -94,7 +94,7 @@ def import_command(
 
 
 def read_text(file: Path) -> str:
-    """The text in a file, or on standard input for -."""
+    """Return the text of a file, or of standard input for -."""
     try:
         return sys.stdin.read() if str(file) == "-" else file.read_text()
     except (OSError, UnicodeDecodeError) as error:

@@ -45,7 +45,7 @@ class Act:
         pending: Change | None = None,
         nothing_left: Callable[[], None] = lambda: None,
     ) -> None:
-        """Shows the plan and applies it if that is wanted; leaves with exit code 3 where it would change nothing."""
+        """Show the plan, and apply it unless this is a dry run; exit with code 3 if it would change nothing."""
         self.show(plan)
         if not plan.changes:
             if not self._dry_run:
@@ -63,7 +63,7 @@ class Act:
         _tell(applied)
 
     def show(self, plan: ResetPlan) -> None:
-        """Writes the plan for people; programs get it at the end."""
+        """Print the plan as a table; the JSON document follows at the end."""
         if self._output is OutputFormat.TABLE:
             print_plan(plan)
 
@@ -103,7 +103,7 @@ class Act:
 
 
 def ask(question: str) -> None:
-    """Raises unless somebody at a terminal says yes; where there is no terminal, nothing is done without --yes."""
+    """Raise unless somebody at a terminal says yes; without a terminal only --yes agrees."""
     if not sys.stdin.isatty():
         raise UserError(
             "Nothing was changed: there is no terminal to ask in. Add --yes to apply this plan.", exit_code=2
@@ -124,7 +124,7 @@ def spinner(what: str) -> Iterator[Callable[[], None]]:
 
 
 def wait_empty(client: Client, group: str, wait: str | None) -> None:
-    """Waits until the group has no members, if that was asked for."""
+    """Wait until the group has no members, if the options ask for it."""
     if wait is None:
         return
 

@@ -10,7 +10,7 @@ from logmark.offsets.times import format_time
 
 
 def print_plan(plan: ResetPlan, *, of: str = "group") -> None:
-    """Writes the plan as a table, its totals, and what must be known before anybody agrees."""
+    """Print the plan as a table, its totals, and the warnings to read before anybody agrees."""
     what = f"{', ' if plan.how else ''}{plan.how}"
     write_line(f"Plan for {of} {plan.group}{' (a new group)' if plan.creates_group else ''}{what}:")
     columns = [
@@ -60,7 +60,7 @@ def _format_time(timestamp_ms: int | None) -> str | None:
 
 
 def format_bytes(size: int) -> str:
-    """A size in the largest unit that leaves a number above one."""
+    """Return a size in the largest unit that leaves a number above one."""
     amount, unit = float(size), "B"
     for following in ("kB", "MB", "GB", "TB"):
         if amount < 1000:
@@ -70,7 +70,7 @@ def format_bytes(size: int) -> str:
 
 
 def print_changes(changes: Sequence[Change]) -> None:
-    """Writes a table of changes."""
+    """Print a table of changes."""
 
     print_table(
         [
@@ -88,7 +88,7 @@ def print_changes(changes: Sequence[Change]) -> None:
 
 
 def print_change(change: Change) -> None:
-    """Writes everything that the journal has of a change."""
+    """Print everything that the journal has of a change."""
 
     write_line(f"Change {change.id}: {change.action} of {change.subject} {change.name}, {change.state}")
     lines = [

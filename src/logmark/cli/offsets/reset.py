@@ -117,7 +117,7 @@ def reset(
     reason: Reason = "",
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Moves a group's committed offsets: shows the plan, asks, journals it, applies it and reads it back."""
+    """Reset a group's committed offsets: show the plan, ask, journal it, apply it and read it back."""
 
     scenarios = _Scenarios(
         to_earliest=to_earliest, to_latest=to_latest, to_offset=to_offset, to_datetime=to_datetime,

@@ -94,7 +94,7 @@ def spark(
     reason: Reason = "",
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Shows the offsets of a query on Spark's Kafka connector, moves it while it is stopped, or seeds a group from it.
+    """Show the offsets of a query on Spark's Kafka connector, rewind it while it is stopped, or seed a group from it.
 
     Without a target it changes nothing. A target moves the query by a batch that is added to its checkpoint; none is
     ever edited, the change is journaled, and `logmark offsets undo` undoes it.
@@ -174,7 +174,7 @@ class Mover:
                 )
 
     def undo(self, client: Client, journal: Journal, change: Change, *, force: bool) -> None:
-        """Takes a journaled move back, by one more batch."""
+        """Undo a journaled rewind, by one more batch."""
 
         folder = open_folder(change.name)
         rewind = plan_rewind_undo(client, folder, change, force=force, now_ms=_now_ms())
@@ -207,7 +207,7 @@ class Mover:
         raise typer.Exit(NOTHING_TO_DO)
 
     def _is_agreed(self, client: Client, rewind: Rewind) -> bool:
-        """Shows the plan and asks; false for a dry run. Leaves with exit code 3 where it would change nothing."""
+        """Show the plan and ask; return false for a dry run. Exit with code 3 if it would change nothing."""
 
         shown = replace(rewind, plan=add_preview(client, rewind.plan))
         if self._output is OutputFormat.TABLE:

@@ -1,18 +1,21 @@
 """`logmark pipelines dead-letters`: the records that a pipeline has refused, and why; without Spark."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from logmark.cli.clusters import Cluster, complete_topic, on_cluster
-from logmark.cli.options import Output, OutputFormat, example
-from logmark.cli.pipelines.app import HomeFolder, app, complete_pipeline, find_homes, home_root, recorded_cluster
+from logmark.cli.options import Output, OutputFormat
+from logmark.cli.pipelines.homes import HomeFolder, complete_pipeline, find_homes, home_root, recorded_cluster
 from logmark.cli.tables import Column, count, json_text, print_json, print_table, say, write_line
 from logmark.errors import UserError
-
-# Imports inside functions keep `logmark --help` and the other commands fast.
-if TYPE_CHECKING:
-    from logmark.offsets.dead_letters.topic import DeadLetterCounts, StoredDeadLetter
+from logmark.offsets.dead_letters.topic import (
+    DeadLetterCounts,
+    StoredDeadLetter,
+    newest_dead_letters,
+    tally_dead_letters,
+)
+from logmark.offsets.times import format_time
 
 NOTHING_FOUND = 3
 _COLUMNS = [
@@ -21,7 +24,6 @@ _COLUMNS = [
 _ERRORS_SHOWN = 10
 
 
-@app.command("dead-letters", epilog=example("logmark pipelines dead-letters billing --limit 5"))
 @on_cluster
 def dead_letters(
     cluster: Cluster,
@@ -44,8 +46,6 @@ def dead_letters(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Show the newest dead letters of a pipeline: which record, how large, and why it was refused."""
-    from logmark.offsets.dead_letters.topic import newest_dead_letters, tally_dead_letters
-
     if topic is None:
         [found] = find_homes(home_root(home), [name])
         record = found.record()
@@ -70,9 +70,7 @@ def dead_letters(
         raise typer.Exit(NOTHING_FOUND)
 
 
-def _print(newest: "list[StoredDeadLetter]") -> None:
-    from logmark.offsets.times import format_time
-
+def _print(newest: list[StoredDeadLetter]) -> None:
     print_table(
         _COLUMNS,
         [
@@ -85,7 +83,7 @@ def _print(newest: "list[StoredDeadLetter]") -> None:
     )  # fmt: skip
 
 
-def _print_tally(tally: "DeadLetterCounts", name: str, topic: str, output: OutputFormat) -> None:
+def _print_tally(tally: DeadLetterCounts, name: str, topic: str, output: OutputFormat) -> None:
     if output is OutputFormat.JSON:
         print_json(
             {
@@ -105,7 +103,7 @@ def _print_tally(tally: "DeadLetterCounts", name: str, topic: str, output: Outpu
         )
 
 
-def _dead_letter_fields(kept: "StoredDeadLetter") -> dict[str, Any]:
+def _dead_letter_fields(kept: StoredDeadLetter) -> dict[str, Any]:
     letter = kept.dead_letter
     return {
         "topic": letter.partition.topic,

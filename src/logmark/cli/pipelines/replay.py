@@ -4,28 +4,28 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from logmark.cli.clusters import Cluster, on_cluster
 from logmark.cli.offsets.plan_command import NOTHING_TO_DO, ask
 from logmark.cli.offsets.plan_tables import print_plan
-from logmark.cli.options import Output, OutputFormat, Yes, example
-from logmark.cli.pipelines.app import Conf, HomeFolder, Master, Package, app
+from logmark.cli.options import Output, OutputFormat, Yes
+from logmark.cli.pipelines.homes import HomeFolder
 from logmark.cli.pipelines.known_pipeline import File, KnownPipeline, Name, SparkSettings, open_pipeline
+from logmark.cli.pipelines.spark_session import Conf, Master, Package
 from logmark.cli.progress import bar
 from logmark.cli.tables import Column, count, print_json, print_table, say, write_line
 from logmark.errors import UserError
+from logmark.offsets.reset.plan import ResetPlan
 from logmark.offsets.reset.views import view_plan
-
-# Imports inside functions keep `logmark --help` and the other commands fast: the modules of pipelines are many.
-if TYPE_CHECKING:
-    from logmark.offsets.reset.plan import ResetPlan
-    from logmark.spark.pipelines.replay.in_place import InPlacePlan
-    from logmark.spark.pipelines.replay.plan import VersionPlan
-    from logmark.spark.pipelines.replay.runner import ReplayCallbacks, ReplayResult
-    from logmark.spark.pipelines.replay.session import ReplayRequest, ReplaySession
+from logmark.offsets.times import parse_duration
+from logmark.spark.pipelines.replay.in_place import InPlacePlan
+from logmark.spark.pipelines.replay.plan import VersionPlan
+from logmark.spark.pipelines.replay.runner import ReplayCallbacks, ReplayOptions, ReplayResult
+from logmark.spark.pipelines.replay.session import ReplayRequest, ReplaySession, open_replay
+from logmark.spark.source.offset_maps import format_offsets, nest_by_topic
 
 _LINE_EVERY_S = 10.0
 
@@ -40,7 +40,6 @@ MissingId = Annotated[
 Wait = Annotated[str, typer.Option(metavar="D", help="How long the running version may take to end its batch.")]
 
 
-@app.command("replay", epilog=example("logmark pipelines replay fraud --from 3d"))
 @on_cluster
 def replay(
     cluster: Cluster,
@@ -88,9 +87,6 @@ def replay(
 
     If a replay is interrupted, run the command with --resume to finish it.
     """
-    from logmark.spark.pipelines.replay.runner import ReplayOptions
-    from logmark.spark.pipelines.replay.session import ReplayRequest, open_replay
-
     if (resume or abandon) and (from_ is not None or to is not None):
         raise UserError("--resume and --abandon take no --from and no --to. Nothing was changed.", exit_code=2)
     request = ReplayRequest(
@@ -119,7 +115,6 @@ def replay(
                 command.replay(request)
 
 
-@app.command("rollback", epilog=example("logmark pipelines rollback fraud"))
 @on_cluster
 def rollback(
     cluster: Cluster,
@@ -140,9 +135,6 @@ def rollback(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Make a version live again that was live before; the present one is kept."""
-    from logmark.spark.pipelines.replay.runner import ReplayOptions
-    from logmark.spark.pipelines.replay.session import ReplayRequest, open_replay
-
     options = ReplayOptions(keep_side_topic=keep_side_topic, missing_id=_parse_missing_id(missing_id))
     request = ReplayRequest(wait_s=_parse_wait(wait), options=options)
     settings = SparkSettings(master, conf or (), package or ())
@@ -156,9 +148,8 @@ def rollback(
 
 class _ReplayCommand:
     """One command about a replay: how its plan is shown, whether it asks, and how its progress is shown."""
-
     def __init__(
-        self, known: KnownPipeline, session: "ReplaySession", *, output: OutputFormat, yes: bool, dry_run: bool
+        self, known: KnownPipeline, session: ReplaySession, *, output: OutputFormat, yes: bool, dry_run: bool
     ) -> None:
         self._session = session
         self._job = known.job
@@ -167,9 +158,8 @@ class _ReplayCommand:
         self._yes = yes
         self._dry_run = dry_run
 
-    def replay(self, request: "ReplayRequest") -> None:
+    def replay(self, request: ReplayRequest) -> None:
         """Plan, show, ask and replay."""
-        from logmark.spark.pipelines.replay.in_place import InPlacePlan
 
         plan = self._session.plan(request)
         if isinstance(plan, InPlacePlan):
@@ -185,7 +175,7 @@ class _ReplayCommand:
         self._ask(f"Replay {self._name} like this?")
         self._run(plan.number, lambda callbacks: self._session.execute(plan, request, callbacks))
 
-    def resume(self, request: "ReplayRequest") -> None:
+    def resume(self, request: ReplayRequest) -> None:
         """Finish an interrupted replay."""
         state = self._session.check_resumable()
         say(f"Resuming the replay of {self._name} to version {state.version}, which is {state.step}.")
@@ -199,7 +189,7 @@ class _ReplayCommand:
             ),
         )
 
-    def roll_back(self, number: int, request: "ReplayRequest") -> None:
+    def roll_back(self, number: int, request: ReplayRequest) -> None:
         """Make a version live again."""
         say(f"Version {number} of {self._name} replaces version {self._job.home.record().live}, which is kept.")
         if self._dry_run:
@@ -222,10 +212,7 @@ class _ReplayCommand:
         number = self._session.abandon()
         say(f"Replay abandoned: version {number} of {self._name} is removed; the live version has its group.")
 
-    def _replay_in_place(self, plan: "InPlacePlan", request: "ReplayRequest") -> None:
-        from logmark.spark.pipelines.replay.runner import ReplayCallbacks
-        from logmark.spark.source.offset_maps import format_offsets, nest_by_topic
-
+    def _replay_in_place(self, plan: InPlacePlan, request: ReplayRequest) -> None:
         fields: dict[str, object] = {"pipeline": self._name, "kind": "in-place", "rows_to_replace": plan.rows}
         fields["stops"] = nest_by_topic(plan.stops) if plan.ends_early else None
         if self._output is OutputFormat.TABLE:
@@ -251,21 +238,19 @@ class _ReplayCommand:
             f"read again. To undo the move of the group: logmark offsets undo {applied.change.id}"
         )
 
-    def _agree(self, plan: "ResetPlan") -> None:
+    def _agree(self, plan: ResetPlan) -> None:
         if not self._yes:
             print_plan(plan)
             self._ask("The group has moved since. Replay like this?")
 
-    def _run(self, number: int, run: "Callable[[ReplayCallbacks], ReplayResult]") -> None:
-        from logmark.spark.pipelines.replay.runner import ReplayCallbacks
-
+    def _run(self, number: int, run: Callable[[ReplayCallbacks], ReplayResult]) -> None:
         with show_progress(f"{self._name}: version {number}") as report:
             result = run(ReplayCallbacks(say=say, report=report))
         if self._output is OutputFormat.JSON:
             print_json(_result_fields(self._name, result))
         _say_result(self._name, result)
 
-    def _print_version_plan(self, plan: "VersionPlan") -> None:
+    def _print_version_plan(self, plan: VersionPlan) -> None:
         if self._output is OutputFormat.JSON:
             return
         what = {
@@ -305,7 +290,7 @@ class _ReplayCommand:
 
 
 @contextmanager
-def show_progress(title: str) -> "Iterator[Callable[[int, int], None]]":
+def show_progress(title: str) -> Iterator[Callable[[int, int], None]]:
     """Yield a function that shows the progress of a run: a bar in a terminal, else a line now and then."""
     last, said_at = 0, time.monotonic()
     with bar(title, is_bytes=False) as progress:
@@ -322,7 +307,7 @@ def show_progress(title: str) -> "Iterator[Callable[[int, int], None]]":
         yield report
 
 
-def _say_result(name: str, result: "ReplayResult") -> None:
+def _say_result(name: str, result: ReplayResult) -> None:
     if result.publication is not None:
         published = result.publication
         say(
@@ -335,9 +320,7 @@ def _say_result(name: str, result: "ReplayResult") -> None:
     say(f"Done: version {result.version} of {name} is live. To undo it: logmark pipelines rollback {name}")
 
 
-def _result_fields(name: str, result: "ReplayResult") -> dict[str, object]:
-    from logmark.spark.source.offset_maps import nest_by_topic
-
+def _result_fields(name: str, result: ReplayResult) -> dict[str, object]:
     published = result.publication
     return {
         "pipeline": name,
@@ -350,9 +333,7 @@ def _result_fields(name: str, result: "ReplayResult") -> dict[str, object]:
     }
 
 
-def _version_fields(plan: "VersionPlan") -> dict[str, object]:
-    from logmark.spark.source.offset_maps import nest_by_topic
-
+def _version_fields(plan: VersionPlan) -> dict[str, object]:
     return {
         "kind": plan.kind.value,
         "version": plan.number,
@@ -372,6 +353,4 @@ def _parse_missing_id(text: str | None) -> str | None:
 
 
 def _parse_wait(text: str) -> float:
-    from logmark.offsets.times import parse_duration
-
     return parse_duration(text) / 1000

@@ -5,26 +5,41 @@ import functools
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from logmark.cli.clusters import CONNECT_TIMEOUT_S, PATIENCE_S, TIMEOUT_S, Cluster, on_cluster
-from logmark.cli.options import Output, OutputFormat, example
-from logmark.cli.pipelines.app import Conf, Files, HomeFolder, Master, Package, app, home_root, make_job
+from logmark.cli.options import Output, OutputFormat
+from logmark.cli.pipelines import topics
+from logmark.cli.pipelines.homes import HomeFolder, home_root
+from logmark.cli.pipelines.known_pipeline import make_job
+from logmark.cli.pipelines.run_display import show_bars, show_board, show_lines
+from logmark.cli.pipelines.spark_session import Conf, Master, Package, start_spark
 from logmark.cli.tables import print_json, say
+from logmark.client.client import Client
 from logmark.errors import LogmarkError, UserError
+from logmark.spark.pipelines.job import Job
+from logmark.spark.pipelines.pipeline_files import import_folders, load_with_spark, own_modules, ship_by_value
+from logmark.spark.pipelines.program import StopSignals
+from logmark.spark.pipelines.query import read_options
+from logmark.spark.pipelines.replay.state import check_live_may_run
+from logmark.spark.pipelines.runner import PipelineRunner
+from logmark.spark.sessions import check_java, check_spark
+from logmark.spark.source.cluster import find_partitions
+from logmark.spark.source.options import SourceOptions, parse_source_options
 
-# Imports inside functions keep `logmark --help` and the other commands fast: the modules of pipelines are many.
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from logmark.client.client import Client
-    from logmark.spark.pipelines.job import Job
-    from logmark.spark.source.options import SourceOptions
+
+Files = Annotated[
+    list[Path],
+    typer.Argument(metavar="FILE", help="Python files that declare pipelines.", show_default=False),
+]
 
 
-@app.command("run", epilog=example("logmark pipelines run billing.py fraud.py --available-now"))
 @on_cluster
 def run(
     cluster: Cluster,
@@ -45,14 +60,6 @@ def run(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Run the pipelines of these files as their consumer groups; a query that fails is restarted."""
-    from logmark.cli.pipelines import topics
-    from logmark.cli.pipelines.run_display import show_bars, show_board, show_lines
-    from logmark.cli.pipelines.spark_session import start_spark
-    from logmark.spark.pipelines.pipeline_files import import_folders, load_with_spark, own_modules, ship_by_value
-    from logmark.spark.pipelines.program import StopSignals
-    from logmark.spark.pipelines.runner import PipelineRunner
-    from logmark.spark.sessions import check_java, check_spark
-
     cluster.refuse_writing()
     check_spark()
     check_java()
@@ -94,7 +101,7 @@ def run(
         raise typer.Exit(1)
 
 
-def connect_clusters(jobs: "Sequence[Job]", stack: contextlib.ExitStack) -> "dict[str, Client]":
+def connect_clusters(jobs: Sequence[Job], stack: contextlib.ExitStack) -> dict[str, Client]:
     """Return a client for each cluster that can be reached, by its address; raises UserError if none can."""
     clients: dict[str, Client] = {}
     failures: list[str] = []
@@ -109,23 +116,20 @@ def connect_clusters(jobs: "Sequence[Job]", stack: contextlib.ExitStack) -> "dic
     return clients
 
 
-def _join_failures(failures: "Sequence[str]") -> UserError:
+def _join_failures(failures: Sequence[str]) -> UserError:
     first, *others = dict.fromkeys(failures)
     return UserError(first, lines=[f"logmark: {one}" for one in others])
 
 
-def check_pipelines(jobs: "Sequence[Job]", clients: "dict[str, Client]") -> None:
+def check_pipelines(jobs: Sequence[Job], clients: dict[str, Client]) -> None:
     """Raise UserError, before Spark is started, if none of the pipelines could run."""
     failures = [failure for failure in (_find_failure(job, clients) for job in jobs) if failure is not None]
     if len(failures) == len(jobs):
         raise _join_failures(failures)
 
 
-def _find_failure(job: "Job", clients: "dict[str, Client]") -> str | None:
+def _find_failure(job: Job, clients: dict[str, Client]) -> str | None:
     """Return why the pipeline cannot run, None if no reason is known."""
-    from logmark.spark.pipelines.replay.state import check_live_may_run
-    from logmark.spark.source.cluster import find_partitions
-
     try:
         if job.home.is_live():
             with job.home.live():
@@ -140,18 +144,13 @@ def _find_failure(job: "Job", clients: "dict[str, Client]") -> str | None:
     return None
 
 
-def _options(job: "Job") -> "SourceOptions":
-    from logmark.spark.pipelines.query import read_options
-    from logmark.spark.source.options import parse_source_options
-
+def _options(job: Job) -> SourceOptions:
     version = job.home.live_version(job.pipeline)
     return parse_source_options(read_options(job.pipeline, version, job.brokers, job.options), is_stream=True)
 
 
-def _client(job: "Job") -> "Client":
+def _client(job: Job) -> Client:
     """Return a client of the pipeline's cluster, with the properties that its own options add."""
-    from logmark.client.client import Client
-
     return Client(
         job.brokers.bootstrap_servers,
         config=_options(job).client,

@@ -4,25 +4,25 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
 
 from logmark.cli.lag_tables import format_rate
+from logmark.cli.pipelines.status import format_batch
 from logmark.cli.tables import count, say
+from logmark.client.client import Client
 from logmark.errors import LogmarkError
 from logmark.escaping import escape
+from logmark.names import TopicPartition
+from logmark.spark.pipelines.status import RunStatus
+from logmark.spark.pipelines.supervisor import Supervisor
 
-# Imports inside functions keep `logmark --help` and the other commands fast; rich alone takes a tenth of a second.
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.progress import Progress, TaskID
-
-    from logmark.client.client import Client
-    from logmark.names import TopicPartition
-    from logmark.spark.pipelines.status import RunStatus
-    from logmark.spark.pipelines.supervisor import Supervisor
-
-    # A function that shows the pipelines again and again, and one that writes a message.
-    Display = tuple[Callable[[Sequence[Supervisor]], None], Callable[[str], None]]
+# A function that shows the pipelines again and again, and one that writes a message.
+Display = tuple[Callable[[Sequence[Supervisor]], None], Callable[[str], None]]
 
 _MEASURE_EVERY_S = 2.0
 _WRITE_EVERY_S = 10.0
@@ -30,13 +30,12 @@ _WRITE_EVERY_S = 10.0
 
 class GroupLags:
     """The lag of the groups of a run, measured every few seconds."""
-
-    def __init__(self, clients: "Mapping[str, Client]") -> None:
+    def __init__(self, clients: Mapping[str, Client]) -> None:
         self._clients = clients
         self._measured_s = 0.0
         self.records: dict[str, int | None] = {}
 
-    def measure(self, supervisors: "Sequence[Supervisor]", every_s: float = _MEASURE_EVERY_S) -> bool:
+    def measure(self, supervisors: Sequence[Supervisor], every_s: float = _MEASURE_EVERY_S) -> bool:
         """Measure the lags if it is time; return whether it was."""
         if time.monotonic() - self._measured_s < every_s:
             return False
@@ -45,7 +44,7 @@ class GroupLags:
         self._measured_s = time.monotonic()
         return True
 
-    def _read_lag(self, supervisor: "Supervisor") -> int | None:
+    def _read_lag(self, supervisor: Supervisor) -> int | None:
         client = self._clients.get(supervisor.job.brokers.bootstrap_servers)
         with contextlib.suppress(LogmarkError):
             if client is not None:
@@ -56,27 +55,13 @@ class GroupLags:
         return None
 
 
-def format_batch(status: "RunStatus", now_ms: int) -> str | None:
-    """Return the last batch, for people."""
-    from logmark.offsets.times import format_duration
-
-    if status.batch is None:
-        return None
-    done = status.batch
-    ago = format_duration(max(now_ms - done.at_ms, 0))
-    return f"{done.number}: {count(done.records, 'record')} in {done.duration_ms / 1000:.1f} s, {ago} ago"
-
-
 @contextlib.contextmanager
-def show_board(clients: "Mapping[str, Client]") -> "Iterator[Display]":
+def show_board(clients: Mapping[str, Client]) -> Iterator[Display]:
     """Yield a display: a table that is drawn over itself, with messages above it."""
-    from rich.console import Console
-    from rich.live import Live
-
     lags = GroupLags(clients)
     with Live(console=Console(stderr=True), auto_refresh=False) as live:
 
-        def watch(supervisors: "Sequence[Supervisor]") -> None:
+        def watch(supervisors: Sequence[Supervisor]) -> None:
             lags.measure(supervisors)
             live.update(make_board([one.status for one in supervisors], supervisors, lags.records), refresh=True)
 
@@ -88,12 +73,9 @@ def show_board(clients: "Mapping[str, Client]") -> "Iterator[Display]":
 
 
 def make_board(
-    statuses: "Sequence[RunStatus]", supervisors: "Sequence[Supervisor]", lags: Mapping[str, int | None]
-) -> "RenderableType":
+    statuses: Sequence[RunStatus], supervisors: Sequence[Supervisor], lags: Mapping[str, int | None]
+) -> RenderableType:
     """Return the table of the pipelines as they are now."""
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title, is_number in (
         ("PIPELINE", False), ("GROUP", False), ("VERSION", True), ("STATE", False), ("LAG", True), ("RATE", True),
@@ -112,12 +94,12 @@ def make_board(
 
 
 @contextlib.contextmanager
-def show_lines(clients: "Mapping[str, Client]") -> "Iterator[Display]":
+def show_lines(clients: Mapping[str, Client]) -> Iterator[Display]:
     """Yield a display of plain lines: messages as they come, and the progress every ten seconds."""
     lags = GroupLags(clients)
     written: dict[str, int] = {}
 
-    def watch(supervisors: "Sequence[Supervisor]") -> None:
+    def watch(supervisors: Sequence[Supervisor]) -> None:
         if not lags.measure(supervisors, _WRITE_EVERY_S):
             return
         for supervisor in supervisors:
@@ -133,17 +115,14 @@ def show_lines(clients: "Mapping[str, Client]") -> "Iterator[Display]":
 
 
 @contextlib.contextmanager
-def show_bars(clients: "Mapping[str, Client]") -> "Iterator[Display]":
+def show_bars(clients: Mapping[str, Client]) -> Iterator[Display]:
     """Yield a display: a bar for each pipeline over what it had to read when the run started."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
         runs: dict[str, RemainingBar] = {}
         measured_s = 0.0
 
-        def watch(supervisors: "Sequence[Supervisor]") -> None:
+        def watch(supervisors: Sequence[Supervisor]) -> None:
             nonlocal measured_s
             is_over = all(supervisor.status.state.is_over for supervisor in supervisors)
             if time.monotonic() - measured_s < _MEASURE_EVERY_S / 4 and not is_over:
@@ -163,14 +142,13 @@ def show_bars(clients: "Mapping[str, Client]") -> "Iterator[Display]":
 
 class RemainingBar:
     """One bar: the offsets between the group's first committed offsets and the log ends of that time."""
-
-    def __init__(self, progress: "Progress", task: "TaskID") -> None:
+    def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress = progress
         self._task = task
         self._first: Mapping[TopicPartition, int] = {}
         self._ends: Mapping[TopicPartition, int] = {}
 
-    def update(self, client: "Client | None", group: str) -> None:
+    def update(self, client: Client | None, group: str) -> None:
         """Set the bar to the committed offsets of the group."""
         if client is None:
             return
@@ -184,7 +162,7 @@ class RemainingBar:
 
 
 def count_read(
-    first: "Mapping[TopicPartition, int]", ends: "Mapping[TopicPartition, int]", now: "Mapping[TopicPartition, int]"
+    first: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], now: Mapping[TopicPartition, int]
 ) -> tuple[int, int]:
     """Return how many offsets between `first` and `ends` are read, and how many there are."""
     total = {partition: max(ends[partition] - offset, 0) for partition, offset in first.items()}

@@ -9,13 +9,34 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from logmark import private_files
 from logmark.errors import UserError
+from logmark.spark.sessions import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+Master = Annotated[
+    str,
+    typer.Option("--master", metavar="URL", help="The Spark to use: local[N] or spark://HOST:PORT."),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", "-c", metavar="K=V", help="A Spark setting; may be repeated.", show_default=False),
+]
+Package = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--package",
+        metavar="FILE",
+        help="Ship this to the executors of a cluster: a wheel, .zip, .tar.gz or .py; may be repeated.",
+        show_default=False,
+    ),
+]
 
 _ARCHIVES = (".zip", ".tar.gz", ".tgz", ".tar")
 
@@ -45,9 +66,6 @@ def start_spark(
 
     `paths` are folders from which its Python processes on this machine import as well.
     """
-    # Only here: it keeps `logmark --help` and the other commands fast.
-    from logmark.spark.sessions import session
-
     settings = parse_conf(conf)
     # It works; PySpark warns of it once in every process.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)

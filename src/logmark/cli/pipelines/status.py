@@ -2,23 +2,24 @@
 
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from logmark.cli.clusters import Cluster, on_cluster
 from logmark.cli.lag_tables import format_age, format_rate
-from logmark.cli.options import Output, OutputFormat, example
-from logmark.cli.pipelines.app import HomeFolder, app, complete_pipeline, find_homes, home_root, recorded_cluster
-from logmark.cli.tables import Column, print_json, print_table, say, write_line
+from logmark.cli.options import Output, OutputFormat
+from logmark.cli.pipelines.homes import HomeFolder, complete_pipeline, find_homes, home_root, recorded_cluster
+from logmark.cli.tables import Column, count, print_json, print_table, say, write_line
 from logmark.errors import LogmarkError
+from logmark.offsets.dead_letters.topic import count_dead_letters
+from logmark.offsets.lag.ages import Age
+from logmark.offsets.lag.report import build_lag_report
+from logmark.offsets.lag.sample import take_sample
 from logmark.offsets.lag.views import age_fields
-
-# Imports inside functions keep `logmark --help` and the other commands fast: the modules of pipelines are many.
-if TYPE_CHECKING:
-    from logmark.offsets.lag.ages import Age
-    from logmark.spark.pipelines.home import Home, PipelineRecord
-    from logmark.spark.pipelines.status import RunStatus
+from logmark.offsets.times import format_duration, format_time
+from logmark.spark.pipelines.home import Home, PipelineRecord
+from logmark.spark.pipelines.status import RunStatus, read_status
 
 _LIST = [
     Column("PIPELINE"), Column("GROUP"), Column("TOPICS"), Column("SINK"), Column("VERSION", True), Column("STATE"),
@@ -26,7 +27,6 @@ _LIST = [
 ]  # fmt: skip
 
 
-@app.command("list", epilog=example("logmark pipelines list"))
 def list_pipelines(home: HomeFolder = None, output: Output = OutputFormat.TABLE) -> None:
     """List the pipelines that were ever run from here."""
     root = home_root(home)
@@ -48,14 +48,12 @@ def list_pipelines(home: HomeFolder = None, output: Output = OutputFormat.TABLE)
         )  # fmt: skip
 
 
-def _read_home(home: "Home") -> dict[str, Any]:
-    from logmark.spark.pipelines.status import read_status
-
+def _read_home(home: Home) -> dict[str, Any]:
     record = home.record()
     return _home_fields(home, record, read_status(home.status_file))
 
 
-def _home_fields(home: "Home", record: "PipelineRecord", status: "RunStatus | None") -> dict[str, Any]:
+def _home_fields(home: Home, record: PipelineRecord, status: RunStatus | None) -> dict[str, Any]:
     return {
         "name": home.name,
         "file": record.file,
@@ -71,7 +69,7 @@ def _home_fields(home: "Home", record: "PipelineRecord", status: "RunStatus | No
     }
 
 
-def describe_state(status: "RunStatus | None", *, is_live: bool, is_replaying: bool) -> str:
+def describe_state(status: RunStatus | None, *, is_live: bool, is_replaying: bool) -> str:
     """Return what a pipeline is doing: its locks decide where its last status may be outdated."""
     if status is None:
         text = "running" if is_live else "never ran"
@@ -84,7 +82,6 @@ def describe_state(status: "RunStatus | None", *, is_live: bool, is_replaying: b
     return f"{text}, being replayed" if is_replaying else text
 
 
-@app.command("status", epilog=example("logmark pipelines status billing --output json"))
 @on_cluster
 def status(
     cluster: Cluster,
@@ -112,9 +109,7 @@ def status(
             _print(one)
 
 
-def _status_fields(home: "Home", cluster: Cluster) -> dict[str, Any]:
-    from logmark.spark.pipelines.status import read_status
-
+def _status_fields(home: Home, cluster: Cluster) -> dict[str, Any]:
     record = home.record()
     last = read_status(home.status_file)
     fields = _home_fields(home, record, last)
@@ -141,16 +136,12 @@ def _status_fields(home: "Home", cluster: Cluster) -> dict[str, Any]:
     return fields
 
 
-def _fresh_rate(last: "RunStatus", *, is_live: bool) -> float:
+def _fresh_rate(last: RunStatus, *, is_live: bool) -> float:
     return last.rate if is_live else 0.0
 
 
-def _measure_lag(record: "PipelineRecord", cluster: Cluster) -> "tuple[int | None, Age | None, int | None, str | None]":
+def _measure_lag(record: PipelineRecord, cluster: Cluster) -> tuple[int | None, Age | None, int | None, str | None]:
     """Return the lag in records and in time, the number of dead letters, and why they are unknown."""
-    from logmark.offsets.dead_letters.topic import count_dead_letters
-    from logmark.offsets.lag.report import build_lag_report
-    from logmark.offsets.lag.sample import take_sample
-
     if record.group is None:
         return None, None, None, None
     try:
@@ -165,10 +156,16 @@ def _measure_lag(record: "PipelineRecord", cluster: Cluster) -> "tuple[int | Non
     return group.total.records, group.age, dead_letters, None
 
 
-def _print(one: dict[str, Any]) -> None:
-    from logmark.cli.pipelines.run_display import format_batch
-    from logmark.offsets.times import format_time
+def format_batch(status: RunStatus, now_ms: int) -> str | None:
+    """Return the last batch, for people."""
+    if status.batch is None:
+        return None
+    done = status.batch
+    ago = format_duration(max(now_ms - done.at_ms, 0))
+    return f"{done.number}: {count(done.records, 'record')} in {done.duration_ms / 1000:.1f} s, {ago} ago"
 
+
+def _print(one: dict[str, Any]) -> None:
     last: RunStatus | None = one["_status"]
     now_ms = time.time_ns() // 1_000_000
     behind = format_age(one["_age"]) if one["_age"] is not None else None

@@ -2,23 +2,19 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from logmark.cli.tables import say
+from logmark.client.client import Client
+from logmark.client.errors import RefusedByBroker
 from logmark.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from logmark.client.client import Client
-    from logmark.spark.pipelines.job import Job
+from logmark.spark.pipelines.declaration import Topic
+from logmark.spark.pipelines.job import Job
 
 VISIBLE_AFTER_S = 10.0
 
 
-def create_topics(jobs: "Sequence[Job]", clients: "Mapping[str, Client]") -> None:
+def create_topics(jobs: Sequence[Job], clients: Mapping[str, Client]) -> None:
     """Create missing dead-letter topics and topics of rows, with the partitions and replicas that the cluster sets."""
-    # Only here: it keeps `logmark --help` and the other commands fast.
-    from logmark.spark.pipelines.declaration import Topic
-
     for job in jobs:
         pipeline, client = job.pipeline, clients[job.brokers.bootstrap_servers]
         wanted = {
@@ -30,10 +26,7 @@ def create_topics(jobs: "Sequence[Job]", clients: "Mapping[str, Client]") -> Non
                 say(f"Created topic {topic} for the {what} of {pipeline.name}.")
 
 
-def _create(client: "Client", topic: str) -> bool:
-    # Only here: it keeps `logmark --help` and the other commands fast.
-    from logmark.client.errors import RefusedByBroker
-
+def _create(client: Client, topic: str) -> bool:
     is_new = True
     try:
         client.create_topic(topic)

@@ -1,22 +1,20 @@
 """`logmark pipelines versions` and `drop`: the versions of a pipeline, and the removal of one that nobody needs."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from logmark.cli.clusters import Cluster, on_cluster
 from logmark.cli.offsets.plan_command import ask
-from logmark.cli.options import Output, OutputFormat, Yes, example
-from logmark.cli.pipelines.app import HomeFolder, app
+from logmark.cli.options import Output, OutputFormat, Yes
+from logmark.cli.pipelines.homes import HomeFolder
 from logmark.cli.pipelines.known_pipeline import File, Name, open_pipeline
 from logmark.cli.tables import Column, print_json, print_table, say
+from logmark.offsets.times import format_time
+from logmark.spark.pipelines.versions import PipelineVersion, drop_version, list_versions
+from logmark.spark.source.offset_maps import format_offsets, nest_by_topic
 
-# Imports inside functions keep `logmark --help` and the other commands fast: the modules of pipelines are many.
-if TYPE_CHECKING:
-    from logmark.spark.pipelines.versions import PipelineVersion
 
-
-@app.command("versions", epilog=example("logmark pipelines versions fraud"))
 @on_cluster
 def versions(
     cluster: Cluster,
@@ -26,10 +24,6 @@ def versions(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Show the versions of a pipeline: the live one, the one being built, and those kept for a rollback."""
-    from logmark.offsets.times import format_time
-    from logmark.spark.pipelines.versions import list_versions
-    from logmark.spark.source.offset_maps import format_offsets, nest_by_topic
-
     with open_pipeline(cluster, name, file=file, home=home) as known:
         found = list_versions(known.job)
     if output is OutputFormat.JSON:
@@ -60,7 +54,7 @@ def versions(
     )
 
 
-def _describe_state(version: "PipelineVersion") -> str:
+def _describe_state(version: PipelineVersion) -> str:
     if version.is_live:
         return "live"
     if version.is_building:
@@ -68,7 +62,6 @@ def _describe_state(version: "PipelineVersion") -> str:
     return "kept" if version.can_roll_back else "incomplete"
 
 
-@app.command("drop", epilog=example("logmark pipelines drop fraud 1"))
 @on_cluster
 def drop(
     cluster: Cluster,
@@ -79,8 +72,6 @@ def drop(
     home: HomeFolder = None,
 ) -> None:
     """Remove a kept version: its checkpoint, its rows beside the table, its side topic and its group."""
-    from logmark.spark.pipelines.versions import drop_version
-
     with open_pipeline(cluster, name, file=file, home=home) as known:
         known.cluster.refuse_writing()
         if not yes:

@@ -175,7 +175,10 @@ class ReplayCopier:
         )  # fmt: skip
 
     def _route_of(self, topic: str) -> Route:
-        """The way to a topic; one that was not written to before is remembered before it is."""
+        """Return the route to a topic.
+
+        A topic that is new to this run is saved with the run before anything is written to it.
+        """
         if topic not in self.run.topics:
             self.run = add_target_topic(self._target, self.run, topic)
             self._whole = replace(
@@ -193,7 +196,7 @@ class ReplayCopier:
         self._move(number, known.next + offsets, expired=offsets)
 
     def _flush(self, number: int, gatherer: CopyBuffer, after: int) -> None:
-        """Writes what was gathered; everything below `after` is then done with."""
+        """Write the buffered copies; afterwards every source offset below `after` counts as done."""
         gathered = gatherer.drain()
         for target, copies in gathered.copies.items():
             there = self._there.get((number, target), -1)
@@ -228,7 +231,7 @@ class ReplayCopier:
     # To the target
 
     def _parts(self, copies: Sequence[Copy]) -> Iterator[Sequence[Copy]]:
-        """The copies in batches that brokers take and that keep the rate."""
+        """Yield the copies in batches that brokers accept and that keep the rate."""
         records_max = self._rate.records_at_once or len(copies)
         bytes_max = min(_BATCH_BYTES, self._rate.bytes_at_once or _BATCH_BYTES)
         first = size = 0
@@ -244,7 +247,7 @@ class ReplayCopier:
             yield copies[first:]
 
     def _append(self, number: int, target: TopicPartition, copies: Sequence[Copy]) -> None:
-        """Writes copies as one batch, or as several where the broker wants smaller ones; each of them once."""
+        """Write copies as one batch, or as several if the broker wants smaller ones; each copy is written once."""
         for tried in range(_TRIES_MAX):
             batch = self._batch(target, copies)
             self._pace.wait(len(copies), len(batch))
@@ -290,7 +293,7 @@ class ReplayCopier:
     def _divide(
         self, number: int, target: TopicPartition, copies: Sequence[Copy], refusal: RefusedByBroker
     ) -> None:  # fmt: skip
-        """Writes a refused batch in halves, so that all before the record at fault is written and that one is named."""
+        """Write a refused batch in halves, so that all before the bad record is written and the error names it."""
         if len(copies) > 1:
             middle = len(copies) // 2
             self._append(number, target, copies[:middle])
@@ -309,7 +312,7 @@ class ReplayCopier:
         self.run = self.run.with_target(target, TargetProgress(end=end, sequence=_next(known.sequence, count)))
 
     def _look(self, target: TopicPartition) -> None:
-        """Finds what this run has written to a partition since it was last known."""
+        """Find what this run has written to a partition since its last saved progress."""
         known = self.run.targets[target]
         start, end = self._target.earliest([target])[target], self._target.latest([target])[target]
         at = max(known.end, start)
@@ -340,7 +343,7 @@ def _next(sequence: int, count: int) -> int:
 
 
 def _own_batches(data: memoryview, producer_id: int) -> Iterator[tuple[batches.BatchHeader, memoryview]]:
-    """The batches of a producer; those of others are passed over unread."""
+    """Yield the batches of one producer; batches of others are not decoded."""
     at = 0
     while len(data) - at >= batches.HEADER_BYTES:
         header = batches.read_header(data, at)

@@ -152,7 +152,7 @@ class CopyBuffer:
         return self._gathered.size_bytes
 
     def take(self, found: Columns, *, left: int | None) -> int | None:
-        """Adds the wanted records, `left` of them at most; with the last of those it stops and returns what follows."""
+        """Add the selected records, at most `left`; return the offset after the last one if that limit is reached."""
         offsets, times, keys, values = found.offsets, found.timestamps_ms, found.keys(), found.values()
         # The usual case, without a step in Python for each record.
         if self._sorter.takes_all and left is None and not (found.header_list_offsets or (0,))[-1]:
@@ -187,13 +187,13 @@ class CopyBuffer:
             self._gathered.size_bytes += held + copies * COPY_BYTES
 
     def drain(self) -> BufferedCopies:
-        """What was gathered since the last time."""
+        """Return the copies since the last call, and empty the buffer."""
         gathered, self._gathered = self._gathered, BufferedCopies()
         self._sorter.counts = self._gathered
         return gathered
 
     def _add(self, topic: str, copies: list[Copy], back_to: Sequence[int | None] = ()) -> None:
-        """Adds copies for a topic in their order, which they keep on the way to each of its partitions."""
+        """Add copies for a topic; each of its partitions gets them in this order."""
         if not copies:
             return
         route = self._routes.get(topic)

@@ -19,7 +19,7 @@ ORIGINAL_TOPIC_HEADERS = (dead_letter.TOPIC, b"kafka_dlt-original-topic", b"__co
 
 
 def original_topic(headers: Headers, names: Sequence[bytes]) -> str | None:
-    """The topic that a dead letter comes from: the first of these headers that it has."""
+    """Return the topic that a dead letter comes from, by the first of these headers that it has."""
     for wanted in names:
         for name, content in headers:
             if name == wanted and content:
@@ -47,7 +47,7 @@ class CopyHeaders:
         self._first = ((ID, run_id.encode()), (TOPIC, topic.encode()), (PARTITION, b"%d" % partition))
 
     def headers(self, offset: int, timestamp_ms: int, headers: Headers) -> Headers:
-        """The headers of the copy of a record: its own, and where it comes from."""
+        """Return the headers of a record's copy: its own, and those that name its source."""
         kept = [header for header in headers if not header[0].startswith(self._prefixes)]
         hops = count_hops(headers)
         source = (OFFSET, b"%d" % offset), (TIMESTAMP, b"%d" % timestamp_ms), (HOPS, b"%d" % (hops + 1))
@@ -55,7 +55,7 @@ class CopyHeaders:
         return [*kept, *self._first, *source, *origin]
 
     def bare(self, offsets: Sequence[int], timestamps_ms: Sequence[int]) -> list[Headers]:
-        """The headers of the copies of many records that had none."""
+        """Return the headers of the copies of many records that had none."""
         first, once = self._first, (HOPS, b"1")
         return [
             (*first, (OFFSET, b"%d" % offset), (TIMESTAMP, b"%d" % timestamp), once)
@@ -72,7 +72,7 @@ def _origin(headers: Headers) -> bytes:
 
 
 def copy_source(headers: Headers, run_id: bytes) -> tuple[int, int] | None:
-    """The partition and offset that this run copied a record from, or None if it is not of this run."""
+    """Return the source partition and offset of a record that this run copied, None for any other record."""
     found = dict(headers)
     partition, offset = found.get(PARTITION), found.get(OFFSET)
     if found.get(ID) != run_id or not partition or not offset or not partition.isdigit() or not offset.isdigit():

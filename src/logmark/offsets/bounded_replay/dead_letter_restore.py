@@ -65,7 +65,7 @@ class DeadLetterRestorer:
 def redriven_ends(
     runs: Iterable[ReplayRun], request: ReplayRequest, *, source_cluster: str, topic_id: str
 ) -> dict[int, int]:
-    """The end of what finished replays have sent back from this topic, by partition.
+    """Return the end offset of what finished replays have sent back from this topic, by partition.
 
     Replays of a part only, by a filter or a limit, do not count: what they left out was not sent back.
     """

@@ -194,7 +194,7 @@ def plan_target(
 
 
 def _settings_of(client: Client, topic: str) -> dict[str, str]:
-    """What was changed of a topic's settings that its copy needs too; nothing where they are not shown to us."""
+    """Return the changed settings of a topic that its copy needs too; empty if the broker does not show them."""
     with contextlib.suppress(ClientError):
         return {
             entry.name: entry.value
@@ -233,7 +233,7 @@ def start_run(
     now_ms: int,
     run_id: str | None = None,
 ) -> ReplayRun:
-    """A run that has written nothing yet; it must be saved before it does."""
+    """Return a run that has written nothing yet; save it before it writes."""
     producer_id, producer_epoch = target.init_producer_id()
     run = ReplayRun(
         id=run_id or new_run_id(),
@@ -252,7 +252,7 @@ def start_run(
 
 
 def add_target_topic(target: Client, run: ReplayRun, name: str) -> ReplayRun:
-    """The run with a topic to write to: its count of partitions, and the ends behind which the copies will be."""
+    """Return the run with one more target topic: its partition count, and the log ends before the first copy."""
     cluster = target.metadata([name])
     topic = cluster.topics.get(name)
     if topic is None:

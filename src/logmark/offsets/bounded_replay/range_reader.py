@@ -37,7 +37,7 @@ class RangeCount:
 def read_committed_batches(
     client: Client, partition: TopicPartition, start: int, stop: int, *, expired: Callable[[int], None]
 ) -> Iterator[tuple[Iterator[Batch], int]]:
-    """The committed records of [start, stop) a fetch at a time; `expired` is told of offsets deleted meanwhile."""
+    """Yield the committed records of [start, stop) a fetch at a time; `expired` gets the offsets deleted meanwhile."""
     at = start
     while at < stop:
         try:
@@ -61,7 +61,7 @@ def read_selected(
     counts: Mapping[int, RangeCount],
     step: Callable[[int], None],
 ) -> Iterator[tuple[int, Record]]:
-    """The wanted records with their partitions, one partition after the other; what is passed over is counted.
+    """Yield the selected records with their partitions, one partition after the other, and count those skipped.
 
     For a copy, dead letters are counted by the topic that they go to; to be shown, every record is wanted as it is.
     """
@@ -98,7 +98,7 @@ def read_selected(
 def count_selected(
     client: Client, request: ReplayRequest, spans: Sequence[OffsetRange], *, step: Callable[[int], None]
 ) -> dict[int, RangeCount]:
-    """Reads the ranges and counts what a run would copy of them; writes nothing."""
+    """Read the ranges and count what a run would copy; write nothing."""
     counts = {span.partition: RangeCount() for span in spans}
     for partition, record in read_selected(client, request, spans, counts=counts, step=step):
         count = counts[partition]
@@ -112,7 +112,7 @@ def count_selected(
 
 
 def range_times(client: Client, topic: str, spans: Sequence[OffsetRange]) -> dict[int, tuple[int | None, int | None]]:
-    """The times of the first and the last record of each range, where there are few ranges."""
+    """Return the times of the first and the last record of each range, if there are few ranges."""
     found: dict[int, tuple[int | None, int | None]] = {}
     wanted = [span for span in spans if span.offsets]
     for span in wanted if len(wanted) <= _TIMES_SHOWN_MAX else ():

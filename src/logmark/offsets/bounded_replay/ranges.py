@@ -54,7 +54,7 @@ def parse_offset_specs(text: str, *, now_ms: int) -> OffsetSpecs:
 
 
 def spec_for_partition(specs: OffsetSpecs, partition: int) -> OffsetSpec | None:
-    """The position for a partition; None where others are named and this one is not."""
+    """Return the offset spec of a partition, None if only other partitions are named."""
     return specs if isinstance(specs, OffsetSpec) else specs.get(partition)
 
 

@@ -32,7 +32,7 @@ class Rate:
 
 
 def parse_rate(text: str) -> Rate:
-    """Reads 1000/s, 2k/s (records), 10MB/s, 512KiB/s (bytes)."""
+    """Parse 1000/s, 2k/s (records), 10MB/s, 512KiB/s (bytes)."""
     match = _RATE.fullmatch(text.strip())
     amount = 0.0 if match is None else float(match["number"]) * _UNITS[(match["unit"] or "").lower()]
     if match is None or amount <= 0:
@@ -58,7 +58,7 @@ class Pacer:
         self._free_at = clock()
 
     def wait(self, records: int, size_bytes: int) -> None:
-        """Returns when so much may be written."""
+        """Block until this many records and bytes may be written."""
         now = self._clock()
         if self._free_at > now:
             self._sleep(self._free_at - now)

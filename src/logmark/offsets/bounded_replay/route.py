@@ -19,7 +19,7 @@ class Route:
         return self.fixed is not None or self.source_partitions == self.target_partitions
 
     def back_to(self, partition: int, key: bytes | None) -> int:
-        """The partition of a record that goes back: the one it was in, where there is one of that number."""
+        """Return the partition of a record that goes back: its old one, if a partition of that number exists."""
         if self.fixed is not None:
             return self.fixed
         if partition < self.target_partitions or key is None:
@@ -27,7 +27,10 @@ class Route:
         return partition_for_key(key, self.target_partitions)
 
     def to(self, partition: int, key: bytes | None) -> int:
-        """The target's partition: as Java's producer maps a key; without one, the old number modulo the new count."""
+        """Return the target partition as Java's producer maps a key.
+
+        Without a key, the old number modulo the new count.
+        """
         if self.fixed is not None:
             return self.fixed
         if self.source_partitions == self.target_partitions:

@@ -79,7 +79,7 @@ class ReplayRequest:
         return self.to_topic or "the topics named in the records' headers"
 
     def digest(self, source_cluster: str, target_cluster: str) -> str:
-        """The same for the same command on the same clusters."""
+        """Return a digest that is equal for the same command on the same clusters."""
         words = json.dumps([source_cluster, target_cluster, asdict(self)], sort_keys=True)
         return hashlib.sha256(words.encode()).hexdigest()[:16]
 
@@ -185,7 +185,7 @@ class ReplayRun:
 
 
 def new_run_id() -> str:
-    """A name for a run, which its records carry."""
+    """Return a new id for a run; its copies carry the id."""
     return f"r-{uuid.uuid4().hex[:12]}"
 
 
@@ -201,7 +201,7 @@ def check_run_id(name: str) -> str:
 
 
 def initial_progress(spans: list[OffsetRange]) -> dict[int, SourceProgress]:
-    """The ranges of a run that has read nothing yet."""
+    """Return the progress of a run that has read nothing yet."""
     return {span.partition: SourceProgress(start=span.start, stop=span.stop, next=span.start) for span in spans}
 
 
@@ -212,7 +212,7 @@ class RunStore:
         self._folder = folder
 
     def save(self, run: ReplayRun) -> None:
-        """Replaces what was known of the run; a crash leaves either the old file or the new one."""
+        """Replace the saved state of the run; a crash leaves either the old file or the new one."""
         try:
             private_files.make_folders(self._folder)
             replace_file(self._path(run.id), json.dumps(_to_json(run)))
@@ -227,7 +227,7 @@ class RunStore:
         return _NAME.fullmatch(run_id) is not None and self._path(run_id).exists()
 
     def load(self, run_id: str) -> ReplayRun:
-        """The run of this name."""
+        """Load the run of this id; raises UserError if there is none."""
         path = self._path(run_id)
         if not self.has(run_id):
             known = ", ".join(run.id for run in self.runs() if not run.is_finished)

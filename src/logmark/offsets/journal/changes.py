@@ -37,7 +37,7 @@ class Author(NamedTuple):
 
 
 def current_author() -> Author:
-    """The user at this terminal and the name of this machine; behind sudo also who became root."""
+    """Return the user of this terminal and the machine's name; under sudo also the user who became root."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -47,7 +47,7 @@ def current_author() -> Author:
 
 
 def new_change_id(now_ms: int) -> str:
-    """A short name for a change: later ones sort behind earlier ones, and no two of one millisecond are alike."""
+    """Return a short id for a change: ids sort by time, and no two of one millisecond are equal."""
     time_part = _in_digits(max(now_ms - _EPOCH_MS, 0), _TIME_DIGITS)
     return time_part + _in_digits(random.SystemRandom().getrandbits(5 * _RANDOM_DIGITS), _RANDOM_DIGITS)
 
@@ -85,7 +85,7 @@ class Change:
     details: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The change as the journal writes it."""
+        """Return the change as the journal writes it."""
         return {
             "version": VERSION,
             "id": self.id,
@@ -114,7 +114,7 @@ class Change:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "Change":
-        """The change that `to_json` wrote; refuses what another version wrote."""
+        """Parse what `to_json` returned; raises UserError for a format of a later version."""
         check_version(fields)
         partitions = [(TopicPartition(one["topic"], one["partition"]), one) for one in fields["places"]]
         if fields["state"] not in STATES:
@@ -133,7 +133,7 @@ class Change:
 
 
 def resolve_states(changes: Iterable[Change]) -> dict[str, Change]:
-    """The changes by id, each in the state that it is in after those that took it back, and those that took these back.
+    """Return the changes by id, each in its state after all undos, and undos of undos.
 
     That a change is undone follows from the change which undid it, so there is no moment between the two.
     """
@@ -153,7 +153,7 @@ def resolve_states(changes: Iterable[Change]) -> dict[str, Change]:
 
 
 def sort_changes(changes: Iterable[Change]) -> list[Change]:
-    """The changes by age, the newest last."""
+    """Return the changes ordered by age, the newest last."""
     return sorted(changes, key=_by_age)
 
 
@@ -162,7 +162,7 @@ def _by_age(change: Change) -> tuple[int, str]:
 
 
 def check_version(fields: Mapping[str, Any]) -> None:
-    """Raises a sentence for what a later Logmark has written."""
+    """Raise UserError if a later Logmark has written these fields."""
     if fields["version"] != VERSION:
         raise UserError(
             f"The journal was written by a newer Logmark (version {fields['version']} of its format; this one knows "

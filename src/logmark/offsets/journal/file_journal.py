@@ -35,18 +35,18 @@ class FileJournal:
         return f"the file {self.path}"
 
     def add(self, change: Change) -> None:
-        """Writes a change down; it is on disk when this returns."""
+        """Append a change; it is on disk when this returns."""
         self._append(change.to_json())
 
     def set_state(self, id: str, state: ChangeState) -> None:
-        """Writes down what became of a change; it is on disk when this returns."""
+        """Append the new state of a change; it is on disk when this returns."""
         assert state in STATES
         self._append({"version": VERSION, "finished": id, "state": state})
 
     def changes(
         self, cluster_id: str | None = None, name: str | None = None, since_ms: int | None = None
     ) -> list[Change]:
-        """The changes of a cluster, of a group or a checkpoint, since a time: the newest last."""
+        """Return the changes of a cluster, of a group or a checkpoint, since a time: the newest last."""
         return sort_changes(
             one
             for one in resolve_states(self._read().values()).values()
@@ -56,7 +56,7 @@ class FileJournal:
         )
 
     def written_changes(self, cluster_id: str) -> list[Change]:
-        """The changes of a cluster in the states that were written down for each."""
+        """Return the changes of a cluster, each in the last state written for it."""
         return [one for one in self._read().values() if one.cluster_id == cluster_id]
 
     def _append(self, fields: Mapping[str, Any]) -> None:
@@ -110,7 +110,7 @@ class FileJournal:
 
 
 def _cut_torn_line(file: IO[bytes]) -> None:
-    """Takes away what a process that died while it wrote has left behind the last newline."""
+    """Remove the partial line that a process left when it died during a write."""
     size = file.seek(0, os.SEEK_END)
     at = size
     while at > 0:

@@ -29,22 +29,22 @@ class Journal(Protocol):
         ...
 
     def add(self, change: Change) -> None:
-        """Writes a change down durably; nothing may have been changed before."""
+        """Write a change durably; call it before anything is changed."""
         ...
 
     def set_state(self, id: str, state: ChangeState) -> None:
-        """Writes down what became of a change."""
+        """Write the new state of a change."""
         ...
 
     def changes(
         self, cluster_id: str | None = None, name: str | None = None, since_ms: int | None = None
     ) -> list[Change]:
-        """The changes of a cluster, of a group or a checkpoint, since a time: the newest last."""
+        """Return the changes of a cluster, of a group or a checkpoint, since a time: the newest last."""
         ...
 
 
 def open_journal(client: Client) -> Journal:
-    """The journal in force for the cluster of this client."""
+    """Return the journal that is in force for the cluster of this client."""
     found = client.metadata([topic := journal_topic_name(client)])
     if topic in found.topics:
         return TopicJournal(client, topic, also=FileJournal())
@@ -52,7 +52,7 @@ def open_journal(client: Client) -> Journal:
 
 
 def journal_topic_name(client: Client) -> str:
-    """The name that the journal's topic has, or would have, in the cluster of this client."""
+    """Return the name that the journal's topic has, or would have, in the cluster of this client."""
     named = os.environ.get("LOGMARK_JOURNAL_TOPIC")
     return named or _remembered().get(client.metadata([]).cluster_id, DEFAULT_TOPIC)
 
@@ -70,7 +70,7 @@ def save_journal_topic_name(cluster_id: str, topic: str) -> None:
 
 
 def find_change(changes: Sequence[Change], id: str) -> Change:
-    """The change with this id, or with the only id that begins so."""
+    """Return the change with this id, or with the only id that starts with it."""
     wanted = id.strip().lower()
     found = [one for one in changes if one.id == wanted] or [one for one in changes if one.id.startswith(wanted)]
     if len(found) == 1 and wanted:
@@ -85,13 +85,13 @@ def find_change(changes: Sequence[Change], id: str) -> Change:
 def list_changes(
     client: Client, name: str | None = None, *, limit: int | None = None, journal: Journal | None = None
 ) -> list[Change]:
-    """The changes of this cluster, or of one group or checkpoint in it: the newest last, at most `limit`."""
+    """Return the changes of this cluster, or of one group or checkpoint in it: the newest last, at most `limit`."""
     found = (journal or open_journal(client)).changes(client.metadata([]).cluster_id, name)
     return found if limit is None else found[max(len(found) - limit, 0) :]
 
 
 def select_change(changes: Sequence[Change], id: str | None, *, who: Author | None = None) -> Change:
-    """The change with this id, or without one the last that is done and not undone, if it is this user's."""
+    """Return the change with this id; without an id the last one that is done and not undone, if it is this user's."""
     if id is not None:
         return find_change(changes, id)
     candidates = [one for one in changes if one.state == "done" and one.undoes is None]

@@ -34,7 +34,7 @@ class JournalTopic:
 
 
 def plan_journal_topic(client: Client, name: str = DEFAULT_TOPIC) -> JournalTopic:
-    """The topic that `create_journal_topic` would make: one partition, on up to three brokers."""
+    """Return the topic that `create_journal_topic` would create: one partition, on up to three brokers."""
     brokers = len(client.metadata([]).brokers)
     return JournalTopic(
         name=name,
@@ -45,7 +45,7 @@ def plan_journal_topic(client: Client, name: str = DEFAULT_TOPIC) -> JournalTopi
 
 
 def create_journal_topic(client: Client, topic: JournalTopic) -> None:
-    """Makes the topic; it is no mistake if somebody else has just made it."""
+    """Create the topic; it may exist already."""
     try:
         client.create_topic(
             topic.name,
@@ -59,7 +59,7 @@ def create_journal_topic(client: Client, topic: JournalTopic) -> None:
 
 
 def check_journal_topic(client: Client, name: str) -> None:
-    """Raises a sentence for a topic that cannot be a journal: it would forget changes or mix up their order."""
+    """Raise UserError if the topic cannot be a journal: it would lose changes or mix up their order."""
     partitions = len(client.metadata([name]).partitions(name))
     policy = next((one.value for one in client.describe_configs([name])[name] if one.name == "cleanup.policy"), "")
     if partitions != PARTITIONS or policy != "compact":
@@ -87,17 +87,17 @@ class TopicJournal:
         return f"the topic {self.topic} of the cluster {self._cluster_id}"
 
     def add(self, change: Change) -> None:
-        """Writes a change down; every replica in sync has it when this returns."""
+        """Write a change; every in-sync replica has it when this returns."""
         self._write([change])
 
     def set_state(self, id: str, state: ChangeState) -> None:
-        """Writes down what became of a change; every replica in sync has it when this returns."""
+        """Write the new state of a change; every in-sync replica has it when this returns."""
         self._write([replace(self._read()[id], state=state)])
 
     def changes(
         self, cluster_id: str | None = None, name: str | None = None, since_ms: int | None = None
     ) -> list[Change]:
-        """The changes of a cluster, of a group or a checkpoint, since a time: the newest last."""
+        """Return the changes of a cluster, of a group or a checkpoint, since a time: the newest last."""
         if cluster_id is not None and cluster_id != self._cluster_id:
             return []
         return sort_changes(
@@ -107,7 +107,7 @@ class TopicJournal:
         )
 
     def import_file(self) -> list[Change]:
-        """Writes here what only the user's file has of this cluster, and returns it."""
+        """Copy to the topic what only the user's file has of this cluster; return the copied changes."""
         here = self._in_topic()
         missing = [one for one in self._in_file() if one.id not in here]
         for one in missing:

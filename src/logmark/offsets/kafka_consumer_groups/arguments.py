@@ -28,7 +28,7 @@ class Arguments:
         return list(self._given.get(name, ()))
 
     def value(self, name: str) -> str | None:
-        """The one value of an option, or its default."""
+        """Return the one value of an option, or its default."""
         found = self._given.get(name) or ()
         if len(found) > 1:
             raise Ended(f"Found multiple arguments for option {name}, but you asked for only one")
@@ -39,7 +39,7 @@ class Arguments:
         return [_number(name, text) for text in self.values(name)]
 
     def number(self, name: str) -> int | None:
-        """The one value of an option, as a number."""
+        """Return the one value of an option as a number."""
         self.numbers(name)
         text = self.value(name)
         return None if text is None else _number(name, text)
@@ -52,7 +52,7 @@ def _number(name: str, text: str) -> int:
 
 
 def parse(words: Sequence[str]) -> Arguments:
-    """The options in a command line; raises Unparsed for what is none, or needs another that is not there."""
+    """Parse a command line; raises Unparsed for an unknown option, or one that lacks another that it needs."""
     given: dict[str, list[str]] = {}
     at = 0
     while at < len(words):

@@ -50,7 +50,7 @@ def run_tool(
     connect: Callable[[ConnectionOptions], Client],
     is_cluster_known: bool = False,
 ) -> int:
-    """Runs the tool and returns its exit code; `is_cluster_known` if the environment names one to connect to."""
+    """Run the tool and return its exit code; `is_cluster_known` if the environment names a cluster."""
     is_strict = False
     try:
         given = parse(words)
@@ -129,7 +129,7 @@ def _validate(expression: str, printer: Printer) -> None:
 
 
 def _connected(given: Arguments, connect: Callable[[ConnectionOptions], Client]) -> Client:
-    """A client for the cluster that the options name; values are looked at in the order in which the tool does."""
+    """Return a client for the cluster of the options; they are checked in the same order as by Kafka's tool."""
     command_config = given.value("command-config")
     if command_config is not None:
         _refuse_unreadable(command_config)
@@ -166,7 +166,7 @@ def _refuse_unreadable(path: str) -> None:
 
 
 def _refuse_addresses(servers: str) -> None:
-    """Ends with the tool's words unless every address has a port and some host has an address."""
+    """Fail with the tool's own message unless every address has a port and some host resolves."""
     try:
         addresses = as_addresses(servers)
     except BadProperties as error:

@@ -27,7 +27,7 @@ _OF_A_PARTITION = (
 
 
 def delete_groups(client: Client, given: Arguments, printer: Printer) -> None:
-    """Deletes groups, and says which were not deleted and why."""
+    """Delete groups, and print which were not deleted and why."""
     groups = sorted(set(consumer_groups(client) if given.has("all-groups") else given.values("group")))
     failures = {group: why for group in groups if (why := _delete_group(client, printer, group)) is not None}
     deleted = ", ".join(f"'{escape(group)}'" for group in groups if group not in failures)
@@ -56,7 +56,7 @@ def _delete_group(client: Client, printer: Printer, group: str) -> str | None:
 
 
 def _committed(client: Client, group: str) -> dict[TopicPartition, Committed]:
-    """What a group has committed, as far as one may see it: what may be deleted need not be readable."""
+    """Return the committed offsets of a group that this user may see: the right to delete is not the right to read."""
     try:
         return client.committed(group)
     except RefusedByBroker:
@@ -83,7 +83,7 @@ def delete_offsets(client: Client, given: Arguments, printer: Printer) -> None:
 
 
 def _chosen(client: Client, texts: Sequence[str]) -> tuple[list[TopicPartition], dict[TopicPartition, str | None]]:
-    """The partitions that texts name, and why topics could not be looked up."""
+    """Return the partitions that the texts name, and for topics that could not be looked up the reason."""
     partitions = [one for text in texts if ":" in text for one in topic_arguments.parse_partitions(text)]
     whole = sorted({text for text in texts if ":" not in text})
     if not whole:
@@ -104,7 +104,7 @@ def _chosen(client: Client, texts: Sequence[str]) -> tuple[list[TopicPartition],
 def _delete_offsets(
     client: Client, printer: Printer, group: str, partitions: Sequence[TopicPartition]
 ) -> tuple[ErrorCode, dict[TopicPartition, str]]:
-    """The code that stands for all, and why partitions were refused."""
+    """Delete offsets; return the error code of the request, and the reason for each refused partition."""
     entry = None
     try:
         before = {one: committed for one, committed in _committed(client, group).items() if one in set(partitions)}

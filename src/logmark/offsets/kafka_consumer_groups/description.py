@@ -45,7 +45,7 @@ class Undescribed:
 
 
 def describe_groups(client: Client, given: Arguments, printer: Printer) -> None:
-    """Shows the groups in the order of their names; one that cannot be described ends it for all."""
+    """Print the groups ordered by name; a group that cannot be described ends the command."""
     groups = sorted(set(consumer_groups(client) if given.has("all-groups") else given.values("group")))
     described = [_described(answer) for answer in descriptions(client, groups).values()]
     is_verbose = given.has("verbose")
@@ -65,7 +65,7 @@ def describe_groups(client: Client, given: Arguments, printer: Printer) -> None:
 
 
 def descriptions(client: Client, groups: Sequence[str]) -> dict[str, GroupDescription | Undescribed]:
-    """The groups, or why one of them could not be described."""
+    """Return the description of each group, or why it could not be described."""
     try:
         answers = client.describe_consumer_groups(groups)
     except ClientError as error:
@@ -92,7 +92,7 @@ def _described(answer: GroupDescription | Undescribed) -> GroupDescription:
 
 
 def _fetch_rows(client: Client, groups: Sequence[GroupDescription]) -> dict[str, list[OffsetRow]]:
-    """The rows of each group: what members own, those with most partitions first, then what nobody owns."""
+    """Return the rows of each group: partitions of members, those with most first, then unassigned partitions."""
     committed = committed_of(client, [group.group for group in groups])
     owned = {one for group in groups for member in group.members for one in member.partitions}
     ends = _ends(client, sorted(owned | {one for offsets in committed.values() for one in offsets}))
@@ -100,7 +100,7 @@ def _fetch_rows(client: Client, groups: Sequence[GroupDescription]) -> dict[str,
 
 
 def committed_of(client: Client, groups: Sequence[str]) -> dict[str, dict[TopicPartition, Committed]]:
-    """What groups have committed."""
+    """Return the committed offsets of each group."""
     try:
         return client.committed_of(groups)
     except ClientError as error:
@@ -110,7 +110,7 @@ def committed_of(client: Client, groups: Sequence[str]) -> dict[str, dict[TopicP
 
 
 def _ends(client: Client, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """The ends of those partitions that have a leader."""
+    """Return the log end offsets of those partitions that have a leader."""
     if not partitions:
         return {}
     call = "describeTopics"

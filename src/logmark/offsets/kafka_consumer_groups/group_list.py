@@ -21,7 +21,7 @@ _NOBODY = "org.apache.kafka.common.KafkaException: Failed to find brokers to sen
 
 
 def state_of(text: str) -> str:
-    """A state as the tool writes it, however the broker or the user wrote it."""
+    """Return a state in the tool's spelling, whatever the spelling of the broker or the user."""
     return {one.lower(): one for one in (*STATES, "NotReady")}.get(text.lower(), UNKNOWN)
 
 
@@ -49,7 +49,7 @@ def list_groups(client: Client, given: Arguments, printer: Printer) -> None:
 
 
 def consumer_groups(client: Client) -> list[str]:
-    """The names of all consumer groups, by name."""
+    """Return the names of all consumer groups, sorted."""
     try:
         return [one.group for one in _of_consumers(client.list_groups(types=_TYPES))]
     except ClientError as error:
@@ -80,5 +80,5 @@ def _chosen_types(text: str) -> list[str]:
 
 
 def _parts(text: str) -> list[str]:
-    """The parts between commas; empty ones at the end do not count."""
+    """Split at commas; empty parts at the end do not count."""
     return text.rstrip(",").split(",") if text.strip(",") else []

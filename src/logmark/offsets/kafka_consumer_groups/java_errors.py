@@ -50,19 +50,19 @@ _TEXTS = {
 
 
 def message_for(code: ErrorCode) -> str:
-    """What Kafka says for a code."""
+    """Return Kafka's message for an error code."""
     return _TEXTS.get(code, _UNKNOWN_SERVER)[1]
 
 
 def format_code(code: ErrorCode, message: str | None = None) -> str:
-    """The exception for a code as Java prints it, with this message or the usual one."""
+    """Return the exception for a code as Java prints it, with this message or Kafka's own."""
     name, usual = _TEXTS.get(code, _UNKNOWN_SERVER)
     # Brokers put names into their messages.
     return f"{_ERRORS}{name}: {usual if message is None else escape(message)}"
 
 
 def format_exception(error: ClientError, call: str) -> str:
-    """An error of our client as the exception that Kafka's client would have thrown in this call."""
+    """Return an error of our client as the exception that Kafka's client would have thrown in this call."""
     match error:
         case NoCoordinator():
             key = f"`CoordinatorKey(idValue='{error.group}', type=GROUP)`"
@@ -82,12 +82,12 @@ def format_exception(error: ClientError, call: str) -> str:
 
 
 def format_bare_message(error: ClientError, call: str) -> str:
-    """The message alone of the exception for an error of our client."""
+    """Return only the message of the exception for an error of our client."""
     return format_exception(error, call).partition(": ")[2] or str(error)
 
 
 def format_metadata_exception(partition: TopicPartition, code: ErrorCode) -> str:
-    """The exception for a partition whose leader cannot be found because of its topic."""
+    """Return the exception for a partition whose leader cannot be found because of its topic."""
     reasons = {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: f"because metadata for topic `{partition.topic}` could not be found",
         ErrorCode.TOPIC_AUTHORIZATION_FAILED: "due to topic authorization failure",

@@ -61,7 +61,10 @@ def _days_in(year: int, month: int) -> int:
 
 
 def _days_since_1970(year: int, month: int, day: int) -> int:
-    """Counted in years that begin with March, so that the leap day is the last; datetime ends with the year 9999."""
+    """Return the days since 1970.
+
+    `datetime` ends with the year 9999. Years start in March here, so that a leap day is the last day of its year.
+    """
     year -= month <= 2
     day_of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
     return 365 * year + year // 4 - year // 100 + year // 400 + day_of_year - 719_468

@@ -29,7 +29,7 @@ class JournalEntry:
     def open(
         cls, client: Client, printer: Printer, *, group: str, action: str, how: str, before: Offsets, after: Offsets
     ) -> Self:
-        """Writes down what is about to be changed, if anything; a failure is one line on standard error."""
+        """Journal the pending change, if there is one; a failure is one line on standard error."""
         changed = [one for one in after if before.get(one) != after[one]]
         if not changed:
             return cls(printer, None, "")
@@ -59,7 +59,7 @@ class JournalEntry:
         return cls(printer, journal, id)
 
     def close(self, state: ChangeState) -> None:
-        """Writes down what became of it."""
+        """Journal the final state of the change."""
         if self._journal is None or state == "pending":
             return
         try:

@@ -34,7 +34,7 @@ def _quoted(text: str) -> str:
 
 
 def read_plans(text: str, groups: Sequence[str]) -> dict[str, dict[TopicPartition, int]]:
-    """The plan of each group in a file; its first line decides whether lines begin with the group's name."""
+    """Parse the plan of each group; the first line decides whether lines start with the group's name."""
     lines = text.split("\n")
     while len(lines) > 1 and not lines[-1]:
         lines.pop()
@@ -68,7 +68,7 @@ class _Cell(NamedTuple):
 
 
 def parse_record(line: str, columns: Sequence[str]) -> dict[str, str | int]:
-    """The columns of one line; those that are left out are missing."""
+    """Return the columns of one line; columns that are left out are missing."""
     if not line:
         raise Failed(
             f"{_JACKSON}databind.exc.MismatchedInputException: No content to map due to end-of-input\n"

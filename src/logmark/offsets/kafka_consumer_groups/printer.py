@@ -26,23 +26,23 @@ class Printer:
         self._out.write(text)
 
     def error(self, message: str) -> None:
-        """What went wrong, where Kafka's tool says it: on standard output."""
+        """Print an error on standard output, where Kafka's tool prints it."""
         self.has_failed = True
         self._out.write(_escape_lines(f"\nError: {message}\n"))
 
     def say(self, line: str) -> None:
-        """A line on standard error; where both streams are one, in the order in which it was said."""
+        """Print a line on standard error, in order with standard output if both are the same stream."""
         self._out.flush()
         self._err.write(_escape_lines(line) + "\n")
         self._err.flush()
 
     def warn(self, message: str) -> None:
-        """A line on standard error in the format of the tool's logger."""
+        """Print a line on standard error in the format of the tool's logger."""
         now = datetime.now()
         self.say(f"[{now:%Y-%m-%d %H:%M:%S},{now.microsecond // 1000:03d}] WARN {message}")
 
     def flush(self) -> None:
-        """What was printed is seen."""
+        """Flush standard output."""
         self._out.flush()
 
 
@@ -51,7 +51,7 @@ def _escape_lines(text: str) -> str:
 
 
 def column_width(least: int, texts: Sequence[str]) -> int:
-    """The width of a column."""
+    """Return the width of a column."""
     return max([least, *(len(escape(text)) for text in texts)])
 
 
@@ -63,5 +63,5 @@ def format_row(cells: Sequence[object], widths: Sequence[int]) -> str:
 
 
 def format_value(value: object) -> str:
-    """A value, or the sign for a missing one."""
+    """Return a value as text, or the sign for a missing one."""
     return MISSING if value is None else str(value)

@@ -28,7 +28,7 @@ class _Invalid(Exception):
 
 
 def find_syntax_error(expression: str) -> str | None:
-    """What is wrong with an expression, in RE2's words; None if nothing is."""
+    """Return what is wrong with an expression in RE2's words, None if nothing is."""
     try:
         _Syntax(expression).check()
     except _Invalid as why:
@@ -98,7 +98,7 @@ class _Syntax:
         return self._text[self._at - 1]
 
     def _alternative(self) -> None:
-        """What stands since the last bar or parenthesis becomes one operand, and so does what stands before a bar."""
+        """Reduce the operands since the last bar or parenthesis to one, and those before a bar too."""
         while self._stack and self._stack[-1] == _OPERAND:
             self._stack.pop()
         if self._stack and self._stack[-1] == _BAR:
@@ -120,7 +120,7 @@ class _Syntax:
             raise _Invalid("missing argument to repetition operator")
 
     def _counts(self) -> bool:
-        """Passes over {n}, {n,} or {n,m}; anything else in braces is text."""
+        """Skip {n}, {n,} or {n,m}; anything else in braces is text."""
         found = re.compile(r"\{(0|[1-9][0-9]*)(?:(,)(0|[1-9][0-9]*)?)?\}").match(self._text, self._at)
         if found is None:
             return False
@@ -178,7 +178,7 @@ class _Syntax:
         self._stack.append(_OPERAND)
 
     def _class_escape(self) -> bool:
-        """Passes over \\d, \\pN, \\p{Greek} and their kin."""
+        r"""Skip \d, \pN, \p{Greek} and other escapes of classes."""
         if not self._looking_at("\\"):
             return False
         following = self._text[self._at + 1 : self._at + 2]
@@ -198,7 +198,7 @@ class _Syntax:
         return True
 
     def _escape(self) -> int:
-        """Passes over one escaped character and returns it."""
+        """Skip one escaped character and return it."""
         self._at += 1
         if not self._more():
             raise _Invalid("trailing backslash at end of expression")

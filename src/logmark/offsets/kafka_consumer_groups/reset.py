@@ -25,7 +25,7 @@ _INACTIVE = ("Empty", "Dead")
 
 
 def reset_offsets(client: Client, given: Arguments, printer: Printer) -> None:
-    """Prints where every group would go, or went, as a table or as CSV."""
+    """Print the new offsets of every group, planned or applied, as a table or as CSV."""
     groups = sorted(set(consumer_groups(client) if given.has("all-groups") else given.values("group")))
     try:
         described = descriptions(client, groups)
@@ -82,7 +82,7 @@ class _Targets:
         self._partitions = partitions
 
     def found(self) -> Mapping[TopicPartition, int]:
-        """The new offset of each partition."""
+        """Return the new offset of each partition."""
         scenarios: dict[str, Callable[[], Mapping[TopicPartition, int]]] = {
             "to-offset": self._to_offset,
             "to-earliest": lambda: self._listed(EARLIEST),
@@ -148,7 +148,7 @@ class _Targets:
         return self._within(plans[self._group])
 
     def _within(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """The offsets, those outside of a log moved to its nearer end, with a warning."""
+        """Clamp offsets outside of a log to its nearer end, with a warning."""
         starts, ends = self._listed(EARLIEST, list(wanted)), self._listed(LATEST, list(wanted))
         found = {}
         for one, offset in sorted(wanted.items()):
@@ -184,7 +184,7 @@ class _Targets:
 
 
 def _commit(client: Client, given: Arguments, printer: Printer, group: str, plan: Mapping[TopicPartition, int]) -> None:
-    """Commits the new offsets; what was stored beside the old ones stays, where Kafka's tool takes it away."""
+    """Commit the new offsets and keep the stored metadata, which Kafka's tool removes."""
     before = committed_of(client, [group])[group]
     after = {one: keep_metadata(before.get(one), offset) for one, offset in plan.items()}
     how = " ".join(f"--{name} {' '.join(given.values(name))}".rstrip() for name in SCENARIOS if given.has(name))

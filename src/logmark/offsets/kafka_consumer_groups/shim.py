@@ -12,7 +12,7 @@ _MARK = "# Written by logmark kafka-consumer-groups --install-shim; remove it wh
 
 
 def install_shims(folder: Path, *, python: str, is_strict: bool) -> list[Path]:
-    """Writes the commands and returns them; what somebody else put there under these names is left alone."""
+    """Write the commands and return their paths; files of others under these names stay."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder. Nothing was written; make it first.", exit_code=1)
     paths = [folder / name for name in NAMES]

@@ -15,7 +15,7 @@ _INT = range(-(1 << 31), 1 << 31)
 
 
 def parse_partitions(text: str) -> list[TopicPartition]:
-    """The partitions in a text such as `orders:0,1`."""
+    """Parse partitions such as `orders:0,1`."""
     parts = re.sub(":+$", "", text).split(":")
     if len(parts) != 2:
         raise Usage(f"Invalid topic arg '{text}', expected topic name and partitions")
@@ -30,7 +30,7 @@ def _number(text: str, whole: str) -> int:
 
 
 def partitions_named(client: Client, texts: Sequence[str]) -> list[TopicPartition]:
-    """The partitions that texts name, in which a topic without numbers stands for all of its partitions."""
+    """Return the partitions that the texts name; a topic without numbers means all of its partitions."""
     found = [one for text in texts if ":" in text for one in parse_partitions(text)]
     whole = list(dict.fromkeys(text for text in texts if ":" not in text))
     if not whole:
@@ -47,7 +47,7 @@ def partitions_named(client: Client, texts: Sequence[str]) -> list[TopicPartitio
 
 
 def check_partitions(client: Client, partitions: Sequence[TopicPartition]) -> None:
-    """Raises Failed unless every partition is there and has a leader."""
+    """Raise Failed unless every partition exists and has a leader."""
     if not partitions:
         return
     try:

@@ -23,7 +23,7 @@ _LEFT_WIDTH, _RIGHT_WIDTH = 39, 79
 
 
 def check_options(given: Arguments, *, is_cluster_known: bool, warn: Callable[[str], None]) -> None:
-    """Raises Usage for options that do not go together, in the order in which the tool looks."""
+    """Raise Usage for options that exclude each other, in the order in which the tool checks them."""
     if not given.has("validate-regex") and not given.has("bootstrap-server") and not is_cluster_known:
         raise Usage('Missing required argument "[bootstrap-server]"')
     if given.has("describe"):
@@ -41,7 +41,7 @@ def check_options(given: Arguments, *, is_cluster_known: bool, warn: Callable[[s
 
 
 def check_action(given: Arguments) -> str:
-    """The one action."""
+    """Return the one action; raises Usage if there is none or more than one."""
     chosen = [action for action in ACTIONS if given.has(action)]
     if len(chosen) != 1:
         raise Usage(f"Command must include exactly one action: {', '.join(f'--{action}' for action in ACTIONS)}")
@@ -79,7 +79,7 @@ def _refuse_with(given: Arguments, one: str, others: Sequence[str]) -> None:
 
 
 def help_text() -> str:
-    """The options in two columns, those of the tool first."""
+    """Return the options in two columns, those of Kafka's tool first."""
     rows = [("Option", "Description"), ("------", "-----------")]
     rows += [(_shown(one), _described(one)) for one in OPTIONS.values() if not one.is_ours]
     rows += [("", ""), ("Logmark's own", ""), ("-------------", "")]

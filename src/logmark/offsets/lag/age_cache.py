@@ -36,7 +36,7 @@ class AgeCache:
         self._searched_max = searched_max
 
     def of(self, sample: Sample, history: History | None, client: Client | None) -> Ages:
-        """The age of every lag in a sample."""
+        """Return the age of every lag in a sample."""
         stored = compute_ages(sample, history=history)
         wanted = {one for one in _unread(sample) if not _is_good(stored.found.get(one))}
         known = {one: entry for one, entry in self._known.items() if one in wanted and _is_fresh(entry, sample.at_ms)}
@@ -87,7 +87,7 @@ def _aged(entry: _Known, now_ms: int) -> Age:
 
 
 def _only(sample: Sample, wanted: set[Unread]) -> Sample:
-    """The sample as if only these offsets were committed, each by a group of its own number."""
+    """Return the sample as if only these offsets were committed, each by a group of its own number."""
     groups: dict[str, dict[TopicPartition, Committed]] = {}
     count: dict[TopicPartition, int] = {}
     for partition, offset in sorted(wanted):

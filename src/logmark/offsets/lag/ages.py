@@ -70,7 +70,7 @@ class Ages:
     requests: int = 0
 
     def of(self, group: str, partition: TopicPartition) -> Age:
-        """The age of a group's lag in a partition."""
+        """Return the age of a group's lag in a partition."""
         lag = self.sample.lag(group, partition)
         if lag is None:
             return UNKNOWN
@@ -78,7 +78,7 @@ class Ages:
         return CAUGHT_UP if unread is None else self.found.get((partition, unread), UNKNOWN)
 
     def oldest(self, group: str, topic: str | None = None) -> Age:
-        """The oldest of a group's partitions; unknown if none of those that are behind is known."""
+        """Return the oldest age of a group's partitions; unknown if it is unknown for all that are behind."""
         partitions = self.sample.groups[group].committed
         ages = [self.of(group, one) for one in partitions if topic is None or one.topic == topic]
         known = [age for age in ages if age.ms is not None]
@@ -99,7 +99,7 @@ def compute_ages(
     searched_max: int = SEARCHED_MAX,
     steps_max: int = STEPS_MAX,
 ) -> Ages:
-    """The age of every lag in a sample; without a client from stored samples alone."""
+    """Return the age of every lag in a sample; without a client from stored samples alone."""
     behind = _behind(sample)
     wanted = sorted(behind, key=lambda one: behind[one], reverse=True)
     found: dict[Unread, Age] = {}
@@ -147,7 +147,7 @@ def _from_samples(sample: Sample, history: History, wanted: Iterable[Unread]) ->
 
 
 def _from_records(client: Client, sample: Sample, wanted: Sequence[Unread]) -> dict[Unread, Age]:
-    """Reads the records themselves, at most to the visible end, so that nothing is waited for."""
+    """Read the records themselves, at most up to the visible end, so that no fetch waits."""
     found: dict[Unread, Age] = {}
     closed: set[str] = set()
     for partition, offset in wanted:
@@ -184,7 +184,7 @@ def _from_times(client: Client, sample: Sample, wanted: Sequence[Unread], steps_
 
 
 def age_at(now_ms: int, timestamp_ms: int, bound_ms: int, method: Method) -> Age:
-    """The age of a timestamp; a clock that is ahead of ours makes no negative age, and is said."""
+    """Return the age of a timestamp; one in the future has age 0 and a note."""
     if timestamp_ms > now_ms + bound_ms:
         ahead = format_duration(timestamp_ms - now_ms)
         return Age(0, bound_ms, method, f"its time lies {ahead} in the future: the clocks disagree")

@@ -19,7 +19,7 @@ class Annotation:
 
 
 def annotations_from_changes(changes: Iterable[Change]) -> list[Annotation]:
-    """The changes of the journal that moved a group; what the cluster refused moved nothing."""
+    """Return an annotation for each journaled change that moved a group; refused changes moved nothing."""
     return [
         Annotation(
             id=one.id,

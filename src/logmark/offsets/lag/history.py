@@ -75,7 +75,7 @@ class PartitionSample(NamedTuple):
 
 
 def default_history_path(cluster_id: str, *, read_committed: bool = False) -> Path:
-    """The file of a cluster's history in the user's state folder."""
+    """Return the file of a cluster's history in the user's state folder."""
     safe = "".join(one if one.isalnum() or one in "-_" else "_" for one in cluster_id) or "unknown"
     return state_folder() / f"history-{safe}{'-committed' if read_committed else ''}.sqlite"
 
@@ -87,9 +87,9 @@ class History:
         self, path: Path | None, *, cluster_id: str = "", read_only: bool = False, tiers: Sequence[Tier] = TIERS,
         bytes_max: int = BYTES_MAX,
     ) -> None:  # fmt: skip
-        """Opens the file and makes it if need be; refuses one of another cluster, another version, or no history.
+        """Open the file, or create it; raises HistoryUnusable for another cluster, version or kind of file.
 
-        Without a path it is kept in memory, for as long as somebody watches.
+        Without a path the history lives in memory.
         """
         self.path = path or Path(":memory:")
         self._tiers = tiers
@@ -163,7 +163,7 @@ class History:
         self._db.close()
 
     def add(self, sample: Sample) -> None:
-        """Keeps a sample, whole or not at all, and thins out old ones now and then.
+        """Add a sample, whole or not at all, and thin out old ones now and then.
 
         Samples that are not older than this one are dropped: they come from a clock that has been set back.
         """
@@ -198,7 +198,7 @@ class History:
             self._last_ends = None
 
     def _mark_breaks(self, sample: Sample) -> None:
-        """Notes where an end has gone back: offsets before that are of another log of the same name."""
+        """Note partitions whose end went back: older offsets belong to another log of the same name."""
         last = self._last_ends
         if last is None:
             times = self.times()
@@ -212,7 +212,7 @@ class History:
         self._db.executemany("INSERT OR REPLACE INTO breaks VALUES (?, ?, ?)", back)
 
     def annotate(self, annotations: Iterable[Annotation]) -> None:
-        """Keeps changes that our own tools made; one that is known already is kept once."""
+        """Add changes that our own tools made; each is stored once."""
         rows = [
             (
                 one.id, one.at_ms, one.group, one.text,
@@ -225,7 +225,7 @@ class History:
                 self._db.executemany("INSERT OR REPLACE INTO annotations VALUES (?, ?, ?, ?, ?)", rows)
 
     def annotations(self, *, group: str | None = None, since_ms: int = 0) -> list[Annotation]:
-        """The changes that our own tools made, oldest first."""
+        """Return the changes that our own tools made, oldest first."""
         rows = self._db.execute(
             "SELECT id, at_ms, group_name, text, moves FROM annotations "
             "WHERE at_ms >= ? AND (? IS NULL OR group_name = ?) ORDER BY at_ms, id",
@@ -240,7 +240,7 @@ class History:
         ]  # fmt: skip
 
     def set_value(self, key: str, value: str | None) -> None:
-        """Keeps a small text under a name, over restarts; None forgets it."""
+        """Store a small text under a key, across restarts; None deletes it."""
         with self._change():
             if value is None:
                 self._db.execute("DELETE FROM meta WHERE key = ?", (key,))
@@ -248,7 +248,7 @@ class History:
                 self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
     def get_value(self, key: str) -> str | None:
-        """What was kept under a name."""
+        """Return the text stored under a key."""
         row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return row[0] if row else None
 
@@ -263,11 +263,11 @@ class History:
         return [found[round(index * step)] for index in range(points_max)]
 
     def topic_id(self, topic: str) -> int | None:
-        """The number under which `ends_at` has a topic, if a sample ever had it."""
+        """Return the number of a topic in `ends_at`, None if no sample ever had it."""
         return self._names.known("topic", topic)
 
     def ends_at(self, at_ms: int) -> Ends:
-        """Starts and ends of all partitions in one sample; those of the last samples asked for stay in memory."""
+        """Return starts and ends of all partitions in one sample; the last samples asked for are cached."""
         found = self._ends.get(at_ms)
         if found is None:
             row = self._db.execute("SELECT ends FROM samples WHERE at_ms = ?", (at_ms,)).fetchone()
@@ -295,7 +295,7 @@ class History:
     def windows(
         self, groups: Collection[str], *, since_ms: int = 0, points_max: int | None = None
     ) -> dict[str, dict[TopicPartition, list[PartitionSample]]]:
-        """The series of several groups, read in one pass."""
+        """Return the series of several groups, read in one pass."""
         times = self.times(since_ms=since_ms, points_max=points_max)
         self._refresh_names()
         wanted = {number: name for name in groups if (number := self._names.known("group", name)) is not None}
@@ -320,7 +320,7 @@ class History:
         self, groups: Collection[str] | None = None, *, since_ms: int = 0, points_max: int | None = None,
         topics: Collection[str] | None = None,
     ) -> dict[str, list[tuple[int, int]]]:  # fmt: skip
-        """The lag in records of each group, in these topics or in all, oldest first, as pairs of time and lag."""
+        """Return the lag in records per group, in these topics or in all, as pairs of time and lag, oldest first."""
         times = self.times(since_ms=since_ms, points_max=points_max)
         self._refresh_names()
         names = self._names.names("group")
@@ -357,7 +357,7 @@ class History:
         yield from (row for row in rows if row[0] in wanted)
 
     def thin(self, now_ms: int) -> None:
-        """Drops what is too old or too dense for its age, and the oldest samples if the file is too large."""
+        """Drop samples that are too old or too dense for their age, and the oldest ones if the file is too large."""
         self._thinned_ms = now_ms
         with self._change():
             self._drop(_too_many(self.times(), now_ms, self._tiers))
@@ -378,7 +378,7 @@ class History:
         self._cached = 0
 
     def _forget_names(self, now_ms: int) -> None:
-        """Drops the names of groups that no sample has any more; once a day, for it looks at every row."""
+        """Drop the names of groups that are in no sample; once a day, because it reads every row."""
         if self._forgot_ms is None or now_ms - self._forgot_ms < _DAY:
             self._forgot_ms = self._forgot_ms or now_ms
             return
@@ -389,7 +389,7 @@ class History:
         self._names = self._known_names()
 
     def _refresh_names(self) -> None:
-        """A reader sees samples with names that were given after it opened the file."""
+        """Read names that were added after this reader opened the file."""
         if self._is_read_only:
             self._names = self._known_names()
 
@@ -411,7 +411,7 @@ class History:
 
     @contextmanager
     def _change(self) -> Iterator[None]:
-        """What happens inside is kept as a whole, or not at all."""
+        """Commit everything inside as one transaction, or nothing."""
         if self._db.in_transaction:
             yield
             return
@@ -426,7 +426,7 @@ class History:
 
 
 def open_history(path: Path | None, cluster_id: str, *, read_committed: bool = False) -> History | None:
-    """The history of a cluster for reading, if there is one; a file that was named must be there."""
+    """Open the history of a cluster for reading, None if there is none; raises HistoryMissing for a named file."""
     found = path or default_history_path(cluster_id, read_committed=read_committed)
     if not found.exists():
         if path is not None:
@@ -436,7 +436,7 @@ def open_history(path: Path | None, cluster_id: str, *, read_committed: bool = F
 
 
 def _too_many(times: Sequence[int], now_ms: int, tiers: Sequence[Tier]) -> list[int]:
-    """The samples that are too old or too dense: of each stretch of time the first one stays."""
+    """Return the samples that are too old or too dense: the first one of each interval stays."""
     drop, last = [], None
     for at_ms in times:
         every = next((tier.every_ms for tier in tiers if now_ms - at_ms < tier.age_ms), None)

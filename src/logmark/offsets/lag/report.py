@@ -90,7 +90,7 @@ def build_lag_report(
 
 
 def _windows(sample: Sample, history: History, names: Sequence[str], since_ms: int) -> dict[str, Windows]:
-    """What was seen of these groups lately, and now."""
+    """Return the recent samples of these groups, and the present one."""
     found = history.windows(names, since_ms=since_ms, points_max=WINDOW_POINTS - 1)
     for name in names:
         _extend(found.setdefault(name, {}), sample, sample.groups[name])
@@ -102,7 +102,7 @@ def _is_rewound(one: GroupLag) -> bool:
 
 
 def _extend(windows: Windows, sample: Sample, group: GroupSample) -> None:
-    """Adds the sample itself to what was seen before it; what has no commit now has no window."""
+    """Add the present sample to the windows; a partition without a commit now has no window."""
     sign = activity_token(commit.metadata for commit in group.committed.values())
     for partition in set(windows) - set(group.committed):
         del windows[partition]

@@ -90,7 +90,7 @@ class Sample:
         return sum(len(group.committed) for group in self.groups.values())
 
     def lag(self, group: str, partition: TopicPartition) -> Lag | None:
-        """The lag of a group in a partition; None while nothing is committed or the log cannot be asked."""
+        """Return the lag of a group in a partition, None if nothing is committed or the log cannot be reached."""
         committed = self.groups[group].committed.get(partition)
         end = self.ends.get(partition)
         if committed is None or end is None:
@@ -98,7 +98,7 @@ class Sample:
         return compute_lag(committed.offset, start=self.starts[partition], end=end)
 
     def unread(self, group: str, partition: TopicPartition) -> int | None:
-        """The oldest offset that the group can still read and has not; None if there is none or it is not known."""
+        """Return the oldest unread offset that the log still holds, None if there is none or it is unknown."""
         committed = self.groups[group].committed.get(partition)
         end = self.ends.get(partition)
         if committed is None or end is None:
@@ -107,7 +107,7 @@ class Sample:
         return first if first < end else None
 
     def total(self, group: str | None = None, topic: str | None = None) -> Total:
-        """The lag of a group or of all, in a topic or in all."""
+        """Return the lag of a group or of all, in a topic or in all."""
         records = lost = partitions = uncommitted = unknown = 0
         for one in self.groups.values() if group is None else [self.groups[group]]:
             for partition in one.partitions:
@@ -141,7 +141,7 @@ class Sample:
             )
 
     def only(self, groups: Sequence[str] | None, topics: Sequence[str] | None) -> "Sample":
-        """The part of the sample that is about these groups and topics; a group that is named and missing is Dead."""
+        """Return the part of the sample about these groups and topics; a named group that is missing is Dead."""
         found = {name: _narrowed(one, topics) for name, one in self.groups.items() if matches(name, groups)}
         for name in groups or ():
             if name not in found and not is_pattern(name):
@@ -149,7 +149,7 @@ class Sample:
         return replace(self, groups=found)
 
     def view(self, group: str) -> GroupView:
-        """The group as `inspect` shows it."""
+        """Return the group in the form that `inspect` shows."""
         one = self.groups[group]
         description = GroupDescription(group=group, state=one.state, type=one.type, members=one.members)
         return GroupView(description=description, partitions=list(self.group_partitions(group)))
@@ -163,10 +163,10 @@ def take_sample(
     read_committed: bool = False,
     now_ms: Callable[[], int] | None = None,
 ) -> Sample:
-    """Looks at all groups and all topics that they read, or at these; names may have wildcards (`billing-*`).
+    """Sample all groups and all topics that they read, or these; names may have wildcards (`billing-*`).
 
-    A group or a partition that cannot be asked keeps its problem as a sentence; the others are there all the same. A
-    group that is named without a wildcard and is not there has state Dead and no commits.
+    A group or a partition that cannot be reached carries its problem as text; the others are complete. A named group
+    without a wildcard that does not exist has state Dead and no commits.
     """
     clock = now_ms or SystemClock().now_ms
     began_ms, requests_before = clock(), client.requests_sent
@@ -194,9 +194,9 @@ def take_sample(
 
 
 def add_uncommitted_partitions(client: Client, sample: Sample) -> Sample:
-    """The sample with what no lag counts: records in partitions of a group's topics where it has committed nothing.
+    """Add what no lag counts: records in partitions of a group's topics where it has committed nothing.
 
-    In a cluster where that would be very many the sample stays as it is.
+    Return the sample unchanged if there are too many such partitions.
     """
     topics = sorted({one.topic for group in sample.groups.values() for one in group.committed})
     if not topics or len(topics) > _UNCOMMITTED_TOPICS_MAX:
@@ -242,12 +242,12 @@ def _listed(client: Client, groups: Sequence[str] | None) -> tuple[list[GroupLis
 
 
 def is_pattern(name: str) -> bool:
-    """The name stands for several: no group or topic has these characters by accident."""
+    """Return whether the name has wildcards; names of groups and topics have none of these characters by accident."""
     return any(character in name for character in "*?[")
 
 
 def matches(name: str, patterns: Collection[str] | None) -> bool:
-    """The name is one of these or fits one of them; None fits all."""
+    """Return whether the name is one of these or matches one of them; None matches all."""
     return patterns is None or any(name == one or (is_pattern(one) and fnmatchcase(name, one)) for one in patterns)
 
 
@@ -278,7 +278,7 @@ def _group(
 
 
 def _narrowed(group: GroupSample, topics: Sequence[str] | None) -> GroupSample:
-    """The group with only the partitions of these topics."""
+    """Return the group with only the partitions of these topics."""
     if topics is None:
         return group
     wanted = {topic: matches(topic, topics) for topic in _topics(group.members, group.committed)}

@@ -20,18 +20,18 @@ class NameIds:
         self._add = add
 
     def of(self, kind: str, name: str) -> int:
-        """The number of a name, given now if need be."""
+        """Return the number of a name; a new name gets one."""
         found = self._ids.get((kind, name))
         if found is None:
             found = self._ids[kind, name] = self._add(kind, name)
         return found
 
     def known(self, kind: str, name: str) -> int | None:
-        """The number of a name, if it has one."""
+        """Return the number of a name, None if it has none."""
         return self._ids.get((kind, name))
 
     def names(self, kind: str) -> dict[int, str]:
-        """The names of one kind under their numbers."""
+        """Return the names of one kind by their numbers."""
         return {number: name for (of, name), number in self._ids.items() if of == kind}
 
 
@@ -65,7 +65,7 @@ class Ends:
                     yield (topic, partition), self._numbers[at + partition]
 
     def ends(self, topic: int, count: int) -> "array[int]":
-        """The ends of a topic's first so many partitions."""
+        """Return the ends of a topic's first `count` partitions."""
         at, known = self._topics.get(topic, (0, 0))
         found = self._numbers[at : at + min(known, count)]
         return found if known >= count else found + array("q", [_UNKNOWN]) * (count - known)
@@ -118,7 +118,7 @@ def pack_positions(
 
 
 def unpack_positions(packed: bytes) -> Iterator[tuple[int, int, int]]:
-    """The number of the topic, the partition and the distance to the end, for each commit."""
+    """Yield the number of the topic, the partition and the distance to the end, for each commit."""
     numbers = unpack(packed)
     at, size = 0, len(numbers)
     while at < size:
@@ -132,13 +132,13 @@ def unpack_positions(packed: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def pack(numbers: "array[int]") -> bytes:
-    """The numbers as bytes: all lowest bytes first, all highest last."""
+    """Return the numbers as bytes: all lowest bytes first, all highest last."""
     raw = _little(numbers).tobytes()
     return zlib.compress(b"".join(raw[index::8] for index in range(8)), 1)
 
 
 def unpack(packed: bytes) -> "array[int]":
-    """The numbers that `pack` took."""
+    """Return the numbers that `pack` was given."""
     planes = zlib.decompress(packed)
     count = len(planes) // 8
     raw = bytearray(len(planes))

@@ -22,7 +22,7 @@ class EndTime(NamedTuple):
 
 
 def interpolate_end_time(offset: int, below: Point, above: Point) -> EndTime:
-    """The time of an offset that came between two looks at the end, at an even pace."""
+    """Return the time of an offset between two sampled ends, at an even pace."""
     part = (offset - below[1] + 1) / (above[1] - below[1])
     at_ms = round(below[0] + (above[0] - below[0]) * part)
     return EndTime(at_ms, max(at_ms - below[0], above[0] - at_ms))
@@ -61,13 +61,13 @@ class _Search:
         return bool(self._open)
 
     def want(self, partition: TopicPartition, offset: int) -> None:
-        """Adds an offset; one that no end has passed yet is not looked for."""
+        """Add an offset to search; one that no end has passed yet is ignored."""
         if offset < self._ends[partition] and self._history.topic_id(partition.topic) is not None:
             self._open.setdefault(partition.topic, {}).setdefault(partition, []).append(offset)
             self._above[partition] = (self._now_ms, self._ends[partition])
 
     def look(self, times: Sequence[int]) -> None:
-        """Looks through some samples, all older than those before."""
+        """Search these samples, which are all older than those of earlier calls."""
         samples = [self._history.ends_at(at_ms) for at_ms in times]
         for topic, partitions in list(self._open.items()):
             number = self._history.topic_id(topic)
@@ -87,7 +87,7 @@ class _Search:
     def _through(
         self, partition: TopicPartition, offsets: list[int], times: Sequence[int], series: Sequence[int]
     ) -> list[int]:
-        """Finds what it can in one partition's series; the offsets that are older still are left."""
+        """Search one partition's series; return the offsets that are older still."""
         broke_ms = self._breaks.get(partition, 0)
         is_broken = broke_ms > times[0]
         if is_broken:

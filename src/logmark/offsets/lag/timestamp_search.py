@@ -39,7 +39,7 @@ class _Search:
     is_over: bool = False
 
     def next_ms(self) -> int:
-        """The time to ask for next: first the two ends, then by turns where offsets suggest and in the middle."""
+        """Return the time to query next: first both ends, then in turn an interpolated time and the middle."""
         self.asked += 1
         if self.low_ms is None:
             return 0
@@ -87,7 +87,7 @@ class _Search:
 def search_times(
     client: Client, wanted: Sequence[tuple[TopicPartition, int]], *, now_ms: int, steps_max: int
 ) -> dict[tuple[TopicPartition, int], FoundTime]:
-    """The times of the records at these offsets, in at most so many steps; one step asks all leaders once."""
+    """Return the times of the records at these offsets, in at most so many steps; a step asks every leader once."""
     searches: dict[TopicPartition, list[_Search]] = {}
     for partition, offset in wanted:
         searches.setdefault(partition, []).append(_Search(offset, now_ms))
@@ -116,5 +116,5 @@ def search_times(
 
 
 def _turn(searches: Sequence[_Search]) -> _Search | None:
-    """The search that was asked for least."""
+    """Return the search with the fewest queries so far."""
     return min((one for one in searches if not one.is_over), key=lambda one: one.asked, default=None)

@@ -47,7 +47,7 @@ _NO_TREND = Trend(direction=Direction.UNKNOWN)
 
 
 def compute_trend(series: Mapping[TopicPartition, Sequence[PartitionSample]]) -> Trend:
-    """The trend of a group, or of any of its partitions together.
+    """Return the trend of a group, or of some of its partitions together.
 
     Only what was seen at the same times counts, so that a partition that turned up late is no sudden lag. A step back
     (a reset, a topic created again) is no rate of reading: the series is looked at from there on.
@@ -86,7 +86,7 @@ def _trend(lags: Sequence[tuple[int, int]], came: int, read: int) -> Trend:
 
 
 def _line(points: Sequence[tuple[int, int]]) -> tuple[float, float]:
-    """The slope per second of the straight line through the points, and how far they lie from it on average."""
+    """Return the slope per second of the fitted line, and the mean distance of the points from it."""
     origin = points[0][0]
     xs = [(at_ms - origin) / 1000 for at_ms, _ in points]
     ys = [float(value) for _, value in points]

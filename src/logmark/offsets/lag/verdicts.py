@@ -75,7 +75,7 @@ def judge_partition(
     annotations: Iterable[Annotation] = (),
     partition: TopicPartition | None = None,
 ) -> Finding:
-    """The verdict on one group in one partition."""
+    """Return the verdict on one group in one partition."""
     if not window:
         return Finding(verdict=Verdict.UNKNOWN, rule=2, evidence="not enough samples: none has a commit here")
     rest, note = _since_own_resets(window, annotations, partition)
@@ -87,7 +87,10 @@ def judge_partition(
 
 
 def judge_group(findings: Sequence[tuple[TopicPartition, Finding, int]]) -> Finding:
-    """The worst verdict of a group's partitions, each given with its lag; the evidence of the one furthest behind."""
+    """Return the worst verdict of a group's partitions, each given with its lag.
+
+    The evidence is that of the largest lag.
+    """
     if not findings:
         return Finding(verdict=Verdict.UNKNOWN, rule=2, evidence="not enough samples: nothing is committed")
     worst = max(findings, key=lambda one: (one[1].verdict.severity, one[2]))
@@ -199,7 +202,7 @@ def _pauses(window: Window, allowed: int) -> tuple[int, int]:
 
 
 def _is_renewed(window: Window) -> bool:
-    """A Logmark query of this group has begun or committed within the window."""
+    """Return whether a Logmark query of this group started or committed within the window."""
     signs = [moment.sign for moment in window if moment.sign]
     if not signs:
         return False
@@ -210,7 +213,7 @@ def _is_renewed(window: Window) -> bool:
 def _since_own_resets(
     window: Window, annotations: Iterable[Annotation], partition: TopicPartition | None
 ) -> tuple[Window, str]:
-    """The part of the window after the last step back that a reset of our own explains, and a note about it."""
+    """Return the window after the last backward step that a reset of our own explains, and a note about it."""
     note = ""
     for one in annotations:
         if partition is not None and partition not in one.moves:

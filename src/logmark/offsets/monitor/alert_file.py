@@ -80,7 +80,7 @@ class _Wrong(Exception):
 
 
 def read_alert_file(path: Path) -> AlertFile:
-    """The alerts of a file; everything that is wrong with it is said at once, with the lines."""
+    """Read the alerts of a file; raises one UserError with all mistakes and their lines."""
     try:
         text = path.read_text(encoding="utf-8")
         fields = tomllib.loads(text)

@@ -122,7 +122,7 @@ def evaluate_rules(
     gap_ms_max: float = math.inf,
     quiet_ms: int = QUIET_AFTER_RESET_MS,
 ) -> tuple[AlertMemory, list[AlertEvent]]:
-    """What is remembered after a sample, and the messages that it gives; no reading means that nobody answered.
+    """Return the state after a sample, and the resulting messages; no reading means that the cluster did not answer.
 
     A pending alert starts again after a gap of more than `gap_ms_max` between two samples: nobody knows whether its
     condition held in between. For `quiet_ms` after our own tools moved a group, what follows from that fires nothing.
@@ -154,7 +154,7 @@ def evaluate_rules(
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
-    """The name fits one of the patterns, and none of those that begin with `!`."""
+    """Return whether the name matches a pattern, and none of those that start with `!`."""
     wanted = [one for one in patterns if not one.startswith("!")] or ["*"]
     unwanted = [one[1:] for one in patterns if one.startswith("!")]
     return any(fnmatchcase(name, one) for one in wanted) and not any(fnmatchcase(name, one) for one in unwanted)
@@ -169,7 +169,7 @@ def _next(
     now_ms: int,
     gap_ms_max: float,
 ) -> tuple[AlertState | None, AlertEvent | None]:
-    """The state of one alert after a sample, and the message if there is one."""
+    """Return the state of one alert after a sample, and its message if there is one."""
     if finding.holds is None:
         return before, None
     if not finding.holds:

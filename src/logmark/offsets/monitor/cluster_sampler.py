@@ -84,7 +84,10 @@ class ClusterSampler:
         self._said: set[str] = set()
 
     def open(self) -> History:
-        """The history of the cluster, which must answer for it; no other monitor may use it meanwhile."""
+        """Open the history of the cluster, and lock it against other monitors.
+
+        Raises if the cluster cannot be reached.
+        """
         if self.history is None:
             self.cluster_id = self._connected().metadata([]).cluster_id
             path = self._history_path or default_history_path(self.cluster_id)
@@ -93,7 +96,7 @@ class ClusterSampler:
         return self.history
 
     def look(self) -> SampleResult:
-        """Takes a sample, keeps it, and says what it means; raises ClientError if the cluster cannot be asked."""
+        """Take a sample, store it, and return what it means; raises ClientError if the cluster cannot be reached."""
         began_ms = self._clock.now_ms()
         try:
             client = self._connected()
@@ -246,7 +249,7 @@ def _is_any_moved_back(before: Sample, after: Sample) -> bool:
 
 
 def _locked(path: Path) -> IO[bytes]:
-    """A lock beside the history, held until it is closed: two monitors would tell everything twice."""
+    """Return a lock beside the history, held until it is closed: two monitors would send everything twice."""
     try:
         private_files.make_folders(path.parent)
         lock = private_files.open_file(path.with_name(path.name + ".lock"), "ab")

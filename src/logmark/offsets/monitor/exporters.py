@@ -38,7 +38,7 @@ class ExporterSample:
 
 
 def kafka_exporter(seen: ExporterSample) -> Iterator[MetricFamily]:
-    """What kafka_exporter serves with its default settings, without the metrics about itself."""
+    """Yield the metrics of kafka_exporter with its default settings, without those about itself."""
     brokers = seen.metadata.brokers
     yield MetricFamily(name="kafka_brokers", help="Brokers in the cluster.", series=[((), len(brokers))])
     yield MetricFamily(
@@ -151,7 +151,7 @@ class LagExporter:
         self._tables: dict[TopicPartition, LookupTable] = {}
 
     def learn(self, seen: ExporterSample) -> None:
-        """Takes the ends of the partitions that groups read into the tables, and forgets the others."""
+        """Add the ends of the partitions that groups read to the tables, and drop the other partitions."""
         read = {partition for one in seen.groups for partition, _ in _read_partitions(one)}
         self._tables = {
             partition: self._tables.get(partition) or LookupTable() for partition in read if partition in seen.ends
@@ -183,7 +183,7 @@ class LagExporterValues:
     rows: Sequence[tuple[str, TopicPartition, Sequence[str], float, float, float]]
 
     def families(self) -> Iterator[MetricFamily]:
-        """The metrics under that exporter's names."""
+        """Yield the metrics under that exporter's names."""
         cluster, seen = self.seen.cluster_name, self.seen
         partitions = {row[1] for row in self.rows}
         for name, help, offsets in (

@@ -25,7 +25,7 @@ class LookupTable:
         self._times = array("q")
 
     def add(self, offset: int, time_ms: int) -> None:
-        """Takes a point in, or leaves it out."""
+        """Add a point, unless the table does not need it."""
         offsets, times = self._offsets, self._times
         if offsets and (times[-1] >= time_ms or offsets[-1] > offset):
             return

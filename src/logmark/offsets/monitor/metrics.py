@@ -46,7 +46,7 @@ class Served:
 
 
 def served_families(served: Served, wanted: Collection[str]) -> Iterator[MetricFamily]:
-    """The metrics of these families, as far as there is something fresh to serve."""
+    """Yield the metrics of these families for which there is a fresh reading."""
     if KAFKA_EXPORTER in wanted and served.seen is not None:
         yield from kafka_exporter(served.seen)
     if KAFKA_LAG_EXPORTER in wanted and served.lag_exporter is not None:
@@ -157,7 +157,7 @@ def _health(health: Health) -> Iterator[MetricFamily]:
 
 
 def problems_of(reading: Reading) -> int:
-    """Groups and partitions of a reading that could not be asked."""
+    """Return how many groups and partitions of a reading could not be reached."""
     counted: Counter[bool] = Counter()
     for group in reading.groups:
         counted[bool(group.problem)] += 1

@@ -25,7 +25,7 @@ class MetricsServer:
     def __init__(
         self, host: str, port: int, *, metrics: Callable[[], Iterable[str]], health: Callable[[], tuple[bool, str]]
     ) -> None:
-        """Listens from now on; `metrics` gives pieces of text, `health` whether all is well and a line about it."""
+        """Start to listen; `metrics` returns pieces of text, `health` whether all is well and a line about it."""
         try:
             self._server = _Server((host, port), metrics, health)
         except OSError as error:
@@ -37,7 +37,7 @@ class MetricsServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stops listening."""
+        """Stop listening."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -104,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """A scrape every few seconds is no news."""
+        """Log nothing: scrapes come every few seconds."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -126,7 +126,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A reader who went away is nobody's failure; anything else is ours, and is shown."""
+        """Ignore a reader that disconnected; print any other error."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 

@@ -82,7 +82,7 @@ class Monitor:
         self.status = "no sample yet"
 
     def begin(self) -> None:
-        """Connects, opens the history, and remembers what was firing; raises if the cluster cannot be reached."""
+        """Connect, open the history and load the firing alerts; raises if the cluster cannot be reached."""
         state = MonitorState.from_text(self._lookout.open().get_value(_STATE_KEY))
         self._memory = state.memory
         self._lookout.idle = state.idle
@@ -97,7 +97,10 @@ class Monitor:
         after: Callable[[], None] = lambda: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Takes a step in every interval until it is told to stop; `around` holds each look, `after` follows a step."""
+        """Take a step in every interval until stopped.
+
+        `around` wraps each sample, `after` is called after each step.
+        """
         while not stop.is_set():
             began = monotonic()
             self.step(around)
@@ -113,7 +116,7 @@ class Monitor:
         return max(interval - took_s, interval / 10)
 
     def step(self, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> bool:
-        """Takes a sample and does all that follows from it; tells whether the cluster answered."""
+        """Take a sample and act on it; return whether the cluster answered."""
         self._began_ms = self._clock.now_ms()
         try:
             with around():
@@ -130,13 +133,13 @@ class Monitor:
         return len(self._memory.firing) if self._rules else 0
 
     def close(self, *, timeout_s: float = 5.0) -> None:
-        """Sends what can still be sent, and keeps the rest for the next start."""
+        """Send what can still be sent in time, and store the rest for the next start."""
         self._post.close(timeout_s)
         self._remember([])
         self._lookout.close()
 
     def metrics(self) -> Iterator[str]:
-        """The text of all metrics as of now."""
+        """Yield the text of all metrics as of now."""
         served = self._served
         last_ms = served.health.last_success_ms
         late_ms = _LATE_INTERVALS * self._settings.interval_s * 1000 + served.health.took_ms
@@ -209,7 +212,7 @@ class Monitor:
         return _LATE_INTERVALS * (self._settings.interval_s + _BACKOFF_MAX_S) * 1000 if given is None else given
 
     def _send(self, events: Sequence[AlertEvent]) -> None:
-        """Keeps the messages before they leave, so that a crash in between loses none."""
+        """Store the messages before they are sent, so that a crash in between loses none."""
         rules = {rule.name: rule for rule in self._rules}
         messages = [
             (

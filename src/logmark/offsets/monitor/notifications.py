@@ -47,7 +47,7 @@ class NotDelivered(Exception):
 
 
 def build_message(event: AlertEvent, rule: AlertRule | None, *, cluster_id: str, cluster_name: str) -> dict[str, Any]:
-    """What a program is told about an event; `id` is the same for firing and resolved."""
+    """Return the message about an event for programs; `id` is the same for firing and resolved."""
     state = event.state
     return {
         "version": 1,
@@ -68,7 +68,7 @@ def build_message(event: AlertEvent, rule: AlertRule | None, *, cluster_id: str,
 
 
 def format_message(message: Message) -> str:
-    """What a person is told about an event."""
+    """Return the message about an event for people."""
     severity = f" [{message['severity']}]" if message["severity"] else ""
     return f"{message['at']} {message['event'].upper()}{severity} {message['alert']}: {message['text']}"
 
@@ -86,7 +86,7 @@ def retry_delay_s(attempt: int, retry_after_s: float | None = None, *, jitter: f
 
 
 def send_webhook(notifier: Notifier, message: Message, *, now_ms: int) -> None:
-    """Sends a message to an address; raises NotDelivered unless the answer says that it was taken."""
+    """Send a message to a URL; raises NotDelivered unless the answer is a success."""
     body = json.dumps(message, ensure_ascii=False).encode()
     timestamp_s = now_ms // 1000
     headers = {
@@ -130,7 +130,7 @@ _OPENER = urllib.request.build_opener(_NoRedirect)
 
 
 def run_command(notifier: Notifier, message: Message) -> None:
-    """Runs a command with the message on its standard input; raises NotDelivered unless it ends with 0 in time."""
+    """Run a command with the message on its standard input; raises NotDelivered unless it ends with 0 in time."""
     try:
         process = subprocess.Popen(  # noqa: S603 - the words are the operator's, and no shell reads them
             list(notifier.command),
@@ -156,7 +156,7 @@ def run_command(notifier: Notifier, message: Message) -> None:
 
 
 def describe_notifier(notifier: Notifier) -> str:
-    """A notifier in words, without what may be secret in its address."""
+    """Return a notifier in words, without the parts of its address that may be secret."""
     if notifier.kind == WEBHOOK:
         parts = urlsplit(notifier.url)
         return f"{notifier.name} ({parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''})"
@@ -202,7 +202,7 @@ class NotificationWorker:
         self._thread.start()
 
     def take(self, key: str, message: Message) -> None:
-        """Takes a message in; when the queue is full the oldest one is given up."""
+        """Queue a message; if the queue is full, the oldest one is dropped."""
         dropped = None
         with self._changed:
             if len(self._queue) >= self._queue_max:
@@ -214,12 +214,12 @@ class NotificationWorker:
             self._done(Delivery(self._notifier.name, dropped[0], False))
 
     def flush(self, timeout_s: float) -> bool:
-        """Waits until every message was brought or given up, at most so long; tells whether none is left."""
+        """Wait until every message is delivered or dropped, at most `timeout_s`; return whether none is left."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._queue and not self._is_busy, timeout_s)
 
     def close(self, timeout_s: float) -> None:
-        """Tries each message that waits once more, at most so long, and ends; what is left was not brought."""
+        """Try each queued message once more, at most `timeout_s`, and stop; what is left was not delivered."""
         self._closing.set()
         with self._changed:
             self._changed.notify_all()
@@ -318,17 +318,17 @@ class NotificationDispatcher:
         courier.take(key, message)
 
     def waiting(self) -> list[tuple[str, Message]]:
-        """The messages that have neither arrived nor been given up, oldest first."""
+        """Return the messages that are neither delivered nor dropped, oldest first."""
         with self._lock:
             return list(self._waiting.values())
 
     def flush(self, timeout_s: float) -> bool:
-        """Waits until nothing waits any more, at most so long for each of them."""
+        """Wait until no message is queued, at most `timeout_s` for each notifier."""
         is_empty = [courier.flush(timeout_s) for courier in self._couriers.values()]
         return all(is_empty)
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Ends the threads; what has not arrived is still in `waiting`."""
+        """Stop the threads; undelivered messages are still in `waiting`."""
         for courier in self._couriers.values():
             courier.close(timeout_s)
 

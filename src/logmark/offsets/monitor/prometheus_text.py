@@ -21,7 +21,7 @@ class MetricFamily:
 
 
 def format_metrics(families: Iterable[MetricFamily]) -> Iterator[str]:
-    """The text of these metrics in pieces; a metric without series is left out."""
+    """Yield the text of these metrics in pieces; a metric without series is left out."""
     escaped: dict[str, str] = {}
     lines: list[str] = []
     for family in families:

@@ -46,7 +46,7 @@ class ReadingBuilder:
         *,
         idle: Mapping[str, IdleGroup] | None = None,
     ) -> Reading:
-        """What a sample means, which the history has already; without a history there are no verdicts."""
+        """Return what a stored sample means; without a history there are no verdicts."""
         own: dict[str, list[Annotation]] = {}
         for change in annotations:
             own.setdefault(change.group, []).append(change)
@@ -128,7 +128,7 @@ class _Look:
         before: GroupReading | None,
         idle: IdleGroup | None,
     ) -> GroupReading:
-        """What the sample says about the group; without windows its verdict is the one from before."""
+        """Return what the sample says about the group; without windows the verdict is the previous one."""
         group, sample = self._group, self._sample
         known = {one.partition: one for one in before.partitions} if before and windows is None else {}
         readings: list[PartitionReading] = []
@@ -221,7 +221,7 @@ class _StartRates:
         self._then = then if then is not None and sample.at_ms - then >= _START_WINDOW_MIN_MS else None
 
     def of(self, partition: TopicPartition) -> float | None:
-        """The rate, or None where it is not known."""
+        """Return the rate, None if it is unknown."""
         topic = self._history.topic_id(partition.topic)
         if self._then is None or topic is None:
             return None

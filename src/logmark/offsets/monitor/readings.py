@@ -47,7 +47,7 @@ class GroupReading:
     expires_in_s: float | None = None
 
     def slices(self, per: str) -> "Iterator[tuple[str | None, int | None, Sequence[PartitionReading]]]":
-        """The group as a whole, or cut by topic or by partition, as (topic, partition, readings)."""
+        """Yield the group as a whole, or split by topic or by partition, as (topic, partition, readings)."""
         if per == "group":
             yield None, None, self.partitions
         elif per == "partition":

@@ -22,7 +22,7 @@ class MonitorState:
     outbox: Sequence[tuple[str, Message]] = ()
 
     def to_text(self) -> str:
-        """The state as it is kept; of very many pending alerts the last ones start again after a restart."""
+        """Return the state as text; of too many pending alerts the last ones start again after a restart."""
         pending = [one for one in self.memory.alerts.values() if one.fired_ms is None][:_PENDING_MAX]
         return json.dumps(
             {
@@ -37,7 +37,7 @@ class MonitorState:
 
     @classmethod
     def from_text(cls, text: str | None) -> "MonitorState":
-        """The state that was kept; one of another version, or none, remembers nothing."""
+        """Parse a stored state; one of another version, or none, is empty."""
         fields: dict[str, Any] = json.loads(text) if text else {}
         if fields.get("version") != VERSION:
             return cls()

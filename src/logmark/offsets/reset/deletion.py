@@ -18,9 +18,9 @@ from logmark.offsets.suggestions import unknown_group
 
 
 def plan_deletion(client: Client, group: str, topics: TopicSelection | None) -> ResetPlan:
-    """What forgetting a group's offsets in these topics, or with None in all, would do now; nothing is changed.
+    """Plan the deletion of a group's offsets in these topics, or with None in all; nothing is changed.
 
-    A group with members may lose its offsets in topics that they have not subscribed to; the broker sees to it.
+    A group with members may lose its offsets only in topics that they have not subscribed to; the broker checks that.
     """
     committed = client.committed(group)
     if not committed and client.describe_groups([group])[group].is_unknown:
@@ -50,7 +50,7 @@ class GroupDeletion:
 
 
 def delete_group(client: Client, group: str, *, journal: Journal | None = None) -> GroupDeletion:
-    """Deletes a group; what it had committed is in the journal before, so that an undo brings it back."""
+    """Delete a group; its offsets are journaled first, so that an undo restores them."""
     if client.is_read_only:
         raise ReadOnly("This client may only look. Nothing was changed.")
     plan = replace(plan_deletion(client, group, None), action="delete", how="the whole group")

@@ -85,7 +85,7 @@ def apply_plan(
     pending: Change | None = None,
     details: Mapping[str, str] | None = None,
 ) -> AppliedReset:
-    """Commits what the plan says, journals it, and reads it back until it stays.
+    """Commit what the plan says, journal it, and read it back until it stays.
 
     A group that has only moved forward since the plan goes to the planned offset all the same, if that does not depend
     on the old one; otherwise `agree` gets the new plan and raises to refuse it. The change is in the journal
@@ -110,7 +110,7 @@ def apply_plan(
 
 
 def change_from_plan(client: Client, plan: ResetPlan, *, reason: str, who: Author, clock: Clock) -> Change:
-    """The plan as the journal's entry, pending."""
+    """Return the plan as a pending change for the journal."""
     at_ms = clock.now_ms()
     return Change(
         id=new_change_id(at_ms),
@@ -151,7 +151,7 @@ def _as_it_is_now(client: Client, plan: ResetPlan, agree: Callable[[ResetPlan], 
 
 
 def _write(client: Client, journal: Journal, change: Change, plan: ResetPlan) -> None:
-    """Commits and deletes, or puts back what was done and says why."""
+    """Commit and delete; on a failure restore what was done and raise the reason."""
     before = {move.partition: move.committed for move in plan.changes}
     after = {move.partition: move.after for move in plan.changes}
     try:
@@ -228,7 +228,7 @@ def _watch(
 
 
 def _rival(journal: Journal, change: Change) -> Change | None:
-    """A later change of the same partitions, by somebody with whom it would be wrong to fight."""
+    """Return a later change of the same partitions by somebody else, which must not be overwritten."""
     later = journal.changes(change.cluster_id, change.name, since_ms=change.at_ms)
     rivals = [
         one

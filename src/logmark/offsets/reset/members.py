@@ -27,7 +27,7 @@ class GroupActive(OffsetsError):
 
 
 def check_inactive(description: GroupDescription) -> None:
-    """Raises GroupActive for a group with members."""
+    """Raise GroupActive if the group has members."""
     if description.is_active:
         raise GroupActive(description)
 
@@ -40,7 +40,7 @@ def wait_until_empty(
     on_wait: Callable[[GroupDescription], None] = lambda _: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Returns when the group has no members; raises GroupActive if it still has some after `timeout_s`."""
+    """Wait until the group has no members; raises GroupActive if it still has some after `timeout_s`."""
     waited_s = 0.0
     while True:
         description = client.describe_groups([group])[group]

@@ -56,7 +56,7 @@ class OffsetExport:
 
 
 def export_offsets(client: Client, group: str, topics: TopicSelection | None = None) -> OffsetExport:
-    """What a group has committed, in all topics or in some; refuses a group that has committed nothing there."""
+    """Return the committed offsets of a group, in all topics or in some; raises UserError if there are none."""
     offsets = client.committed(group)
     if not offsets and client.describe_groups([group])[group].is_unknown:
         raise UserError(f"{unknown_group(client, group)} Nothing was written.")
@@ -69,7 +69,7 @@ def export_offsets(client: Client, group: str, topics: TopicSelection | None = N
 
 
 def parse_offsets(text: str, group: str, source: str) -> ToOffsets:
-    """The offsets in a file as a target: CSV of three or four columns, or our JSON.
+    """Parse a file of offsets as a target: CSV of three or four columns, or our JSON.
 
     Metadata and leader epochs are taken from JSON that the same group was exported to; into another group only the
     offsets go, because what is stored beside them may name a reader.

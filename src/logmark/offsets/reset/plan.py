@@ -150,7 +150,7 @@ class ResetPlan:
         return replace(self, moves=[self._again(move, now.get(move.partition)) for move in self.moves])
 
     def only_forward(self, now: Mapping[TopicPartition, Committed]) -> bool:
-        """True if since this plan the group has at most moved forward, as a reader does."""
+        """Return whether the group has at most moved forward since this plan, as a reader does."""
         return all(
             (there := now.get(move.partition)) is not None and there.offset >= move.committed.offset
             for move in self.moves
@@ -169,7 +169,7 @@ class ResetPlan:
 
 
 def keep_metadata(committed: Committed | None, to: int) -> Committed:
-    """A one elsewhere with what was stored beside the old one; the leader epoch belonged to the old offset."""
+    """Return a commit at another offset with the old metadata; the leader epoch belonged to the old offset."""
     if committed is not None and committed.offset == to:
         return committed
     return Committed(offset=to, metadata=committed.metadata if committed else "")
@@ -185,7 +185,7 @@ def build_plan(
     creates_group: bool = False,
     action: str = "reset",
 ) -> ResetPlan:
-    """The moves that take a group to its target; `found` has the offset of each partition for `ToTime`, -1 for none.
+    """Return the moves to the target; `found` has the offset of each partition for `ToTime`, -1 for none.
 
     An offset outside of a log is refused, or with `clamp` moved to the log's nearer end and noted.
     """

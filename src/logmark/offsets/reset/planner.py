@@ -51,7 +51,7 @@ def plan_reset(
     looked: Callable[[int, int], None] = lambda *_: None,
     action: str = "reset",
 ) -> ResetPlan:
-    """What a reset would do now; nothing is changed, and the group is not joined.
+    """Plan a reset as of now; nothing is changed, and the group is not joined.
 
     `topics` names topics, each with its partitions or None for all; None instead of a mapping stands for everything
     that the group has committed, or for everything that the target itself names. Raises UserError for an unknown
@@ -85,7 +85,7 @@ def plan_reset(
 
 
 def warn_if_moving(client: Client, plan: ResetPlan) -> ResetPlan:
-    """The plan with a warning if the group has moved while it was made: an Empty group that moves is in use."""
+    """Return the plan with a warning if the group moved meanwhile: an Empty group that moves is in use."""
     now = client.committed(plan.group, [move.partition for move in plan.moves])
     moved = [move.partition for move in plan.moves if now.get(move.partition) != move.committed]
     if not moved:
@@ -104,7 +104,7 @@ def describe_committer(commits: Iterable[Committed | None]) -> str:
 
 
 def offsets_of_group(client: Client, other: str) -> ToOffsets:
-    """The committed offsets of another group as a target; what that group has stored beside them stays there."""
+    """Return the committed offsets of another group as a target, without that group's metadata."""
     committed = client.committed(other)
     if not committed:
         if client.describe_groups([other])[other].is_unknown:
@@ -120,7 +120,7 @@ def select_partitions(
     topics: TopicSelection | None,
     target: Target,
 ) -> list[TopicPartition]:
-    """The partitions that are meant; refuses those that are not there."""
+    """Return the selected partitions; raises UserError if one does not exist."""
     named = list(target.offsets) if isinstance(target, ToOffsets) else None
     if topics is None:
         chosen = sorted(committed if named is None else named)
@@ -143,7 +143,7 @@ def select_partitions(
 
 
 def existing_partitions(client: Client, topics: TopicSelection) -> list[TopicPartition]:
-    """These partitions of these topics; raises a sentence for a topic or a partition that is not there."""
+    """Return these partitions of these topics; raises UserError for a topic or a partition that does not exist."""
     cluster = client.metadata(list(topics))
     found: list[TopicPartition] = []
     for topic, numbers in topics.items():
@@ -165,7 +165,7 @@ def existing_partitions(client: Client, topics: TopicSelection) -> list[TopicPar
 
 
 def fetch_topic_ids(client: Client, partitions: Iterable[TopicPartition]) -> dict[str, str]:
-    """The ids of topics, by which a topic differs from a later one of the same name; none from a broker without ids."""
+    """Return topic ids, which tell a topic from a later one of the same name; empty if the broker has none."""
     topics = client.metadata(sorted({one.topic for one in partitions})).topics
     return {name: one.topic_id.hex() for name, one in topics.items() if any(one.topic_id)}
 

@@ -23,9 +23,9 @@ _STEPS_MAX = 13
 def add_preview(
     client: Client, plan: ResetPlan, *, looks_max: int = LOOKS_MAX, looked: Callable[[int, int], None] = lambda *_: None
 ) -> ResetPlan:
-    """The plan with the times and sizes of what it touches, for the partitions where it touches most.
+    """Add times and sizes of the affected records, for the partitions with the most of them.
 
-    `looked` is told how many of how many partitions have been looked at.
+    `looked` is called with the number of partitions done and their total.
     """
     compacted = _compacted(client, plan)
     moving = [move for move in plan.moves if move.touched[0] < move.touched[1]]
@@ -45,7 +45,7 @@ def _described(move: PartitionMove, spans: dict[TopicPartition, AffectedRecords]
 
 
 def _compacted(client: Client, plan: ResetPlan) -> set[str]:
-    """The topics whose offsets may have holes: those that are compacted, or of which that is not known."""
+    """Return the topics whose offsets may have gaps: compacted ones, or those whose settings are unknown."""
     topics = sorted({move.partition.topic for move in plan.moves})
     try:
         settings = client.describe_configs(topics)
@@ -132,7 +132,7 @@ def _first_time(fetcher: Fetcher, head: _Look, first: int, stop: int) -> tuple[i
 
 
 def _last_look(fetcher: Fetcher, first: int, stop: int) -> _Look | None:
-    """The end of the range: where its last offsets hold no record, further and further before them."""
+    """Sample the end of the range; if its last offsets hold no record, search further and further before them."""
     for step in range(_STEPS_MAX):
         at = max(stop - (1 << step), first)
         look = _Look(_fetch(fetcher, at), at, stop)
@@ -142,7 +142,7 @@ def _last_look(fetcher: Fetcher, first: int, stop: int) -> _Look | None:
 
 
 def _size(looks: Sequence[_Look], first: int, stop: int) -> int | None:
-    """The bytes of [first, stop), by the sizes of the batches at both ends."""
+    """Return the bytes of [first, stop), estimated from the batches at both ends."""
     headers = sorted({one for look in looks for one in look.headers})
     if not headers:
         return None

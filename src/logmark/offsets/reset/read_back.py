@@ -20,12 +20,12 @@ class ReadBack(StrEnum):
 
 
 def classify_read_back(*, replaced: Committed | None, after: Committed | None, now: Committed | None) -> ReadBack:
-    """What became of `after`, which replaced what was committed before, if `now` is committed.
+    """Classify `now`, the offset committed after a reset to `after`, which replaced `replaced`.
 
     A query that has seen the move is in a higher generation than the mark that was replaced. That mark proves nothing
-    where the place that was replaced had been moved as well and the query may not have seen that yet (its offset is
-    not the mark's), where there was no mark, or where another query speaks: there only the very offset counts, and
-    what might have been seen is set again, which costs a few records read twice and loses none.
+    where the replaced offset had been moved as well and the query may not have seen that yet (its offset is not the
+    mark's), where there was no mark, or where another query speaks: there only the very offset counts, and what might
+    have been seen is set again, which costs a few records read twice and loses none.
     """
     if now == after or (now is not None and after is not None and _is_same(now, after)):
         return ReadBack.THERE

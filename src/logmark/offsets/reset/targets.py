@@ -70,7 +70,7 @@ class ToCurrent:
 
 @dataclass(frozen=True, slots=True)
 class ToOffsets:
-    """To a place of its own in each partition; with `is_exact` also to the metadata and the leader epoch there."""
+    """To an offset of its own in each partition; with `is_exact` also to its metadata and leader epoch."""
 
     offsets: Mapping[TopicPartition, Committed]
     source: str
@@ -106,7 +106,7 @@ Target = ToEarliest | ToLatest | ToOffset | ToTime | ShiftBy | ToCurrent | ToOff
 
 
 def format_key(key: bytes) -> str:
-    """A key as text, or as hexadecimal digits where it is none."""
+    """Return a key as text, or as hexadecimal digits if it is not text."""
     try:
         text = key.decode()
     except UnicodeDecodeError:

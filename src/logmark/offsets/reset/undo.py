@@ -114,7 +114,7 @@ def _move(
 
 
 def _gone(client: Client, change: Change, partitions: Sequence[TopicPartition]) -> dict[str, str]:
-    """The topics that are not what they were, each with what became of it."""
+    """Return the topics that were deleted or created again since the change, each with what happened."""
     there = client.metadata(sorted({one.topic for one in partitions}))
     found: dict[str, str] = {}
     for one in partitions:

@@ -73,7 +73,7 @@ class Checkpoint:
 
 
 def read_checkpoint(folder: Folder, *, batches: int = BATCHES_SHOWN) -> Checkpoint:
-    """The checkpoint in a folder; refuses what is none, or is not one of a query that reads Kafka."""
+    """Read the checkpoint in a folder; raises UserError if it is none, or not one of a query that reads Kafka."""
     names = {entry.name for entry in folder.entries()}
     if "offsets" not in names:
         raise UserError(_no_checkpoint(folder, names))
@@ -120,7 +120,7 @@ def _read_batch(folder: Folder, id: int, planned: Mapping[int, Entry], committed
 
 
 def _numbered(entries: Sequence[Entry]) -> dict[int, Entry]:
-    """The files of batches; temporary ones and checksums have other names."""
+    """Return the files of batches by number, without temporary files and checksums."""
     return {
         int(one.name): one for one in entries if not one.is_folder and one.name.isascii() and one.name.isdigit()
     }  # fmt: skip

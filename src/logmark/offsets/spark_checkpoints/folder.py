@@ -38,24 +38,24 @@ class Folder(Protocol):
         ...
 
     def entries(self, path: str = "") -> list[Entry]:
-        """What lies in a folder of it, or nothing where there is none."""
+        """Return the entries of a subfolder, empty if it does not exist."""
         ...
 
     def read(self, path: str) -> bytes | None:
-        """A file's content, or None where there is none."""
+        """Return the content of a file, None if it does not exist."""
         ...
 
     def create(self, path: str, content: bytes) -> None:
-        """Makes a file that appears as a whole; raises FileExistsError where there is one already."""
+        """Create a file atomically; raises FileExistsError if it exists."""
         ...
 
     def parent(self) -> "Folder":
-        """The folder around it; the outermost is its own."""
+        """Return the parent folder; the root is its own parent."""
         ...
 
 
 def open_folder(location: str) -> Folder:
-    """The folder at a path, a file: URL, or any URL that fsspec knows."""
+    """Open a folder by path, file: URL, or any URL that fsspec knows."""
     scheme, colon, _ = location.partition(":")
     if not colon or "/" in scheme or len(scheme) < 2:
         return LocalFolder(Path(location).expanduser())
@@ -76,7 +76,7 @@ class LocalFolder:
         return str(self._path)
 
     def entries(self, path: str = "") -> list[Entry]:
-        """What lies in a folder of it, or nothing where there is none."""
+        """Return the entries of a subfolder, empty if it does not exist."""
         found = []
         try:
             with os.scandir(self._path / path) as listing:
@@ -91,7 +91,7 @@ class LocalFolder:
         return found
 
     def read(self, path: str) -> bytes | None:
-        """A file's content, or None where there is none."""
+        """Return the content of a file, None if it does not exist."""
         try:
             return (self._path / path).read_bytes()
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
@@ -100,7 +100,7 @@ class LocalFolder:
             raise _unreadable(f"{self._path / path}", error) from None
 
     def create(self, path: str, content: bytes) -> None:
-        """Makes a file that appears as a whole and is on disk; raises FileExistsError where there is one already."""
+        """Create a file atomically and durably; raises FileExistsError if it exists."""
         final = self._path / path
         temporary = final.with_name(_temporary(final.name))
         try:
@@ -118,7 +118,7 @@ class LocalFolder:
         sync_folder(final.parent)
 
     def parent(self) -> "LocalFolder":
-        """The folder around it."""
+        """Return the parent folder."""
         return LocalFolder(self._path.parent)
 
 
@@ -136,7 +136,7 @@ class RemoteFolder:
         return self._url
 
     def entries(self, path: str = "") -> list[Entry]:
-        """What lies in a folder of it, or nothing where there is none."""
+        """Return the entries of a subfolder, empty if it does not exist."""
         folder = self._full(path)
         try:
             self._files.invalidate_cache(folder)
@@ -156,7 +156,7 @@ class RemoteFolder:
         ]
 
     def read(self, path: str) -> bytes | None:
-        """A file's content, or None where there is none."""
+        """Return the content of a file, None if it does not exist."""
         try:
             return bytes(self._files.cat_file(self._full(path)))
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
@@ -165,7 +165,7 @@ class RemoteFolder:
             raise _unreadable(f"{self._url}/{path}", error) from None
 
     def create(self, path: str, content: bytes) -> None:
-        """Makes a file that appears as a whole; raises FileExistsError where there is one already."""
+        """Create a file atomically; raises FileExistsError if it exists."""
         try:
             self._create(self._full(path), content)
         except OSError:
@@ -193,7 +193,7 @@ class RemoteFolder:
             raise
 
     def parent(self) -> "RemoteFolder":
-        """The folder around it; a bucket, or the root, is its own."""
+        """Return the parent folder; a bucket, or the root, is its own parent."""
         outer = posixpath.dirname(self._path)
         return RemoteFolder(self._files, outer, posixpath.dirname(self._url)) if outer.strip("/") else self
 
@@ -227,7 +227,7 @@ def _belong(descriptor: int, folder: Path) -> None:
 
 
 def _name(temporary: Path, final: Path) -> None:
-    """Gives a finished file its name, which nobody else may have."""
+    """Rename a finished file; raises FileExistsError if the name is taken."""
     try:
         os.link(temporary, final)  # unlike a rename it never replaces
     except FileExistsError:
@@ -242,7 +242,7 @@ def _name(temporary: Path, final: Path) -> None:
 
 
 def _temporary(name: str) -> str:
-    """A name as Spark gives to a file that is not finished; it begins with a dot, so nobody takes it for a batch."""
+    """Return the name of an unfinished file as Spark has it: the leading dot keeps it from being read as a batch."""
     return f".{name}.{uuid.uuid4()}.tmp"
 
 

@@ -74,7 +74,7 @@ class OffsetLogEntry:
         return {id: str(one.get("providerName", "")) for id, one in known.items() if isinstance(one, dict)}
 
     def moved(self, offsets: Offsets, *, now_ms: int) -> "OffsetLogEntry":
-        """The plan of a batch that ends elsewhere in its only source; everything else stays."""
+        """Return the entry with other end offsets in its only source; everything else stays."""
         (source,) = self.sources
         fields = _json(source.text)
         # The order stays as it is: Spark compares offsets as text, and another order would be new data.
@@ -86,7 +86,7 @@ class OffsetLogEntry:
         return OffsetLogEntry(version=self.version, metadata=metadata, sources=[SourceOffset(id=source.id, text=text)])
 
     def to_bytes(self) -> bytes:
-        """The file as Spark writes it."""
+        """Return the file's content as Spark writes it."""
         lines = [source.text if self.version == 1 else f"{source.id}:{source.text}" for source in self.sources]
         return "\n".join([f"v{self.version}", _dumped(self.metadata) if self.metadata else "", *lines]).encode()
 
@@ -118,12 +118,12 @@ class CommitLogEntry:
         return next((str(one["providerName"]) for one in active if one.get("providerName")), None)
 
     def to_bytes(self) -> bytes:
-        """The file as Spark writes it."""
+        """Return the file's content as Spark writes it."""
         return f"v{self.version}\n{_dumped(self.fields)}".encode()
 
 
 def read_offset_log_entry(content: bytes, path: str) -> OffsetLogEntry:
-    """The content of a file of `offsets`; refuses a version that is not known."""
+    """Parse a file of `offsets`; raises UserError for an unknown version."""
     lines = _lines(content, path)
     version = _version(lines[0], OFFSET_LOG_VERSIONS, path)
     if len(lines) < 2:
@@ -142,7 +142,7 @@ def read_offset_log_entry(content: bytes, path: str) -> OffsetLogEntry:
 
 
 def read_commit_log_entry(content: bytes, path: str) -> CommitLogEntry:
-    """The content of a file of `commits`; refuses a version that is not known."""
+    """Parse a file of `commits`; raises UserError for an unknown version."""
     lines = _lines(content, path)
     version = _version(lines[0], COMMIT_LOG_VERSIONS, path)
     fields = _json(lines[1]) if len(lines) > 1 else {}
@@ -152,7 +152,7 @@ def read_commit_log_entry(content: bytes, path: str) -> CommitLogEntry:
 
 
 def read_initial_offsets(content: bytes, path: str) -> Offsets | None:
-    """The offsets with which the Kafka connector began; None for a file of another kind of source."""
+    """Parse the initial offsets of the Kafka connector, None for a file of another source."""
     if not content.startswith(b"\0"):
         return None
     # Spark 2.1.0 wrote no version, and could read no file without a byte before it.
@@ -164,7 +164,7 @@ def read_initial_offsets(content: bytes, path: str) -> Offsets | None:
 
 
 def read_query_id(content: bytes, path: str) -> str:
-    """The id of the query, which is what the file `metadata` holds."""
+    """Return the id of the query from the file `metadata`."""
     fields = _json(content.decode("utf-8", errors="replace"))
     if not isinstance(fields, dict) or not isinstance(fields.get("id"), str):
         raise damaged_file(path)
@@ -172,7 +172,7 @@ def read_query_id(content: bytes, path: str) -> str:
 
 
 def parse_kafka_offsets(text: str) -> Offsets | None:
-    """The offsets in a line of the Kafka connector; None where it is not one."""
+    """Parse a line of the Kafka connector, None if it is not one."""
     fields = _json(text)
     if not isinstance(fields, dict) or not fields:
         return None
@@ -188,7 +188,7 @@ def parse_kafka_offsets(text: str) -> Offsets | None:
 
 
 def damaged_file(path: str) -> UserError:
-    """A sentence for a file that is not what Spark writes."""
+    """Return the error for a file that is not in Spark's format."""
     return UserError(f"{path} is damaged, or is no file of a Spark checkpoint. Nothing was changed.")
 
 

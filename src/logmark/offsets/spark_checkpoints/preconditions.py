@@ -14,7 +14,7 @@ QUIET_MS = 60_000
 
 
 def check_finished(checkpoint: Checkpoint, changes: Sequence[Change] = ()) -> None:
-    """Raises a sentence where a batch was planned and not committed, or the two logs do not fit together."""
+    """Raise UserError if a batch was planned and not committed, or the two logs contradict each other."""
     last, committed = checkpoint.last, checkpoint.committed_id
     if committed == last.id:
         return
@@ -40,7 +40,7 @@ def check_finished(checkpoint: Checkpoint, changes: Sequence[Change] = ()) -> No
 
 
 def check_movable(checkpoint: Checkpoint) -> None:
-    """Raises a sentence where an added batch would break the query."""
+    """Raise UserError if an added batch would break the query."""
     if checkpoint.query_id is None:
         raise UserError(
             f"{checkpoint.url} has no file named metadata, which holds the id of the query, and Spark will not start "
@@ -66,7 +66,7 @@ def check_movable(checkpoint: Checkpoint) -> None:
 
 
 def check_stopped(checkpoint: Checkpoint, *, now_ms: int) -> None:
-    """Raises a sentence where the checkpoint was changed in the last minute, or nobody knows when it was."""
+    """Raise QueryMayRun if the checkpoint changed in the last minute, or at an unknown time."""
     if checkpoint.changed_ms is None:
         since = "and it is not known when it was last written to"
     elif now_ms - checkpoint.changed_ms >= QUIET_MS:
@@ -82,7 +82,7 @@ def check_stopped(checkpoint: Checkpoint, *, now_ms: int) -> None:
 
 
 def check_sink(checkpoint: Checkpoint, sink: Sink | None) -> None:
-    """Raises a sentence for a file sink, and where nobody knows the sink."""
+    """Raise UserError for a file sink, and for an unknown sink."""
     if sink is None:
         raise SinkNotKnown(
             f"The checkpoint {checkpoint.url} does not say where its query writes to, and the query of a file sink "
@@ -100,7 +100,7 @@ def check_sink(checkpoint: Checkpoint, sink: Sink | None) -> None:
 
 
 def check_topics_exist(client: Client, checkpoint: Checkpoint) -> None:
-    """Raises a sentence where the cluster lacks a topic that the query reads."""
+    """Raise UserError if the cluster lacks a topic that the query reads."""
     topics = sorted({one.topic for one in checkpoint.offsets})
     existing = client.metadata(topics)
     for topic in topics:
@@ -115,7 +115,7 @@ def check_topics_exist(client: Client, checkpoint: Checkpoint) -> None:
 
 
 def check_same_query(checkpoint: Checkpoint, change: Change) -> None:
-    """Raises a sentence where the checkpoint is not the one that a change was made to, as on another machine."""
+    """Raise UserError if this is not the checkpoint that the change was made to, as on another machine."""
     if checkpoint.query_id != change.details.get("query"):
         raise UserError(
             f"{checkpoint.url} is the checkpoint of query {checkpoint.query_id}, and the change {change.id} was made "

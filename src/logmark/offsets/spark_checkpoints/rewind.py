@@ -73,11 +73,11 @@ def plan_rewind(
     changes: Sequence[Change] = (),
     now_ms: int,
 ) -> Rewind:
-    """What it would do to move the query of a checkpoint now; refuses a query that cannot be moved, with the reason.
+    """Plan to move the query of a checkpoint; raises UserError with the reason if it cannot be moved.
 
-    `topics` narrows the move to some topics or partitions. `sink` is what the user says of the query's sink, needed
-    where it cannot be seen. `changes` are those that the journal has of this checkpoint: the batch that one of them
-    added is no sign that the query runs. `is_stopped` is the user's word that it does not.
+    `topics` narrows the move to some topics or partitions. `sink` is the sink that the user names, needed if it cannot
+    be detected. `changes` are the journaled changes of this checkpoint: a batch that one of them added is no sign that
+    the query runs. With `is_stopped` the user asserts that it does not.
     """
     checkpoint = read_checkpoint(folder, batches=3)
     check_finished(checkpoint, changes)
@@ -117,7 +117,7 @@ def apply_rewind(
     client: Client, folder: Folder, journal: Journal, rewind: Rewind, *, reason: str = "",
     details: Mapping[str, str] | None = None, now_ms: int,
 ) -> Change:  # fmt: skip
-    """Adds the batch of a plan, journaled before and after; refuses if the query ran since the plan was made."""
+    """Add the batch of a plan, journaled before and after; raises UserError if the query ran since the plan."""
     check_writable(client)
     addition, plan = rewind.addition, rewind.plan
     current = read_checkpoint(folder, batches=1)
@@ -155,7 +155,7 @@ def apply_rewind(
 
 
 def complete_rewind(folder: Folder, journal: Journal, change: Change) -> Change:
-    """Ends a change that was interrupted: writes the commit that is missing, or notes that nothing had been changed."""
+    """Complete an interrupted change: write the missing commit, or journal that nothing was changed."""
     if change.state != "pending":
         raise UserError(f"The change {change.id} is {change.state} and not pending. Nothing was changed.")
     check_same_query(read_checkpoint(folder, batches=1), change)
@@ -177,7 +177,7 @@ def check_writable(client: Client) -> None:
 
 
 def added_batch(change: Change) -> AddedBatch:
-    """The batch that a journaled change adds."""
+    """Return the batch that a journaled change adds."""
     details = change.details
     return AddedBatch(
         id=int(details["batch"]), plan=details["offsets"].encode(), commit=details["commit"].encode()
@@ -199,7 +199,7 @@ def plan_moves(
     *,
     clamp: bool,
 ) -> ResetPlan:
-    """The moves of a query to a target, between what its logs hold; its other partitions stay."""
+    """Return the moves of a query to a target, within what its logs hold; its other partitions stay."""
     check_topics_exist(client, checkpoint)
     chosen = _chosen(checkpoint, topics)
     bounds = bounds_for(client, checkpoint.offsets)
@@ -221,7 +221,7 @@ def plan_moves(
 
 
 def bounds_for(client: Client, offsets: Offsets) -> LogBounds:
-    """The ends within which a query may be moved: a read_committed query never read beyond the last stable offset."""
+    """Return the bounds of a move: a read_committed query never read beyond the last stable offset."""
     partitions = sorted(offsets)
     bounds = LogBounds.fetch(client, partitions)
     stable = client.try_list_offsets(
@@ -256,7 +256,7 @@ def _chosen(checkpoint: Checkpoint, topics: Mapping[str, Sequence[int] | None] |
 
 
 def build_rewind(checkpoint: Checkpoint, plan: ResetPlan, *, sink: str, now_ms: int) -> Rewind:
-    """The batch that makes these moves."""
+    """Return the batch that makes these moves."""
     last = checkpoint.last
     assert last.commit is not None
     to: dict[TopicPartition, int] = dict(checkpoint.offsets)

@@ -33,7 +33,7 @@ class Sink:
 
 
 def find_sink(checkpoint: Checkpoint, folder: Folder) -> Sink | None:
-    """The sink as far as the checkpoint and its neighbourhood tell; None where they do not."""
+    """Detect the sink from the checkpoint and the folders beside it, None if they do not show it."""
     kind = next((one.commit.sink for one in reversed(checkpoint.batches) if one.commit and one.commit.sink), None)
     if kind is not None:
         is_files = kind.lower() in _FILE_FORMATS or "FileStreamSink" in kind or kind.startswith("FileSink")
@@ -55,7 +55,7 @@ def find_sink(checkpoint: Checkpoint, folder: Folder) -> Sink | None:
 
 
 def _seen(folder: Folder, path: str) -> list[Entry]:
-    """What lies there; nothing where we lack the right to read: a checkpoint's user need not see its neighbours."""
+    """List a folder; empty without the right to read it: a checkpoint's user need not see its neighbours."""
     try:
         return folder.entries(path)
     except UserError:
@@ -63,7 +63,7 @@ def _seen(folder: Folder, path: str) -> list[Entry]:
 
 
 def parse_sink(text: str) -> Sink:
-    """The sink that the user names: a kind, or a folder, which is looked at."""
+    """Parse the sink that the user names: a kind, or a folder, which is examined."""
     kinds = {kind.lower(): kind for kind in KINDS}
     if text.lower() in _FILE_FORMATS:
         return Sink(name=text.lower(), known_by="the user says so", is_files=True)

@@ -39,7 +39,7 @@ def undo_rewind(
     reason: str = "",
     now_ms: int,
 ) -> tuple[Rewind, Change] | None:
-    """Takes a change of a checkpoint back; None if it had changed nothing.
+    """Undo a change of a checkpoint; return None if it had changed nothing.
 
     The undo is a change of its own in the journal, and can be undone. It is refused if the query ran since, unless
     `force`; then what it did since is read again or skipped.
@@ -56,7 +56,7 @@ def apply_rewind_undo(
     client: Client, folder: Folder, journal: Journal, change: Change, rewind: Rewind, *, reason: str = "", now_ms: int,
     details: Mapping[str, str] | None = None,
 ) -> Change:  # fmt: skip
-    """Adds the batch of a planned undo; a change that was interrupted is completed first, since nothing is removed."""
+    """Add the batch of a planned undo; an interrupted change is completed first, because nothing is removed."""
     check_writable(client)
     if change.state == "pending":
         complete_rewind(folder, journal, change)
@@ -66,9 +66,9 @@ def apply_rewind_undo(
 def plan_rewind_undo(
     client: Client, folder: Folder, change: Change, *, force: bool = False, now_ms: int
 ) -> Rewind | None:
-    """What it would do to take a change back: one more batch, with the offsets of before; None if it changed nothing.
+    """Plan to undo a change with one more batch that has the old offsets; None if it changed nothing.
 
-    Refuses if the query ran since, unless `force`.
+    Raises QueryRanSince if the query ran since, unless `force`.
     """
     if change.state not in ("done", "pending"):
         raise ChangeClosed(change.id, change.state)
@@ -106,7 +106,7 @@ def plan_rewind_undo(
 
 
 def _as_finished(checkpoint: Checkpoint, change: Change) -> Checkpoint:
-    """The checkpoint as it will be when the change that was interrupted is complete."""
+    """Return the checkpoint as it will be when the interrupted change is complete."""
     commit = log_files.read_commit_log_entry(added_batch(change).commit, change.id)
     last = replace(checkpoint.last, commit=commit)
     batches = [*checkpoint.batches[:-1], last]

@@ -55,7 +55,7 @@ class CheckpointView:
 
 
 def view_without_cluster(checkpoint: Checkpoint, changes: Sequence[Change] = ()) -> CheckpointView:
-    """The checkpoint without a look at the cluster."""
+    """Return a view of the checkpoint without the cluster."""
     partitions = [
         GroupPartition(group=checkpoint.url, partition=one, committed=Committed(offset=offset), start=None, end=None)
         for one, offset in sorted(checkpoint.offsets.items())
@@ -66,7 +66,7 @@ def view_without_cluster(checkpoint: Checkpoint, changes: Sequence[Change] = ())
 def view_checkpoint(
     client: Client, checkpoint: Checkpoint, changes: Sequence[Change] = (), *, now_ms: int
 ) -> CheckpointView:
-    """The checkpoint beside what the logs hold now; a partition that cannot be asked says why."""
+    """Return a view of the checkpoint beside the present log bounds; an unreachable partition has its reason."""
     existing = client.metadata(sorted({one.topic for one in checkpoint.offsets}))
     there = [one for one in sorted(checkpoint.offsets) if one in existing.partitions(one.topic)]
     bounds = LogBounds.fetch(client, there)

@@ -10,7 +10,7 @@ from logmark.tour.stage import HOUR_MS, Stage
 
 
 def committed(stage: Stage) -> None:
-    """The position is the consumer's, the committed offset is the group's."""
+    """Show that the position is the consumer's, and the committed offset the group's."""
     servers = stage.servers
     stage.fill_lately("clicks", 6, every_ms=HOUR_MS)
     stage.say(
@@ -64,7 +64,7 @@ def bill(servers: str) -> None:
 
 
 def crash(stage: Stage) -> None:
-    """What lies between committed offset and position is read twice."""
+    """Show that the records between committed offset and position are read twice after a crash."""
     servers, broker = stage.servers, stage.broker
     stage.fill("clicks", 6)
     stage.say("This one runs in a process of its own, because it is really killed:")
@@ -181,7 +181,7 @@ def auto_commit(stage: Stage) -> None:
 
 
 def sync_and_async(stage: Stage) -> None:
-    """A commit that waits is tried again; of one that does not wait, it depends on the client."""
+    """Show that a synchronous commit is retried; for an asynchronous one it depends on the client."""
     servers, broker = stage.servers, stage.broker
     stage.fill("clicks", 6)
     stage.say(

@@ -6,7 +6,7 @@ from logmark.tour.stage import Stage
 
 
 def offset(stage: Stage) -> None:
-    """The broker numbers the records."""
+    """Show that the broker numbers the records."""
     servers = stage.servers
     stage.say(
         """
@@ -43,7 +43,7 @@ def offset(stage: Stage) -> None:
 
 
 def partitions(stage: Stage) -> None:
-    """An offset means something only together with its topic and partition."""
+    """Show that an offset means something only together with its topic and partition."""
     servers = stage.servers
     stage.say(
         """

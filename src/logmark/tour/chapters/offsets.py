@@ -9,7 +9,7 @@ from logmark.tour.stage import MINUTE_MS, Stage
 
 
 def start(stage: Stage) -> None:
-    """The policy is asked only when nothing is committed; a seek moves one running consumer."""
+    """Show that the reset policy counts only when nothing is committed; a seek moves one running consumer."""
     servers = stage.servers
     stage.fill("clicks", 8)
     stage.say(
@@ -108,7 +108,7 @@ def lag(stage: Stage) -> None:
 
 
 def kept(stage: Stage) -> None:
-    """Records expire whether they were read or not, and so do committed offsets."""
+    """Show that records expire whether they were read or not, and so do committed offsets."""
     servers, broker = stage.servers, stage.broker
     stage.say(
         """
@@ -163,7 +163,7 @@ def kept(stage: Stage) -> None:
 
 
 def replay(stage: Stage) -> None:
-    """A reset moves the committed offset; what lies behind it is read again."""
+    """Show that a reset moves the committed offset, and that the records after it are read again."""
     servers = stage.servers
     stage.fill("clicks", 8)
     for group, committed in {"fraud": 6, "ml-features": 1}.items():

@@ -40,7 +40,7 @@ def independent(stage: Stage) -> None:
 
 
 def workers(stage: Stage) -> None:
-    """A group's partitions are shared out among its workers."""
+    """Show that a group's partitions are shared out among its members."""
     servers = stage.servers
     stage.broker.create_topic("clicks", 3)
     stage.say(
@@ -102,7 +102,7 @@ def workers(stage: Stage) -> None:
 
 
 def poll(stage: Stage) -> None:
-    """Records come in batches, and each has its own offset."""
+    """Show that records come in batches, and that each has its own offset."""
     servers = stage.servers
     stage.fill("clicks", 10)
     stage.say(
