@@ -217,4 +217,6 @@ def _run(wanted: Awaitable[T]) -> T:
     return asyncio.run(limited())
 
 
-CLIENTS = {"confluent-kafka": Confluent, "kafka-python": KafkaPython, "aiokafka": Aiokafka, "kcat": Kcat}
+CLIENTS: dict[str, Any] = {
+    "confluent-kafka": Confluent, "kafka-python": KafkaPython, "aiokafka": Aiokafka, "kcat": Kcat,
+}  # fmt: skip

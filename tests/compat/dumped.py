@@ -103,7 +103,7 @@ def dump(files: Iterable[Path], *extra: str, is_compacted: bool = False) -> dict
 
 def _batch(match: "re.Match[str]") -> DumpedBatch:
     numbers = [int(match[at]) for at in (1, 2, 3, 4, 5, 6, 7)]
-    return DumpedBatch(
+    return DumpedBatch(  # type: ignore[call-arg]
         *numbers, match[8] == "true", match[9] == "true", int(match[10]), int(match[11]), int(match[12]), match[13],
         int(match[14]),
     )  # fmt: skip

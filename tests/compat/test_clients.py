@@ -43,7 +43,7 @@ def test_what_each_client_writes_with_a_codec_every_client_reads(our_broker: Bro
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_a_client_that_subscribes_reads_all_and_leaves_its_place(our_broker: BrokerUnderTest, name: str) -> None:
+def test_a_client_that_subscribes_reads_all_and_commits_its_offset(our_broker: BrokerUnderTest, name: str) -> None:
     topic = our_broker.create_topic("clicks")
     written = records_of(name, "lz4")
     Confluent.write(our_broker, topic, written, "lz4")

@@ -17,7 +17,7 @@ from tests.harness.brokers import BrokerUnderTest
 from tests.harness.gateway import call_tool
 from tests.harness.restartable_broker import OUR_SETTINGS
 from tests.harness.tools import DUMP_LOG
-from tests.log.directory_driver import NOW_MS, PRODUCER_ID, Lab, settings
+from tests.log.directory_driver import NOW_MS, PRODUCER_ID, LogDriver, settings
 
 pytestmark = pytest.mark.kafka
 
@@ -162,8 +162,8 @@ def append(partition: Partition, sequence: int, *, producer_id: int, codec: int 
 
 
 def test_markers_transaction_indexes_and_snapshots_are_read_as_they_were_written(tmp_path: Path) -> None:
-    lab = Lab(tmp_path)
-    partition = lab.create(config=settings(segment_bytes=2000, index_interval_bytes=200))
+    driver = LogDriver(tmp_path)
+    partition = driver.create(config=settings(segment_bytes=2000, index_interval_bytes=200))
     one, two = PRODUCER_ID, PRODUCER_ID + 1
     aborted, markers = [], []
     for turn in range(20):
@@ -177,15 +177,15 @@ def test_markers_transaction_indexes_and_snapshots_are_read_as_they_were_written
                 # One transaction is open while the other ends, and holds the last stable offset back.
                 began, stable = (first + 2, first) if producer_id == two else (first, last + 1)
                 aborted.append((producer_id, began, last, stable))
-        lab.settle(partition)
+        driver.settle(partition)
     append(partition, 40, producer_id=one)
     undecided = partition.log_end_offset - 2
     end = partition.log_end_offset
-    lab.settle(partition)
-    lab.stop()
-    lab.loop.close()
+    driver.settle(partition)
+    driver.stop()
+    driver.loop.close()
 
-    folder = lab.folder()
+    folder = driver.folder()
     kinds = {suffix: sorted(folder.glob(f"*{suffix}")) for suffix in (".log", ".index", ".timeindex", ".txnindex")}
     assert all(len(files) > 2 for files in kinds.values())
     snapshots = sorted(folder.glob("*.snapshot"))

@@ -4,6 +4,7 @@ import re
 from datetime import UTC, datetime
 
 import pytest
+from confluent_kafka import Consumer
 
 from tests.harness.brokers import BrokerUnderTest, read
 from tests.harness.gateway import call_tool
@@ -92,16 +93,16 @@ def test_the_three_resets_and_describe_print_the_same_and_move_the_group(
 def test_an_active_group_is_described_and_refuses_a_reset_with_the_same_words(
     our_broker: BrokerUnderTest, apache_kafka: BrokerUnderTest
 ) -> None:
+    members: dict[str, list[Consumer]] = {}
     for broker in (apache_kafka, our_broker):
         topic = prepare(broker)
-        for number in (1, 2):
-            worker = broker.consumer(broker.group("email-service"), client_id=f"worker-{number}")
+        group = broker.group("email-service")
+        members[broker.kind] = [broker.consumer(group, client_id=f"worker-{number}") for number in (1, 2)]
+        for worker in members[broker.kind]:
             worker.subscribe([topic])
-            # Both are polled while the second joins.
-            setattr(broker, f"worker_{number}", worker)
 
-        def both_have_one(broker: BrokerUnderTest = broker) -> bool:
-            workers = [broker.worker_1, broker.worker_2]
+        def both_have_one(workers: list[Consumer] = members[broker.kind]) -> bool:
+            # Both are polled while the second joins.
             for each in workers:
                 each.poll(0.02)
             return [1, 1] == [len(each.assignment()) for each in workers]

@@ -66,7 +66,7 @@ def plain(answer: FetchResponse) -> Any:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_same_bytes_come_from_every_place(both: list[Place], version: int) -> None:
+def test_the_same_bytes_come_from_every_offset(both: list[Place], version: int) -> None:
     size = len(wire.batch([b"ORD-%d" % each for each in range(3)]))
     for name, partitions, more in (
         ("the log start, inside of a batch", [(0, 4)], {}),

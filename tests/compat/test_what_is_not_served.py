@@ -15,7 +15,7 @@ from tests.harness.tools import CONSOLE_CONSUMER, PRODUCER_PERFORMANCE, VERIFIAB
 SENTENCE = "Transactions are not served here: produce without transactional.id"
 
 
-def test_librdkafkas_transactional_producer_gets_a_sentence(our_broker: BrokerUnderTest) -> None:
+def test_librdkafkas_transactional_producer_gets_an_error(our_broker: BrokerUnderTest) -> None:
     producer = our_broker.producer(transactional_id="billing")
     with pytest.raises(KafkaException) as refused:
         producer.init_transactions(30)
@@ -45,7 +45,7 @@ def test_aiokafkas_transactional_producer_gets_an_error(our_broker: BrokerUnderT
 
 
 @pytest.mark.kafka
-def test_javas_transactional_producer_gets_a_sentence(our_broker: BrokerUnderTest) -> None:
+def test_javas_transactional_producer_gets_an_error(our_broker: BrokerUnderTest) -> None:
     topic = our_broker.create_topic("orders")
     run = run_tool(
         *(PRODUCER_PERFORMANCE, "--topic", topic, "--num-records", "10", "--record-size", "10", "--throughput", "-1"),

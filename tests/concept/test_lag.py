@@ -8,7 +8,7 @@ from confluent_kafka import TopicPartition
 
 from tests.harness.brokers import BrokerUnderTest, at, offsets_of, read
 from tests.harness.gateway import call_tool
-from tests.harness.restartable_broker import OwnBroker
+from tests.harness.restartable_broker import RestartableBroker
 from tests.harness.tools import CONSUMER_GROUPS, GET_OFFSETS, run_logmark
 
 FIRST = 259_000_000_000
@@ -54,7 +54,7 @@ def test_describe_shows_142_of_142_and_89_of_101_and_201_of_201(broker: BrokerUn
 
 
 @pytest.mark.kafka
-def test_a_partition_near_259_billion_works_like_any_other(start_own: Callable[..., OwnBroker]) -> None:
+def test_a_partition_near_259_billion_works_like_any_other(start_own: Callable[..., RestartableBroker]) -> None:
     own = start_own()
     topic = own.clients.create_topic("clicks", config={"index.interval.bytes": "0", "retention.ms": "-1"})
     own.begin_at(topic, FIRST)

@@ -4,14 +4,14 @@ import time
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 from kafka import KafkaConsumer
 from kafka.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
 from kafka.structs import TopicPartition as KafkaPythonPartition
 
 from tests.harness.brokers import BrokerUnderTest, at, offsets_of, read, values_of
 from tests.harness.node import wait_until
-from tests.harness.restartable_broker import OwnBroker
+from tests.harness.restartable_broker import RestartableBroker
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
@@ -71,7 +71,7 @@ def test_a_consumer_seeks_to_500_and_to_a_timestamp(broker: BrokerUnderTest, cli
     assert ["click-500"] == values_of(read(consumer, 1))
 
 
-def first_offset_while_producing(broker: BrokerUnderTest, consumer: object, topic: str) -> int:
+def first_offset_while_producing(broker: BrokerUnderTest, consumer: Consumer, topic: str) -> int:
     """The first offset that comes to a consumer at the end, while new records come in."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -151,7 +151,9 @@ def run_weekly_job(broker: BrokerUnderTest, topic: str, count: int, **config: ob
     return offsets_of(messages)
 
 
-def test_a_weekly_job_back_after_8_idle_days_falls_back_to_its_policy(start_own: Callable[..., OwnBroker]) -> None:
+def test_a_weekly_job_back_after_8_idle_days_falls_back_to_its_policy(
+    start_own: Callable[..., RestartableBroker],
+) -> None:
     own = start_own()
     broker = own.clients
     topic = broker.create_topic("clicks", config={"retention.ms": "-1"})
@@ -173,7 +175,9 @@ def test_a_weekly_job_back_after_8_idle_days_falls_back_to_its_policy(start_own:
     assert 10 <= first_offset_while_producing(broker, consumer, topic)
 
 
-def test_a_weekly_job_keeps_its_place_with_a_longer_retention_of_offsets(start_own: Callable[..., OwnBroker]) -> None:
+def test_a_weekly_job_keeps_its_committed_offset_with_a_longer_retention_of_offsets(
+    start_own: Callable[..., RestartableBroker],
+) -> None:
     own = start_own({"offsets.retention.minutes": str(30 * 24 * 60)})
     broker = own.clients
     topic = broker.create_topic("clicks", config={"retention.ms": "-1"})
@@ -188,7 +192,9 @@ def test_a_weekly_job_keeps_its_place_with_a_longer_retention_of_offsets(start_o
     assert [5, 6] == run_weekly_job(broker, topic, 2)
 
 
-def test_offsets_never_change_through_retention_deletion_and_restart(start_own: Callable[..., OwnBroker]) -> None:
+def test_offsets_never_change_through_retention_deletion_and_restart(
+    start_own: Callable[..., RestartableBroker],
+) -> None:
     own = start_own()
     broker = own.clients
     now_ms = time.time_ns() // 1_000_000

@@ -17,7 +17,7 @@ def orders(broker: BrokerUnderTest) -> str:
     return topic
 
 
-def test_a_worker_polls_the_next_order_and_its_commit_moves_the_groups_place(
+def test_a_worker_polls_the_next_order_and_its_commit_moves_the_groups_committed_offset(
     broker: BrokerUnderTest, orders: str
 ) -> None:
     email, analytics = broker.group("email-service"), broker.group("analytics-service")

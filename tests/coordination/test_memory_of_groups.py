@@ -104,7 +104,7 @@ def test_a_join_looks_at_no_other_member(monkeypatch: pytest.MonkeyPatch) -> Non
         return counted(protocols)  # type: ignore[arg-type]
 
     monkeypatch.setattr(groups, "protocols_bytes", count)
-    names = groups.Member.protocol_names.fget
+    names = vars(groups.Member)["protocol_names"].fget
     assert names is not None
     monkeypatch.setattr(
         groups.Member, "protocol_names", property(lambda member: (looked.append(looked.pop() + 1), names(member))[1])

@@ -16,8 +16,8 @@ from logmark.errors import ErrorCode, Refused
 from logmark.log.partition import Partition
 from logmark.names import TopicPartition
 from tests.coordination.fakes import FakeInternalLog, FakeTimers
-from tests.log.conftest import lab as lab
-from tests.log.directory_driver import Lab
+from tests.log.conftest import driver as driver
+from tests.log.directory_driver import LogDriver
 
 KEY = TopicPartition("__counters", 0)
 PRODUCER_ID, PRODUCER_EPOCH = 2**40 + 1, 3
@@ -109,8 +109,8 @@ def test_another_coordinator_decides_writes_answers_and_loads() -> None:
     on_a_loop(work)
 
 
-def test_its_control_batches_are_written_to_a_real_partition_and_read_again(lab: Lab) -> None:
-    partition: Partition = lab.create()
+def test_its_control_batches_are_written_to_a_real_partition_and_read_again(driver: LogDriver) -> None:
+    partition: Partition = driver.create()
     log, timers = PartitionLog(partition), FakeTimers(ManualClock())
     runtime = new_runtime(log, timers)
     coordinator = runtime.coordinator
@@ -120,7 +120,7 @@ def test_its_control_batches_are_written_to_a_real_partition_and_read_again(lab:
     coordinator.deadline_ms = timers.clock.now_ms() + 1000
     runtime.run(lambda now_ms: Outcome(facts=[Added("last", 9)]))
     timers.advance(1000)
-    lab.settle(partition)
+    driver.settle(partition)
     assert coordinator.is_ended, "its deadline has passed"
 
     loaded = new_runtime(log, timers).coordinator
@@ -130,12 +130,12 @@ def test_its_control_batches_are_written_to_a_real_partition_and_read_again(lab:
     assert {"counter 0": 0, "counter 1": 1, "counter 2": 2, "last": 9} == loaded.counts
 
 
-def test_a_damaged_control_batch_makes_the_coordinator_unreadable(lab: Lab, tmp_path: Path) -> None:
-    partition = lab.create()
+def test_a_damaged_control_batch_makes_the_coordinator_unreadable(driver: LogDriver, tmp_path: Path) -> None:
+    partition = driver.create()
     runtime = new_runtime(PartitionLog(partition), FakeTimers(ManualClock()))
     runtime.run(lambda now_ms: Outcome(facts=[Ended()]))
-    lab.settle(partition)
-    (path,) = lab.folder().glob("*.log")
+    driver.settle(partition)
+    (path,) = driver.folder().glob("*.log")
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)

@@ -466,13 +466,14 @@ def test_groups_that_could_not_be_loaded_for_lack_of_descriptors_or_memory_are_l
             return super().read()
 
     async def test() -> None:
-        bench = Bench(Unopened())
+        journal = Unopened()
+        bench = Bench(journal)
         for _ in range(3):
             with pytest.raises(Refused) as refused:
                 bench.commit(1)
             assert ErrorCode.COORDINATOR_LOAD_IN_PROGRESS == refused.value.code
             await breathe()
-        bench.journal.is_short = False
+        journal.is_short = False
         with pytest.raises(Refused):
             bench.commit(1)
         await breathe()

@@ -473,7 +473,7 @@ GroupsUnderFaults.TestCase.settings = settings(
 test_no_answer_contradicts_what_a_load_finds = GroupsUnderFaults.TestCase
 
 # Lives in which a search once raised an alarm, in the fewest steps that raised it. Put what a soak finds here as well.
-FOUND_LIVES = {
+FOUND_LIVES: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "an answer that comes after the group was deleted and created again": [
         ("the_disk_is_slow_or_quick", {"is_held": False}),
         *[("act", {"client": 0})] * 2,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from examples.clicks import topic
 from examples.clicks.billing import owed_micros
-from examples.clicks.checks import alerts, by_user, letters, places
+from examples.clicks.checks import alerts, by_user, count_rows_by_offset, dead_letters
 from examples.clicks.generator import DAY_MS, Click, generate
-from examples.clicks.truth import Place, Truth
+from examples.clicks.truth import ClickOffset, Truth
 from logmark.spark import read_table
 from tests.harness.sparks import quick_java
 
@@ -30,7 +30,7 @@ class Examples:
         self.servers = servers
         self.folder = folder
         self.truth = Truth()
-        self._charged: set[Place] = set()
+        self._charged: set[ClickOffset] = set()
         self._left = generate(clicks, seed=seed, start_ms=start_ms, end_ms=start_ms + days * DAY_MS)
         folder.mkdir(parents=True, exist_ok=True)
         topic.create(servers)
@@ -69,7 +69,7 @@ class Examples:
 
     def check(self, what: str) -> None:
         """All that is published was found: charges to the cent, each alert once, no row twice."""
-        found, charged = places(self.folder / "tables" / "billing"), Counter(self._charged)
+        found, charged = count_rows_by_offset(self.folder / "tables" / "billing"), Counter(self._charged)
         assert charged == found, f"{what}: {_differences(charged, found)}"
         assert self.truth.owed_micros == owed_micros(read_table(self.folder / "tables" / "billing")), what
         sent, wanted = alerts(self.servers), Counter(self.truth.alerts())
@@ -79,14 +79,14 @@ class Examples:
         wrong = [name for name in {*users, *known} if users.get(name) != known.get(name)]
         assert [] == wrong, f"{what}: {len(wrong)} users, such as {[(users.get(n), known.get(n)) for n in wrong[:3]]}"
         assert read_table(self.folder / "tables" / "features").num_rows == len(known), f"{what}: a user has two rows"
-        refused = letters(self.servers)
+        refused = dead_letters(self.servers)
         assert {*self.truth.undecodable, *self.truth.incomplete} == set(refused["billing"]), what
 
     def _noted(self, click: Click) -> Click:
-        place = Place(click.partition, self.truth.ends[click.partition])
+        offset = ClickOffset(click.partition, self.truth.ends[click.partition])
         self.truth.note(click)
         if not click.flaw and click.kind != "crawler":
-            self._charged.add(place)
+            self._charged.add(offset)
         return click
 
 

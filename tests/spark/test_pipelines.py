@@ -23,7 +23,7 @@ from logmark.spark.pipelines.query import Brokers, read_records
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.gateway import call_tool
 from tests.harness.node import wait_until
-from tests.harness.restartable_broker import OwnBroker
+from tests.harness.restartable_broker import RestartableBroker
 from tests.harness.tools import CONSUMER_GROUPS, run_logmark
 from tests.spark.kept_rows_driver import NAME, keep
 
@@ -344,7 +344,7 @@ def test_what_stops_a_pipeline_is_an_error(broker: BrokerUnderTest, spark: "Spar
 
 
 def test_a_pipeline_reads_and_commits_offsets_near_259_billion(
-    start_own: Callable[..., OwnBroker], spark: "SparkSession", tmp_path: Path
+    start_own: Callable[..., RestartableBroker], spark: "SparkSession", tmp_path: Path
 ) -> None:
     own = start_own()
     topic = own.clients.create_topic("clicks", config={"retention.ms": "-1"})

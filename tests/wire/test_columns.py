@@ -127,9 +127,9 @@ def indexed(module: ModuleType, data: bytes, *, interval: int, is_dense: bool = 
         data, expected=5, is_dense=is_dense, position=0, base_offset=5, interval=interval, state=state,
         offset_entries=offsets, time_entries=times,
     )  # fmt: skip
-    sound, next_offset, problem, places = found
-    assert all(struct.unpack_from(">q", data, at + 43)[0] >= 0 for at in places)
-    return (sound, next_offset, problem), list(state), bytes(offsets), bytes(times), list(places)
+    sound, next_offset, problem, positions = found
+    assert all(struct.unpack_from(">q", data, at + 43)[0] >= 0 for at in positions)
+    return (sound, next_offset, problem), list(state), bytes(offsets), bytes(times), list(positions)
 
 
 def plain_module() -> ModuleType:
@@ -188,7 +188,7 @@ def test_the_batches_of_producers_with_an_id_are_pointed_at() -> None:
     assert [len(without)] == indexed(columns, bytes(without + with_id), interval=0)[4]
 
 
-def test_an_offset_out_of_place_ends_the_index() -> None:
+def test_an_offset_out_of_order_ends_the_index() -> None:
     first, second = oracle.encode_batch(Batch(base_offset=5)), oracle.encode_batch(Batch(base_offset=9))
 
     assert (len(first), 6, columns.Problem.OUT_OF_ORDER) == indexed(columns, bytes(first + second), interval=0)[0]

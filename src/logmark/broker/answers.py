@@ -199,7 +199,7 @@ class LongWork:
     __slots__ = ("is_in_line", "work")
 
     def __init__(self, work: "Coroutine[Any, Any, Message | Body | LongWork]", *, is_in_line: bool = True) -> None:
-        """Take the work; it takes no place in line if it only waits for other work, which has one."""
+        """Take the work; it does not queue if it only waits for other work, which does."""
         self.work = work
         self.is_in_line = is_in_line
 

@@ -54,7 +54,7 @@ class BesideWorker:
         self._files = files
 
     def clean(self, plan: Plan) -> Iterator[Cleaned | Done]:
-        """The outputs one by one, and the figures at the end."""
+        """Yield the outputs one by one, and the figures at the end."""
         return segment_cleaner.clean(plan, self._files)
 
     def stop(self) -> None:
@@ -76,7 +76,7 @@ class ProcessWorker:
         return None if self._process is None else self._process.pid
 
     def clean(self, plan: Plan) -> Iterator[Cleaned | Done]:
-        """The outputs one by one, and the figures at the end; OSError when the process is gone."""
+        """Yield the outputs one by one, and the figures at the end. Raises OSError if the process is gone."""
         plans, answers = self._pipes()
         try:
             plans.write(plan.encode() + "\n")
@@ -111,7 +111,7 @@ class ProcessWorker:
             process.wait()
 
     def stop(self) -> None:
-        """Ends the process, whatever it is doing: half an output is dropped at the next start."""
+        """End the process, whatever it is doing: the next start drops an unfinished output."""
         self._is_stopped = True
         process = self._process
         if process is not None:
@@ -161,12 +161,12 @@ class Cleaner:
         return Progress(*self._last_step, pid=getattr(self._worker, "pid", None))
 
     def start(self, timers: Timers) -> None:
-        """Looks for dirty logs from now on."""
+        """Look for dirty logs from now on."""
         if self._is_enabled:
             timers.every(max(1, self._backoff_ms), self._wake)
 
     async def stop(self) -> None:
-        """Ends the cleaning that is under way; what it has handed over stays."""
+        """End the cleaning that is under way; finished outputs stay."""
         running = self._running
         if running is not None:
             running.cancel()
@@ -186,7 +186,7 @@ class Cleaner:
             log.error("the cleaner stumbled and goes on with the next check", exc_info=task.exception())
 
     async def run(self) -> None:
-        """Cleans whatever is due, until nothing is."""
+        """Clean every log that is due."""
         self._wake()
         if self._running is not None:
             await asyncio.shield(self._running)
@@ -199,7 +199,7 @@ class Cleaner:
                 refused.add(found[0])
 
     async def _dirtiest(self, refused: set[Partition]) -> tuple[Partition, Due] | None:
-        """The log that needs it most."""
+        """Return the log that needs cleaning most."""
         now_ms = self._clock.now_ms()
         best: tuple[Partition, Due] | None = None
         seen = 0
@@ -219,7 +219,7 @@ class Cleaner:
         return best
 
     async def _clean(self, partition: Partition, part: Due) -> bool:
-        """Cleans one log; False when the disk refused that."""
+        """Clean one log; return False if the disk refused that."""
         name = f"{partition.topic}-{partition.index}"
         partition.is_being_cleaned = True
         self._note_step(name)
@@ -275,7 +275,7 @@ class Cleaner:
             raise
 
     async def _outputs(self, plan: Plan) -> AsyncIterator[Cleaned | Done]:
-        """What the worker hands out, waited for in the cleaner's thread."""
+        """Yield the worker's outputs, waiting for them in the cleaner's thread."""
         loop = asyncio.get_running_loop()
         outputs = self._worker.clean(plan)
         while (found := await loop.run_in_executor(self._thread, next, outputs, None)) is not None:

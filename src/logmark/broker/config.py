@@ -26,7 +26,7 @@ class BrokerSetting:
     documentation: str = ""
 
     def check(self, text: str) -> None:
-        """Raises ValueError with the reason when the text is no value of this setting."""
+        """Check a value of this setting. Raises ValueError with the reason if it is none."""
         if self.kind in ("INT", "LONG"):
             if not self.low <= whole(text) <= self.high:
                 raise ValueError(f"must be between {self.low} and {self.high}")
@@ -177,7 +177,7 @@ class BrokerConfig:
             ) from None
 
     def text(self, name: str) -> str:
-        """The text in force for a broker setting."""
+        """Return the text in force for a broker setting."""
         return self._given.get(name, BROKER_SETTINGS[name].default)
 
     def is_given(self, name: str) -> builtins.bool:
@@ -185,11 +185,11 @@ class BrokerConfig:
         return name in self._given
 
     def int(self, name: str) -> builtins.int:
-        """The number in force for a broker setting."""
+        """Return the number in force for a broker setting."""
         return builtins.int(self.text(name))
 
     def bool(self, name: str) -> builtins.bool:
-        """The truth in force for a broker setting."""
+        """Return the boolean in force for a broker setting."""
         return self.text(name).lower() == "true"
 
     def in_force(self) -> Iterator[tuple[BrokerSetting, str | None]]:

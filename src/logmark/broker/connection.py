@@ -421,7 +421,7 @@ class Connection(asyncio.BufferedProtocol):
             log.warning("%s", event, extra={"peer": self.peer_host, "left_out": left_out})
 
     def abort(self) -> None:
-        """Closes this connection; what was answered before is handed over first."""
+        """Close this connection after sending the responses that are ready."""
         if self._outbox is not None and not self._outbox.is_blocked:
             buffers, self._unsent = self._unsent, []
             with contextlib.suppress(OSError, EOFError):

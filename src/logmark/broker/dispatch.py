@@ -89,7 +89,7 @@ class Api:
 
 
 def table() -> dict[int, Api]:
-    """The APIs this broker serves, by key: one module of broker/api each."""
+    """Return the APIs that this broker serves, by key: one module of broker/api each."""
     found: dict[int, Api] = {}
     for handler in api.MODULES:
         schema: ModuleType = handler.schema
@@ -103,7 +103,7 @@ def table() -> dict[int, Api]:
             reads_frames=hasattr(handler, "handle_frame"),
             group_field=getattr(handler, "GROUP_FIELD", None),
             has_bytes_max=hasattr(handler, "request_bytes_max"),
-            # The header of the answer to ApiVersions is plain in every version: who asks knows nothing yet.
+            # The header of the answer to ApiVersions is plain in every version: the client knows nothing yet.
             flexible_headers_from=NEVER if handler.KEY == API_VERSIONS_KEY or flexible is None else flexible,
         )
     return found
@@ -142,7 +142,7 @@ class Dispatcher:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def answer(self, frame: memoryview, connection: "Connection") -> Body:
-        """The answer to one request, ready, later or never (acks=0); Malformed when it cannot be read."""
+        """Return the answer to one request: ready, later or never (acks=0). Raises Malformed if it cannot be read."""
         asked = None if self._broker.faults.is_armed else fast_produce.read_produce(frame.obj)
         if asked is not None:
             written = produce.handle_usual(asked, frame, connection, self._broker)
@@ -173,7 +173,7 @@ class Dispatcher:
         return self._whole(header.correlation_id, flexible, body)
 
     def _whole(self, correlation_id: int, flexible: bool, body: Body) -> Body:
-        """The answer with its header, as soon as there is a body."""
+        """Return the response with its header, as soon as there is a body."""
         if body is None:
             return None
         if isinstance(body, list):
@@ -241,7 +241,7 @@ class Dispatcher:
     ) -> "asyncio.Future[Buffers | None]":
         """Hold the connection and the groups while the handler works; what it waits for afterwards does not hold them.
 
-        It waits for the disk, say, or as a join for the other members. The request takes its place behind all that
+        It waits for the disk, say, or as a join for the other members. The request waits behind all that
         change one of the groups before this returns.
         """
         answered: asyncio.Future[Buffers | None] = asyncio.get_running_loop().create_future()
@@ -519,7 +519,7 @@ def _copy(done: "asyncio.Future[Buffers | None] | LateAnswer", to: "asyncio.Futu
 def refusal(
     entry: Api, message: messages.Message, code: ErrorCode, version: int, sentence: str | None = None
 ) -> messages.Message:
-    """The API's answer that says nothing but an error: its own `refuse`, else the top-level code."""
+    """Return the API's response that only has an error: by its own `refuse`, else with the top-level code."""
     own: Callable[[Any, ErrorCode, int], messages.Message] | None = getattr(entry.handler, "refuse", None)
     if own is not None:
         return own(message, code, version)

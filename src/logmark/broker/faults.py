@@ -17,7 +17,7 @@ class Fault:
     delay_s: float
 
     def carry_out(self, handle: Callable[[ErrorCode | None], Body]) -> Body:
-        """Handles the request, late or with an error in place of the work."""
+        """Handle the request, late or with an error instead of the work."""
         if not self.delay_s:
             return handle(self.code)
 
@@ -44,7 +44,7 @@ class Faults:
         self.is_armed = False
 
     def fail_next(self, api: str, code: ErrorCode, *, times: int = 1) -> None:
-        """The next requests of this API do nothing and are answered with the error."""
+        """Answer the next requests of this API with the error; they do nothing."""
         self._codes[api.lower()].extend([code] * times)
         self.is_armed = True
 
@@ -63,7 +63,7 @@ class Faults:
         self.is_armed = False
 
     def take(self, api: str) -> Fault | None:
-        """The plan for this request, used up."""
+        """Remove and return the plan for this request."""
         codes = self._codes.get(api.lower())
         code = codes.popleft() if codes else None
         delay_s = self._delays.get(api.lower(), 0.0)

@@ -57,7 +57,7 @@ class ConnectionLimit:
         return self._total
 
     def enter(self, address: str) -> bool:
-        """Counts a connection in, or says that there is no place for it."""
+        """Count a connection in, or return False if there are too many."""
         address_max = self._overrides.get(address, self._per_address_max)
         if self._total >= self.total_max or self._by_address[address] >= address_max:
             return False
@@ -66,7 +66,7 @@ class ConnectionLimit:
         return True
 
     def leave(self, address: str) -> None:
-        """Counts a connection out."""
+        """Count a connection out."""
         self._total -= 1
         self._by_address[address] -= 1
         if not self._by_address[address]:

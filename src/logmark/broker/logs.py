@@ -148,7 +148,7 @@ class Logs:
     # -- opening and closing -------------------------------------------------------------------
 
     def open(self) -> None:
-        """Opens every partition, and finishes the deletions that a stop interrupted."""
+        """Open every partition, and finish the deletions that a stop interrupted."""
         self._finish_interrupted_deletions()
         # What is opened stays: looking for garbage among it, again and again, was a third of the time.
         was_collecting = gc.isenabled()
@@ -213,7 +213,7 @@ class Logs:
         return list(self._topics.values())
 
     def topic(self, name: str) -> Topic | None:
-        """The topic of that name."""
+        """Return the topic of that name."""
         return self._topics.get(name)
 
     def find(self, name: str) -> Topic:
@@ -224,11 +224,11 @@ class Logs:
         return topic
 
     def topic_by_id(self, topic_id: bytes) -> Topic | None:
-        """The topic of that id."""
+        """Return the topic of that id."""
         return self._by_id.get(topic_id)
 
     def partition(self, topic: str, index: int) -> Partition | None:
-        """The log of one partition."""
+        """Return the log of one partition."""
         found = self._topics.get(topic)
         return found.partitions[index] if found is not None and 0 <= index < len(found.partitions) else None
 
@@ -239,12 +239,12 @@ class Logs:
         self._changes.catalog.check_new_name(name)
 
     def check_new_topic(self, wanted: NewTopic) -> TopicSettings:
-        """The settings that the topic would have; refuses what could not become a topic and changes nothing."""
+        """Return the settings that the topic would have; refuse an impossible topic, and change nothing."""
         self._changes.catalog.check_new(wanted.name, wanted.partitions, wanted.overrides)
         return TopicSettings(wanted.overrides, self._defaults)
 
     def new_offsets_topic(self) -> NewTopic:
-        """The topic in which groups keep their offsets, as it has to be created."""
+        """Return the internal topic of committed offsets, as it has to be created."""
         overrides = {
             "cleanup.policy": "compact",
             "compression.type": "producer",
@@ -469,12 +469,12 @@ class Logs:
     # -- looking after -------------------------------------------------------------------------
 
     def look_after(self) -> None:
-        """Removes what is too old or too much, and forgets producers that have been silent for long."""
+        """Apply retention, and expire the state of idle producers."""
         for _ in self.look_after_in_turns():
             pass
 
     def look_after_in_turns(self) -> Iterator[None]:
-        """The same, some partitions at a time: clients of others must not wait for thousands."""
+        """Do the same, some partitions at a time: clients of others must not wait for thousands."""
         now_ms = self._clock.now_ms()
         expiration_ms = self._config.int("producer.id.expiration.ms")
         seen = 0.0
@@ -509,7 +509,7 @@ class Logs:
         return remove
 
     def checkpoint(self) -> Callable[[], None]:
-        """Takes how far every log is durable and where it starts; the call writes it, from any thread."""
+        """Read every log's recovery point and log start offset; the returned call writes them, from any thread."""
         return self._directory.checkpoint()
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """The fastest loop there is."""
+    """Return the fastest event loop there is."""
     try:
         import uvloop
     except ImportError:

@@ -17,9 +17,10 @@ from logmark.disk.overlay import OverlayFileSystem
 from logmark.errors import UserError
 from logmark.log import recovery_preview
 from logmark.log.catalog import FILE_NAME as CATALOG
-from logmark.log.directory import CLEAN, LOCK, DataDirectory
+from logmark.log.clean_stop import CLEAN
+from logmark.log.directory import LOCK, DataDirectory
 from logmark.log.group_commit import GroupCommit
-from logmark.log.missing_segments import find_gaps
+from logmark.log.missing_segments import find_gaps, find_overlaps
 from logmark.log.recovery_preview import Cut, RecoveredPartition
 from logmark.log.wal import log as wal
 
@@ -123,7 +124,9 @@ def _open_and_close(
             logs.open()
             partitions = [partition for topic in logs.topics() for partition in topic.partitions]
             # A start reads nothing below the recovery point, so it reports only a part of the gaps.
-            damage = [str(one) for each in partitions for one in (*each.damage, *find_gaps(each))]
+            damage = [
+                str(one) for each in partitions for one in (*each.damage, *find_gaps(each), *find_overlaps(each))
+            ]
         except BaseException:
             directory.close(clean=False)
             raise

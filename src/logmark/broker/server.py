@@ -73,7 +73,7 @@ class Address(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Listener:
-    """One place to listen, and what clients that come in there are told to connect to."""
+    """An address to listen on, and the one that its clients are told to connect to."""
 
     host: str
     port: int
@@ -148,7 +148,7 @@ class Broker:
         self.watchdog.api_name = self.dispatcher.name_of
 
     async def start(self) -> None:
-        """Opens the logs and listens; when this returns, clients are served."""
+        """Open the logs and listen; when this returns, clients are served."""
         loop = asyncio.get_running_loop()
         self.loop = self.watchdog.watch_loop(loop)
         self.read_turns = ReadTurns(self.loop)
@@ -264,7 +264,7 @@ class Broker:
         return max(CHUNK_BYTES_MIN, min(CHUNK_BYTES, self.memory_max // 8 // (len(self.blocked) + 1)))
 
     async def checkpoint(self) -> None:
-        """Writes where every log starts and how far it is durable; returns when that is on disk."""
+        """Write every log's start offset and recovery point; return when they are on disk."""
         await self.loop.run_in_executor(None, self.logs.checkpoint())
 
     def _checkpoint_now_and_then(self) -> None:
@@ -280,7 +280,7 @@ class Broker:
         self._checkpointing.add_done_callback(done)
 
     def _remove_files(self) -> None:
-        """Removes what was let go long enough ago, in a thread: it takes a while where the files are large."""
+        """Remove files that were deleted long enough ago, in a thread: large files take a while."""
         removal = self.logs.remove_files()
         if removal is not None:
             self.loop.run_in_executor(None, removal).add_done_callback(_tell_of_failed_removal)
@@ -385,7 +385,7 @@ class Broker:
         return is_clean
 
     def advance(self, *, seconds: float) -> None:
-        """Moves this broker's clock; what comes due happens now."""
+        """Move this broker's clock; what comes due happens now."""
         advance = getattr(self.clock, "advance", None)
         assert advance is not None, "this broker's clock cannot be moved"
         advance(seconds=seconds)
@@ -397,7 +397,7 @@ class Broker:
         return str(self.listeners[0].advertised)
 
     def sweep(self, now: float) -> None:
-        """Closes connections that idle, and those that began a request and do not go on with it."""
+        """Close idle connections, and those that began a request and stopped sending it."""
         idle_s = self.config.int("connections.max.idle.ms") / 1000
         for connection in list(self.connections):
             if connection.frame_began_at is not None and now > connection.frame_began_at + connection.frame_seconds_max:
@@ -453,7 +453,7 @@ def _log_failure(event: str, error: BaseException | None) -> None:
 
 
 def raise_descriptor_limit() -> None:
-    """Takes as many file descriptors as this process may have."""
+    """Raise the limit of file descriptors as far as this process may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         # macOS names a hard limit that it does not grant.

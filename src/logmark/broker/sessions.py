@@ -25,7 +25,7 @@ class FetchSession:
         self._told: dict[TopicPartition, tuple[int, int]] = {}
 
     def change(self, request: FetchRequest) -> None:
-        """Takes over new positions and forgets what the client forgot."""
+        """Take over new positions, and drop the partitions that the client dropped."""
         for topic, wanted in request.topics:
             for partition in wanted:
                 self.partitions[TopicPartition(topic, partition.partition)] = partition
@@ -35,7 +35,7 @@ class FetchSession:
                 self._told.pop(TopicPartition(topic, index), None)
 
     def has_news(self, where: TopicPartition, answer: FetchAnswer[Sized]) -> bool:
-        """The client does not know this yet."""
+        """Return whether this is news for the client."""
         return bool(
             len(answer.records)
             or answer.error_code
@@ -68,7 +68,7 @@ class FetchSessions:
         return iter(self._sessions.values())
 
     def resume(self, request: FetchRequest) -> tuple[FetchSession | None, bool]:
-        """The request's session, if it has or may have one, and whether only news are to be told."""
+        """Return the request's session, if it has or may have one, and whether the response holds only changes."""
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(request.session_id, None)
             if request.session_epoch == FINAL_EPOCH or not self._slots:

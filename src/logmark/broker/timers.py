@@ -42,7 +42,7 @@ class Timers:
         self._armed: asyncio.TimerHandle | None = None
 
     def at(self, deadline_ms: int, callback: Callable[[], None]) -> Timer:
-        """Calls back when the clock reaches the deadline."""
+        """Call back when the clock reaches the deadline."""
         timer = Timer(deadline_ms, callback)
         heapq.heappush(self._heap, (deadline_ms, next(self._order), timer))
         if self._heap[0][2] is timer:
@@ -50,7 +50,7 @@ class Timers:
         return timer
 
     def every(self, interval_ms: int, callback: Callable[[], None], *, first_ms: int | None = None) -> None:
-        """Calls back at every interval until the timers are closed."""
+        """Call back at every interval until the timers are closed."""
 
         def tick() -> None:
             self.at(self._clock.now_ms() + interval_ms, tick)
@@ -60,7 +60,7 @@ class Timers:
         self.at(self._clock.now_ms() + (interval_ms if first_ms is None else first_ms), tick)
 
     def wake(self) -> None:
-        """Calls back whatever has come due; to be called when the clock was moved."""
+        """Call back whatever has come due; to be called when the clock was moved."""
         now_ms = self._clock.now_ms()
         while self._heap and self._heap[0][0] <= now_ms:
             timer = heapq.heappop(self._heap)[2]

@@ -1,10 +1,10 @@
-"""What a reader gets who asks for a damaged place: the error code, and if that reaches nobody, a broken batch.
+"""The response to a fetch at a damaged offset: the error code, and if the client ignores that, a corrupt batch.
 
 CORRUPT_MESSAGE in an answer to Fetch is raised to the user by Java, librdkafka and kafka-python. aiokafka (0.14, Fetch
 11) writes a line to its log and asks again at once, for ever. So a client of old versions that asks again, on the same
-connection, for the very place of which it was told gets a batch instead, every second time, which nobody can take for
+connection, for the very offset of which it was told gets a batch instead, every second time, which nobody can take for
 records: the checksum is wrong, which aiokafka raises as corruption, and the bytes are not the gzip that they claim to
-be, for those who check no checksums. All of them stay at their place, so that nothing is passed in silence. From
+be, for those who check no checksums. All of them keep their position, so that nothing is passed in silence. From
 version 12 on the code alone is sent: those clients raise it, and kafka-python (3.0) never comes back from reading a
 second batch with a wrong checksum.
 """
@@ -17,11 +17,11 @@ from logmark.wire.batches import HEADER_BYTES, MAGIC
 
 OLD_VERSIONS = range(12)
 _HEAD = struct.Struct(">qiibIhiqqqhii")
-_WORDS = b"This place of the log is damaged. It can be found with: logmark verify"
+_WORDS = b"The log is damaged at this offset. It can be found with: logmark verify"
 
 
 class Complaints:
-    """What one connection was told of damaged places: of each partition the last one."""
+    """The damaged offsets that one connection was told of: of each partition the last one."""
 
     __slots__ = ("_told",)
 
@@ -38,7 +38,7 @@ class Complaints:
 
 
 def batch(offset: int) -> bytes:
-    """A batch that claims a record at an offset, and that every client refuses."""
+    """Return a batch that claims a record at an offset, and that every client refuses."""
     made = bytearray(HEADER_BYTES) + _WORDS
     fields = (codecs.GZIP, 0, -1, -1, -1, -1, -1, 1)
     _HEAD.pack_into(made, 0, offset, len(made) - 12, 0, MAGIC, 0, *fields)

@@ -124,7 +124,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synced:
-    """What the member owns in this generation."""
+    """Return the member's assignment in this generation."""
 
     protocol_type: str | None
     protocol: str | None

@@ -20,26 +20,26 @@ class Deadlines(Generic[Key]):
         self._count = 0
 
     def set(self, key: Key, at_ms: int) -> None:
-        """Gives the key this deadline in place of any earlier one."""
+        """Give the key this deadline instead of any earlier one."""
         self._due[key] = at_ms
         queued = self._queued.get(key)
         if queued is None or at_ms < queued:
             self._push(key, at_ms)
 
     def cancel(self, key: Key) -> None:
-        """The key has no deadline any more."""
+        """Remove the key's deadline."""
         self._due.pop(key, None)
 
     def __contains__(self, key: Key) -> bool:
         return key in self._due
 
     def next_ms(self) -> int | None:
-        """The earliest deadline, None when there is none."""
+        """Return the earliest deadline, None if there is none."""
         self._settle()
         return self._heap[0][0] if self._heap else None
 
     def pop(self, now_ms: int) -> Key | None:
-        """Takes out one key whose deadline has passed, None when there is none."""
+        """Remove and return one key whose deadline has passed, None if there is none."""
         self._settle()
         if not self._heap or self._heap[0][0] > now_ms:
             return None

@@ -8,7 +8,7 @@ CONSUMER = "consumer"
 
 
 def topics_of(subscription: bytes) -> frozenset[str]:
-    """The topics that a consumer subscribed to, read as version 0, which prefixes every later version."""
+    """Return the topics of a consumer's subscription, read as version 0, which prefixes every later version."""
     try:
         version, count = struct.unpack_from(">hi", subscription, 0)
         if version < 0 or count < 0 or count * 2 > len(subscription):

@@ -36,7 +36,7 @@ _EXAMPLE = 'Write it as Spark does, for example "id STRING, price DECIMAL(10,2),
 
 
 def parse_fields(text: str, *, name: str) -> spark.StructType:
-    """The fields that the option `name` says, in DDL or as the JSON of a Spark schema; all of them may be null."""
+    """Parse the option `name`, in DDL or as the JSON of a Spark schema; all fields are nullable."""
     try:
         if text.lstrip().startswith("{"):
             fields: spark.StructType = _checked(spark.StructType.fromJson(json.loads(text)))
@@ -159,7 +159,7 @@ def _decimal(precision: int, scale: int) -> spark.DecimalType:
 
 
 def _checked(kind: Any) -> Any:
-    """The type, in which everything may be null; raises ValueError for one that no column can be made of."""
+    """Return the type with everything nullable; raises ValueError for a type that no column can have."""
     if isinstance(kind, spark.StructType):
         if not kind.fields:
             raise ValueError("it has no fields")

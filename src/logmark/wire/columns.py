@@ -687,10 +687,10 @@ def _index_batches(
     state: cython.p_longlong,
     offsets: cython.p_uchar,
     times: cython.p_uchar,
-    places: cython.p_longlong,
+    positions: cython.p_longlong,
     found: cython.p_longlong,
 ) -> cython.int:
-    """Set `found`: 0 bytes of sound batches, 1 the offset after them, 2 and 3 bytes of index entries, 4 `places`."""
+    """Set `found`: 0 bytes of sound batches, 1 the offset after them, 2 and 3 bytes of index entries, 4 `positions`."""
     at: cython.Py_ssize_t = 0
     last_offset: cython.longlong
     problem: cython.int
@@ -716,7 +716,7 @@ def _index_batches(
                 _write_int32(times, found[3] + 8, state[2] - base_offset)
                 found[3] += 12
         if _int64(b, at + PRODUCER_ID_AT) >= 0:
-            places[found[4]] = at
+            positions[found[4]] = at
             found[4] += 1
         at += cython.cast(cython.Py_ssize_t, OVERHEAD + _int32(b, at + LENGTH_AT))
         found[0] = at
@@ -747,7 +747,7 @@ def index_batches(
     found = cython.declare(cython.longlong[5])
     problem: cython.int
     size: cython.Py_ssize_t = len(data)
-    places: object = array.array("q")
+    positions: object = array.array("q")
     most: cython.Py_ssize_t = size // cython.cast(cython.Py_ssize_t, max(interval, HEADER_BYTES)) + 1
     offsets: cython.p_uchar
     times: cython.p_uchar
@@ -759,13 +759,13 @@ def index_batches(
     found[2] = len(offset_entries)
     found[3] = len(time_entries)
     found[4] = 0
-    _ints(places, size // HEADER_BYTES)
+    _ints(positions, size // HEADER_BYTES)
     offset_entries.extend(bytes(8 * most))
     time_entries.extend(bytes(12 * most))
     if cython.compiled:
         offsets = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(offset_entries))
         times = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(time_entries))
-        noted = cython.cast(array.array, places).data.as_longlongs
+        noted = cython.cast(array.array, positions).data.as_longlongs
         with cython.nogil:
             problem = _index_batches(
                 b, size, is_dense, position, base_offset, interval, cython.address(state[0]), offsets, times,
@@ -773,12 +773,12 @@ def index_batches(
             )  # fmt: skip
     else:
         problem = _index_batches(
-            b, size, is_dense, position, base_offset, interval, state, offset_entries, time_entries, places, found
+            b, size, is_dense, position, base_offset, interval, state, offset_entries, time_entries, positions, found
         )
     del offset_entries[found[2] :]
     del time_entries[found[3] :]
-    del places[found[4] :]
-    return (found[0], found[1], problem, places)
+    del positions[found[4] :]
+    return (found[0], found[1], problem, positions)
 
 
 def crc32c(data: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> int:

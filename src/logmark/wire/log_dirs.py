@@ -14,7 +14,7 @@ KEY = describe_log_dirs.KEY
 VERSIONS = describe_log_dirs.VERSIONS
 FLEXIBLE_FROM: int | None = describe_log_dirs.FLEXIBLE_FROM
 
-# The letters LM.
+# The ASCII letters LM.
 HEALTH_TAG = 0x4C4D
 
 

@@ -32,4 +32,5 @@ def main(kind: str, name: str, servers: str, topic: str, alerts: str, folder: st
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:7], int(sys.argv[7]))
+    *words, step = sys.argv[1:]
+    main(*words, killed_at=int(step))

@@ -206,7 +206,7 @@ class Counting:
 
 @pytest.mark.soak
 @pytest.mark.spark
-def test_a_query_with_state_built_beside_continues_as_the_group_itself(
+def test_a_stateful_query_built_as_a_version_continues_as_the_group_itself(
     broker: BrokerUnderTest, spark: "SparkSession", tmp_path: Path
 ) -> None:
     case = Counting(broker, spark, tmp_path)

@@ -142,7 +142,7 @@ def test_nobody_can_leave_before_an_end_that_has_to_be_waited_for(scenario: Repl
     assert [20, 20] == scenario.committed()
 
 
-def test_what_was_not_sent_before_is_published_beside_a_pipeline_that_runs_on(
+def test_what_was_not_sent_before_is_published_while_the_pipeline_runs_on(
     broker: BrokerUnderTest, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = NumberPipelines(broker, tmp_path)

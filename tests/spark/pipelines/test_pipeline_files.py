@@ -54,7 +54,7 @@ def test_every_pipeline_at_the_top_level_counts(write: Write) -> None:
     assert {file} == {one.file for one in load_pipelines([file])}
 
 
-def test_a_file_imports_what_lies_beside_it(write: Write) -> None:
+def test_a_pipeline_file_imports_modules_of_its_folder(write: Write) -> None:
     write("prices.py", "TABLE = 't1'\n")
     file = write("shop.py", HEAD, "import prices\n", "assert prices.TABLE == 't1'\n", declares())
 

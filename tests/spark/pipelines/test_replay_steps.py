@@ -578,7 +578,7 @@ def test_a_table_is_not_rebuilt_where_its_first_records_are_gone(our_broker: Bro
     assert None is job.home.record().building
 
 
-def test_a_table_without_state_is_built_beside_when_that_is_wanted(
+def test_a_table_without_state_is_rebuilt_as_a_version_on_request(
     our_broker: BrokerUnderTest, tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = NumberPipelines(our_broker, tmp_path)

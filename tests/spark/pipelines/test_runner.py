@@ -138,13 +138,14 @@ def test_a_pipeline_whose_group_is_taken_over_ends_and_names_the_new_owner(stage
 
 def test_a_query_that_is_started_by_hand_holds_the_live_lock_until_it_ends(stage: Stage, spark: "SparkSession") -> None:
     job = stage.job("billing")
-    home = job.home.root
-    query = job.pipeline.start(spark, home=home, bootstrap_servers=stage.broker.bootstrap_servers)
+    pipeline, home = job.pipeline, job.home.root
+    assert isinstance(pipeline, Pipeline)
+    query = pipeline.start(spark, home=home, bootstrap_servers=stage.broker.bootstrap_servers)
     assert job.home.is_live()
 
     query.stop()
     wait_until(lambda: not job.home.is_live(), "its place is free", deadline_s=60)
-    job.pipeline.run(spark, home=home, bootstrap_servers=stage.broker.bootstrap_servers)
+    pipeline.run(spark, home=home, bootstrap_servers=stage.broker.bootstrap_servers)
 
     assert {20, 10} == stage.committed(job)
     assert 1 == job.home.record().begun

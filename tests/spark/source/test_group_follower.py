@@ -335,7 +335,7 @@ def test_a_reset_is_followed_once_though_the_commit_after_it_is_refused() -> Non
     assert 25 == cluster.offsets[P0].offset
 
 
-def test_a_refused_commit_beside_a_reset_rewinds_no_other_partition() -> None:
+def test_a_refused_commit_during_a_reset_rewinds_no_other_partition() -> None:
     cluster = Refusing(p0=(0, 50), p1=(0, 50))
     cluster.refuses = 0
     follower = follow(cluster, **EARLY)

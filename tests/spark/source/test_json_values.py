@@ -154,7 +154,7 @@ def test_every_type_arrives_in_arrow() -> None:
     } == row  # fmt: skip
 
 
-def test_a_bad_value_is_set_apart_with_the_reason_its_bytes_and_its_place() -> None:
+def test_a_bad_value_is_set_apart_with_the_reason_its_bytes_and_its_offset() -> None:
     batch = decoded("id STRING, n INT", b'{"id":"a","n":1}', b'{"id":"b","n":"x"}', None, b"\xff", b"null")
 
     assert {

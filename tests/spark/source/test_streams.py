@@ -16,7 +16,7 @@ from logmark.spark.errors import find_message
 from logmark.testing import Broker
 from tests.harness.brokers import BrokerUnderTest
 from tests.harness.node import wait_until
-from tests.harness.restartable_broker import OwnBroker
+from tests.harness.restartable_broker import RestartableBroker
 from tests.spark.test_pipelines import CODECS, DEADLINE_S, numbers, produced, stands_at, wait_for
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def rows(frame: "DataFrame") -> Counter[Row]:
     )
 
 
-def compacted(own: OwnBroker) -> str:
+def compacted(own: RestartableBroker) -> str:
     """A topic of which the cleaner has taken away all the records that it ever will."""
     broker = own.clients
     topic = broker.create_topic("all-compacted", config=COMPACTED)
@@ -107,7 +107,7 @@ def transactional(broker: BrokerUnderTest) -> str:
 
 
 def test_streams_and_batches_read_what_a_consumer_reads(
-    start_own: Callable[..., OwnBroker], spark: "SparkSession", tmp_path: Path
+    start_own: Callable[..., RestartableBroker], spark: "SparkSession", tmp_path: Path
 ) -> None:
     own = start_own({"log.cleaner.backoff.ms": "100"})
     broker = own.clients

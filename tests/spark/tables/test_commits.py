@@ -279,7 +279,7 @@ def test_a_batch_continues_what_its_checkpoint_has_read_since_the_last_seek(tmp_
     assert not read_batch(tmp_path, 6, Rules()).is_continued
 
 
-def test_a_table_that_was_taken_away_is_begun_anew_where_its_group_is_reset_to(tmp_path: Path) -> None:
+def test_a_table_that_was_removed_is_recreated_where_its_group_is_reset_to(tmp_path: Path) -> None:
     table, checkpoint = tmp_path / "table", tmp_path / "checkpoint"
     write(table, plan(checkpoint, 0, {P0: 0}, {P0: 3}), clicks(0, 3))
     shutil.rmtree(table)
@@ -291,7 +291,7 @@ def test_a_table_that_was_taken_away_is_begun_anew_where_its_group_is_reset_to(t
     assert clicks(0, 5) == rows(table)
 
 
-def test_a_table_that_was_taken_away_under_a_query_is_begun_anew_as_the_error_says(tmp_path: Path) -> None:
+def test_a_table_that_was_removed_under_a_query_is_recreated_as_the_error_says(tmp_path: Path) -> None:
     table, checkpoint = tmp_path / "table", tmp_path / "checkpoint"
     write(table, plan(checkpoint, 0, {P0: 0}, {P0: 3}), clicks(0, 3))
     shutil.rmtree(table)

@@ -113,7 +113,7 @@ def test_a_compaction_that_fails_does_not_stop_a_query(table: Path, caplog: pyte
 
 
 @pytest.mark.parametrize("is_replacing", [False, True])
-def test_a_compaction_beside_a_writer_loses_nothing(
+def test_a_compaction_concurrent_with_a_writer_loses_nothing(
     table: Path, monkeypatch: pytest.MonkeyPatch, is_replacing: bool
 ) -> None:
     """The writer commits between what the compaction has read and its commit: new rows, or other ones for old."""

@@ -212,7 +212,7 @@ def test_a_version_whose_swap_was_stopped_before_it_was_emptied_is_not_kept_by_a
         roll_back_version(table)
 
 
-def test_the_checkpoint_beside_a_version_outlives_every_swap(table: Path) -> None:
+def test_the_checkpoint_of_a_version_outlives_every_swap(table: Path) -> None:
     checkpoint = version_path(table, 2) / "_checkpoint"
     checkpoint.mkdir()
 

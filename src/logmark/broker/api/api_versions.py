@@ -36,7 +36,7 @@ def _keys(apis: Mapping[int, "Api"]) -> list[schema.ResponseApiVersion]:
 
 
 def handle(request: schema.Request, at: "Request") -> schema.Response:
-    """Lists the APIs and their versions."""
+    """List the APIs and their versions."""
     if at.version >= 3 and not (
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
@@ -45,6 +45,6 @@ def handle(request: schema.Request, at: "Request") -> schema.Response:
 
 
 def unsupported_version(apis: Mapping[int, "Api"]) -> bytes:
-    """The body for a version that is newer than ours."""
+    """Return the body for a version that is newer than ours."""
     reply = schema.Response(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_keys(apis))
     return messages.encode_response(schema, 0, reply)

@@ -19,5 +19,5 @@ ONLY_CLASSIC = "Groups of the newer protocol are not served here: set group.prot
 
 
 def handle(request: schema.Request, at: "Request") -> schema.Response:
-    """An error that ends the consumer, with the remedy."""
+    """Refuse with an error that ends the consumer and names the remedy."""
     return schema.Response(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=ONLY_CLASSIC)

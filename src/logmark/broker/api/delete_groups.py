@@ -23,7 +23,7 @@ GROUPS_AT_ONCE = 50
 
 
 def handle(request: schema.Request, at: "Request") -> LongWork:
-    """An error code for every group, once."""
+    """Return an error code for every group, once."""
     return LongWork(_answer(request, at))
 
 
@@ -43,7 +43,7 @@ def _portions(groups: Iterable[str]) -> Iterable[list[str]]:
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
-    """The same error for every group."""
+    """Return the same error for every group."""
     return schema.Response(results=[_result(group_id, code) for group_id in request.groups_names])
 
 

@@ -23,7 +23,7 @@ DELETE_STEPS = 5
 
 
 def handle(request: schema.Request, at: "Request") -> LongWork:
-    """Moves each partition's start by itself and tells the new one."""
+    """Move each partition's log start offset by itself and return the new one."""
     return LongWork(_answer(request, at))
 
 

@@ -43,7 +43,7 @@ async def _answer(request: schema.Request, at: "Request") -> schema.Response:
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
-    """The same error for every group."""
+    """Return the same error for every group."""
     return schema.Response(groups=[_refused(group_id, code) for group_id in request.groups])
 
 

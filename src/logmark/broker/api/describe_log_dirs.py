@@ -23,7 +23,7 @@ VERSIONS = range(1, 5)
 
 
 async def handle(request: schema.Request, at: "Request") -> schema.Response:
-    """The one data directory with the partitions that were asked for, or with all."""
+    """Describe the one data directory with the requested partitions, or with all."""
     broker, pace = at.broker, Pace()
     result = schema.ResponseResult(log_dir=broker.data_dir)
     try:

@@ -62,7 +62,7 @@ Collected = list[tuple[TopicPartition, Answer]]
 def handle_frame(
     frame: memoryview, body_at: int, at: "Request", *, refuse_with: ErrorCode | None
 ) -> "Buffers | LateAnswer | LongWork":
-    """Answers with what there is, or when there is enough."""
+    """Answer with what there is, or when there is enough."""
     decode = partial(wire.decode_request, at.version, frame, body_at)
     if len(frame) > LARGE_BYTES:
         return LongWork(_handle_large(decode, at, refuse_with))
@@ -433,7 +433,7 @@ class _Fetch(LateAnswer):
         return collected, is_urgent or total >= self._request.min_bytes
 
     def _complain(self, where: TopicPartition, offset: int, partition: Partition, answer: Answer) -> Answer:
-        """The answer to who asks for a damaged place: the code, or a broken batch when the code was not heard."""
+        """Return the response for a damaged offset: the error code, or a corrupt batch if the code was ignored."""
         is_old = self._at.version in unreadable.OLD_VERSIONS
         if not is_old or self._at.connection.complaints.is_heard(where, offset):
             return answer

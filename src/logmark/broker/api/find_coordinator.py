@@ -24,7 +24,7 @@ BATCHED_FROM = 4
 
 
 def handle(request: schema.Request, at: "Request") -> Awaitable[schema.Response] | LongWork:
-    """This broker's address for every key that it can serve; a key that is repeated is answered once."""
+    """Return this broker's address for every key that it can serve; answer a repeated key once."""
     answer = _answer(request, at)
     return LongWork(answer) if len(request.coordinator_keys) > LARGE else answer
 
@@ -44,7 +44,7 @@ async def _answer(request: schema.Request, at: "Request") -> schema.Response:
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
-    """The same error for every key."""
+    """Return the same error for every key."""
     if version < BATCHED_FROM:
         return schema.Response(error_code=code, error_message=None, node_id=-1, host="", port=-1)
     return schema.Response(coordinators=[_nobody(key, code, None) for key in request.coordinator_keys])

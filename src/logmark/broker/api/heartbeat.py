@@ -18,7 +18,7 @@ VERSIONS = range(0, 5)
 
 
 def handle(request: schema.Request, at: "Request") -> Awaitable[schema.Response]:
-    """The member lives for another session timeout; it may be told to join again.
+    """Keep the member for another session timeout; the response may tell it to rejoin.
 
     A heartbeat waits behind no request that changes its group, on another connection: it changes no more than the end
     of a session, and members must not lose theirs because somebody sends large commits.

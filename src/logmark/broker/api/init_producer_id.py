@@ -17,7 +17,7 @@ VERSIONS = range(0, 5)
 
 
 async def handle(request: schema.Request, at: "Request") -> schema.Response:
-    """A fresh id with epoch 0, never handed out before."""
+    """Return a new producer id with epoch 0, never handed out before."""
     if request.transactional_id == "" or (request.producer_id == -1) != (request.producer_epoch == -1):
         return schema.Response(error_code=ErrorCode.INVALID_REQUEST, producer_id=-1, producer_epoch=-1)
     if request.transactional_id is not None:

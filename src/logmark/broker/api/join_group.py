@@ -32,7 +32,7 @@ def request_bytes_max(broker: "Broker") -> int:
 
 
 def handle(request: schema.Request, at: "Request") -> Awaitable[schema.Response | Buffers]:
-    """The member's generation; the leader also learns who the others are."""
+    """Return the member's generation; the leader also gets the list of members."""
     joined = at.broker.groups.join(
         Join(
             group=request.group_id,

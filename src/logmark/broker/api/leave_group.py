@@ -23,7 +23,7 @@ LEAVERS_AT_ONCE = 500
 
 
 def handle(request: schema.Request, at: "Request") -> Awaitable[schema.Response] | LongWork:
-    """What became of each leaver."""
+    """Remove the members and return an error code for each."""
     if at.version < 3:
         return _answer_alone(_leave(request, at, [Leaver(request.member_id)]))
     if len(request.members) > LARGE:

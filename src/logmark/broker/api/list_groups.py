@@ -19,7 +19,7 @@ CLASSIC = "classic"
 
 
 def handle(request: schema.Request, at: "Request") -> LongWork:
-    """The groups in the states and of the types that were asked for; no filter means all."""
+    """Return the groups in the requested states and of the requested types; no filter means all."""
     return LongWork(_answer(request, at))
 
 

@@ -37,7 +37,7 @@ Times = list[tuple[schema.ResponsePartition, Partition, int | None]]
 
 
 def handle(request: schema.Request, at: "Request") -> schema.Response | LongWork:
-    """Looks up each partition by itself; an error is that partition's alone."""
+    """Look up each partition by itself; an error is that partition's alone."""
     if sum(len(topic.partitions) for topic in request.topics) > LARGE:
         return LongWork(_answer_later(request, at))
     response, times = run_at_once(_look_up(request, at))
@@ -80,7 +80,7 @@ def _look_up(request: schema.Request, at: "Request") -> Steps[tuple[schema.Respo
 def _answer(
     topic: str, wanted: schema.RequestPartition, at: "Request", *, is_repeated: bool, is_committed: bool
 ) -> tuple[Partition | None, schema.ResponsePartition]:
-    """The answer; with a partition when it waits for a look-up by time there, which may take long."""
+    """Return the answer; with a partition if it waits for a look-up by time there, which may take long."""
     try:
         if is_repeated:
             raise Refused(ErrorCode.INVALID_REQUEST)

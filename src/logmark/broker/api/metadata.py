@@ -38,7 +38,7 @@ Missing = Mapping[str, Callable[[], NewTopic]]
 
 
 def handle(request: schema.Request, at: "Request") -> schema.Response | LongWork:
-    """The one broker, and every topic that was asked for; later if there are many, or if some are to be created."""
+    """Describe the one broker and every requested topic; later if there are many, or if some are to be created."""
     if at.version < IDS_FROM and any(topic.name is None or topic.topic_id != NO_ID for topic in request.topics or ()):
         # Versions 10 and 11 have a field for ids, but they are not looked up by them.
         return refuse(request, ErrorCode.INVALID_REQUEST, at.version)
@@ -188,7 +188,7 @@ def _described(partition: Partition, node: int) -> schema.ResponsePartition:
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
-    """Every topic that was asked for, with the error."""
+    """Return every requested topic with the error."""
     return schema.Response(
         topics=[
             schema.ResponseTopic(

@@ -21,7 +21,7 @@ PLACES_AT_ONCE = 500
 
 
 def handle(request: schema.Request, at: "Request") -> LongWork:
-    """An error code for every partition, once."""
+    """Return an error code for every partition, once."""
     return LongWork(_answer(request, at))
 
 

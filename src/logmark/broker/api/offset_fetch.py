@@ -82,7 +82,7 @@ async def _answer_groups(request: schema.Request, at: "Request") -> schema.Respo
 
 
 def refuse(request: schema.Request, code: ErrorCode, version: int) -> schema.Response:
-    """The error of the whole request where its version has a field for it, else of every partition."""
+    """Return the error of the whole request where its version has a field for it, else of every partition."""
     if version >= GROUPS_FROM:
         return schema.Response(groups=[_refused(group.group_id, code) for group in request.groups])
     if version >= GROUP_ERROR_FROM:

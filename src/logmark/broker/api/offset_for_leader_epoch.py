@@ -21,7 +21,7 @@ VERSIONS = range(2, 5)
 
 
 def handle(request: schema.Request, at: "Request") -> Message | LongWork:
-    """The end of each asked epoch, also of several in one partition, as in Kafka."""
+    """Return the end offset of each requested epoch, also of several in one partition, as in Kafka."""
     return answer_in_turns(_answers(request, at), sum(len(topic.partitions) for topic in request.topics))
 
 

@@ -65,7 +65,7 @@ class _Waiting(NamedTuple):
 def handle_frame(
     frame: memoryview, body_at: int, at: "Request", *, refuse_with: ErrorCode | None
 ) -> "Buffers | asyncio.Future[Buffers | None] | LongWork | None":
-    """Appends every batch of the request, then waits for the disk."""
+    """Append every batch of the request, and answer when the disk has them."""
     steps = wire.decode_request_in_steps(at.version, frame, body_at)
     try:
         next(steps)
@@ -331,7 +331,7 @@ def _when_durable(
 
 
 def _close_when_refused(topics: Topics, waiting: list[_Waiting], connection: "Connection") -> None:
-    """A producer with acks=0 learns of an error by its connection being closed, as with Kafka."""
+    """Close the connection after an error: that is how a producer with acks=0 learns of it, as with Kafka."""
     for wait in waiting:
         wait.durable.add_done_callback(lambda durable: durable.cancelled() or durable.exception())
     if any(answer.error_code for _, answers in topics for answer in answers):

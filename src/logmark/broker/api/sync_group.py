@@ -19,7 +19,7 @@ GROUP_FIELD = "group_id"
 
 
 def handle(request: schema.Request, at: "Request") -> Awaitable[schema.Response]:
-    """What the member owns in this generation."""
+    """Return the member's assignment in this generation."""
     if at.version >= 5 and (request.protocol_type is None or request.protocol_name is None):
         raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     synced = at.broker.groups.sync(

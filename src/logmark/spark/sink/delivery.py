@@ -8,7 +8,7 @@ that another attempt of the task was quicker to write, and a late attempt of an 
 
 A leader forgets producers that are silent for a day (`producer.id.expiration.ms`), and a query may be down for longer.
 So before the tasks of a batch write, the tail of the topic is looked at: from where it ended when the last batch was
-committed. That place is the committed offset of a group, `logmark-sink-<id>`, whose metadata names the query and the
+committed. It is the committed offset of a group, `logmark-sink-<id>`, whose metadata names the query and the
 batch, and says how many rows that had and what they add up to.
 
 Of the batch that was committed last nothing is written again, and of those before nothing is known any more. So a

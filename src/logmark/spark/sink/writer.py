@@ -152,9 +152,7 @@ def _put(outbox: Outbox, rows: "pa.RecordBatch", now_ms: int, topic: str | None)
 
 
 def _partitions(keys: "pa.Array", count: int) -> list[int]:
-    import pyarrow as pa
-
-    column = keys.cast(pa.binary())
+    column = keys.cast("binary")
     try:
         from logmark.spark.sink.key_hashes import partitions_of_keys
     except ImportError:  # numpy comes with pandas, which Spark recommends and does not need

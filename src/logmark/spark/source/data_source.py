@@ -30,7 +30,9 @@ from logmark.client.errors import ClientError
 from logmark.clock import SystemClock
 from logmark.errors import UserError
 from logmark.spark.ddl import parse_fields
+from logmark.spark.dead_letters import check_dead_letter_topic
 from logmark.spark.errors import is_transient, to_spark_error
+from logmark.spark.sink.writer import batch_writer, stream_writer
 from logmark.spark.source.batch_ranges import plan_batch_ranges
 from logmark.spark.source.group_follower import GroupFollower
 from logmark.spark.source.offset_maps import nest_by_topic
@@ -101,13 +103,9 @@ class DefaultSource(DataSource):
         return StreamReader(parse_source_options(self.options, is_stream=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from logmark.spark.sink.writer import batch_writer
-
         return batch_writer(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        from logmark.spark.sink.writer import stream_writer
-
         return stream_writer(self.options, schema)
 
 
@@ -260,8 +258,6 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator["pa.Rec
 def _check_letters(client: Client, options: SourceOptions, reads: Collection[str]) -> None:
     if options.dead_letters is None:
         return
-    from logmark.spark.dead_letters import check_dead_letter_topic
-
     also = (
         [options.dead_letters]
         if options.pattern is not None and options.pattern.fullmatch(options.dead_letters)

@@ -138,7 +138,7 @@ class Node:
     cells: cython.Py_ssize_t
     room: cython.Py_ssize_t
     current: cython.Py_ssize_t  # the child that is being read, for the path in a sentence
-    guesses: object  # which child came at each place of the last object
+    guesses: object  # which child came at each index of the last object
     _guesses: cython.p_int
     _name: cython.p_const_uchar
     _name_size: cython.Py_ssize_t
@@ -238,7 +238,7 @@ class Node:
     @cython.cfunc
     @cython.inline
     def add(self) -> cython.void:
-        """Makes room for one more cell, which the caller fills."""
+        """Allocate one more cell, which the caller fills."""
         if self.count >= self.cells:
             self.grow(self.cells << 1)
 
@@ -277,7 +277,7 @@ class Node:
 
     @cython.cfunc
     def clear(self, n: cython.Py_ssize_t) -> cython.void:
-        """A null number is a zero, not what the memory held before."""
+        """Set a null number to zero, so that old memory never shows."""
         kind: cython.int = self.kind
         if kind == _BOOLEAN:
             self._bytes[n >> 3] &= 255 ^ (1 << (n & 7))
@@ -298,7 +298,7 @@ class Node:
 
     @cython.cfunc
     def cut(self, n: cython.Py_ssize_t) -> cython.void:
-        """Takes all cells from `n` on back, also those below one that was not finished."""
+        """Remove all cells from `n` on, also those below an unfinished one."""
         i: cython.Py_ssize_t
         child: Node
         self.current = -1
@@ -315,7 +315,7 @@ class Node:
 
     @cython.cfunc
     def end(self) -> cython.void:
-        """Gives back the room that was not needed."""
+        """Free the memory that was not needed."""
         child: Node
         bits: cython.Py_ssize_t = (self.count + 7) >> 3
         if self.nulls == 0:
@@ -340,22 +340,22 @@ class Node:
         b: cython.p_const_uchar,
         at: cython.Py_ssize_t,
         stop: cython.Py_ssize_t,
-        place: cython.Py_ssize_t,
+        member: cython.Py_ssize_t,
     ) -> cython.Py_ssize_t:
-        """Which child has this name; -1 if none. The objects of a topic mostly have the same names in one order."""
+        """Return which child has this name, -1 if none; objects of a topic mostly have their names in one order."""
         size: cython.Py_ssize_t = stop - at
         i: cython.Py_ssize_t
         child: Node
-        if place < len(self.children):
-            i = self._guesses[place]
+        if member < len(self.children):
+            i = self._guesses[member]
             child = cython.cast(Node, self.children[i])
             if child._name_size == size and _is_same(child._name, 0, b, at, size):
                 return i
         for i in range(len(self.children)):
             child = cython.cast(Node, self.children[i])
             if child._name_size == size and _is_same(child._name, 0, b, at, size):
-                if place < len(self.children):
-                    self._guesses[place] = cython.cast(cython.int, i)
+                if member < len(self.children):
+                    self._guesses[member] = cython.cast(cython.int, i)
                 return i
         return -1
 
@@ -370,7 +370,7 @@ class Node:
         return f"{here}{'.' if here and below and not below.startswith('[') else ''}{below}"
 
     def decode(self, data: cython.const[cython.uchar][::1], offsets: cython.int[::1], validity) -> list:
-        """Reads every text into the columns of this struct; (index, why) of each that was refused.
+        """Read every text into the columns of this struct; return (index, reason) of each refused text.
 
         A null, and a text that is `null`, is a null without a reason.
         """
@@ -413,7 +413,7 @@ def _begin(node: Node, cells: cython.Py_ssize_t) -> cython.void:
 @cython.cfunc
 @cython.inline
 def _memory(data: cython.const[cython.uchar][::1]) -> cython.p_const_uchar:
-    """The bytes of a view, as a pointer where compiled; the caller holds the view while it reads them."""
+    """Return the bytes of a view, as a pointer if compiled; the caller holds the view while it reads them."""
     if cython.compiled:
         return cython.address(data[0]) if data.shape[0] > 0 else cython.NULL
     else:
@@ -472,7 +472,7 @@ def _space(b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_
 @cython.cfunc
 @cython.exceptval(-1)
 def _wide_character(b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """The end of a character of more than one byte."""
+    """Return the end of a character of more than one byte."""
     c: cython.int = b[at]
     i: cython.Py_ssize_t
     size: cython.Py_ssize_t = 2 if c < 0xE0 else 3 if c < 0xF0 else 4
@@ -497,7 +497,7 @@ def _wide_character(b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.
 @cython.inline
 @cython.exceptval(check=False)
 def _hex(b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.int:
-    """The number of four hexadecimal digits; -1 if they are none."""
+    """Return the number of four hexadecimal digits, -1 if they are none."""
     i: cython.Py_ssize_t
     c: cython.int
     value: cython.int = 0
@@ -521,7 +521,7 @@ def _hex(b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t)
 @cython.inline
 @cython.exceptval(check=False)
 def _plain(b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Passes plain characters eight at a time; stops before eight among which may be another."""
+    """Skip plain characters eight at a time; stop before eight that may contain another one."""
     x: cython.ulonglong = 0
     if cython.compiled:
         while end - at >= 8:
@@ -536,7 +536,7 @@ def _plain(b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_
 @cython.cfunc
 @cython.exceptval(-1)
 def _string(b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Twice the place of the quote that ends the string which begins at `at`, plus 1 if there are escapes in it."""
+    """Return twice the index of the quote that ends the string at `at`, plus 1 if it has escapes."""
     c: cython.int
     escaped: cython.Py_ssize_t = 0
     begin: cython.Py_ssize_t = at
@@ -569,7 +569,7 @@ def _string(b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize
 def _unescape(
     b: cython.p_const_uchar, at: cython.Py_ssize_t, stop: cython.Py_ssize_t, out: cython.p_uchar, n: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """Writes a string that `_string` has found sound, with its escapes made characters; never longer than it was.
+    """Write a string that `_string` has checked, with its escapes decoded; it is never longer than its source.
 
     Half of a surrogate pair is no character: it becomes the replacement character.
     """
@@ -603,7 +603,7 @@ def _unescape(
 @cython.cfunc
 @cython.exceptval(check=False)
 def _write_character(c: cython.int, out: cython.p_uchar, n: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Writes a character as UTF-8 and returns where it ends."""
+    """Write a character as UTF-8 and return its end."""
     if c < 0x80:
         out[n] = c
         return n + 1
@@ -625,7 +625,7 @@ def _write_character(c: cython.int, out: cython.p_uchar, n: cython.Py_ssize_t) -
 
 @cython.cfunc
 def _content(b: cython.p_const_uchar, at: cython.Py_ssize_t, found: cython.Py_ssize_t) -> bytes:
-    """The bytes of a string that `_string` has found, without escapes: for small uses."""
+    """Return the bytes of a string that `_string` has found, with escapes decoded; slow, for rare uses."""
     stop: cython.Py_ssize_t = found >> 1
     out: bytearray
     n: cython.Py_ssize_t
@@ -651,7 +651,7 @@ def _digits_end(b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_s
 @cython.cfunc
 @cython.exceptval(-1)
 def _number(b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Twice the place where the number at `at` ends, plus 1 if it has a fraction or an exponent."""
+    """Return twice the end of the number at `at`, plus 1 if it has a fraction or an exponent."""
     begin: cython.Py_ssize_t = at
     marked: cython.Py_ssize_t = 0
     if at < end and b[at] == ord("-"):
@@ -679,7 +679,7 @@ def _number(b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize
 @cython.cfunc
 @cython.exceptval(-1)
 def _word(b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, word: bytes) -> cython.Py_ssize_t:
-    """The end of the word that must be at `at`."""
+    """Return the end of the word that must be at `at`."""
     size: cython.Py_ssize_t = len(word)
     if size > end - at or not _is_same(b, at, word, 0, size):
         raise Refused("no JSON value", at)
@@ -689,7 +689,7 @@ def _word(b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
 @cython.cfunc
 @cython.exceptval(-1)
 def _other(b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """The end of a value that is no string, object or array."""
+    """Return the end of a value that is no string, object or array."""
     c: cython.int = b[at]
     if c == ord("t"):
         return _word(b, at, end, b"true")
@@ -705,7 +705,7 @@ def _other(b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_
 @cython.cfunc
 @cython.exceptval(-1)
 def _infinite(b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """The end of NaN, Infinity or -Infinity, which are not JSON but written by many, Python among them."""
+    """Return the end of NaN, Infinity or -Infinity: not JSON, but many programs write them, Python among them."""
     c: cython.int = b[at]
     if c == ord("N"):
         return _word(b, at, end, b"NaN")
@@ -727,7 +727,7 @@ def _colon(b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_
 @cython.cfunc
 @cython.exceptval(-1)
 def _name(b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """What `_string` says of the name that must be at `at`."""
+    """Return what `_string` returns for the name that must be at `at`."""
     if at >= end or b[at] != ord('"'):
         raise Refused("no name where one must be", at)
     return _string(b, at + 1, end)
@@ -738,7 +738,7 @@ def _name(b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
 def _next(
     b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, close: cython.int
 ) -> cython.Py_ssize_t:
-    """Twice the place where the next member begins; or twice the place after the last one, plus 1."""
+    """Return twice the start of the next member; after the last one, twice the end plus 1."""
     at = _space(b, at, end)
     if at < end and b[at] == ord(","):
         return _space(b, at + 1, end) << 1
@@ -752,7 +752,7 @@ def _next(
 def _opened(
     b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, depth: cython.int
 ) -> cython.Py_ssize_t:
-    """What `_next` says of the first member of what opens at `at`."""
+    """Return what `_next` returns, for the first member of the object or array that opens at `at`."""
     if depth > _DEPTH_MAX:
         raise Refused(f"more than {DEPTH_MAX} values inside of each other", at)
     close: cython.int = b[at] + 2  # as in ASCII
@@ -767,9 +767,9 @@ def _opened(
 def _passed(
     b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, depth: cython.int
 ) -> cython.Py_ssize_t:
-    """The end of the value at `at`, which no column wants."""
+    """Return the end of the value at `at`, which no column wants."""
     c: cython.int
-    place: cython.Py_ssize_t
+    packed: cython.Py_ssize_t
     if at >= end:
         raise Refused("the text ends too early", at)
     c = b[at]
@@ -777,14 +777,14 @@ def _passed(
         return (_string(b, at + 1, end) >> 1) + 1
     if c != ord("{") and c != ord("["):
         return _other(b, at, end)
-    place = _opened(b, at, end, depth)
-    while not place & 1:
-        at = place >> 1
+    packed = _opened(b, at, end, depth)
+    while not packed & 1:
+        at = packed >> 1
         if c == ord("{"):
             at = _colon(b, (_name(b, at, end) >> 1) + 1, end)
         at = _passed(b, at, end, depth + 1)
-        place = _next(b, at, end, c + 2)
-    return place >> 1
+        packed = _next(b, at, end, c + 2)
+    return packed >> 1
 
 
 @cython.cfunc
@@ -812,7 +812,7 @@ def _unfit(node: Node, b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cyth
 @cython.cfunc
 @cython.exceptval(-1)
 def _whole(root: Node, b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Reads one text, which must be one value and nothing else."""
+    """Read one text, which must be one value and nothing else."""
     at = _space(b, at, end)
     if at >= end:
         raise Refused("no JSON value", at)
@@ -827,7 +827,7 @@ def _whole(root: Node, b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cyth
 def _value(
     node: Node, b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, depth: cython.int
 ) -> cython.Py_ssize_t:
-    """Reads the value at `at` into the column and returns where it ends."""
+    """Read the value at `at` into the column and return its end."""
     kind: cython.int = node.kind
     if at >= end:
         raise Refused("the text ends too early", at)
@@ -855,7 +855,7 @@ def _value(
 def _text(
     node: Node, b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, depth: cython.int
 ) -> cython.Py_ssize_t:
-    """Reads a string; of any other value the text as it is."""
+    """Read a string; any other value is read as its JSON text."""
     found: cython.Py_ssize_t
     stop: cython.Py_ssize_t
     if b[at] != ord('"'):
@@ -882,7 +882,7 @@ def _text(
 def _whole_number(
     b: cython.p_const_uchar, at: cython.Py_ssize_t, stop: cython.Py_ssize_t, most: cython.longlong, wanted: object
 ) -> cython.longlong:
-    """The number that `_number` has found to have neither fraction nor exponent."""
+    """Return the number at `at`, which `_number` has found to have neither fraction nor exponent."""
     begin: cython.Py_ssize_t = at
     is_negative: cython.bint = b[at] == ord("-")
     value: cython.ulonglong = 0
@@ -927,7 +927,7 @@ def _integer(node: Node, b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cy
 @cython.cfunc
 @cython.exceptval(-1, check=True)
 def _double(b: cython.p_const_uchar, at: cython.Py_ssize_t, stop: cython.Py_ssize_t) -> cython.double:
-    """The nearest number of 64 bits."""
+    """Return the nearest double."""
     begin: cython.Py_ssize_t = at
     is_negative: cython.bint = b[at] == ord("-")
     mantissa: cython.ulonglong = 0
@@ -990,7 +990,7 @@ def _real(node: Node, b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cytho
 def _scaled(
     b: cython.p_const_uchar, at: cython.Py_ssize_t, stop: cython.Py_ssize_t, scale: cython.int, most: cython.longlong
 ) -> cython.longlong:
-    """The digits of a number in units of its scale, half a unit rounded away from zero; -1 if that needs more care."""
+    """Return a number in units of its scale, rounded half away from zero, -1 if only `_exactly` can tell."""
     value: cython.longlong = 0
     digits: cython.int = 0
     fraction: cython.int = 0
@@ -1018,7 +1018,7 @@ def _scaled(
 
 
 def _exactly(text: bytes, precision: int, scale: int) -> int:
-    """The number in units of its scale; raises ValueError if it is none, OverflowError if it does not fit."""
+    """Return the number in units of its scale; raises ValueError if it is none, OverflowError if it does not fit."""
     if not _NUMBER.fullmatch(text):
         raise ValueError(text)
     try:
@@ -1039,7 +1039,7 @@ def _exactly(text: bytes, precision: int, scale: int) -> int:
 @cython.cfunc
 @cython.exceptval(-1)
 def _decimal(node: Node, b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Reads a number, also one that is written as a string."""
+    """Read a number, also one that is written as a string."""
     c: cython.int = b[at]
     is_string: cython.bint = c == ord('"')
     is_negative: cython.bint = c == ord("-")
@@ -1092,7 +1092,7 @@ def _boolean(node: Node, b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cy
 @cython.cfunc
 @cython.exceptval(-1)
 def _bytes(node: Node, b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Reads a string that is base64."""
+    """Read a string that is base64."""
     found: cython.Py_ssize_t
     if b[at] != ord('"'):
         return _unfit(node, b, at, end)
@@ -1242,7 +1242,7 @@ def _zone(b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
 def _moment(
     b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, is_date: cython.bint, out: cython.p_longlong
 ) -> cython.bint:
-    """Reads a whole string as a date (what follows a T or a space is left), or as microseconds since 1970."""
+    """Read a whole string as a date (up to a T or a space), or as microseconds since 1970."""
     part = cython.declare(cython.longlong[1])
     seconds: cython.int
     while at < end and b[at] <= 32:
@@ -1268,7 +1268,7 @@ def _moment(
 @cython.cfunc
 @cython.exceptval(-1)
 def _time(node: Node, b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Reads a date or a moment; a moment may also be a whole number of seconds since 1970."""
+    """Read a date or a timestamp; a timestamp may also be a whole number of seconds since 1970."""
     found: cython.Py_ssize_t
     out = cython.declare(cython.longlong[1])
     is_date: cython.bint = node.kind == _DATE
@@ -1310,18 +1310,18 @@ def _time(node: Node, b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cytho
 def _struct(
     node: Node, b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, depth: cython.int
 ) -> cython.Py_ssize_t:
-    """Reads the wanted members of an object; of a name that comes twice the last value counts."""
+    """Read the wanted members of an object; if a name comes twice, the last value counts."""
     n: cython.Py_ssize_t = node.count
-    place: cython.Py_ssize_t
+    packed: cython.Py_ssize_t
     found: cython.Py_ssize_t
     index: cython.Py_ssize_t
     member: cython.Py_ssize_t = 0
     child: Node
     if b[at] != ord("{"):
         return _unfit(node, b, at, end)
-    place = _opened(b, at, end, depth)
-    while not place & 1:
-        at = place >> 1
+    packed = _opened(b, at, end, depth)
+    while not packed & 1:
+        at = packed >> 1
         found = _name(b, at, end)
         index = _found(node, b, at + 1, found, member)
         member += 1
@@ -1335,21 +1335,21 @@ def _struct(
             node.current = index
             at = _value(child, b, at, end, depth + 1)
             node.current = -1
-        place = _next(b, at, end, ord("}"))
+        packed = _next(b, at, end, ord("}"))
     for item in node.children:
         child = cython.cast(Node, item)
         if child.count == n:
             child.add_null()
     node.add()
     node.count += 1
-    return place >> 1
+    return packed >> 1
 
 
 @cython.cfunc
 def _found(
     node: Node, b: cython.p_const_uchar, at: cython.Py_ssize_t, found: cython.Py_ssize_t, member: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """The child of the name that `_string` has found; -1 if none is wanted."""
+    """Return the child of the name that `_string` has found, -1 if no column wants it."""
     content: cython.p_const_uchar
     if not found & 1:
         return node.find(b, at, found >> 1, member)
@@ -1363,20 +1363,20 @@ def _found(
 def _array(
     node: Node, b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, depth: cython.int
 ) -> cython.Py_ssize_t:
-    place: cython.Py_ssize_t
+    packed: cython.Py_ssize_t
     child: Node = cython.cast(Node, node.children[0])
     if b[at] != ord("["):
         return _unfit(node, b, at, end)
-    place = _opened(b, at, end, depth)
-    while not place & 1:
+    packed = _opened(b, at, end, depth)
+    while not packed & 1:
         node.current = 0
-        at = _value(child, b, place >> 1, end, depth + 1)
+        at = _value(child, b, packed >> 1, end, depth + 1)
         node.current = -1
-        place = _next(b, at, end, ord("]"))
+        packed = _next(b, at, end, ord("]"))
     node.add()
     node.count += 1
     node._ends[node.count] = cython.cast(cython.int, child.count)
-    return place >> 1
+    return packed >> 1
 
 
 @cython.cfunc
@@ -1385,28 +1385,28 @@ def _map(
     node: Node, b: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t, depth: cython.int
 ) -> cython.Py_ssize_t:
     begin: cython.Py_ssize_t = at
-    place: cython.Py_ssize_t
+    packed: cython.Py_ssize_t
     keys: Node = cython.cast(Node, node.children[0])
     values: Node = cython.cast(Node, node.children[1])
     first: cython.Py_ssize_t = keys.count
     if b[at] != ord("{"):
         return _unfit(node, b, at, end)
-    place = _opened(b, at, end, depth)
-    while not place & 1:
-        at = place >> 1
+    packed = _opened(b, at, end, depth)
+    while not packed & 1:
+        at = packed >> 1
         if at >= end or b[at] != ord('"'):
             raise Refused("no name where one must be", at)
         at = _colon(b, _text(keys, b, at, end, depth), end)
         node.current = 1
         at = _value(values, b, at, end, depth + 1)
         node.current = -1
-        place = _next(b, at, end, ord("}"))
+        packed = _next(b, at, end, ord("}"))
     if _has_twins(keys, first):
         raise Refused("a key twice", begin)
     node.add()
     node.count += 1
     node._ends[node.count] = cython.cast(cython.int, keys.count)
-    return place >> 1
+    return packed >> 1
 
 
 @cython.cfunc

@@ -14,6 +14,7 @@ from logmark.client.fetcher import Fetcher, next_offset
 from logmark.errors import UserError
 from logmark.memory import freeze_gc, keep_freed_buffers
 from logmark.names import TopicPartition
+from logmark.spark.dead_letters import DeadLetterSender, DeadLetterTarget
 from logmark.spark.errors import is_transient, to_spark_error
 from logmark.spark.source.data_loss import Loss, describe_losses
 from logmark.spark.source.options import SourceOptions
@@ -159,7 +160,6 @@ def _layout(options: SourceOptions, held: ExitStack) -> Layout:
         values = JsonValues(options.value_schema)
         if options.dead_letters is None:
             return values.to_arrow
-        from logmark.spark.dead_letters import DeadLetterSender, DeadLetterTarget
         from logmark.spark.source.valid_rows import ValidRows
 
         target = DeadLetterTarget(
@@ -190,7 +190,7 @@ class Expansion:
 
 
 def split_windows(records: memoryview, expansion: Expansion) -> Iterator[memoryview]:
-    """An answer in parts of whole batches that stay small when they are decompressed; one part if nothing is."""
+    """Split a fetch response into whole batches that stay small when decompressed; one part if none is compressed."""
     size = len(records)
     at = begin = 0
     while size - at >= _HEADER_BYTES and records[_CODEC_AT] & _CODEC_BITS:

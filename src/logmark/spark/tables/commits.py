@@ -188,27 +188,30 @@ def commit(
 
     With `is_overwrite` all files of the table are removed and the columns may be others.
     """
-    from deltalake import Schema
-    from deltalake.exceptions import DeltaError
-    from deltalake.transaction import CommitProperties, RemoveAction, Transaction, create_table_with_add_actions
+    # Only here: pipelines are listed without deltalake, which is an extra.
+    from deltalake import Schema, exceptions, transaction
 
     schema = Schema.from_json(json.dumps(columns))
-    properties = CommitProperties(
+    properties = transaction.CommitProperties(
         custom_metadata={"logmark": text},
-        app_transactions=[Transaction(name, number) for name, number in numbers.items()],
+        app_transactions=[transaction.Transaction(name, number) for name, number in numbers.items()],
         max_commit_retries=0,
     )
     added = [_add(file, is_data_change) for file in changes.rewritten]
     if delta is None:
         try:
-            create_table_with_add_actions(str(table), schema, added, mode="error", commit_properties=properties)
-        except DeltaError:
+            transaction.create_table_with_add_actions(
+                str(table), schema, added, mode="error", commit_properties=properties
+            )
+        except exceptions.DeltaError:
             if open_table(table) is None:
                 raise
             return False
         return True
     now_ms = time.time_ns() // 1_000_000
-    gone = [RemoveAction(file.path, is_data_change, now_ms, file.size_bytes, {}) for file in changes.removed]
+    gone = [
+        transaction.RemoveAction(file.path, is_data_change, now_ms, file.size_bytes, {}) for file in changes.removed
+    ]
     mode, actions = ("overwrite", added) if is_overwrite else ("append", added + gone)
     with suppress_lost_race():
         delta.create_write_transaction(actions, mode=mode, schema=schema, commit_properties=properties)
@@ -233,10 +236,9 @@ def contention_error(table: Path) -> UserError:
 
 def open_table(table: Path) -> "DeltaTable | None":
     """Return the table as it is now, or None if there is none."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import TableNotFoundError
+    from deltalake import DeltaTable, exceptions
 
-    with contextlib.suppress(TableNotFoundError):
+    with contextlib.suppress(exceptions.TableNotFoundError):
         return DeltaTable(str(table)) if (table / "_delta_log").is_dir() else None
     return None
 

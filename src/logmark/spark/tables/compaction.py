@@ -40,7 +40,7 @@ _DONE_AT = "logmark.compacted"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """What a compaction has done: how many files it took away, and how many it put in their place."""
+    """The result of a compaction: how many files it removed, and how many replace them."""
 
     removed: int
     added: int

@@ -117,8 +117,8 @@ class Writer(DataSourceStreamArrowWriter):
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Staged:
         """Write the rows of a task as one file."""
-        import pyarrow as pa
-        import pyarrow.parquet as parquet
+        # Only here: tasks write files, and the driver plans them without Arrow.
+        from pyarrow import Table, parquet
 
         schema = arrow_of(columns_of(self._schema))
         file = self._settings.table / "data" / f"{uuid.uuid4().hex}.staged"
@@ -129,7 +129,7 @@ class Writer(DataSourceStreamArrowWriter):
             if writer is None:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 writer = parquet.ParquetWriter(file, schema)
-            writer.write_table(pa.Table.from_batches([rows]).cast(schema))
+            writer.write_table(Table.from_batches([rows]).cast(schema))
         if writer is None:
             return Staged(None)
         writer.close()

@@ -66,7 +66,7 @@ class DataFile:
         )
 
     def is_within(self, ranges: Ranges) -> bool:
-        """True only if every row of the file is in these ranges."""
+        """Return whether every row of the file is certainly in these ranges."""
         if self.low is None or self.high is None or self.low[:2] != self.high[:2]:
             return False
         first, end = ranges.get(TopicPartition(*self.low[:2]), (0, 0))

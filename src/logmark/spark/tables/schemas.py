@@ -100,8 +100,7 @@ def check_fit(delta: "DeltaTable", columns: Any, table: Path, *, may_grow: bool)
 
 def grow(delta: "DeltaTable", fields: list[Any]) -> None:
     """Add columns to the table, null in the rows that are there."""
-    from deltalake import Field
-    from deltalake.transaction import CommitProperties
+    from deltalake import CommitProperties, Field
 
     names = [field["name"] for field in fields]
     properties = CommitProperties(custom_metadata={"logmark": {"added columns": names}}, max_commit_retries=0)
@@ -110,8 +109,7 @@ def grow(delta: "DeltaTable", fields: list[Any]) -> None:
 
 def widen_protocol(delta: "DeltaTable", like: "DeltaTable") -> bool:
     """Return whether the table's protocol has every type of the other one; if not, commit a wider protocol."""
-    from deltalake import TableFeatures
-    from deltalake.transaction import CommitProperties
+    from deltalake import CommitProperties, TableFeatures
 
     if set(like.protocol().reader_features or ()) <= set(delta.protocol().reader_features or ()):
         return True
