@@ -589,10 +589,10 @@ class ManyPartitions(Attacker):
             )
             for name in self._topics
         ]
-        places = [offset_fetch.RequestTopic(name=name, partition_indexes=list(indexes)) for name in self._topics]
+        fetched = [offset_fetch.RequestTopic(name=name, partition_indexes=list(indexes)) for name in self._topics]
         made = {
             "ListOffsets": request(list_offsets, 5, replica_id=-1, topics=ends),
-            "OffsetFetch": request(offset_fetch, 5, group_id="wide", topics=places),
+            "OffsetFetch": request(offset_fetch, 5, group_id="wide", topics=fetched),
             "Metadata": metadata_of(None),
         }
         chosen = self.sizes.get("only")

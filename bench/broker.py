@@ -155,10 +155,10 @@ def _starts(plan: Plan, folder: Path, samples: Samples, say: Callable[[str], Non
 def _clients(plan: Plan, contenders: list[Contender], samples: Samples, say: Callable[[str], None]) -> None:
     for number in range(1 - plan.warm_ups, plan.rounds + 1):
         is_warm_up = number < 1
-        for place, contender in enumerate(contenders):
+        for rank, contender in enumerate(contenders):
             say(f"{'warm-up' if is_warm_up else f'round {number} of {plan.rounds}'}: clients, {contender.label}")
             for value_bytes, records in plan.records.items():
-                figures = _client_round(contender, f"clients-{number}-{place}-{value_bytes}", records, value_bytes)
+                figures = _client_round(contender, f"clients-{number}-{rank}-{value_bytes}", records, value_bytes)
                 for work, value in {} if is_warm_up else figures.items():
                     samples[f"{work} {value_bytes}", contender.label].append(value)
     _sample_memory("memory of clients", contenders, samples)

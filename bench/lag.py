@@ -191,7 +191,7 @@ def described(address: str, plan: Plan) -> float:
     lines = sum(line.startswith("group-") for line in done.stdout.splitlines())
     if lines != plan.pairs:
         raise RuntimeError(
-            f"the tool described {lines} places of {plan.pairs}: {done.stdout[-500:]}{done.stderr[-500:]}"
+            f"the tool described {lines} partitions of {plan.pairs}: {done.stdout[-500:]}{done.stderr[-500:]}"
         )
     return took_s
 
@@ -282,7 +282,7 @@ def notes(on_ours: Seen, on_kafka: Seen, broker_mb: float, load: float, plan: Pl
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the bench and prints it; 1 with a sentence when a side cannot run here."""
+    """Run the bench and print it; return 1 with an error message when a side cannot run here."""
     parser = argparse.ArgumentParser(description="One lag sample of a large cluster beside Kafka's own tool.")
     parser.add_argument("--look", nargs=2, metavar=("ADDRESS", "HISTORY"), help=argparse.SUPPRESS)
     report.add_options(parser)

@@ -315,7 +315,7 @@ def goals(rows: list[Row]) -> list[str]:
 
 
 def main() -> int:
-    """Runs the bench and prints it; 1 with a sentence when a side cannot run here."""
+    """Run the bench and print it; return 1 with an error message when a side cannot run here."""
     parser = argparse.ArgumentParser(description="Logmark's log beside this machine's limits and Apache Kafka.")
     report.add_options(parser)
     report.add_works(parser, WORKS)

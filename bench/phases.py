@@ -96,10 +96,10 @@ def steps_of(address: str, topic: str) -> Steps:
     )
     steps = Steps()
     with connect_source(options) as client, open(os.devnull, "wb", buffering=1 << 16) as nothing:
-        for place, (first, stop) in sorted(plan_batch_ranges(client, options, now_ms=0).items()):
+        for partition, (first, stop) in sorted(plan_batch_ranges(client, options, now_ms=0).items()):
             writer = None
             expansion = Expansion()
-            with client.fetcher(place, bytes_max=options.fetch_bytes_max) as fetcher:
+            with client.fetcher(partition, bytes_max=options.fetch_bytes_max) as fetcher:
                 answers = fetcher.read(first, stop)
                 at = first
                 while True:
@@ -116,7 +116,7 @@ def steps_of(address: str, topic: str) -> Steps:
                         at = max(at, part.next_offset)
                         steps.records += part.count
                         with steps.counted("lay out as Arrow"):
-                            rows = to_arrow(part, place)
+                            rows = to_arrow(part, partition)
                         with steps.counted("write as Arrow's stream"):
                             writer = writer or pa.RecordBatchStreamWriter(nothing, rows.schema)
                             for piece in split_batch(rows):

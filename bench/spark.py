@@ -161,7 +161,7 @@ class Bench:
         options = self.options(source, topic, is_stream=True)
         return self.spark.readStream.format(source).options(**options, **more).load()
 
-    def place(self) -> str:
+    def new_folder(self) -> str:
         """A folder that is not there yet."""
         return str(self.folder / uuid.uuid4().hex[:8])
 
@@ -181,7 +181,7 @@ def scan_batch(bench: Bench, source: str, topic: str) -> float:
 def scan_stream(bench: Bench, source: str, topic: str) -> float:
     """Seconds to read the whole topic as a stream that ends when it has caught up."""
     writer = bench.stream(source, topic).writeStream.format("noop").trigger(availableNow=True)
-    return timed(lambda: writer.option("checkpointLocation", bench.place()).start().awaitTermination())
+    return timed(lambda: writer.option("checkpointLocation", bench.new_folder()).start().awaitTermination())
 
 
 def start_stream(bench: Bench, source: str, topic: str) -> float:
@@ -210,7 +210,7 @@ def piped(name: str) -> Callable[[Bench, str, str], float]:
 
     def run(bench: Bench, source: str, topic: str) -> float:
         records = typed(bench.stream, source, topic, str(pipelines.pipeline(name).schema))
-        return timed(lambda: pipelines.start(name, records, folder=bench.place).awaitTermination())
+        return timed(lambda: pipelines.start(name, records, folder=bench.new_folder).awaitTermination())
 
     return run
 
@@ -219,7 +219,7 @@ def trickle(trickled: int) -> Callable[[Bench, str, str], float]:
     """Seconds, in the middle, from a record's acknowledgement to the commit of the micro-batch that has it."""
 
     def run(bench: Bench, source: str, topic: str) -> float:
-        checkpoint = bench.place()
+        checkpoint = bench.new_folder()
         query = bench.stream(source, topic).writeStream.format("noop").option("checkpointLocation", checkpoint).start()
         commits = Path(checkpoint, "commits")
         samples = []
@@ -408,7 +408,7 @@ def _check(bench: Bench, made: list[Case], broker: str) -> None:
 
 
 def main() -> int:
-    """Runs the bench and prints it; 1 with a sentence when a side cannot run here."""
+    """Run the bench and print it; return 1 with an error message when a side cannot run here."""
     parser = argparse.ArgumentParser(description="Logmark's Spark source side by side with Spark's Kafka connector.")
     report.add_options(parser, rounds=2)
     parser.add_argument("--quick", action="store_true", help="one round of less, in a few minutes")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.harness import distribution, file_scheduler, searches, shared
 from tests.harness.brokers import BrokerUnderTest
-from tests.harness.restartable_broker import OUR_SETTINGS, OwnBroker, own_broker
+from tests.harness.restartable_broker import OUR_SETTINGS, RestartableBroker, own_broker
 from tests.harness.sparks import spark_of_tests
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def failing_broker(request: pytest.FixtureRequest) -> Iterator[BrokerUnderTest]:
 
 
 @pytest.fixture(params=BOTH)
-def start_own(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., OwnBroker]]:
+def start_own(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., RestartableBroker]]:
     """Starts a broker that belongs to the test: ours, then Apache Kafka; takes settings by server.properties names."""
     with ExitStack() as started:
         yield lambda settings=None: started.enter_context(own_broker(request.param, tmp_path, settings or {}))

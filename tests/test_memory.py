@@ -25,7 +25,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told to keep memory")
-def test_a_large_buffer_is_not_faulted_in_anew_for_every_answer() -> None:
+def test_a_large_buffer_is_not_faulted_in_again_for_every_answer() -> None:
     ran = subprocess.run([sys.executable, "-c", FAULTS_OF_A_LOOP], capture_output=True, text=True, check=True)
     told, faults = ran.stdout.split()
     assert told == "True"

@@ -25,7 +25,7 @@ def test_a_properties_file_is_read_as_java_reads_it() -> None:
     assert expected == properties.parse(text)
 
 
-def test_a_file_that_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read: No such file"):
         properties.read(tmp_path / "absent.properties")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")

@@ -1,6 +1,6 @@
 """What each campaign owes for each hour, to the cent, however late a click arrives and however often.
 
-The pipeline keeps one row per click that is charged, with the place of its record, and knows nothing else: no state, so
+The pipeline keeps one row per click that is charged, with its offset, and knows nothing else: no state, so
 that its group may be moved at any time, and records that are read again replace their rows. A click that was delivered
 twice has two rows of the same id; `owed_micros` counts ids. Doing that in the stream instead would need every id ever
 seen in its state, because a click may come again after days; in a table it is one pass when a bill is made. A late

@@ -29,7 +29,7 @@ BAR_WIDTH = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The log and the groups at one moment; a group that has committed nothing has no place yet."""
+    """The log and the groups at one moment; a group that has committed nothing has no committed offset yet."""
 
     at_s: float
     starts: Mapping[int, int]
@@ -47,8 +47,8 @@ class View:
     def lag(self, group: str) -> int:
         """Records that the group has before it; all of them while it has committed nothing."""
         stands = self.committed.get(group, {})
-        places = ((stands.get(number, self.starts[number]), number) for number in self.ends)
-        return sum(compute_lag(at, start=self.starts[number], end=self.ends[number]).records for at, number in places)
+        offsets = ((stands.get(number, self.starts[number]), number) for number in self.ends)
+        return sum(compute_lag(at, start=self.starts[number], end=self.ends[number]).records for at, number in offsets)
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class Board:
     ) -> None:  # fmt: skip
         self._console = console
         self._servers = bootstrap_servers
-        self._places = [TopicPartition(topic, number) for number in range(partitions)]
+        self._partitions = [TopicPartition(topic, number) for number in range(partitions)]
         self._topic = topic
         self._lags = lags
         self._drawing = _Drawing()
@@ -135,7 +135,7 @@ class Board:
             self.say(f"{what}: {done:,} of {total:,}")
 
     def wait(self, reached: Callable[[View], bool], *, alive: Callable[[], None], what: str, timeout_s: float) -> View:
-        """The first view from now on in which something is so; raises a sentence if it never comes."""
+        """The first view from now on in which something is so; raises an error if it never comes."""
         asked_s = time.monotonic()
         while time.monotonic() - asked_s < timeout_s:
             alive()
@@ -166,10 +166,10 @@ class Board:
         committed = client.committed_of(list(self._drawing.groups)) if self._drawing.groups else {}
         return View(
             at_s=at_s,
-            starts={place.partition: offset for place, offset in client.earliest(self._places).items()},
-            ends={place.partition: offset for place, offset in client.latest(self._places).items()},
+            starts={partition.partition: offset for partition, offset in client.earliest(self._partitions).items()},
+            ends={partition.partition: offset for partition, offset in client.latest(self._partitions).items()},
             committed={
-                group: {place.partition: commit.offset for place, commit in commits.items()}
+                group: {partition.partition: commit.offset for partition, commit in commits.items()}
                 for group, commits in committed.items()
             },
         )

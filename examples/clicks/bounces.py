@@ -1,4 +1,4 @@
-"""Visitors who were gone before a person could have seen the page: one row each, with the place of the click.
+"""Visitors who were gone before a person could have seen the page: one row each, with the offset of the click.
 
 Without state, so its group may be moved while it runs: what is read again replaces its rows.
 """

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from examples.clicks.topic import ALERTS, LETTERS, read
-from examples.clicks.truth import Place
+from examples.clicks.topic import ALERTS, DEAD_LETTERS, read
+from examples.clicks.truth import ClickOffset
 from logmark.offsets.dead_letters.dead_letter import parse_dead_letter
 from logmark.spark import read_table
 from logmark.spark.sink.topics import ID_HEADER
@@ -39,10 +39,10 @@ class Checks:
         return [check for check in self.made if not check.held]
 
 
-def places(table: Path) -> Counter[Place]:
-    """How often the table has a row for each place of the log."""
+def count_rows_by_offset(table: Path) -> Counter[ClickOffset]:
+    """How often the table has a row for each offset of the log."""
     rows = read_table(table, ["partition", "offset"])
-    return Counter(map(Place, rows["partition"].to_pylist(), rows["offset"].to_pylist()))
+    return Counter(map(ClickOffset, rows["partition"].to_pylist(), rows["offset"].to_pylist()))
 
 
 def by_user(table: Path) -> dict[str, dict[str, Any]]:
@@ -55,13 +55,14 @@ def alerts(bootstrap_servers: str) -> Counter[str]:
     return Counter((dict(one.headers)[ID_HEADER.encode()] or b"").decode() for one in read(bootstrap_servers, ALERTS))
 
 
-def letters(bootstrap_servers: str) -> dict[str, dict[Place, str]]:
-    """By pipeline, the places of the records that it refused, and why."""
-    found: dict[str, dict[Place, str]] = {}
-    for one in read(bootstrap_servers, LETTERS):
-        letter = parse_dead_letter(one.value, one.headers)
-        if letter is not None:
-            found.setdefault(letter.pipeline, {})[Place(letter.partition.partition, letter.offset)] = letter.error
+def dead_letters(bootstrap_servers: str) -> dict[str, dict[ClickOffset, str]]:
+    """By pipeline, the offsets of the records that it refused, and why."""
+    found: dict[str, dict[ClickOffset, str]] = {}
+    for one in read(bootstrap_servers, DEAD_LETTERS):
+        dead_letter = parse_dead_letter(one.value, one.headers)
+        if dead_letter is not None:
+            at = ClickOffset(dead_letter.partition.partition, dead_letter.offset)
+            found.setdefault(dead_letter.pipeline, {})[at] = dead_letter.error
     return found
 
 

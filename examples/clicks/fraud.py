@@ -1,7 +1,7 @@
 """Clicks that no person made: an alert for each suspicion, once, to the topic `alerts`.
 
     burst   a user, or an address, has BURST_CLICKS clicks or more within one minute of their own time
-    far     a user clicks at two places more than FAR_KM apart, in minutes that lie at most FAR_MINUTES apart; one alert
+    far     a user clicks at locations more than FAR_KM apart, in minutes that lie at most FAR_MINUTES apart; one alert
             for each hour in which the earlier click was made
 
 Both are statements about *which* clicks there are, not about the order in which they come: a late click can only make
@@ -79,8 +79,8 @@ class Watch:
     """What is remembered of the users, or of the addresses, of one bucket: the minutes that can still change.
 
     ids     by subject and minute: the clicks, or null once they were enough for a burst
-    places  by user and place: the minutes
-    told    by user: the hours for which there was an alert that places are far apart
+    locations  by user and location: the minutes
+    told    by user: the hours for which there was an alert that locations are far apart
     """
 
     def __init__(self, kind: str, text: str | None = None, *, burst_clicks: int = BURST_CLICKS) -> None:
@@ -90,12 +90,12 @@ class Watch:
         self._newest_ms: dict[str, int] = known.get("newest_ms", {})
         self._oldest_ms = self._oldest_that_can_change()
         self._ids: dict[str, dict[str, list[str] | None]] = known.get("ids", {})
-        self._places: dict[str, dict[str, list[int]]] = known.get("places", {})
+        self._locations: dict[str, dict[str, list[int]]] = known.get("locations", {})
         self._told: dict[str, list[int]] = known.get("told", {})
 
     def text(self) -> str:
         """All of it, to go on from."""
-        known = {"newest_ms": self._newest_ms, "ids": self._ids, "places": self._places, "told": self._told}
+        known = {"newest_ms": self._newest_ms, "ids": self._ids, "locations": self._locations, "told": self._told}
         return json.dumps(known, separators=(",", ":"))
 
     def see(self, clicks: Iterable[Seen]) -> Iterator[Alert]:
@@ -136,16 +136,16 @@ class Watch:
 
     def _far_away(self, click: Seen) -> Iterator[Alert]:
         here, minute = f"{click.north} {click.east}", click.at_ms // MINUTE_MS
-        places = self._places.setdefault(click.subject, {})
-        minutes = places.setdefault(here, [])
+        locations = self._locations.setdefault(click.subject, {})
+        minutes = locations.setdefault(here, [])
         if minute in minutes:
             return
         minutes.append(minute)
-        if len(places) == 1:
+        if len(locations) == 1:
             return
         oldest = self._oldest_ms // MINUTE_MS
-        for there in [place for place in places if _distance_km(here, place) > FAR_KM]:
-            for other in places[there]:
+        for there in [location for location in locations if _distance_km(here, location) > FAR_KM]:
+            for other in locations[there]:
                 begin_ms = min(minute, other) * MINUTE_MS // HOUR_MS * HOUR_MS
                 told = self._told.setdefault(click.subject, [])
                 if other >= oldest and abs(other - minute) <= FAR_MINUTES and begin_ms not in told:
@@ -157,8 +157,8 @@ class Watch:
         oldest_ms = self._oldest_ms
         oldest = oldest_ms // MINUTE_MS
         self._ids = _kept(self._ids, lambda minutes: {at: ids for at, ids in minutes.items() if int(at) >= oldest})
-        self._places = _kept(
-            self._places, lambda places: _kept(places, lambda at: [one for one in at if one >= oldest])
+        self._locations = _kept(
+            self._locations, lambda locations: _kept(locations, lambda at: [one for one in at if one >= oldest])
         )
         self._told = _kept(self._told, lambda hours: [at_ms for at_ms in hours if at_ms > oldest_ms - HOUR_MS])
 
@@ -169,7 +169,7 @@ def _kept(known: dict[str, Any], keep: Callable[[Any], Any]) -> dict[str, Any]:
 
 
 def _distance_km(one: str, other: str) -> float:
-    """How far two places (degrees north and east) are apart."""
+    """How far two locations (degrees north and east) are apart."""
     north, east, north_there, east_there = (radians(float(part)) for part in f"{one} {other}".split())
     part = sin((north - north_there) / 2) ** 2 + cos(north) * cos(north_there) * sin((east - east_there) / 2) ** 2
     return 2 * 6371 * asin(min(1.0, sqrt(part)))

@@ -36,5 +36,5 @@ class Lags:
         return draw_lag(path, self._history, groups, annotations_from_changes(changes), since_ms=0, topics=[TOPIC])
 
     def close(self) -> None:
-        """Lets go of what was noted."""
+        """Forget what was noted."""
         self._history.close()

@@ -4,11 +4,11 @@ import time
 from typing import TYPE_CHECKING
 
 from examples.clicks import apache, billing, bounces, features, fraud, replays
-from examples.clicks.checks import by_user, fingerprint, letters, places
+from examples.clicks.checks import by_user, count_rows_by_offset, dead_letters, fingerprint
 from examples.clicks.generator import DAY_MS, generate
 from examples.clicks.stage import Stage
 from examples.clicks.topic import publish
-from examples.clicks.truth import Place
+from examples.clicks.truth import ClickOffset
 from examples.clicks.world import TOPIC
 from logmark.client import Client
 from logmark.offsets.journal.file_journal import FileJournal
@@ -69,22 +69,24 @@ def a_new_reader(stage: Stage) -> None:
     """A reader that begins at the end sees what comes after, and all the others see it too."""
     board, truth = stage.board, stage.truth
     board.act("A new reader starts at latest")
-    newcomer = Pipeline(name=NEWCOMER, topics=TOPIC, transform=_places, sink=Table(stage.table(NEWCOMER)))
+    newcomer = Pipeline(name=NEWCOMER, topics=TOPIC, transform=_select_offsets, sink=Table(stage.table(NEWCOMER)))
     stage.start(newcomer, options={"auto.offset.reset": "latest"})
     ends = truth.ends
-    stage.wait(lambda view: view.committed.get(NEWCOMER) == ends, "newcomer to take its place at the end")
+    stage.wait(lambda view: view.committed.get(NEWCOMER) == ends, "newcomer to commit the end of the log")
     board.say("newcomer stands at the end of the log; people go on clicking")
     live = publish_live(stage, 5)
     board.say(f"{live:,} more clicks, from the last seconds")
     stage.wait_until_current(*ALL, NEWCOMER)
     stage.stop(NEWCOMER)
     board.unfollow(NEWCOMER)
-    expected = {Place(partition, at): 1 for partition, end in truth.ends.items() for at in range(ends[partition], end)}
-    seen = places(stage.table(NEWCOMER))
+    expected = {
+        ClickOffset(partition, at): 1 for partition, end in truth.ends.items() for at in range(ends[partition], end)
+    }
+    seen = count_rows_by_offset(stage.table(NEWCOMER))
     stage.check("newcomer has the clicks since it came, each once, and no other", seen == expected, f"{len(seen):,}")
 
 
-def _places(records: "DataFrame") -> "DataFrame":
+def _select_offsets(records: "DataFrame") -> "DataFrame":
     return records.select("topic", "partition", "offset", "timestamp")
 
 
@@ -109,11 +111,11 @@ def publish_live(stage: Stage, bursts: int) -> int:
 def bad_records(stage: Stage) -> None:
     """What could not be read is kept, with the reason, by everybody who could not read it."""
     stage.board.act("Records that are no clicks")
-    found, truth = letters(stage.servers), stage.truth
+    found, truth = dead_letters(stage.servers), stage.truth
     refused = set(truth.undecodable)
     expected = {name: refused | (truth.incomplete if name == BILLING else set()) for name in ALL}
-    for place, error in sorted(found.get(BILLING, {}).items())[:3]:
-        stage.board.say(f"{TOPIC}-{place.partition} offset {place.offset}: {error}", "dim")
+    for click, error in sorted(found.get(BILLING, {}).items())[:3]:
+        stage.board.say(f"{TOPIC}-{click.partition} offset {click.offset}: {error}", "dim")
     stage.check(
         "every bad record is a dead letter of everybody who cannot use it, and no other is",
         {name: set(some) for name, some in found.items()} == {name: some for name, some in expected.items() if some},
@@ -124,7 +126,7 @@ def bad_records(stage: Stage) -> None:
 def a_bug_in_bounces(stage: Stage) -> int:
     """Bounces takes people for bots; returns the point in time three days ago."""
     stage.board.act("A bug is found in bounces")
-    found, truth = places(stage.table(BOUNCES)), stage.truth
+    found, truth = count_rows_by_offset(stage.table(BOUNCES)), stage.truth
     wrong = found.keys() - truth.bounced
     stage.board.say(f"{len(found):,} rows, but only {len(truth.bounced):,} visitors left at once: a zero too many")
     stage.check("the bug is real: people in a hurry are there too", wrong == truth.hurried != set(), f"{len(wrong):,}")
@@ -139,20 +141,20 @@ def the_fix(stage: Stage, since_ms: int) -> None:
     tool = reset_by_time(stage, since_ms)
     first = truth.first_since(since_ms)
     with Client(stage.servers) as client:
-        stands = {place.partition: commit.offset for place, commit in client.committed(BOUNCES).items()}
+        stands = {partition.partition: commit.offset for partition, commit in client.committed(BOUNCES).items()}
     again = sum(end - first[partition] for partition, end in truth.ends.items())
     stage.check(
         f"{tool} set bounces to the first clicks of three days ago", stands == first, f"{again:,} to read again"
     )
     stage.start(bounces.bounces)
     stage.wait_until_current(BOUNCES)
-    expected = truth.bounced | {place for place in truth.hurried if place.offset < first[place.partition]}
-    found = places(stage.table(BOUNCES))
-    recent = {place for place in truth.hurried if place.offset >= first[place.partition]}
+    expected = truth.bounced | {click for click in truth.hurried if click.offset < first[click.partition]}
+    found = count_rows_by_offset(stage.table(BOUNCES))
+    recent = {click for click in truth.hurried if click.offset >= first[click.partition]}
     gone = recent - found.keys()
     stage.check("the wrong rows of these days are gone", gone == recent, f"{len(gone):,} of {len(recent):,}")
-    true = [place for place in truth.bounced if place.offset >= first[place.partition]]
-    once = sum(found[place] == 1 for place in true)
+    true = [click for click in truth.bounced if click.offset >= first[click.partition]]
+    once = sum(found[click] == 1 for click in true)
     stage.check("the right rows of these days are there once", once == len(true), f"{once:,} of {len(true):,}")
     stage.check("older rows are as they were", found == dict.fromkeys(expected, 1), f"{len(found):,} in all")
 
@@ -184,7 +186,7 @@ def the_running_query(stage: Stage) -> None:
         stage.queries[BOUNCES] is query and query.isActive and plan.read_again == truth.count,
         f"{plan.read_again:,} clicks",
     )
-    found = places(stage.table(BOUNCES))
+    found = count_rows_by_offset(stage.table(BOUNCES))
     stage.check(
         "every bounce is there once and nobody else is", found == dict.fromkeys(truth.bounced, 1), f"{len(found):,}"
     )

@@ -12,14 +12,14 @@ from logmark.errors import ErrorCode
 from logmark.offsets.records import read_records
 from logmark.wire.batches import Record
 
-ALERTS, LETTERS = "alerts", "clicks.dead"
+ALERTS, DEAD_LETTERS = "alerts", "clicks.dead"
 REPORT_EVERY = 10_000
 
 
 def create(bootstrap_servers: str) -> None:
     """The topics are there and keep what is in them for ever."""
     # Retention goes by the clicks' own times: a click of last month would be due for removal as soon as it is written.
-    wanted = {TOPIC: PARTITIONS, ALERTS: 1, LETTERS: 1}
+    wanted = {TOPIC: PARTITIONS, ALERTS: 1, DEAD_LETTERS: 1}
     topics = [NewTopic(name=name, partitions=number, config={"retention.ms": "-1"}) for name, number in wanted.items()]
     with Client(bootstrap_servers) as client:
         for refusal in client.create_topics(topics).values():
@@ -72,11 +72,11 @@ def publish(
 def read(bootstrap_servers: str, topic: str) -> Iterator[Record]:
     """All records that the topic has now, partition by partition."""
     with Client(bootstrap_servers) as client:
-        places = client.metadata([topic]).partitions(topic)
-        starts, ends = client.earliest(places), client.latest(places)
-        for place in places:
-            if starts[place] < ends[place]:
-                yield from read_records(client, place, starts[place], ends[place])
+        partitions = client.metadata([topic]).partitions(topic)
+        starts, ends = client.earliest(partitions), client.latest(partitions)
+        for partition in partitions:
+            if starts[partition] < ends[partition]:
+                yield from read_records(client, partition, starts[partition], ends[partition])
 
 
 def _send(producer: Producer, click: Click) -> None:

@@ -21,7 +21,7 @@ def _times() -> "array[int]":
     return array("q")
 
 
-class Place(NamedTuple):
+class ClickOffset(NamedTuple):
     """Where in the topic a click is."""
 
     partition: int
@@ -71,16 +71,16 @@ class Truth:
 
     def __init__(self) -> None:
         self.owed_micros: dict[tuple[str, int], int] = {}
-        self.bounced: set[Place] = set()
-        self.hurried: set[Place] = set()
-        self.undecodable: dict[Place, str] = {}
-        self.incomplete: set[Place] = set()
+        self.bounced: set[ClickOffset] = set()
+        self.hurried: set[ClickOffset] = set()
+        self.undecodable: dict[ClickOffset, str] = {}
+        self.incomplete: set[ClickOffset] = set()
         self.users: dict[str, UserTotals] = defaultdict(UserTotals)
         self.crawlers: dict[str, UserTotals] = defaultdict(UserTotals)
         self._arrivals_ms = [array("q") for _ in range(PARTITIONS)]
         self._ids: set[str] = set()
         self._clicks_of: dict[_Subject, array[int]] = defaultdict(_times)
-        self._places_of: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        self._locations_of: dict[str, list[tuple[float, float]]] = defaultdict(list)
 
     def noting(self, clicks: Iterable[Click]) -> Iterator[Click]:
         """The same clicks, each counted as it goes by."""
@@ -91,46 +91,46 @@ class Truth:
     def note(self, click: Click) -> None:
         """Counts a click that gets the next offset of its partition."""
         arrivals_ms = self._arrivals_ms[click.partition]
-        place = Place(click.partition, len(arrivals_ms))
+        offset = ClickOffset(click.partition, len(arrivals_ms))
         arrivals_ms.append(click.arrived_ms)
         if click.flaw:
-            self._note_broken(click, place)
+            self._note_broken(click, offset)
         elif click.kind == "crawler":
             self.crawlers[click.user].add(click)
         else:
-            self._note_visitor(click, place)
+            self._note_visitor(click, offset)
 
-    def _note_broken(self, click: Click, place: Place) -> None:
+    def _note_broken(self, click: Click, offset: ClickOffset) -> None:
         if click.flaw != MISSING:
-            self.undecodable[place] = click.flaw
+            self.undecodable[offset] = click.flaw
             return
         if click.kind != "crawler":
-            self.incomplete.add(place)
+            self.incomplete.add(offset)
             # A price is nothing to the others.
-            self._note_dwell(click, place)
+            self._note_dwell(click, offset)
             self._note_suspect(click)
 
-    def _note_visitor(self, click: Click, place: Place) -> None:
+    def _note_visitor(self, click: Click, offset: ClickOffset) -> None:
         self.users[click.user].add(click)
-        self._note_dwell(click, place)
+        self._note_dwell(click, offset)
         if click.id in self._ids:
             return
         self._note_suspect(click)
         which = click.campaign, click.at_ms - click.at_ms % HOUR_MS
         self.owed_micros[which] = self.owed_micros.get(which, 0) + click.price_micros
 
-    def _note_dwell(self, click: Click, place: Place) -> None:
+    def _note_dwell(self, click: Click, offset: ClickOffset) -> None:
         if click.dwell_ms < PERSON_DWELL_MS_MIN:
-            self.bounced.add(place)
+            self.bounced.add(offset)
         elif click.dwell_ms < 10 * PERSON_DWELL_MS_MIN:
-            self.hurried.add(place)
+            self.hurried.add(offset)
 
     def _note_suspect(self, click: Click) -> None:
         self._ids.add(click.id)
         if click.arrived_ms - click.at_ms > LATE_MS_MAX:
             return
         self._clicks_of["user", click.user].append(click.at_ms)
-        self._places_of[click.user].append((click.north, click.east))
+        self._locations_of[click.user].append((click.north, click.east))
         self._clicks_of["address", click.address].append(click.at_ms)
 
     @property
@@ -162,12 +162,12 @@ class Truth:
 
     def _far(self) -> set[str]:
         found = set()
-        for user, places in self._places_of.items():
+        for user, locations in self._locations_of.items():
             times_ms = self._clicks_of["user", user]
-            seen = sorted({(at_ms // MINUTE_MS, place) for at_ms, place in zip(times_ms, places, strict=True)})
-            for number, (minute, place) in enumerate(seen):
+            seen = sorted({(at_ms // MINUTE_MS, location) for at_ms, location in zip(times_ms, locations, strict=True)})
+            for number, (minute, location) in enumerate(seen):
                 soon = takewhile(lambda one: one[0] - minute <= FAR_MINUTES, seen[number + 1 :])  # noqa: B023
-                if any(distance_km(place, other) > FAR_KM for _, other in soon):
+                if any(distance_km(location, other) > FAR_KM for _, other in soon):
                     found.add(f"far:{user}:{minute * MINUTE_MS // HOUR_MS * HOUR_MS}")
         return found
 

@@ -75,7 +75,7 @@ def partition_of(user: str) -> int:
 
 @cache
 def distance_km(one: tuple[float, float], other: tuple[float, float]) -> float:
-    """How far two places are apart."""
+    """How far two locations are apart."""
     north, east, north_there, east_there = map(radians, (*one, *other))
     part = sin((north - north_there) / 2) ** 2 + cos(north) * cos(north_there) * sin((east - east_there) / 2) ** 2
     return 2 * 6371 * asin(sqrt(part))

@@ -1,4 +1,4 @@
-"""Orders, and the places of email-service and analytics-service in them, with plain consumers."""
+"""Orders, and the committed offsets of email-service and analytics-service, with plain consumers."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ Say = Callable[[str], None]
 
 
 def tell(bootstrap_servers: str, say: Say) -> None:
-    """Four orders are written; one group reads them, dies and comes back; the other has its own place throughout."""
+    """Four orders are written; one group reads them, dies and comes back; the other keeps its own committed offset."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     admin.create_topics([NewTopic(TOPIC, 1)])[TOPIC].result()
 
@@ -25,10 +25,10 @@ def tell(bootstrap_servers: str, say: Say) -> None:
     for _ in range(2):
         message = take(emails)
         emails.commit(message=message, asynchronous=False)
-        say(f"  sent the mail for {shown(message)}; {place(emails)}")
+        say(f"  sent the mail for {shown(message)}; {describe_committed(emails)}")
 
     say("It takes a third one and dies before it commits:")
-    say(f"  took {shown(take(emails))}; {place(emails)}")
+    say(f"  took {shown(take(emails))}; {describe_committed(emails)}")
     emails.close()
 
     say("analytics-service knows nothing of all that, and begins at the beginning:")
@@ -36,7 +36,7 @@ def tell(bootstrap_servers: str, say: Say) -> None:
     for _ in range(3):
         message = take(analytics)
     analytics.commit(message=message, asynchronous=False)
-    say(f"  counted up to {shown(message)}; {place(analytics)}")
+    say(f"  counted up to {shown(message)}; {describe_committed(analytics)}")
     analytics.close()
 
     say(f"ORD-1004 arrives at offset {produce(bootstrap_servers, 'ORD-1004')}. email-service comes back:")
@@ -44,7 +44,7 @@ def tell(bootstrap_servers: str, say: Say) -> None:
     for _ in range(2):
         message = take(emails)
         emails.commit(message=message, asynchronous=False)
-        say(f"  sent the mail for {shown(message)}; {place(emails)}")
+        say(f"  sent the mail for {shown(message)}; {describe_committed(emails)}")
     emails.close()
 
 
@@ -82,7 +82,7 @@ def take(reader: Consumer) -> Message:
     return message
 
 
-def place(reader: Consumer) -> str:
+def describe_committed(reader: Consumer) -> str:
     """What the broker knows of the group: the committed offset is the next one to read."""
     (committed,) = reader.committed([TopicPartition(TOPIC, 0)], timeout=PATIENCE_S)
     return f"committed {committed.offset} (last processed {committed.offset - 1})"

@@ -95,9 +95,9 @@ def test_the_state_is_as_large_as_two_days_of_clicks_however_long_it_runs(seen: 
     assert max(sizes[2 * third :]) < 1.3 * max(sizes[third : 2 * third])
 
 
-def at(id: str, at_ms: int, *, arrived_ms: int | None = None, place: tuple[float, float] = BERLIN) -> Seen:
+def at(id: str, at_ms: int, *, arrived_ms: int | None = None, location: tuple[float, float] = BERLIN) -> Seen:
     arrived = at_ms if arrived_ms is None else arrived_ms
-    return Seen(arrived, arrived, "u1", id, at_ms, *place)
+    return Seen(arrived, arrived, "u1", id, at_ms, *location)
 
 
 def test_a_late_click_completes_a_burst_and_a_repeated_one_does_not() -> None:
@@ -114,8 +114,8 @@ def test_a_late_click_completes_a_burst_and_a_repeated_one_does_not() -> None:
 
 def test_an_hour_of_clicks_too_far_apart_is_one_alert_and_the_next_hour_another() -> None:
     watch = Watch(USER)
-    there = [at(f"b{number}", START_MS + number * MINUTE_MS, place=LIMA) for number in (1, 2, 3)]
-    next_hour = [at("c", START_MS + HOUR_MS), at("d", START_MS + HOUR_MS + 1, place=LIMA)]
+    there = [at(f"b{number}", START_MS + number * MINUTE_MS, location=LIMA) for number in (1, 2, 3)]
+    next_hour = [at("c", START_MS + HOUR_MS), at("d", START_MS + HOUR_MS + 1, location=LIMA)]
 
     told = [alert.id for alert in watch.see([at("a", START_MS), *there])]
     assert [f"far:u1:{START_MS}"] == told

@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 from examples.clicks import billing, bounces, features, fraud
 from examples.clicks.generator import DAY_MS, MISSING, Click, generate
-from examples.clicks.truth import Place, Truth
+from examples.clicks.truth import ClickOffset, Truth
 from examples.clicks.world import TOPIC
 from logmark.spark import Pipeline, Topic
 
@@ -64,8 +64,8 @@ def record(click: Click, offset: int) -> dict[str, Any]:
 def schema() -> pyarrow.Schema:
     kinds = {"STRING": "string", "BIGINT": "int64", "DOUBLE": "float64"}
     value = pyarrow.struct([(name, kinds[kind]) for name, kind in (field.split() for field in CLICK.split(", "))])
-    place = [("topic", "string"), ("partition", "int32"), ("offset", "int64")]
-    return pyarrow.schema([*place, ("timestamp", pyarrow.timestamp("us", "UTC")), ("value", value)])
+    columns = [("topic", "string"), ("partition", "int32"), ("offset", "int64")]
+    return pyarrow.schema([*columns, ("timestamp", pyarrow.timestamp("us", "UTC")), ("value", value)])
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +73,9 @@ def records(spark: "SparkSession", folder: Path) -> "DataFrame":
     return spark.read.schema(RECORD).parquet(str(folder))
 
 
-def places(rows: pyarrow.Table) -> list[Place]:
+def offsets_of(rows: pyarrow.Table) -> list[ClickOffset]:
     assert {TOPIC} <= set(rows["topic"].to_pylist())
-    return sorted(map(Place, rows["partition"].to_pylist(), rows["offset"].to_pylist()))
+    return sorted(map(ClickOffset, rows["partition"].to_pylist(), rows["offset"].to_pylist()))
 
 
 @pytest.mark.spark
@@ -91,14 +91,14 @@ def test_billing_owes_what_a_direct_computation_says_hour_by_hour(records: "Data
 def test_billing_marks_what_has_no_price(records: "DataFrame", truth: Truth) -> None:
     rows = billing.charges(records).where("error IS NOT NULL").toArrow()
 
-    assert sorted(truth.incomplete) == places(rows) != []
+    assert sorted(truth.incomplete) == offsets_of(rows) != []
     assert {"The click has no price_micros."} == set(rows["error"].to_pylist())
 
 
 @pytest.mark.spark
 def test_bounces_has_every_bounce_and_with_the_bug_people_in_a_hurry_too(records: "DataFrame", truth: Truth) -> None:
-    assert sorted(truth.bounced) == places(bounces.bounced(records).toArrow())
-    assert sorted(truth.bounced | truth.hurried) == places(bounces.bounced_with_a_bug(records).toArrow())
+    assert sorted(truth.bounced) == offsets_of(bounces.bounced(records).toArrow())
+    assert sorted(truth.bounced | truth.hurried) == offsets_of(bounces.bounced_with_a_bug(records).toArrow())
 
 
 @pytest.mark.spark

@@ -12,7 +12,7 @@ from logmark.client import Client
 from logmark.names import TopicPartition
 from logmark.testing import Broker
 
-PLACES = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
+TOPIC_PARTITIONS = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
 
 
 def publish_a_month(broker: Broker, count: int = 2_000) -> Truth:
@@ -24,8 +24,8 @@ def publish_a_month(broker: Broker, count: int = 2_000) -> Truth:
 
 def starts_and_ends(broker: Broker) -> tuple[dict[int, int], dict[int, int]]:
     with Client(broker.bootstrap_servers) as client:
-        starts, ends = client.earliest(PLACES), client.latest(PLACES)
-    return {place.partition: at for place, at in starts.items()}, {place.partition: at for place, at in ends.items()}
+        starts, ends = client.earliest(TOPIC_PARTITIONS), client.latest(TOPIC_PARTITIONS)
+    return {one.partition: at for one, at in starts.items()}, {one.partition: at for one, at in ends.items()}
 
 
 def test_every_click_gets_the_offset_that_the_truth_says(logmark_broker: Broker) -> None:

@@ -5,7 +5,7 @@ import pytest
 from examples.clicks import billing
 from examples.clicks.fraud import BURST_CLICKS, HOUR_MS, MINUTE_MS
 from examples.clicks.generator import CUT, DAY_MS, MISSING, Click, generate
-from examples.clicks.truth import Place, Truth
+from examples.clicks.truth import ClickOffset, Truth
 from examples.clicks.world import CITIES, PARTITIONS
 
 START_MS = 1_700_000_000_000 // HOUR_MS * HOUR_MS
@@ -47,20 +47,20 @@ def test_each_click_is_charged_once_in_the_hour_it_was_made_and_crawlers_never()
     } == truth.owed_micros
 
 
-def test_the_place_of_every_bounce_and_of_people_in_a_hurry_is_known() -> None:
+def test_the_offset_of_every_bounce_and_of_people_in_a_hurry_is_known() -> None:
     truth = truth_of(
         click("a"), click("b", dwell_ms=119), click("c", dwell_ms=120), click("d", dwell_ms=1, kind="crawler")
     )  # fmt: skip
 
-    assert {Place(HERE, 1)} == truth.bounced
-    assert {Place(HERE, 2)} == truth.hurried
+    assert {ClickOffset(HERE, 1)} == truth.bounced
+    assert {ClickOffset(HERE, 2)} == truth.hurried
 
 
 def test_broken_records_are_those_that_do_not_decode_and_those_without_a_price() -> None:
     truth = truth_of(click("a", flaw=CUT), click("b", flaw=MISSING), click("c", flaw=MISSING, kind="crawler"))
 
-    assert {Place(HERE, 0): CUT} == truth.undecodable
-    assert {Place(HERE, 1)} == truth.incomplete
+    assert {ClickOffset(HERE, 0): CUT} == truth.undecodable
+    assert {ClickOffset(HERE, 1)} == truth.incomplete
     assert {} == truth.features()
 
 
@@ -108,9 +108,9 @@ def test_a_burst_is_enough_different_clicks_in_one_minute_of_a_user_or_an_addres
 
 
 def test_a_pair_is_far_if_no_train_is_that_fast() -> None:
-    def pair(place: tuple[float, float], minutes: int) -> set[str]:
+    def pair(location: tuple[float, float], minutes: int) -> set[str]:
         return truth_of(
-            click("a", START_MS), click("b", START_MS + minutes * MINUTE_MS, north=place[0], east=place[1])
+            click("a", START_MS), click("b", START_MS + minutes * MINUTE_MS, north=location[0], east=location[1])
         ).alerts()
 
     assert {f"far:u0001:{START_MS}"} == pair(LIMA, 10)
@@ -149,5 +149,5 @@ def test_a_campaign_owes_the_sum_of_its_bills() -> None:
 
 
 @pytest.mark.parametrize(("cents", "shown"), [(0, "0.00"), (7, "0.07"), (1_234_56, "1,234.56")])
-def test_money_is_shown_with_two_places(cents: int, shown: str) -> None:
+def test_money_is_shown_with_two_decimals(cents: int, shown: str) -> None:
     assert shown == billing.money(cents)

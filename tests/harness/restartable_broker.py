@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from logmark.testing import Broker
 from tests.harness.brokers import BrokerUnderTest, warm_up
 from tests.harness.moved_clock import MovedClock
 from tests.harness.node import SMALL_TOPICS, KafkaNode, start_node
@@ -20,7 +21,7 @@ OUR_SETTINGS = {
 OWN_SETTINGS = {"offsets.retention.check.interval.ms": "200"}
 
 
-class OwnBroker:
+class RestartableBroker:
     """One broker with its data folder; every start gives new clients, because Apache Kafka's port changes."""
 
     def __init__(self, kind: str, folder: Path, settings: Mapping[str, str]) -> None:
@@ -29,7 +30,7 @@ class OwnBroker:
         self._settings = {**OWN_SETTINGS, **settings}
         self._clients: BrokerUnderTest | None = None
         self._node: KafkaNode | None = None
-        self._ours = None
+        self._ours: Broker | None = None
         self._clock = MovedClock(folder) if kind == "kafka" else None
 
     @property
@@ -51,8 +52,6 @@ class OwnBroker:
             warm_up(self._node.bootstrap_servers)
             bootstrap_servers = self._node.bootstrap_servers
         else:
-            from logmark.testing import Broker
-
             self._ours = Broker({**OUR_SETTINGS, **self._settings}, data_dir=str(self.log_dir))
             self._ours.start()
             bootstrap_servers = self._ours.bootstrap_servers
@@ -92,9 +91,9 @@ class OwnBroker:
 
 
 @contextlib.contextmanager
-def own_broker(kind: str, folder: Path, settings: Mapping[str, str]) -> Iterator[OwnBroker]:
+def own_broker(kind: str, folder: Path, settings: Mapping[str, str]) -> Iterator[RestartableBroker]:
     """Starts a broker of the caller's own and stops it in the end."""
-    broker = OwnBroker(kind, folder, settings)
+    broker = RestartableBroker(kind, folder, settings)
     try:
         broker.start()
         yield broker

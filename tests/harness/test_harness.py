@@ -40,7 +40,7 @@ def run_probe(tmp_path: Path, **env: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_a_run_without_java_fails_with_a_sentence(tmp_path: Path) -> None:
+def test_a_run_without_java_fails_with_an_error_message(tmp_path: Path) -> None:
     done = run_probe(tmp_path)
     assert 1 == done.returncode, done.stdout
     assert "No Java was found, and Apache Kafka 4.3.1 needs one" in done.stdout
