@@ -49,7 +49,7 @@ $(PACKAGES): constraints.txt pyproject.toml setup.py | system
 	@touch $@
 
 # The editable install has compiled them; this compiles them again when a source has changed.
-$(COMPILED): $(addprefix src/logmark/wire/,columns.py columns.pxd batch_header.pxd compaction_filter.py compaction_filter.pxd fast_produce.py) src/logmark/spark/source/json_columns.py setup.py $(PACKAGES)
+$(COMPILED): $(addprefix src/logmark/wire/,columns.py columns.pxd batch_header.pxd compaction_filter.py compaction_filter.pxd fast_requests.py) src/logmark/spark/source/json_columns.py setup.py $(PACKAGES)
 	$(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 
@@ -101,4 +101,4 @@ dist: setup
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info $(addprefix src/logmark/,wire/*.so spark/source/*.so wire/columns.c wire/compaction_filter.c wire/fast_produce.c spark/source/json_columns.c) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist src/*.egg-info $(addprefix src/logmark/,wire/*.so spark/source/*.so wire/columns.c wire/compaction_filter.c wire/fast_requests.c spark/source/json_columns.c) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

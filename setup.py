@@ -25,7 +25,7 @@ setup(
                 **COMPILE,
             ),
             Extension("logmark.spark.source.json_columns", ["src/logmark/spark/source/json_columns.py"], **COMPILE),
-            Extension("logmark.wire.fast_produce", ["src/logmark/wire/fast_produce.py"], **COMPILE),
+            Extension("logmark.wire.fast_requests", ["src/logmark/wire/fast_requests.py"], **COMPILE),
         ],
         language_level=3,
         include_path=["src"],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from logmark.broker.answers import Body, LateAnswer
+from logmark.broker.answers import Answer, LateAnswer
 from logmark.broker.api import fetch as fetch_api
 from logmark.broker.pace import ReadTurns
 from logmark.broker.server import Broker
@@ -32,7 +32,7 @@ def fetch_frame(partition: int) -> bytes:
     return frames.request_frame(1, 11, 1, "test", flexible=False, body=fetch.encode_request(11, request))
 
 
-def ask(broker: Broker, client: Client, partition: int) -> Body:
+def ask(broker: Broker, client: Client, partition: int) -> Answer:
     """Let a request be handled now, as if it had come over the connection of a client."""
     port = client.writer.get_extra_info("sockname")[1]
     (connection,) = (

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from logmark.broker import server
-from logmark.broker.answers import Body, LateAnswer
+from logmark.broker.answers import Answer, LateAnswer
 from logmark.broker.api import fetch as fetch_api
 from logmark.broker.api import find_coordinator, join_group
 from logmark.broker.config import BrokerConfig
@@ -339,7 +339,7 @@ def test_of_many_fetches_that_come_at_once_some_are_read_in_each_turn_of_the_loo
             partition = broker.logs.partition("t", 0)
             assert partition is not None
 
-            def ask(**wanted: int) -> Body:
+            def ask(**wanted: int) -> Answer:
                 return broker.dispatcher.answer(memoryview(bytearray(asks_fetch(1, **wanted)[4:])), connection)
 
             # The first is answered with more bytes than may be read in one turn.

@@ -67,11 +67,10 @@ Buffers = list[Buffer]
 class LateAnswer:
     """A response that a connection waits for; what a connection asks of a future it can ask of this."""
 
-    __slots__ = ("_callback", "_convert", "_error", "_is_cancelled", "_is_done", "_result")
+    __slots__ = ("_callback", "_error", "_is_cancelled", "_is_done", "_result")
 
     def __init__(self) -> None:
         self._callback: Callable[[Any], object] | None = None
-        self._convert: Callable[[Buffers], Buffers] | None = None
         self._error: Exception | None = None
         self._is_cancelled = False
         self._is_done = False
@@ -81,7 +80,7 @@ class LateAnswer:
         """Set the response and tell the connection at once."""
         if self._is_done:
             return
-        self._result = result if self._convert is None or result is None else self._convert(result)
+        self._result = result
         self._is_done = True
         if self._callback is not None:
             self._callback(self)
@@ -95,16 +94,11 @@ class LateAnswer:
         if self._callback is not None:
             self._callback(self)
 
-    def convert(self, convert: Callable[[Buffers], Buffers]) -> None:
-        """Convert the response when it is complete; now if it is."""
-        if self._is_done:
-            self._result = None if self._result is None else convert(self._result)
-        else:
-            self._convert = convert
-
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Set the one callback; the answer cannot be complete yet."""
+        """Set the one callback, which is called at once if the answer is complete."""
         self._callback = callback
+        if self._is_done:
+            callback(self)
 
     def cancel(self) -> bool:
         """Take note that nobody waits any more."""
@@ -124,8 +118,8 @@ class LateAnswer:
         return self._result
 
 
-# A response, or its body: there, later, or never (a Produce request with acks=0).
-Body = Buffers | asyncio.Future[Buffers | None] | LateAnswer | None
+# A whole response: there, later, or never (a Produce request with acks=0).
+Answer = Buffers | asyncio.Future[Buffers | None] | LateAnswer | None
 
 
 class LongBody:
@@ -198,7 +192,7 @@ class LongWork:
 
     __slots__ = ("is_in_line", "work")
 
-    def __init__(self, work: "Coroutine[Any, Any, Message | Body | LongWork]", *, is_in_line: bool = True) -> None:
+    def __init__(self, work: "Coroutine[Any, Any, Message | Answer | LongWork]", *, is_in_line: bool = True) -> None:
         """Take the work; it does not queue if it only waits for other work, which does."""
         self.work = work
         self.is_in_line = is_in_line

@@ -15,7 +15,6 @@ from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from logmark.broker.answers import Buffers, LateAnswer
-from logmark.broker.limits import TOO_MANY, asks_for_health
 from logmark.broker.loop_watchdog import NOTED_SECONDS, SENDING
 from logmark.broker.outbox import CHUNK_BYTES, Outbox, drop_bytes, memory_of
 from logmark.broker.unreadable import Complaints
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# Kafka's name for a client that has not said who it is.
+ANONYMOUS = "User:ANONYMOUS"
 SCRATCH_BYTES = 8192
 LARGE_FRAME_BYTES = 1 << 20
 PIPELINE_MAX = 128
@@ -56,6 +57,10 @@ class Connection(asyncio.BufferedProtocol):
         self._now = broker.watchdog.now
         self.listener = listener
         self.peer_host = ""
+        # Nobody is authenticated yet.
+        self.principal = ANONYMOUS
+        # The connection is above the limits, and the client may only ask how the broker is.
+        self.is_in_reserve = False
         self.complaints = Complaints()
         self._transport: asyncio.Transport | None = None
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
@@ -76,7 +81,6 @@ class Connection(asyncio.BufferedProtocol):
         self._has_had_its_turn = False
         self._long_work: asyncio.Task[Any] | None = None
         self._has_ended = False
-        self._is_counted = False
         # What the responses take that the client has not taken.
         self.held_bytes = 0
         self.frame_began_at: float | None = None
@@ -94,8 +98,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.peer_host = peer[0] if peer else ""
-        self._is_counted = self._broker.connection_limit.enter(self.peer_host)
-        if not self._is_counted:
+        self.is_in_reserve = not self._broker.connection_limit.enter(self.peer_host)
+        if self.is_in_reserve:
             self._broker.health_reserve.enter(self)
         self._outbox = Outbox(transport)
         self.active_at = self._broker.loop.time()
@@ -105,10 +109,10 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._broker.connections.discard(self)
-        if self._is_counted:
-            self._broker.connection_limit.leave(self.peer_host)
-        else:
+        if self.is_in_reserve:
             self._broker.health_reserve.leave(self)
+        else:
+            self._broker.connection_limit.leave(self.peer_host)
         self._broker.budget.hold(-CONNECTION_BYTES)
         self._broker.blocked.pop(self, None)
         if self._outbox is not None:
@@ -121,11 +125,6 @@ class Connection(asyncio.BufferedProtocol):
         pending, self._pending = self._pending, deque()
         for answer in pending:
             answer.cancel()
-
-    @property
-    def is_in_reserve(self) -> bool:
-        """The connection is above the limits, and the client may only ask how the broker is."""
-        return not self._is_counted
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:
@@ -255,9 +254,6 @@ class Connection(asyncio.BufferedProtocol):
     # -- answers -------------------------------------------------------------------------------
 
     def _handle(self, frame: memoryview) -> None:
-        if not self._is_counted and not asks_for_health(frame):
-            self.refuse(TOO_MANY)
-            return
         try:
             answer = self._broker.dispatcher.answer(frame, self)
         except Malformed as error:

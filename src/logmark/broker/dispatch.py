@@ -1,7 +1,8 @@
-"""From a request's bytes to its answer's bytes: find the API, decode, call its handler, encode.
+"""From a request's bytes to its response's bytes: find the API, decode, call its handler, encode.
 
-A handler answers at once with a message, or later with an awaitable. What it refuses with `Refused` becomes the
-answer's error code here, once for every API. A request that cannot be read costs its connection, nothing else.
+Every request enters by `Dispatcher.answer`, which reads its header and makes the `Request` that all handlers get. A
+handler answers at once with a message, or later with an awaitable. What it refuses with `Refused` becomes the
+response's error code here, once for every API. A request that cannot be read costs its connection, nothing else.
 
 A large request is decoded in a thread, and the answer to it encoded in one: each takes the time of thousands of small
 requests. Such long work holds its connection, so that its requests take effect in order, and the group that it changes:
@@ -20,11 +21,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from logmark.broker import api
-from logmark.broker.answers import Body, Buffers, LateAnswer, LateReply, LongWork
-from logmark.broker.api import produce
+from logmark.broker.answers import Answer, Buffers, LateAnswer, LateReply, LongWork
+from logmark.broker.limits import HEALTH_KEYS, TOO_MANY
 from logmark.broker.loop_watchdog import TimedCoroutine
 from logmark.errors import ErrorCode, Malformed, Refused
-from logmark.wire import fast_produce, frames, messages
+from logmark.wire import fast_requests, frames, messages
 from logmark.wire.primitives import BROKEN, Compact, Plain
 
 if TYPE_CHECKING:
@@ -57,18 +58,42 @@ MEMORY_PER_BYTE, MEMORY_OF_OBJECTS_MAX = 30, 600 * messages.REQUEST_OBJECTS_MAX
 class Request:
     """Who asks, in which version: what a handler may want to know beside the message."""
 
-    __slots__ = ("broker", "client_id", "connection", "version")
+    __slots__ = ("api", "broker", "client_id", "connection", "correlation_id", "version")
 
-    def __init__(self, broker: "Broker", connection: "Connection", version: int, client_id: str | None) -> None:
+    def __init__(
+        self,
+        broker: "Broker",
+        connection: "Connection",
+        version: int,
+        client_id: str | None,
+        correlation_id: int,
+        api: "Api",
+    ) -> None:
         self.broker = broker
         self.connection = connection
         self.version = version
         self.client_id = client_id
+        self.correlation_id = correlation_id
+        self.api = api
 
     @property
     def client_host(self) -> str:
         """The client's address as Kafka writes it."""
         return f"/{self.connection.peer_host}"
+
+    @property
+    def principal(self) -> str:
+        """Who the client is, as Kafka writes it."""
+        return self.connection.principal
+
+    def frame(self, body: Buffers) -> Buffers:
+        """Return the whole response with this body: its length, its header and the body."""
+        header = frames.response_header(self.correlation_id, flexible=self.version >= self.api.flexible_responses_from)
+        if len(body) == 1 and isinstance(only := body[0], bytes | memoryview) and len(only) <= COPIED_BYTES_MAX:
+            # One piece is one call of the transport, and a copy of a small answer is cheaper than a second piece.
+            return [(len(header) + len(only)).to_bytes(4, "big") + header + only]
+        size = len(header) + sum(map(len, body))
+        return [size.to_bytes(4, "big") + header, *body]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +110,8 @@ class Api:
     group_field: str | None
     # Whether a larger request is refused before it is decoded.
     has_bytes_max: bool
-    flexible_headers_from: int
+    # The version from which on the header of a response has tagged fields.
+    flexible_responses_from: int
 
 
 def table() -> dict[int, Api]:
@@ -103,8 +129,8 @@ def table() -> dict[int, Api]:
             reads_frames=hasattr(handler, "handle_frame"),
             group_field=getattr(handler, "GROUP_FIELD", None),
             has_bytes_max=hasattr(handler, "request_bytes_max"),
-            # The header of the answer to ApiVersions is plain in every version: the client knows nothing yet.
-            flexible_headers_from=NEVER if handler.KEY == API_VERSIONS_KEY or flexible is None else flexible,
+            # The header of the response to ApiVersions is plain in every version: the client knows nothing yet.
+            flexible_responses_from=NEVER if handler.KEY == API_VERSIONS_KEY or flexible is None else flexible,
         )
     return found
 
@@ -115,9 +141,9 @@ class Dispatcher:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self.apis = table()
-        self._flexible_from: Callable[[int], int | None] = {
+        self._flexible_from: dict[int, int | None] = {
             key: entry.schema.FLEXIBLE_FROM for key, entry in self.apis.items()
-        }.get
+        }
         self._tasks: set[asyncio.Task[Any]] = set()
         self._shared: dict[Hashable, asyncio.Future[Any]] = {}
         # The last request in line of each group that long work is about to change.
@@ -141,62 +167,45 @@ class Dispatcher:
             task.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def answer(self, frame: memoryview, connection: "Connection") -> Body:
-        """Return the answer to one request: ready, later or never (acks=0). Raises Malformed if it cannot be read."""
-        asked = None if self._broker.faults.is_armed else fast_produce.read_produce(frame.obj)
-        if asked is not None:
-            written = produce.handle_usual(asked, frame, connection, self._broker)
-            if isinstance(written, bytes):
-                return [written]
-            # A late answer to this request is whole already.
-            if isinstance(written, LateAnswer):
-                return written
-            if isinstance(written, LongWork):
-                return self._whole(asked[1], True, self._work_long("Produce", written, connection))
-            return self._whole(asked[1], True, written)
-        header = frames.read_request_header(frame, self._flexible_from)
-        entry = self.apis.get(header.api_key)
+    def answer(self, frame: memoryview, connection: "Connection") -> Answer:
+        """Return the response to one request: ready, later or never (acks=0).
+
+        Raises Malformed if the request cannot be read, or if the connection may not send it.
+        """
+        header = fast_requests.read_header(frame.obj, self._flexible_from)
+        if header is None:
+            header = frames.read_request_header(frame, self._flexible_from.get)
+        key, version, correlation_id, client_id, body_at = header
+        if connection.is_in_reserve and key not in HEALTH_KEYS:
+            raise Malformed(TOO_MANY)
+        entry = self.apis.get(key)
         if entry is None:
-            raise Malformed(f"API key {header.api_key} is not served here")
-        version = header.api_version
+            raise Malformed(f"API key {key} is not served here")
+        request = Request(self._broker, connection, version, client_id, correlation_id, entry)
         if version not in entry.versions:
-            if entry.key == API_VERSIONS_KEY:
-                return self.framed(header.correlation_id, False, [entry.handler.unsupported_version(self.apis)])
+            if key == API_VERSIONS_KEY:
+                return request.frame([entry.handler.unsupported_version(self.apis)])
             raise Malformed(f"{entry.name} version {version} is not served here")
-        request = Request(self._broker, connection, version, header.client_id)
-        flexible = version >= entry.flexible_headers_from
-        planned = self._broker.faults.take(entry.name) if self._broker.faults.is_armed else None
+        if not self._broker.faults.is_armed:
+            return self._answer(frame, body_at, request, None)
+        planned = self._broker.faults.take(entry.name)
         if planned is None:
-            body = self._body(entry, frame, header.body_at, request, None)
-        else:
-            body = planned.carry_out(lambda code: self._body(entry, frame, header.body_at, request, code))
-        return self._whole(header.correlation_id, flexible, body)
+            return self._answer(frame, body_at, request, None)
+        return _detach(planned.carry_out(lambda code: self._answer(frame, body_at, request, code)))
 
-    def _whole(self, correlation_id: int, flexible: bool, body: Body) -> Body:
-        """Return the response with its header, as soon as there is a body."""
-        if body is None:
-            return None
-        if isinstance(body, list):
-            return self.framed(correlation_id, flexible, body)
-        if isinstance(body, LateAnswer):
-            body.convert(lambda buffers: self.framed(correlation_id, flexible, buffers))
-            return body.result() if body.done() else body
-        return self._later(correlation_id, flexible, body)
-
-    def _body(
-        self, entry: Api, frame: memoryview, body_at: int, request: Request, refuse_with: ErrorCode | None
-    ) -> Body:
+    def _answer(self, frame: memoryview, body_at: int, request: Request, refuse_with: ErrorCode | None) -> Answer:
+        entry = request.api
         if entry.reads_frames:
-            answer: Body | LongWork = entry.handler.handle_frame(frame, body_at, request, refuse_with=refuse_with)
+            answer: Answer | LongWork = entry.handler.handle_frame(frame, body_at, request, refuse_with=refuse_with)
             if isinstance(answer, LongWork):
                 return self._work_long(entry.name, answer, request.connection)
             return answer
         if len(frame) > LARGE_REQUEST_BYTES:
             if entry.has_bytes_max and len(frame) > entry.handler.request_bytes_max(self._broker):
                 refused = refusal(entry, entry.schema.Request(), ErrorCode.MESSAGE_TOO_LARGE, request.version)
-                return self._encoded(entry, request, refused)
+                return _encode(request, refused)
             groups = _first_group(entry, frame, body_at, request.version)
-            large = LongWork(self._answer_large(entry, frame, body_at, request, refuse_with))
+            large = LongWork(self._answer_large(frame, body_at, request, refuse_with))
             # The connection holds the memory of the request itself.
             memory_bytes = len(frame) + min(MEMORY_PER_BYTE * len(frame), MEMORY_OF_OBJECTS_MAX)
             return self._work_long(entry.name, large, request.connection, memory_bytes, groups)
@@ -205,18 +214,18 @@ class Dispatcher:
         if groups:
             self._count_change(request.connection)
         if self._changing and not self._changing.keys().isdisjoint(groups):
-            behind = LongWork(self._answer_message(entry, message, request, refuse_with))
+            behind = LongWork(self._answer_message(message, request, refuse_with))
             return self._work_long(entry.name, behind, request.connection, LONG_WORK_BYTES, groups)
-        result = self._handle(entry, message, request, refuse_with)
+        result = _handle(message, request, refuse_with)
         if isinstance(result, messages.Message):
-            return self._encoded(entry, request, result)
+            return _encode(request, result)
         if isinstance(result, LateReply):
-            return self._encoded_later(entry, message, request, result)
+            return _encode_later(message, request, result)
         if isinstance(result, LongWork):
-            result.work = self._finish(entry, message, result.work, request, is_long=True)
+            result.work = self._finish(message, result.work, request, is_long=True)
             return self._work_long(entry.name, result, request.connection, LONG_WORK_BYTES, groups)
         assert inspect.isawaitable(result)
-        return self._start(entry.name, self._finish(entry, message, result, request))
+        return _detach(self._start(entry.name, self._finish(message, result, request)))
 
     def _count_change(self, connection: "Connection") -> None:
         """Let connections that change groups give way sooner than those with requests that are answered from memory."""
@@ -249,21 +258,18 @@ class Dispatcher:
 
         async def work() -> None:
             try:
-                body = await self._in_line(long, memory_bytes, before)
+                answer = await self._in_line(long, memory_bytes, before)
             except Malformed as error:
                 connection.refuse(str(error))
-                body = None
+                answer = None
             except Exception as error:  # noqa: BLE001 - the connection logs it and is closed
                 if not answered.done():
                     answered.set_exception(error)
                 return
-            if isinstance(body, asyncio.Future | LateAnswer):
-                body.add_done_callback(lambda body: _copy(body, answered))
-                # A lost connection takes its waiting fetches with it; a join goes on, as its member does.
-                if not isinstance(body, asyncio.Task):
-                    answered.add_done_callback(lambda answered: body.cancel() if answered.cancelled() else None)
+            if isinstance(answer, asyncio.Future | LateAnswer):
+                _pass_on(answer, answered)
             elif not answered.done():
-                answered.set_result(body)
+                answered.set_result(answer)
 
         task = self._start(api, work())
         if groups:
@@ -281,20 +287,6 @@ class Dispatcher:
 
         self._changing.update(dict.fromkeys(groups, task))
         task.add_done_callback(end)
-
-    def _handle(
-        self, entry: Api, message: messages.Message, request: Request, refuse_with: ErrorCode | None
-    ) -> "messages.Message | LateReply | LongWork | Awaitable[Any]":
-        if refuse_with is not None:
-            return refusal(entry, message, refuse_with, request.version)
-        try:
-            result: messages.Message | LateReply | LongWork | Awaitable[Any] = entry.handler.handle(message, request)
-        except Refused as refused:
-            return refusal(entry, message, refused.code, request.version, refused.message)
-        except Exception:
-            log.exception("a handler failed", extra={"api": entry.name, "version": request.version})
-            return refusal(entry, message, ErrorCode.UNKNOWN_SERVER_ERROR, request.version)
-        return result
 
     def _start(self, api: str, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         task = asyncio.ensure_future(TimedCoroutine(self._broker.watchdog, api, work))
@@ -351,7 +343,7 @@ class Dispatcher:
         return shared
 
     async def _answer_large(
-        self, entry: Api, frame: memoryview, body_at: int, request: Request, refuse_with: ErrorCode | None
+        self, frame: memoryview, body_at: int, request: Request, refuse_with: ErrorCode | None
     ) -> "Buffers | asyncio.Future[Buffers | None] | LongWork | None":
         """Return the answer, or a future if the request has taken effect and waits for others, as a join does.
 
@@ -359,24 +351,24 @@ class Dispatcher:
         """
         try:
             message = await self.in_thread(
-                partial(messages.decode_request, entry.schema, request.version, frame[body_at:])
+                partial(messages.decode_request, request.api.schema, request.version, frame[body_at:])
             )
         except Malformed as error:
             request.connection.refuse(str(error))
             return None
-        return await self._answer_message(entry, message, request, refuse_with)
+        return await self._answer_message(message, request, refuse_with)
 
     async def _answer_message(
-        self, entry: Api, message: messages.Message, request: Request, refuse_with: ErrorCode | None
+        self, message: messages.Message, request: Request, refuse_with: ErrorCode | None
     ) -> "Buffers | asyncio.Future[Buffers | None] | LongWork | None":
-        result = self._handle(entry, message, request, refuse_with)
+        result = _handle(message, request, refuse_with)
         if isinstance(result, messages.Message):
-            return await self.in_thread(partial(self._encoded, entry, request, result))
+            return await self.in_thread(partial(_encode, request, result))
         if isinstance(result, LongWork):
-            result.work = self._finish(entry, message, result.work, request, is_long=True)
+            result.work = self._finish(message, result.work, request, is_long=True)
             return await result.work if result.is_in_line else result
         waiting = _as_future(result) if isinstance(result, LateReply) else result
-        return self._start(entry.name, self._finish(entry, message, waiting, request, is_long=True))
+        return self._start(request.api.name, self._finish(message, waiting, request, is_long=True))
 
     async def in_thread(self, call: Callable[[], T]) -> T:
         """Return what a call returns that takes long; not in the threads that wait for the disk."""
@@ -400,76 +392,64 @@ class Dispatcher:
                 budget.withdraw_work(begun.set)
 
     async def _finish(
-        self, entry: Api, message: messages.Message, result: Awaitable[Any], request: Request, *, is_long: bool = False
+        self, message: messages.Message, result: Awaitable[Any], request: Request, *, is_long: bool = False
     ) -> Buffers | None:
         try:
             reply = await result
         except Refused as refused:
             # A handler that waits for a future refers to it, and so to this error: a circle with the whole request.
             refused.__traceback__ = None
-            encode = partial(self._refused, entry, message, request, refused.code, refused.message)
-        except Exception:
-            log.exception("a handler failed", extra={"api": entry.name, "version": request.version})
-            encode = partial(self._refused, entry, message, request, ErrorCode.UNKNOWN_SERVER_ERROR)
+            encode = partial(_encode_refusal, message, request, refused.code, refused.message)
+        except Exception:  # noqa: BLE001 - logged with its traceback
+            _log_failed_handler(request)
+            encode = partial(_encode_refusal, message, request, ErrorCode.UNKNOWN_SERVER_ERROR)
         else:
             # A handler may encode a long answer itself, so that others have their turn meanwhile.
             if isinstance(reply, list):
-                return reply
-            encode = partial(self._encoded, entry, request, reply)
+                return request.frame(reply)
+            encode = partial(_encode, request, reply)
         return await self.in_thread(encode) if is_long else encode()
 
-    def _refused(
-        self, entry: Api, message: messages.Message, request: Request, code: ErrorCode, sentence: str | None = None
-    ) -> Buffers:
-        return self._encoded(entry, request, refusal(entry, message, code, request.version, sentence))
 
-    def _encoded_later(self, entry: Api, message: messages.Message, request: Request, reply: LateReply) -> LateAnswer:
-        late = LateAnswer()
+def _handle(
+    message: messages.Message, request: Request, refuse_with: ErrorCode | None
+) -> "messages.Message | LateReply | LongWork | Awaitable[Any]":
+    if refuse_with is not None:
+        return refusal(request.api, message, refuse_with, request.version)
+    try:
+        result: messages.Message | LateReply | LongWork | Awaitable[Any] = request.api.handler.handle(message, request)
+    except Refused as refused:
+        return refusal(request.api, message, refused.code, request.version, refused.message)
+    except Exception:  # noqa: BLE001 - logged with its traceback
+        _log_failed_handler(request)
+        return refusal(request.api, message, ErrorCode.UNKNOWN_SERVER_ERROR, request.version)
+    return result
 
-        def complete(reply: messages.Message) -> None:
-            try:
-                late.complete(self._encoded(entry, request, reply))
-            except Exception:
-                log.exception("a handler failed", extra={"api": entry.name, "version": request.version})
-                failed = refusal(entry, message, ErrorCode.UNKNOWN_SERVER_ERROR, request.version)
-                late.complete(self._encoded(entry, request, failed))
 
-        reply.when_complete(complete)
-        return late
+def _log_failed_handler(request: Request) -> None:
+    log.exception("a handler failed", extra={"api": request.api.name, "version": request.version})
 
-    def _encoded(self, entry: Api, request: Request, reply: Any) -> Buffers:
-        return [messages.encode_response(entry.schema, request.version, reply)]
 
-    def framed(self, correlation_id: int, flexible: bool, body: Buffers) -> Buffers:
-        """Return a response with its length and header."""
-        header = frames.response_header(correlation_id, flexible=flexible)
-        if len(body) == 1 and isinstance(only := body[0], bytes | memoryview) and len(only) <= COPIED_BYTES_MAX:
-            # One piece is one call of the transport, and a copy of a small answer is cheaper than a second piece.
-            return [(len(header) + len(only)).to_bytes(4, "big") + header + only]
-        size = len(header) + sum(map(len, body))
-        return [size.to_bytes(4, "big") + header, *body]
+def _encode(request: Request, reply: Any) -> Buffers:
+    return request.frame([messages.encode_response(request.api.schema, request.version, reply)])
 
-    def _later(
-        self, correlation_id: int, flexible: bool, body: asyncio.Future[Buffers | None]
-    ) -> asyncio.Future[Buffers | None]:
-        framed: asyncio.Future[Buffers | None] = asyncio.get_running_loop().create_future()
 
-        def done(body: asyncio.Future[Buffers | None]) -> None:
-            if framed.done():
-                return
-            if body.cancelled():
-                framed.cancel()
-            elif (error := body.exception()) is not None:
-                framed.set_exception(error)
-            else:
-                buffers = body.result()
-                framed.set_result(None if buffers is None else self.framed(correlation_id, flexible, buffers))
+def _encode_refusal(message: messages.Message, request: Request, code: ErrorCode, text: str | None = None) -> Buffers:
+    return _encode(request, refusal(request.api, message, code, request.version, text))
 
-        body.add_done_callback(done)
-        # A lost connection takes its waiting fetches with it; a join goes on, as its member does.
-        if not isinstance(body, asyncio.Task):
-            framed.add_done_callback(lambda framed: body.cancel() if framed.cancelled() else None)
-        return framed
+
+def _encode_later(message: messages.Message, request: Request, reply: LateReply) -> LateAnswer:
+    late = LateAnswer()
+
+    def complete(reply: messages.Message) -> None:
+        try:
+            late.complete(_encode(request, reply))
+        except Exception:  # noqa: BLE001 - logged with its traceback
+            _log_failed_handler(request)
+            late.complete(_encode_refusal(message, request, ErrorCode.UNKNOWN_SERVER_ERROR))
+
+    reply.when_complete(complete)
+    return late
 
 
 def _changed_groups(entry: Api, message: messages.Message) -> Collection[str]:
@@ -505,26 +485,43 @@ def _as_future(late: LateReply) -> "asyncio.Future[messages.Message]":
     return future
 
 
-def _copy(done: "asyncio.Future[Buffers | None] | LateAnswer", to: "asyncio.Future[Buffers | None]") -> None:
-    if to.done():
-        return
-    if done.cancelled():
-        to.cancel()
-    elif (error := done.exception()) is not None:
-        to.set_exception(error)
-    else:
-        to.set_result(done.result())
+def _detach(answer: Answer) -> Answer:
+    """Return an answer that a lost connection may cancel: what makes it is not cancelled, if that is a task."""
+    if not isinstance(answer, asyncio.Task):
+        return answer
+    answered: asyncio.Future[Buffers | None] = asyncio.get_running_loop().create_future()
+    _pass_on(answer, answered)
+    return answered
+
+
+def _pass_on(answer: "asyncio.Future[Buffers | None] | LateAnswer", to: "asyncio.Future[Buffers | None]") -> None:
+    """Complete a future with an answer."""
+
+    def copy(done: "asyncio.Future[Buffers | None] | LateAnswer") -> None:
+        if to.done():
+            return
+        if done.cancelled():
+            to.cancel()
+        elif (error := done.exception()) is not None:
+            to.set_exception(error)
+        else:
+            to.set_result(done.result())
+
+    answer.add_done_callback(copy)
+    # A lost connection takes its waiting fetches with it; a join goes on, as its member does.
+    if not isinstance(answer, asyncio.Task):
+        to.add_done_callback(lambda to: answer.cancel() if to.cancelled() else None)
 
 
 def refusal(
-    entry: Api, message: messages.Message, code: ErrorCode, version: int, sentence: str | None = None
+    entry: Api, message: messages.Message, code: ErrorCode, version: int, text: str | None = None
 ) -> messages.Message:
     """Return the API's response that only has an error: by its own `refuse`, else with the top-level code."""
     own: Callable[[Any, ErrorCode, int], messages.Message] | None = getattr(entry.handler, "refuse", None)
     if own is not None:
         return own(message, code, version)
     response = entry.schema.Response(error_code=int(code))
-    if sentence is not None and hasattr(response, "error_message"):
-        response.error_message = sentence
+    if text is not None and hasattr(response, "error_message"):
+        response.error_message = text
     assert isinstance(response, messages.Message)
     return response

@@ -5,7 +5,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from logmark.broker.answers import Body, Buffers, LateAnswer
+from logmark.broker.answers import Answer, Buffers, LateAnswer
 from logmark.errors import ErrorCode
 
 
@@ -16,21 +16,21 @@ class Fault:
     code: ErrorCode | None
     delay_s: float
 
-    def carry_out(self, handle: Callable[[ErrorCode | None], Body]) -> Body:
+    def carry_out(self, handle: Callable[[ErrorCode | None], Answer]) -> Answer:
         """Handle the request, late or with an error instead of the work."""
         if not self.delay_s:
             return handle(self.code)
 
         async def late() -> Buffers | None:
             await asyncio.sleep(self.delay_s)
-            body = handle(self.code)
-            if isinstance(body, LateAnswer):
+            answer = handle(self.code)
+            if isinstance(answer, LateAnswer):
                 done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-                if not body.done():
-                    body.add_done_callback(done.set_result)
+                if not answer.done():
+                    answer.add_done_callback(done.set_result)
                     await done
-                return body.result()
-            return await body if isinstance(body, asyncio.Future) else body
+                return answer.result()
+            return await answer if isinstance(answer, asyncio.Future) else answer
 
         return asyncio.ensure_future(late())
 

@@ -12,7 +12,8 @@ from logmark.wire.schema import api_versions, describe_log_dirs
 RESERVE_MAX = 4
 TOO_MANY = "there are too many, and this one may only ask for the broker's health"
 
-_HEALTH_KEYS = frozenset({api_versions.KEY, describe_log_dirs.KEY})
+# What a connection above the limits may ask for: `logmark health` sends these requests.
+HEALTH_KEYS = frozenset({api_versions.KEY, describe_log_dirs.KEY})
 
 
 def read_overrides(text: str) -> dict[str, int]:
@@ -100,8 +101,3 @@ class HealthReserve:
     def leave(self, connection: Refusable) -> None:
         """Forget a connection that was closed."""
         self._connections.pop(connection, None)
-
-
-def asks_for_health(frame: memoryview) -> bool:
-    """Return whether a request is one that `logmark health` sends above the limits."""
-    return int.from_bytes(frame[:2], "big") in _HEALTH_KEYS

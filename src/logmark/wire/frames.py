@@ -36,7 +36,7 @@ def read_request_header(frame: memoryview, flexible_from: Callable[[int], int | 
             stop = at + size
             if not at <= stop <= len(frame):
                 overrun(size, len(frame) - at)
-            client_id = frame[at:stop].tobytes().decode()
+            client_id = str(frame[at:stop], "utf-8")
             at = stop
         flexible = flexible_from(key)
         if flexible is not None and version >= flexible:

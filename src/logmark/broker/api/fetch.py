@@ -151,18 +151,18 @@ class _Fetch(LateAnswer):
         """Return the answer, or this fetch if it has to wait for records."""
         refused = self._accept(request, refuse_with)
         if refused is not None:
-            return refused
+            return self._at.frame(refused)
         if len(self._wanted) > LARGE:
             return LongWork(self._answer_large())
-        answer = self._read(is_first=True)
-        if answer is None:
+        body = self._read(is_first=True)
+        if body is None:
             self._hold(self._waiting_bytes)
             self._watch()
             return self
-        return answer
+        return self._at.frame(body)
 
     def _accept(self, request: wire.FetchRequest, refuse_with: ErrorCode | None) -> "Buffers | None":
-        """Take the request, or return the answer that refuses it."""
+        """Take the request, or return the body of the response that refuses it."""
         if request.replica_id not in (CONSUMER, DEBUG_CONSUMER):
             # Replicas are brokers, and there is no other broker (CVE-2018-1288).
             refuse_with = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -242,11 +242,11 @@ class _Fetch(LateAnswer):
     def _read_late(self) -> None:
         if self.done():
             return
-        answer = self._read(is_first=True)
-        if answer is None:
+        body = self._read(is_first=True)
+        if body is None:
             self._watch()
         else:
-            self.complete(answer)
+            self.complete(body)
 
     async def _answer_large(self) -> "Buffers | LateAnswer | None":
         await self._begin_large()
@@ -318,9 +318,9 @@ class _Fetch(LateAnswer):
         self._is_due = False
         if self.done():
             return
-        answer = self._read(is_first=False)
-        if answer is not None:
-            self.complete(answer)
+        body = self._read(is_first=False)
+        if body is not None:
+            self.complete(body)
             return
         for watch in self._watches:
             watch.begin()
@@ -350,9 +350,9 @@ class _Fetch(LateAnswer):
 
     # Ending
 
-    def complete(self, result: "Buffers | None") -> None:
+    def complete(self, body: "Buffers | None") -> None:
         self._end()
-        super().complete(result)
+        super().complete(None if body is None else self._at.frame(body))
 
     def fail(self, error: Exception) -> None:
         self._end()
@@ -376,9 +376,10 @@ class _Fetch(LateAnswer):
     # Reading
 
     def _read(self, *, is_first: bool) -> "Buffers | None":
-        """Return the answer, or None if the client waits for more; the first time, if there is memory for that.
+        """Return the body of the response, or None if the client waits for more.
 
-        Those who ask for the same in one turn share what was read and encoded for the first of them.
+        It waits the first time only if there is memory for that. Those who ask for the same in one turn share what was
+        read and encoded for the first of them.
         """
         read_turns = self._at.broker.read_turns
         shared, key = read_turns.shared, None
@@ -395,10 +396,10 @@ class _Fetch(LateAnswer):
         collected, is_enough = run_at_once(self._collect())
         if not (is_enough or self._is_over) and (not is_first or self._has_room()):
             return None
-        answer = self._encoded(collected)
+        body = self._encoded(collected)
         if shared is not None and key is not None and is_enough and not collected[0][1].error_code:
-            shared[key] = _copy(answer)
-        return answer
+            shared[key] = _copy(body)
+        return body
 
     def _collect(self) -> "Steps[tuple[Collected, bool]]":
         """Find what can be sent now, and whether it is worth sending."""

@@ -4,6 +4,7 @@ v5  log start offset in the answer     v7  zstd allowed     v8  errors of single
 v12 the highest version before topic ids replace names
 acks=0 gets no answer; acks=1 and acks=all are answered alike: after the sync.
 A request for many partitions is worked off in turns. A batch that unpacks to much is unpacked in a thread.
+Most requests hold one batch: they are decoded, and their responses encoded, in one compiled step each.
 """
 
 import asyncio
@@ -18,16 +19,14 @@ from logmark.broker.answers import Buffers, LateAnswer, LongWork
 from logmark.broker.pace import STEPS_IN_A_TURN, Pace, run_in_turns
 from logmark.errors import ErrorCode, LogFailed, Refused
 from logmark.log.partition import Appended, Partition
-from logmark.wire import batches, fast_produce
+from logmark.wire import batches, fast_requests
 from logmark.wire import produce as wire
 from logmark.wire.batches import BatchRules, ProducedBatch
 
 if TYPE_CHECKING:
-    from logmark.broker.connection import Connection
     from logmark.broker.dispatch import Request
     from logmark.broker.logs import Topic
     from logmark.broker.server import Broker
-    from logmark.wire.fast_produce import Usual
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +63,12 @@ class _Waiting(NamedTuple):
 
 def handle_frame(
     frame: memoryview, body_at: int, at: "Request", *, refuse_with: ErrorCode | None
-) -> "Buffers | asyncio.Future[Buffers | None] | LongWork | None":
+) -> "Buffers | LateAnswer | asyncio.Future[Buffers | None] | LongWork | None":
     """Append every batch of the request, and answer when the disk has them."""
+    if at.version >= wire.FLEXIBLE_FROM and refuse_with is None:
+        usual = fast_requests.read_produce(frame.obj, body_at)
+        if usual is not None:
+            return _append_only_batch(usual, frame, at)
     steps = wire.decode_request_in_steps(at.version, frame, body_at)
     try:
         next(steps)
@@ -73,14 +76,7 @@ def handle_frame(
         request: wire.ProduceRequest = stop.value
     else:
         return LongWork(_work(run_in_turns(steps), at, refuse_with))
-    return _handle(request, at, refuse_with)
-
-
-def _handle(
-    request: wire.ProduceRequest, at: "Request", refuse_with: ErrorCode | None
-) -> "Buffers | asyncio.Future[Buffers | None] | LongWork | None":
-    """Append all batches at once if they are few, small, and for partitions that have a folder."""
-    appends = _Appends(request, at.broker, at.connection, at.version, refuse_with)
+    appends = _Appends(request, at, refuse_with)
     if appends.cost > STEPS_IN_A_TURN:
         return LongWork(appends.run_in_turns())
     while appends.left:
@@ -94,24 +90,51 @@ def _handle(
 async def _work(
     decoding: "Coroutine[Any, Any, wire.ProduceRequest]", at: "Request", refuse_with: ErrorCode | None
 ) -> "Buffers | asyncio.Future[Buffers | None] | None":
-    appends = _Appends(await decoding, at.broker, at.connection, at.version, refuse_with)
-    return await appends.run_in_turns()
+    return await _Appends(await decoding, at, refuse_with).run_in_turns()
+
+
+def _append_only_batch(
+    usual: tuple[int, int, int, int, int, int], frame: memoryview, at: "Request"
+) -> "Buffers | LateAnswer | asyncio.Future[Buffers | None] | LongWork | None":
+    """Append the one batch of a usual request, without the containers for many."""
+    acks, name_at, name_size, index, records_at, records_size = usual
+    name = str(frame[name_at : name_at + name_size], "ascii")
+    records = frame[records_at : records_at + records_size]
+    try:
+        partition, appended = _append(name, index, records, at.broker, at.version)
+    except Refused as refused:
+        return _answer(acks, [(name, [_refused(index, refused)])], [], at)
+    except LogFailed as failed:
+        return _answer(acks, [(name, [_refused_by_disk(index, failed)])], [], at)
+    except _TooLargeForLoop:
+        request = wire.ProduceRequest(None, acks, 0, [(name, [wire.PartitionData(index, records)])])
+        return LongWork(_Appends(request, at).run_in_turns())
+    if acks == 0:
+        return None
+    base, last, append_time_ms, log_start, _ = appended
+    written = fast_requests.produced(
+        frame.obj, name_at, name_size, at.correlation_id, index, base, append_time_ms, log_start  # type: ignore[arg-type]
+    )  # fmt: skip
+    if partition.high_watermark > last:
+        return [written]
+    late = LateAnswer()
+
+    def complete(failure: LogFailed | None) -> None:
+        if failure is None:
+            late.complete([written])
+        else:
+            late.complete(_encode([(name, [_refused_by_disk(index, failure)])], at))
+
+    partition.when_durable(last + 1, complete)
+    return late
 
 
 class _Appends:
     """The batches of one request, appended one after another."""
 
-    def __init__(
-        self,
-        request: wire.ProduceRequest,
-        broker: "Broker",
-        connection: "Connection",
-        version: int,
-        refuse_with: ErrorCode | None = None,
-    ) -> None:
-        self._broker = broker
-        self._connection = connection
-        self._version = version
+    def __init__(self, request: wire.ProduceRequest, at: "Request", refuse_with: ErrorCode | None = None) -> None:
+        self._at = at
+        self._broker = at.broker
         self._acks = request.acks
         self._refuse_with = refuse_with if request.acks in _LEGAL_ACKS else ErrorCode.INVALID_REQUIRED_ACKS
         self._topics: dict[str, list[wire.PartitionAnswer]] = {}
@@ -136,7 +159,7 @@ class _Appends:
     def append_next(self) -> None:
         """Append the next batch; raises _TooLargeForLoop if it cannot be checked at once."""
         (name, index), records = self.left[0]
-        self._note(name, index, partial(_append, name, index, records, self._broker, self._version))
+        self._note(name, index, partial(_append, name, index, records, self._broker, self._at.version))
         self.left.popleft()
 
     async def run_in_turns(self) -> "Buffers | asyncio.Future[Buffers | None] | None":
@@ -160,7 +183,7 @@ class _Appends:
             topic = _find_topic(name, index, broker)
             check = partial(
                 batches.check_produced, records, topic.rules, now_ms=broker.clock.now_ms(),
-                produce_version=self._version,
+                produce_version=self._at.version,
             )  # fmt: skip
             async with broker.dispatcher.working(topic.rules.decompressed_bytes_max):
                 batch = await broker.dispatcher.in_thread(check)
@@ -188,52 +211,22 @@ class _Appends:
 
     def answer(self) -> "Buffers | asyncio.Future[Buffers | None] | None":
         """Return the answer, which waits for the disk."""
-        return _answer(self._acks, list(self._topics.items()), self._waiting, self._version, self._connection)
-
-
-def handle_usual(
-    asked: "Usual", frame: memoryview, connection: "Connection", broker: "Broker"
-) -> "bytes | LateAnswer | Buffers | asyncio.Future[Buffers | None] | LongWork | None":
-    """Handle the usual request: return the whole answer, now or later, or the body of an answer."""
-    version, correlation_id, acks, name_at, name_size, index, records_at, records_size = asked
-    name = str(frame[name_at : name_at + name_size], "ascii")
-    try:
-        partition, appended = _append(name, index, frame[records_at : records_at + records_size], broker, version)
-    except Refused as refused:
-        return _answer(acks, [(name, [_refused(index, refused)])], [], version, connection)
-    except LogFailed as failed:
-        return _answer(acks, [(name, [_refused_by_disk(index, failed)])], [], version, connection)
-    except _TooLargeForLoop:
-        records = frame[records_at : records_at + records_size]
-        request = wire.ProduceRequest(None, acks, 0, [(name, [wire.PartitionData(index, records)])])
-        return LongWork(_Appends(request, broker, connection, version).run_in_turns())
-    if acks == 0:
-        return None
-    base, last, append_time_ms, log_start, _ = appended
-    answer = fast_produce.produced(
-        frame.obj, name_at, name_size, correlation_id, index, base, append_time_ms, log_start  # type: ignore[arg-type]
-    )  # fmt: skip
-    late = LateAnswer()
-
-    def told(failure: LogFailed | None) -> None:
-        if failure is None:
-            late.complete([answer])
-        else:
-            body = wire.encode_response(version, [(name, [_refused_by_disk(index, failure)])])
-            late.complete(broker.dispatcher.framed(correlation_id, True, [body]))
-
-    return late if partition.when_durable(last + 1, told) else answer
+        return _answer(self._acks, list(self._topics.items()), self._waiting, self._at)
 
 
 def _answer(
-    acks: int, topics: Topics, waiting: list[_Waiting], version: int, connection: "Connection"
+    acks: int, topics: Topics, waiting: list[_Waiting], at: "Request"
 ) -> "Buffers | asyncio.Future[Buffers | None] | None":
     if acks == 0:
-        _close_when_refused(topics, waiting, connection)
+        _close_when_refused(topics, waiting, at)
         return None
     if not waiting:
-        return [wire.encode_response(version, topics)]
-    return _when_durable(topics, waiting, version)
+        return _encode(topics, at)
+    return _when_durable(topics, waiting, at)
+
+
+def _encode(topics: Topics, at: "Request") -> Buffers:
+    return at.frame([wire.encode_response(at.version, topics)])
 
 
 def _append(
@@ -310,7 +303,7 @@ def _refused_by_disk(index: int, failed: LogFailed) -> wire.PartitionAnswer:
 
 
 def _when_durable(
-    topics: Topics, waiting: list[_Waiting], version: int
+    topics: Topics, waiting: list[_Waiting], at: "Request"
 ) -> "asyncio.Future[Buffers | None]":
     answered: asyncio.Future[Buffers | None] = asyncio.get_running_loop().create_future()
     left = len(waiting)
@@ -323,16 +316,16 @@ def _when_durable(
             sentence = "The log was closed." if wait.durable.cancelled() else str(wait.durable.exception())
             wait.answers[wait.at] = _refused(index, Refused(ErrorCode.KAFKA_STORAGE_ERROR, sentence))
         if left == 0 and not answered.done():
-            answered.set_result([wire.encode_response(version, topics)])
+            answered.set_result(_encode(topics, at))
 
     for wait in waiting:
         wait.durable.add_done_callback(lambda _, wait=wait: one_is_done(wait))  # type: ignore[misc]
     return answered
 
 
-def _close_when_refused(topics: Topics, waiting: list[_Waiting], connection: "Connection") -> None:
+def _close_when_refused(topics: Topics, waiting: list[_Waiting], at: "Request") -> None:
     """Close the connection after an error: that is how a producer with acks=0 learns of it, as with Kafka."""
     for wait in waiting:
         wait.durable.add_done_callback(lambda durable: durable.cancelled() or durable.exception())
     if any(answer.error_code for _, answers in topics for answer in answers):
-        connection.refuse("a record sent with acks=0 was refused")
+        at.connection.refuse("a record sent with acks=0 was refused")

@@ -1,17 +1,17 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The usual Produce request, read in one step, and its answer, written in one step.
+"""The header of a request and the body of the usual Produce request, read in one step each, and its whole response.
 
-Most requests of a busy broker are small ones for one partition of one topic, without a transaction and without tagged
-fields. For these the general way, function by function, cost more than all the rest of a request. Whatever is not of
-exactly that shape is left to the general way, which alone knows what is wrong with it.
+Most requests of a busy broker are small Produce requests for one partition of one topic, without a transaction and
+without tagged fields. For these the general readers and writers, function by function, cost more than all the rest of a
+request. What is not of exactly that shape is left to them: they alone know what is wrong with it.
 """
 
 import cython
 
-_VERSION_MIN = cython.declare(cython.int, 9)
-_VERSION_MAX = cython.declare(cython.int, 12)
-# From the header's first byte to the records, with an empty client id and a topic name of one character.
-_BYTES_MIN = cython.declare(cython.Py_ssize_t, 32)
+# A header with a client id that is null, and one byte behind it.
+_HEADER_BYTES_MIN = cython.declare(cython.Py_ssize_t, 11)
+# From the transactional id to the records' length, with a topic name of one character, and the tagged fields behind it.
+_BYTES_MIN = cython.declare(cython.Py_ssize_t, 20)
 
 
 @cython.cfunc
@@ -33,21 +33,6 @@ def _is_ascii(b: bytearray, at: cython.Py_ssize_t, stop: cython.Py_ssize_t) -> c
 
 
 @cython.cfunc
-def _acks_at(b: bytearray, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Return where the acks are, after a header without tagged fields and no transaction; -1 for other requests."""
-    if end < _BYTES_MIN or b[0] != 0 or b[1] != 0 or b[2] != 0 or b[3] < _VERSION_MIN or b[3] > _VERSION_MAX:
-        return -1
-    client_size: cython.Py_ssize_t = b[8] << 8 | b[9]
-    at: cython.Py_ssize_t = 10
-    if client_size != 0xFFFF:
-        at += client_size
-        # Behind it come at least a topic's name of one character and the records' length.
-        if at + _BYTES_MIN - 10 > end or not _is_ascii(b, 10, at):
-            return -1
-    return at + 2 if b[at] == 0 and b[at + 1] == 0 else -1
-
-
-@cython.cfunc
 def _records_at(b: bytearray, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
     """Return where the records begin whose length is here, if only three empty sets of tagged fields follow."""
     length: cython.longlong = 0
@@ -62,26 +47,55 @@ def _records_at(b: bytearray, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> 
     return -1
 
 
-def read_produce(frame: object) -> tuple | None:
-    """Return the usual Produce request in a frame, or None for any other.
+def read_header(frame: object, flexible_from: dict) -> tuple | None:
+    """Return (API key, version, correlation id, client id, where the body begins); None for any other than a usual one.
 
-    Returns (version, correlation id, acks, where the topic's name begins, its size, partition, where the records begin,
-    their size).
+    `flexible_from` has the version of each API from which on its headers have tagged fields, or None.
     """
     if not isinstance(frame, bytearray):
         return None
     b: bytearray = frame
     end: cython.Py_ssize_t = len(b)
-    at: cython.Py_ssize_t = _acks_at(b, end)
-    if at < 0:
+    # With the highest bit a key or a version is negative.
+    if end < _HEADER_BYTES_MIN or b[0] >= 128 or b[2] >= 128:
         return None
-    acks: cython.int = b[at] << 8 | b[at + 1]
+    key: cython.int = b[0] << 8 | b[1]
+    version: cython.int = b[2] << 8 | b[3]
+    at: cython.Py_ssize_t = 10
+    client_id: object = None
+    size: cython.Py_ssize_t = b[8] << 8 | b[9]
+    if size != 0xFFFF:
+        if size >= end - at or not _is_ascii(b, at, at + size):
+            return None
+        client_id = b[at : at + size].decode("ascii")
+        at += size
+    flexible: object = flexible_from.get(key)
+    if flexible is not None and version >= cython.cast(cython.int, flexible):
+        if b[at] != 0:
+            return None
+        at += 1
+    return key, version, _int32(b, 4), client_id, at
+
+
+def read_produce(frame: object, at: cython.Py_ssize_t) -> tuple | None:
+    """Return the usual Produce request whose body begins at `at`, in a flexible version; None for any other.
+
+    Returns (acks, where the topic's name begins, its size, partition, where the records begin, their size).
+    """
+    if not isinstance(frame, bytearray):
+        return None
+    b: bytearray = frame
+    end: cython.Py_ssize_t = len(b)
+    if at < 0 or end - at < _BYTES_MIN or b[at] != 0:
+        return None
+    # Behind a transactional id that is null: acks, and the timeout, which has no meaning here.
+    acks: cython.int = b[at + 1] << 8 | b[at + 2]
     if acks == 0xFFFF:
         acks = -1
-    # Behind the timeout: one topic, its name, one partition.
-    name_at: cython.Py_ssize_t = at + 8
-    name_size: cython.Py_ssize_t = b[at + 7] - 1
-    if acks > 1 or b[at + 6] != 2 or name_size < 1 or name_size > 126:
+    # One topic, its name, one partition.
+    name_at: cython.Py_ssize_t = at + 9
+    name_size: cython.Py_ssize_t = b[at + 8] - 1
+    if acks > 1 or b[at + 7] != 2 or name_size < 1 or name_size > 126:
         return None
     at = name_at + name_size
     if at + 6 > end or b[at] != 2 or not _is_ascii(b, name_at, at):
@@ -89,7 +103,7 @@ def read_produce(frame: object) -> tuple | None:
     records_at: cython.Py_ssize_t = _records_at(b, at + 5, end)
     if records_at < 0:
         return None
-    return b[3], _int32(b, 4), acks, name_at, name_size, _int32(b, at + 1), records_at, end - 3 - records_at
+    return acks, name_at, name_size, _int32(b, at + 1), records_at, end - 3 - records_at
 
 
 @cython.cfunc
