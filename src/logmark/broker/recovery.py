@@ -48,6 +48,64 @@ class Recovery:
         return sum(partition.records for partition in self.partitions)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveredPartitionView:
+    """What a recovery writes to the segments of one partition."""
+
+    topic: str
+    partition: int
+    entries: int
+    records: int
+    first_offset: int
+    end_offset: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryView:
+    """A recovery, or the dry run of one, as programs read it; `dataclasses.asdict` makes it JSON."""
+
+    data_dir: str
+    dry_run: bool
+    was_clean: bool
+    had_wal: bool
+    entries: int
+    records: int
+    partitions: Sequence[RecoveredPartitionView]
+    cuts: Sequence[Cut]
+    damaged_entries: Sequence[tuple[int, int]]
+    damage: Sequence[str]
+    additions: Sequence[str]
+
+
+def view_recovery(done: Recovery, *, dry_run: bool) -> RecoveryView:
+    """Return what a recovery has done, or would do."""
+    return RecoveryView(
+        data_dir=done.path,
+        dry_run=dry_run,
+        was_clean=done.was_clean,
+        had_wal=done.has_wal,
+        entries=done.entries,
+        records=done.records,
+        partitions=[
+            RecoveredPartitionView(
+                topic=one.key.topic,
+                partition=one.key.partition,
+                entries=one.entries,
+                records=one.records,
+                first_offset=one.first_offset,
+                end_offset=one.end_offset,
+                bytes=one.size_bytes,
+            )
+            for one in done.partitions
+        ],
+        cuts=done.cuts,
+        damaged_entries=done.damaged_entries,
+        damage=done.damage,
+        additions=done.additions,
+    )
+
+
 def is_clean(path: str, files: FileSystem) -> bool:
     """Return whether a directory was closed cleanly, so that any broker opens it at once."""
     names = files.listdir(path)

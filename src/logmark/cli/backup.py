@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from typing import Annotated, Protocol
 
 import typer
@@ -15,6 +16,7 @@ from logmark.backup.directory_copier import DirectoryCopier
 from logmark.backup.manifest import Manifest
 from logmark.backup.restorer import Restorer
 from logmark.backup.store import Store, refuse_nested
+from logmark.backup.views import describe_damage, view_backup, view_restore
 from logmark.cli.clusters import Cluster, Origin, on_cluster
 from logmark.cli.options import Output, OutputFormat
 from logmark.cli.progress import bar
@@ -111,7 +113,7 @@ def restore(
         restorer.restore(is_new_cluster=new_cluster)
     manifest = restorer.manifest
     if output is OutputFormat.JSON:
-        print_json({"data_dir": restorer.data_dir, **_numbers(manifest)})
+        print_json(asdict(view_restore(restorer.data_dir, manifest)))
         return
     write_line(f"Restored {_contents(manifest)} to {restorer.data_dir}.")
     write_line(f"Serve it: logmark serve --data-dir {restorer.data_dir}")
@@ -131,22 +133,8 @@ def _source_and_dest(cluster: Cluster, paths: list[str]) -> tuple[str | None, st
 
 
 def _tell_backup(store: Store, done: Manifest, lost: Sequence[str], output: OutputFormat) -> None:
-    damage = [
-        f"{key}/{segment.base_offset:020d}.log, byte {one.position}, {one.size_bytes} bytes: {one.problem}"
-        for key, segment, one in done.damage()
-    ]
     if output is OutputFormat.JSON:
-        print_json(
-            {
-                "backup": store.path,
-                "source": done.source,
-                **_numbers(done),
-                "new_bytes": store.new_bytes,
-                "notes": done.notes,
-                "damage": [*lost, *damage],
-                "copied_again": store.damaged_files,
-            }
-        )
+        print_json(asdict(view_backup(store, done, lost=lost)))
     else:
         write_line(f"Backed up {_contents(done)} to {store.path}; {_size(store.new_bytes)} were new.")
         for note in done.notes:
@@ -157,31 +145,13 @@ def _tell_backup(store: Store, done: Manifest, lost: Sequence[str], output: Outp
                 "complete. Check the disk that holds it."
             )
         write_line(f"Restore it: logmark restore {store.path} DATA_DIR")
+    damage = describe_damage(done)
     for line in lost:
         say(f"Damaged at the source: {line}")
     for line in damage:
         say(f"Damaged at the source, and copied as it is: {line}")
     if lost or damage:
         raise typer.Exit(DAMAGED)
-
-
-def _numbers(manifest: Manifest) -> dict[str, object]:
-    return {
-        "cluster_id": manifest.cluster_id,
-        "topics": len(manifest.topics),
-        "partitions": [
-            {
-                "topic": key.topic,
-                "partition": key.partition,
-                "start": partition.log_start_offset,
-                "end": partition.log_end_offset,
-                "bytes": partition.size_bytes,
-            }
-            for key, partition in manifest.partitions.items()
-            if partition.segments
-        ],
-        "bytes": manifest.size_bytes,
-    }
 
 
 def _contents(manifest: Manifest) -> str:

@@ -4,11 +4,12 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from logmark.broker.recovery import Recovery
+from logmark.broker.recovery import Recovery, view_recovery
 from logmark.broker.recovery import recover as recover_directory
 from logmark.cli.options import Output, OutputFormat
 from logmark.cli.tables import Column, count, print_json, print_table, say
@@ -47,7 +48,7 @@ def recover(
                 "Put that right and run the same command again."
             ) from error
     if output is OutputFormat.JSON:
-        print_json(_described(done, dry_run=dry_run))
+        print_json(asdict(view_recovery(done, dry_run=dry_run)))
     else:
         _tell(done, dry_run=dry_run)
     if done.damage or done.damaged_entries or done.additions:
@@ -73,9 +74,6 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logging.disable(level)
-
-
-# For people
 
 
 def _tell(done: Recovery, *, dry_run: bool) -> None:
@@ -131,33 +129,3 @@ def _entries(number: int) -> str:
 
 def _short(name: str) -> str:
     return name if len(name) <= _NAME_LENGTH_MAX else f"{name[: _NAME_LENGTH_MAX - 12]}...{name[-9:]}"
-
-
-# For programs
-
-
-def _described(done: Recovery, *, dry_run: bool) -> dict[str, object]:
-    return {
-        "data_dir": done.path,
-        "dry_run": dry_run,
-        "was_clean": done.was_clean,
-        "had_wal": done.has_wal,
-        "entries": done.entries,
-        "records": done.records,
-        "partitions": [
-            {
-                "topic": one.key.topic,
-                "partition": one.key.partition,
-                "entries": one.entries,
-                "records": one.records,
-                "first_offset": one.first_offset,
-                "end_offset": one.end_offset,
-                "bytes": one.size_bytes,
-            }
-            for one in done.partitions
-        ],
-        "cuts": [cut._asdict() for cut in done.cuts],
-        "damaged_entries": [list(stretch) for stretch in done.damaged_entries],
-        "damage": list(done.damage),
-        "additions": list(done.additions),
-    }

@@ -45,7 +45,8 @@ class RecoveredPartition(NamedTuple):
         return self.end_offset - self.first_offset
 
 
-class Cut(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Cut:
     """Bytes that a recovery takes away from the end of a segment, and the file that keeps them, if one does."""
 
     path: str

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -78,6 +78,38 @@ class Verified:
     @property
     def segments(self) -> int:
         return sum(len(partition.segments) for partition in self.partitions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerificationView:
+    """A verification as programs read it; `dataclasses.asdict` makes it JSON."""
+
+    data_dir: str
+    written_by: str
+    closed_cleanly: bool
+    has_wal: bool
+    partitions: int
+    segments: int
+    records: int
+    size_bytes: int
+    findings: Sequence[Finding]
+    notes: Sequence[Finding]
+
+
+def view_verification(verified: Verified) -> VerificationView:
+    """Return how much was verified, what is wrong and what is worth knowing."""
+    return VerificationView(
+        data_dir=verified.path,
+        written_by="logmark" if verified.is_ours else "apache kafka",
+        closed_cleanly=verified.is_clean,
+        has_wal=verified.has_wal,
+        partitions=len(verified.partitions),
+        segments=verified.segments,
+        records=verified.records,
+        size_bytes=verified.size_bytes,
+        findings=verified.findings,
+        notes=verified.notes,
+    )
 
 
 def hold(path: str, files: FileSystem) -> Lock:
