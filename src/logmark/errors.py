@@ -9,7 +9,7 @@ LogmarkError
     ├── DirectoryOfKafka        Apache Kafka wrote the data directory to copy
     └── ListenFailed            a broker cannot listen on an address
 
-Messages name no command and no option: the command line adds its remedies (logmark.cli.remedies).
+Messages name no command-line option: the command line adds its remedies (logmark.cli.remedies).
 """
 
 from collections.abc import Sequence

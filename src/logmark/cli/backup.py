@@ -21,8 +21,7 @@ from logmark.cli.clusters import Cluster, Origin, on_cluster
 from logmark.cli.options import Output, OutputFormat
 from logmark.cli.progress import bar
 from logmark.cli.tables import count, print_json, say, write_line
-from logmark.client.client import Client
-from logmark.clock import Clock, SystemClock
+from logmark.clock import SystemClock
 from logmark.disk.file_system import RealFileSystem
 from logmark.disk.read_only import ReadOnlyFileSystem
 from logmark.errors import UserError
@@ -64,10 +63,10 @@ def backup(
         stack.enter_context(_sentences(dest))
         if source is not None:
             refuse_nested(source, dest)
-            copier = _directory_copier(source, SystemClock())
+            copier: Copier = DirectoryCopier(os.path.abspath(source), SystemClock())
         else:
             client = stack.enter_context(cluster.connect())
-            copier = _broker_copier(client, SystemClock())
+            copier = BrokerCopier(client, SystemClock())
         shown = stack.enter_context(bar("Copying"))
         store = stack.enter_context(
             Store.open(dest, files=RealFileSystem(), on_progress=shown.advance, on_check=shown.advance)
@@ -76,16 +75,6 @@ def backup(
             say(f"The last run to {store.path} was interrupted; this one resumes it.")
         done = copier.copy(store, expect=shown.expect)
     _tell_backup(store, done, copier.lost, output)
-
-
-def _directory_copier(source: str, clock: Clock) -> "Copier":
-
-    return DirectoryCopier(os.path.abspath(source), clock)
-
-
-def _broker_copier(client: Client, clock: Clock) -> "Copier":
-
-    return BrokerCopier(client, clock)
 
 
 def restore(
@@ -136,7 +125,7 @@ def _tell_backup(store: Store, done: Manifest, lost: Sequence[str], output: Outp
     if output is OutputFormat.JSON:
         print_json(asdict(view_backup(store, done, lost=lost)))
     else:
-        write_line(f"Backed up {_contents(done)} to {store.path}; {_size(store.new_bytes)} were new.")
+        write_line(f"Backed up {_contents(done)} to {store.path}; {decimal(store.new_bytes)} were new.")
         for note in done.notes:
             say(f"Note: {note}")
         for file in store.damaged_files:
@@ -156,12 +145,7 @@ def _tell_backup(store: Store, done: Manifest, lost: Sequence[str], output: Outp
 
 def _contents(manifest: Manifest) -> str:
     partitions = sum(entry.partitions for entry in manifest.topics)
-    return f"{count(len(manifest.topics), 'topic')}, {count(partitions, 'partition')}, {_size(manifest.size_bytes)}"
-
-
-def _size(size: int) -> str:
-
-    return decimal(size)
+    return f"{count(len(manifest.topics), 'topic')}, {count(partitions, 'partition')}, {decimal(manifest.size_bytes)}"
 
 
 @contextmanager

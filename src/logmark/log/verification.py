@@ -303,8 +303,8 @@ class Verification:
         self._note(wal.FOLDER, f"the last stop was a crash; it holds {entries} entr{'y' if entries == 1 else 'ies'}",
                    "The next start, or `logmark recover`, does what the next lines say.")  # fmt: skip
         for one in found.partitions:
-            self._note(str(one.key), f"a recovery writes offsets {one.first_offset} to {one.end_offset - 1} "
-                       f"({one.size_bytes} bytes)", "They were acknowledged.")  # fmt: skip
+            self._note(f"{one.topic}-{one.partition}", f"a recovery writes offsets {one.first_offset} to "
+                       f"{one.end_offset - 1} ({one.bytes} bytes)", "They were acknowledged.")  # fmt: skip
         after = recovery_preview.segment_sizes(self._path, overlay)
         for cut in recovery_preview.find_cuts(self._path, before, after, overlay):
             self._note(cut.path, f"a recovery cuts {cut.size_bytes} bytes from byte {cut.position} on",
